@@ -10,7 +10,7 @@ from elasticjob_api import API_VERSION, KIND, ElasticJob, InvalidJobError
 
 from elasticjob.convert import dlrover, metadata, pytorchjob, torchelastic, trainjob
 from elasticjob.convert.documents import Document
-from elasticjob.convert.draft import Draft
+from elasticjob.convert.draft import Draft, check_names
 from elasticjob.convert.paths import get
 from elasticjob.convert.table import ConvertError, Note, Outcome, Table, account
 
@@ -85,6 +85,7 @@ def _converted(document: Document, runtimes: list[Document], names: Mapping[str,
     kind = kind_of(document)
     source = describe(document)
     try:
+        check_names(document)
         if kind == TRAIN_JOB:
             return _convert_train_job(document, _runtime_of(document, runtimes), name)
         if kind in CONVERTERS:
@@ -132,11 +133,12 @@ def _without_part(note: Note) -> Note:
 
 def _runtime_of(job: Document, runtimes: list[Document]) -> Document:
     wanted = get(job, ("spec", "runtimeRef", "name"))
-    kind = get(job, ("spec", "runtimeRef", "kind")) or trainjob.RUNTIME_KINDS[0]
+    kind = str(get(job, ("spec", "runtimeRef", "kind")) or trainjob.RUNTIME_KINDS[0])
     if not wanted:
         raise ConvertError("spec.runtimeRef.name is missing")
     for each in runtimes:
         if each.get("kind") == kind and get(each, ("metadata", "name")) == wanted:
+            check_names(each)
             return each
     raise ConvertError(
         f"it needs the {kind} {wanted}, which is not in the input: save it with `kubectl get {kind.lower()} {wanted} "

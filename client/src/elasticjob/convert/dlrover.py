@@ -11,7 +11,7 @@ from typing import Any
 
 from elasticjob.convert import metadata
 from elasticjob.convert.command import Style
-from elasticjob.convert.draft import Draft, a_number, an_object
+from elasticjob.convert.draft import Draft, a_list, a_number, an_object
 from elasticjob.convert.paths import get
 from elasticjob.convert.replicas import role
 from elasticjob.convert.runpolicy import set_backoff_limit
@@ -134,7 +134,7 @@ def _with_variables(document: Mapping[str, Any], template: Mapping[str, Any], dr
     container = next(
         (each for each in containers if isinstance(each, dict) and each.get("name") == ORIGIN.container), containers[0]
     )
-    env = [*(container.get("env") or [])]
+    env = [*a_list(container, "env")]
     known = {each.get("name") for each in env if isinstance(each, dict)}
     for key, value in an_object(document, "spec", "envs").items():
         name = value.get("name", key) if isinstance(value, dict) else key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticjob_api import API_VERSION, KIND
@@ -95,16 +95,17 @@ def an_object(document: Mapping[str, Any], *path: str | int, required: bool = Fa
     return value
 
 
-def a_list(document: Mapping[str, Any], *path: str | int) -> list[Any]:
-    """The list of objects at `path`; empty if it is not there. Raises ConvertError if it is something else."""
+def a_list(document: Mapping[str, Any], *path: str | int, at: Path = ()) -> list[Any]:
+    """The list of objects at `path`; empty if it is not there. Raises ConvertError if it is something else. `at`: where
+    the document is in the input."""
     value = get(document, path)
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ConvertError(f"{show(path)} is {value!r:.60}, which is not a list")
+        raise ConvertError(f"{show((*at, *path))} is {value!r:.60}, which is not a list")
     for index, item in enumerate(value):
         if not isinstance(item, dict):
-            raise ConvertError(f"{show((*path, index))} is {item!r:.60}, which is not an object")
+            raise ConvertError(f"{show((*at, *path, index))} is {item!r:.60}, which is not an object")
     return value
 
 
@@ -116,6 +117,16 @@ def a_number(document: Mapping[str, Any], path: Path) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConvertError(f"{show(path)} is {value!r:.60}, which is not a number: remove the quotes, or correct it")
     return value
+
+
+def check_names(value: Any, path: Path = ()) -> None:
+    """Every name and mountPath is text, because lists are searched by them. Raises ConvertError."""
+    items: Iterable[tuple[str | int, Any]]
+    items = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    for step, item in items:
+        if step in ("name", "mountPath") and not isinstance(item, str | None):
+            raise ConvertError(f"{show((*path, step))} is {item!r:.60}, which is not text")
+        check_names(item, (*path, step))
 
 
 def present(document: Mapping[str, Any], *paths: Path) -> list[Path]:

@@ -135,10 +135,11 @@ class Trainer:
         wanted = copy.deepcopy(spec)
         for kind in ("containers", "initContainers"):
             there = {each.get("name") for each in a_list(self.template, "spec", kind)}
-            for index, each in enumerate(a_list(spec, kind)):
+            given = a_list(spec, kind, at=(*path, "spec"))
+            for index, each in enumerate(given):
                 if each.get("name") not in there:
                     draft.lost((*path, "spec", kind, index), f"the runtime has no container {each.get('name')}")
-            wanted |= {kind: [each for each in spec[kind] if each.get("name") in there]} if kind in spec else {}
+            wanted |= {kind: [each for each in given if each.get("name") in there]} if kind in spec else {}
         before, self.template = self.template, patched(self.template, {**patch, "spec": wanted})
         for at, value in leaves(before):
             if get(self.template, at) != value:

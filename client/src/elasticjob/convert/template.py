@@ -65,7 +65,7 @@ def set_template(draft: Draft, template: Mapping[str, Any], at: Path, origin: Or
             draft.irrelevant((*at, key), "a template is always one of pods")
         else:
             draft.note((*at, key), Outcome.UNKNOWN, "a pod template has metadata and spec only")
-    containers = a_list(template, "spec", "containers")
+    containers = a_list(template, "spec", "containers", at=at)
     if not containers:
         raise ConvertError("the pod template has no containers")
     index = next((i for i, each in enumerate(containers) if each.get("name") == origin.container), 0)
@@ -153,7 +153,7 @@ def _words(container: Mapping[str, Any], key: str, at: Path) -> list[Word]:
 def _clean_variables(container: dict[str, Any], at: Path, draft: Draft) -> dict[str, Setting]:
     """Removes the variables that the operator sets, and all but the last of those that are set twice. Returns those
     that stand for a flag of torchrun."""
-    variables = a_list(container, "env")
+    variables = a_list(container, "env", at=at)
     last = {each.get("name"): index for index, each in enumerate(variables)}
     settings = {}
     kept = []
@@ -183,7 +183,7 @@ def _in_order(container: dict[str, Any]) -> dict[str, Any]:
 def _references(container: Mapping[str, Any], launched: Launch, at: Path, origin: Origin) -> Iterator[Note]:
     """Warnings about variables in command, args and env that no longer have a value there."""
     removed = {**_OF_WORKER_PROCESSES, **_CHOSEN_BY_ELASTICRUN}
-    variables = a_list(container, "env")
+    variables = a_list(container, "env", at=at)
     known = {each.get("name") for each in variables} - removed.keys()
     gone = {name: instead for name, instead in {**removed, **origin.variables}.items() if name not in known}
     shell = launched.style is Style.SHELL

@@ -133,3 +133,47 @@ def test_the_input_is_not_changed(case: str) -> None:
     documents = inputs(case)
     convert_all(documents)
     assert documents == inputs(case)
+
+
+def every_path(value: Any, path: Path = ()) -> Iterator[Path]:
+    """All paths below the document's root."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in items:
+        yield (*path, step)
+        yield from every_path(item, (*path, step))
+
+
+LEAVES = [
+    (case, index, path) for case in CASES for index in of_jobs(inputs(case)) for path in every_path(inputs(case)[index])
+]
+OTHER_TYPES: list[Any] = [
+    "",
+    "text",
+    "7",
+    0,
+    -1,
+    3,
+    10**12,
+    1.5,
+    True,
+    None,
+    [],
+    ["a"],
+    [1],
+    [{}],
+    {},
+    {"a": "b"},
+    {"name": 1},
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(LEAVES), st.sampled_from(OTHER_TYPES))
+def test_a_value_of_a_wrong_type_is_converted_or_refused_in_a_sentence(
+    place: tuple[str, int, Path], value: Any
+) -> None:
+    case, index, path = place
+    documents = inputs(case)
+    get(documents[index], path[:-1])[path[-1]] = value
+    converted, refusal = converted_or_refused(documents)
+    assert converted or refusal
