@@ -14,8 +14,17 @@ INTRODUCTION = """\
 
 What [`elasticjob convert`](../guides/migrate.md) makes of each field.
 A field stands for everything below it; a field that no table has is reported as unknown.
-`spec` in the second column is the ElasticJob's.
+Fields in the second column are those of the ElasticJob.
 """
+
+ABBREVIATED = {
+    "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']": "the annotation of `kubectl apply`",
+    "spec.runtimePatches[].trainingRuntimeSpec.template.spec.replicatedJobs[].": "patched job: ",
+    "spec.runtimePatches[].trainingRuntimeSpec.template.": "patched JobSet: ",
+    "spec.template.spec.replicatedJobs[].template.spec.": "Job: ",
+    "spec.template.spec.replicatedJobs[].": "replicated job: ",
+}
+"""Beginnings of fields that are too long for a table."""
 
 SECTIONS: list[tuple[str, str, Table]] = [
     (
@@ -27,7 +36,7 @@ SECTIONS: list[tuple[str, str, Table]] = [
     ("TrainJob", f"`{trainjob.API_VERSION}`.", trainjob.TABLE),
     (
         "TrainingRuntime and ClusterTrainingRuntime",
-        "What a TrainJob inherits from the runtime that it names.",
+        "What a TrainJob inherits from the runtime that it names: a JobSet with replicated jobs.",
         trainjob.RUNTIME_TABLE,
     ),
     ("DLRover ElasticJob", f"`{dlrover.API_VERSION}`.", dlrover.TABLE),
@@ -90,7 +99,7 @@ def _metadata() -> Iterator[Field]:
 
 def _section(name: str, text: str, table: Iterable[Field]) -> str:
     rows = "\n".join(map(_row, table))
-    return f"## {name}\n\n{text}\n\n| field | becomes | |\n|---|---|---|\n{rows}\n"
+    return f"## {name}\n\n{text}\n\n| field | becomes |\n|---|---|\n{rows}\n"
 
 
 def _row(row: Field) -> str:
@@ -100,14 +109,22 @@ def _row(row: Field) -> str:
         becomes = "not needed"
     else:
         becomes = f"`{row.to}`" if row.to else "works differently"
-    return f"| `{row.path.replace('~', '')}` | {becomes} | {_remark(row.why, row.instead)} |"
+    return f"| {_field(row.path)} | {becomes}{_remark(row.why, row.instead)} |"
+
+
+def _field(path: str) -> str:
+    for long, short in ABBREVIATED.items():
+        if path == long:
+            return short
+        if path.startswith(long):
+            return f"{short}`{path.removeprefix(long)}`"
+    return f"`{path.replace('~', '')}`"
 
 
 def _remark(why: str, instead: str) -> str:
-    why, instead = (part.replace("|", "\\|") for part in (why, instead))
-    return ". ".join(
-        part[:1].upper() + part[1:] if index else part for index, part in enumerate((why, instead)) if part
-    )
+    """What follows a colon; empty if there is nothing to say."""
+    parts = [part.replace("|", "\\|") for part in (why, instead) if part]
+    return "".join(f": {part}" if not index else f". {part[:1].upper()}{part[1:]}" for index, part in enumerate(parts))
 
 
 def _flags() -> str:
@@ -119,10 +136,10 @@ def _flags() -> str:
 
 
 def _flag_table(flags: Iterable[Flag]) -> str:
-    return "| flag | becomes | |\n|---|---|---|\n" + "".join(map(_flag_row, flags))
+    return "| flag | becomes |\n|---|---|\n" + "".join(map(_flag_row, flags))
 
 
 def _flag_row(flag: Flag) -> str:
     name = f"-{flag.name}" if len(flag.name) == 1 else "--" + flag.name.replace("_", "-")
     becomes = f"`{flag.to}`" if flag.fate is Fate.SET else FATES[flag.fate]
-    return f"| `{name}` | {becomes} | {_remark(flag.why, flag.instead)} |\n"
+    return f"| `{name}` | {becomes}{_remark(flag.why, flag.instead)} |\n"
