@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hack.checks.pages import Problem
-from hack.reference import compatibility, conditions, contract, elasticjob, environment, migration
+from hack.reference import cli, compatibility, conditions, contract, elasticjob, environment, migration
 
 GENERATED = "\n<!-- Generated from the code by `make generate`. Do not edit. -->\n"
 
@@ -14,6 +14,7 @@ def pages() -> dict[str, str]:
     """Path, relative to the root of the repository -> text."""
     made = {
         "docs/compatibility.md": compatibility.page(),
+        "docs/reference/cli.md": cli.page(),
         "docs/reference/conditions.md": conditions.page(),
         "docs/reference/contract.md": contract.page(),
         "docs/reference/elasticjob.md": elasticjob.page(),

@@ -10,10 +10,13 @@ from elasticjob_api import MESSAGES, Reason
 from elasticjob_runtime.contract import Env
 
 from hack import reference
-from hack.checks import reasons
-from hack.reference import conditions, elasticjob, environment, source
+from hack.checks import client, reasons
+from hack.reference import cli, conditions, elasticjob, environment, source
 
 ROOT = Path(__file__).parents[4]
+
+
+HIDDEN_OR_COMMON = ("--namespace", "--context", "--kubeconfig", "--command")
 
 
 class Example(enum.Enum):
@@ -69,3 +72,13 @@ def test_the_debugging_guide_explains_every_reason_that_may_need_action() -> Non
     assert reasons.unexplained(page) == []
     (problem,) = reasons.unexplained(page.replace("`Unschedulable`", "unschedulable"))
     assert "reason Unschedulable" in problem.message
+
+
+def test_every_command_of_the_client_has_a_section_with_its_flags() -> None:
+    page = cli.page()
+    for name, flags in client.known().items():
+        section = page.partition(f"\n## elasticjob {name}\n")[2].partition("\n## ")[0]
+        assert section
+        for flag in flags:
+            if flag.startswith("--") and flag not in HIDDEN_OR_COMMON:
+                assert f"`{flag}" in section
