@@ -1,0 +1,1 @@
+"""The docs site: what mkdocs.yml does not say."""
