@@ -1,25 +1,39 @@
-"""The API server accepts what `elasticjob convert` writes, as `kubectl apply --dry-run=server` does."""
+"""The API server accepts what `elasticjob convert` writes, and the pods that the operator makes of it."""
 
 from __future__ import annotations
 
 import pytest
 from elasticjob.convert import dump
+from elasticjob.convert.documents import Document
+from elasticjob_operator.resources.injection import InjectionWay, check_injectable, inject
+from elasticjob_operator.resources.pods import worker_pod
 
 from tests.integration.manifests import Cluster, api, empty
 from tests.unit.client.convert.goldens import CASES, converted
 
 __all__ = ["api", "empty"]
 
+FROM_ELSEWHERE = ("serviceAccountName", "priorityClassName")
+"""Fields of a pod that name objects which the test's namespace does not have."""
+
+
+def job_of(case: str) -> Document:
+    """The case's ElasticJob, for the test's own namespace."""
+    (manifest,) = (each.manifest for each in converted(case) if each.manifest["kind"] == "ElasticJob")
+    manifest["metadata"].pop("namespace", None)
+    return manifest
+
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_converted_job_and_its_pods_are_accepted(empty: Cluster, case: str) -> None:
-    for each in converted(case):
-        if each.manifest["kind"] != "ElasticJob":
-            continue
-        each.manifest["metadata"].pop("namespace", None)
-        empty.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=dump(each.manifest))
-        template = each.manifest["spec"]["workers"]["template"]
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {**template.get("metadata", {}), "name": "p"}}
-        spec = {**template["spec"], "restartPolicy": "Never"}
-        spec.pop("serviceAccountName", None), spec.pop("priorityClassName", None)
-        assert empty.try_to_create_pod({**pod, "spec": spec}) == ""
+@pytest.mark.parametrize("way", InjectionWay)
+def test_a_converted_job_and_its_worker_pods_are_accepted(empty: Cluster, case: str, way: InjectionWay) -> None:
+    job = empty.try_to_create(job_of(case))
+    check_injectable(job)
+    pod = inject(worker_pod(job, index=0, run=1, endpoint="etcd:2379"), way, "elasticjob-runtime:1", "IfNotPresent")
+    pod["spec"] = {key: value for key, value in pod["spec"].items() if key not in FROM_ELSEWHERE}
+    assert empty.try_to_create_pod(pod) == ""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kubectl_creates_a_converted_job(empty: Cluster, case: str) -> None:
+    empty.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=dump(job_of(case)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob.convert import Converted, Outcome
+from elasticjob_runtime.cli.arguments import build_parser
 
 from tests.unit.client.convert.goldens import CASES, converted, expected
 
@@ -25,3 +26,13 @@ def test_every_report_says_why(case: str) -> None:
         assert note.why or note.outcome is Outcome.CARRIED, note
         assert not note.why.endswith("."), note
         assert not note.instead.endswith("."), note
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_elasticrun_takes_the_words_that_follow_it(case: str) -> None:
+    for job in (each.manifest for each in converted(case) if each.manifest["kind"] == "ElasticJob"):
+        for container in job["spec"]["workers"]["template"]["spec"]["containers"]:
+            words = [*container.get("command", []), *container.get("args", [])]
+            if words[:1] == ["elasticrun"]:
+                options = build_parser().parse_args(words[1:])
+                assert options.training_script in ("train.py", "/workspace/train.py", "speech.train", "tune.py")
