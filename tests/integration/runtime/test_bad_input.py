@@ -89,6 +89,15 @@ def test_rejected_credentials_end_the_agent_at_once(
         job.close()
 
 
+def test_a_user_for_an_etcd_without_authentication_ends_the_agent(job: Job) -> None:
+    """It would accept every client, so that the user protects nothing."""
+    agent = job.start("a", nnodes="1", conf="user=jane,password=secret")
+    assert agent.exit_code() == ExitCode.DENIED, agent.output
+    assert "user 'jane': authentication is not enabled on this server" in agent.output.splitlines()[-1]
+    assert "etcdctl auth enable" in agent.termination_file.read_text()
+    assert not job.members
+
+
 def test_valid_credentials_let_the_agent_train(guarded: EtcdServer, tmp_path: pathlib.Path) -> None:
     job = Job(guarded.url, tmp_path)
     try:
@@ -151,6 +160,7 @@ INVALID_FLAGS = {
     "minimum above the maximum": (("--nnodes", "4:2"), QUICK, "--nnodes=4:2: the minimum"),
     "not a number": (("--max-restarts", "many"), QUICK, "invalid int value: 'many'"),
     "invalid CA certificate": ((), "protocol=https,cacert=junk.pem", "cacert junk.pem: cannot be used"),
+    "missing folder of credentials": ((), "credentials=nowhere", "credentials nowhere: has none of the files ca.crt"),
     "missing password file": ((), "user=jane,password_file=nowhere", "password_file nowhere: cannot be read"),
 }
 """One of each kind; tests/unit/runtime/cli/test_options.py has the others."""

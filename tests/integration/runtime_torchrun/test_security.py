@@ -64,11 +64,21 @@ def conf(pki: Pki, **changed: str) -> str:
     return ",".join(f"{key}={value}" for key, value in settings.items() if value)
 
 
+def mounted_secret(pki: Pki, folder: pathlib.Path) -> str:
+    """The folder of a pod with these credentials."""
+    folder.mkdir()
+    files = {"ca.crt": pki.ca, "tls.crt": pki.certificate("client"), "tls.key": pki.key("client")}
+    for name, path in files.items():
+        (folder / name).write_text(pathlib.Path(path).read_text())
+    (folder / "username").write_text("jane\n")
+    (folder / "password").write_text("secret\n")
+    return str(folder)
+
+
 def test_a_job_trains_and_recovers_over_tls_as_a_user(job: Job, pki: Pki, tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "password"
-    file.write_text("secret\n")
     a = job.start("a", rdzv_conf=conf(pki))
-    b = job.start("b", rdzv_conf=conf(pki, password="", password_file=str(file)))
+    own = dict.fromkeys(("cacert", "cert", "key", "user", "password"), "")
+    b = job.start("b", rdzv_conf=conf(pki, **own, credentials=mounted_secret(pki, tmp_path / "etcd")))
     first = job.train("a", "b")
     job.crash("a")
     job.train("a", "b", without=first)
