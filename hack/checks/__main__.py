@@ -46,6 +46,7 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         yield from examples.problems(page, text)
         yield from client.wrong_commands(page, text)
         yield from tables.missing(page, text)
+        yield from tables.unknown_metrics(page, text)
         yield from commands.wrong_manifests(page, text, schema)
 
 

@@ -1,4 +1,5 @@
-"""Tables of the docs that are written by hand have a row for everything that the code has: exit codes and metrics."""
+"""Tables of the docs that are written by hand have a row for everything that the code has: exit codes and metrics.
+Queries of the docs ask for metrics that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from hack.checks import promql
-from hack.checks.pages import Problem
+from hack.checks.pages import Problem, blocks
 
 AGENT_PREFIX = "elasticjob_agent_"
 
@@ -61,3 +62,12 @@ def missing(page: str, markdown: str) -> Iterator[Problem]:
         yield from (
             Problem(page, 1, f"no table has a row for {kind} {name}") for name in names() if name not in present
         )
+
+
+def unknown_metrics(page: str, markdown: str) -> Iterator[Problem]:
+    """Metrics in queries that neither operator nor agents have."""
+    known = {*metrics_of_the_operator(), *(AGENT_PREFIX + name for name in agent_metrics())}
+    for block in blocks(markdown):
+        for name in re.findall(r"\belasticjob_\w+", block.text) if block.language == "promql" else ():
+            if re.sub(r"_(bucket|sum|count)$", "", name) not in known:
+                yield Problem(page, block.line, f"there is no metric {name}")

@@ -30,3 +30,10 @@ def test_a_missing_row_is_reported(page: str, row: str) -> None:
 def test_all_metrics_of_the_code_are_found() -> None:
     assert {"phase_seconds", "restarts_total", "last_checkpoint_step", "store_up"} <= set(tables.agent_metrics())
     assert {"elasticjob_reconcile_seconds", "elasticjob_jobs"} <= set(tables.metrics_of_the_operator())
+
+
+def test_a_query_for_a_metric_that_does_not_exist_is_reported() -> None:
+    query = 'sum(rate(elasticjob_time_to_resume_seconds_bucket[1h])) > elasticjob_agent_step{job="a"}'
+    assert list(tables.unknown_metrics("docs/a.md", f"```promql\n{query}\n```\n")) == []
+    (problem,) = tables.unknown_metrics("docs/a.md", "```promql\nelasticjob_jops > 1\n```\n")
+    assert (problem.line, problem.message) == (2, "there is no metric elasticjob_jops")
