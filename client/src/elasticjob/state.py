@@ -282,13 +282,13 @@ def event_states(events: Sequence[Json]) -> list[EventState]:
 
 
 def in_rank_order(workers: Sequence[WorkerState]) -> list[WorkerState]:
-    """The worker pods that train, in the order of their ranks.
+    """The worker pods that train, in the order of their ranks, then those that are starting.
 
     Those that stay in a new round keep their order, and those that join come last: the oldest has the first ranks.
     """
     alive = [each for each in workers if not each.is_over and not each.deleting]
     newest = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
-    return sorted(alive, key=lambda each: (each.created or newest, each.index))
+    return sorted(alive, key=lambda each: (not each.ready, each.created or newest, each.index))
 
 
 def _object(body: Json, key: str) -> Json:

@@ -81,8 +81,10 @@ def test_worker_pods_in_trouble_are_listed_first() -> None:
     assert [(row.name, row.status, row.order) for row in shown] == [
         ("bert-worker-1", "ImagePullBackOff", ""),
         ("bert-worker-0", "Ready", "0"),
-        ("bert-worker-2", "Ready", "2"),
+        ("bert-worker-2", "Ready", "1"),
     ]
+    two_each = rows([worker(0), worker(1)], NOW, per_pod=2)
+    assert [row.order for row in two_each] == ["0-1", "2-3"]
 
 
 def test_the_title_says_that_the_api_server_is_gone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import time
 from typing import ClassVar
 
@@ -14,8 +15,9 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Footer, RichLog, Sparkline, Static
 
 from elasticjob.decisions.changes import changes
+from elasticjob.decisions.log_selection import processes_per_pod
 from elasticjob.errors import ElasticJobError
-from elasticjob.live.model import COLORS, Row, facts, in_the_way, rows, title
+from elasticjob.live.model import COLORS, Row, facts, in_the_way, past, rows, title
 from elasticjob.sdk.client import ElasticJobClient
 from elasticjob.sdk.watch import JobWatch, Snapshot
 from elasticjob.state import JobState, WorkerState
@@ -44,10 +46,10 @@ class WatchApp(App[None]):
     CSS = """
     #title { height: 1; padding: 0 1; text-style: bold; }
     #top { height: auto; max-height: 50%; }
-    #facts { width: 1fr; height: auto; padding: 0 1; }
+    #facts { width: 1fr; height: auto; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #rate { width: 30%; height: 4; margin: 0 1; }
-    #obstacles { height: auto; max-height: 6; padding: 0 1; color: $warning; }
-    #workers { height: 2fr; min-height: 4; }
+    #obstacles { height: auto; max-height: 4; padding: 0 1; color: $warning; }
+    #workers { height: 2fr; min-height: 4; scrollbar-size-horizontal: 0; }
     #timeline { height: 1fr; min-height: 4; border-top: solid $primary; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,6 +67,8 @@ class WatchApp(App[None]):
         self._drawn_at = self._ages_at = 0.0
         self._rates: collections.deque[float] = collections.deque(maxlen=RATES)
         self._step = -1
+        self._goodput_at = float("-inf")
+        self._last_goodput: float | None = None
         self.last: JobState | None = None
         self.error: ElasticJobError | None = None
 
@@ -77,14 +81,14 @@ class WatchApp(App[None]):
                 yield Sparkline([], id="rates")
         yield Static(id="obstacles")
         yield DataTable(id="workers", cursor_type="row", zebra_stripes=True)
-        yield RichLog(id="timeline", max_lines=LINES, markup=True, wrap=True)
+        yield RichLog(id="timeline", max_lines=LINES, min_width=0, markup=True, wrap=True)
         yield Footer()
 
     def on_mount(self) -> None:
         table = self.query_one("#workers", DataTable)
         for name in _COLUMNS:
             table.add_column(name, key=name)
-        self._draw()
+        self.call_after_refresh(self._draw)  # the timeline wraps its lines at the width that it has then
         self.set_interval(REDRAW_SECONDS, self._draw_if_changed)
 
     def _draw_if_changed(self) -> None:
@@ -115,8 +119,11 @@ class WatchApp(App[None]):
         clock = self._client.cluster.api.now()
         text, style = title(job, clock, now.lost_for)
         self.query_one("#title", Static).update(Text(text, style=f"bold {COLORS[style]}"))
-        lines = [f"[bold]{name:<13}[/]{escape(value)}" for name, value in facts(job, clock)]
-        self.query_one("#facts", Static).update("\n".join(lines))
+        lines = Text(no_wrap=True, overflow="ellipsis")
+        for name, value in facts(job, clock, self._goodput(job, clock)):
+            lines.append(f"{name:<13}", style="bold").append(f"{value}\n")
+        lines.rstrip()
+        self.query_one("#facts", Static).update(lines)
         obstacles = self.query_one("#obstacles", Static)
         found = in_the_way(job, now.workers, clock)
         obstacles.display = bool(found)
@@ -130,13 +137,26 @@ class WatchApp(App[None]):
             self.query_one("#rates", Sparkline).data = list(self._rates)
             self.query_one("#rate-title", Static).update(f"{progress.steps_per_second:.3g} steps/s")
 
+    def _goodput(self, job: JobState, clock: datetime.datetime) -> float | None:
+        """Of the history so far; None if there is none."""
+        if not job.history:
+            return None
+        if time.monotonic() - self._goodput_at > AGES_SECONDS:
+            from elasticjob.sdk.history import goodput_of  # takes half a second
+
+            body = self._watch.body()
+            self._goodput_at = time.monotonic()
+            self._last_goodput = goodput_of(body, job.finished or clock) if body is not None else None
+        return self._last_goodput
+
     def _draw_workers(self, now: Snapshot) -> None:
         """Changes only the cells that differ; draws everything if rows come, go or move."""
         if now.workers == self._pods_before and time.monotonic() - self._ages_at < AGES_SECONDS:
             return
         self._ages_at = time.monotonic()
         table = self.query_one("#workers", DataTable)
-        wanted = {row.key: row for row in rows(now.workers, self._client.cluster.api.now())}
+        per_pod = processes_per_pod(now.job, now.workers) if now.job else 1
+        wanted = {row.key: row for row in rows(now.workers, self._client.cluster.api.now(), per_pod)}
         if list(wanted) != list(self._drawn):
             at = table.scroll_offset.y
             table.clear()
@@ -156,6 +176,9 @@ class WatchApp(App[None]):
     def _tell(self, now: Snapshot) -> None:
         clock = self._client.cluster.api.now().astimezone().strftime("%H:%M:%S")
         log = self.query_one("#timeline", RichLog)
+        if self._before is None and now.job is not None:
+            for time_, text in past(now.job):
+                log.write(f"[dim]{time_} {escape(text)}[/]")
         for change in changes(self._before, now.job, self._pods_before, now.workers):
             log.write(f"[dim]{clock}[/] [{COLORS[change.style]}]{escape(plain(change.text))}[/]")
 

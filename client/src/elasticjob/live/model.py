@@ -15,6 +15,7 @@ from elasticjob.views.words import age, duration, first_line
 
 COLORS = {"good": "green", "busy": "cyan", "warn": "yellow", "bad": "red", "dim": "bright_black", "": "default"}
 MOST_OBSTACLES = 3
+MOST_PAST = 20
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def title(job: JobState, now: datetime.datetime, lost_for: float) -> tuple[str, 
     return f"{job.namespace}/{job.name}  {job.status_word}{since}", style_of(job.status_word)
 
 
-def facts(job: JobState, now: datetime.datetime) -> list[tuple[str, str]]:
-    """Name and value of each fact, empty values left out."""
+def facts(job: JobState, now: datetime.datetime, goodput: float | None = None) -> list[tuple[str, str]]:
+    """Name and value of each fact, empty values left out. `goodput`: a share."""
     progress = job.progress
     saved = f"step {progress.checkpoint_step}" if progress and progress.checkpoint_step is not None else ""
     ago = f" ({age(progress.observed_at, now)} ago)" if progress and progress.observed_at else ""
@@ -57,6 +58,7 @@ def facts(job: JobState, now: datetime.datetime) -> list[tuple[str, str]]:
         ("Round", f"{job.round} with {job.world_size} processes" if job.round else ""),
         ("Progress", progress_line(job) + (ago if progress else "")),
         ("Checkpoint", saved),
+        ("Goodput", "" if goodput is None else f"{100 * goodput:.1f} %"),
         ("Restarts", f"{job.restarts} of at most {job.max_restarts}" + (f" ({causes})" if causes else "")),
         ("Last failure", failed),
         ("", first_line(failure.message) if failure else ""),
@@ -72,14 +74,28 @@ def in_the_way(job: JobState, workers: Sequence[WorkerState], now: datetime.date
     ]
 
 
-def rows(workers: Sequence[WorkerState], now: datetime.datetime) -> list[Row]:
-    """Those in trouble first, then in the order of their ranks."""
-    order = {each.uid: number for number, each in enumerate(in_rank_order(workers))}
+def past(job: JobState) -> list[tuple[str, str]]:
+    """(local time, text) of the newest changes in the job's history."""
+    return [
+        (
+            each.time.astimezone().strftime("%H:%M:%S") if each.time else "",
+            plain(
+                f"{f'round {each.round}' if each.type == 'Round' else each.type}: {each.reason} {each.message}".strip()
+            ),
+        )
+        for each in job.history[-MOST_PAST:]
+    ]
+
+
+def rows(workers: Sequence[WorkerState], now: datetime.datetime, per_pod: int = 1) -> list[Row]:
+    """Those in trouble first, then in the order of their ranks. `per_pod`: processes in each worker pod."""
+    training = [each for each in in_rank_order(workers) if each.ready]
+    order = {each.uid: number for number, each in enumerate(training)}
     shown = sorted(workers, key=lambda each: (each.ready, order.get(each.uid, -1)))
     return [
         Row(
             key=each.uid,
-            order=str(order[each.uid]) if each.uid in order and each.ready else "",
+            order=_ranks(order.get(each.uid), per_pod),
             name=each.name,
             status=each.status_word,
             style=style_of(each.status_word),
@@ -89,3 +105,10 @@ def rows(workers: Sequence[WorkerState], now: datetime.datetime) -> list[Row]:
         )
         for each in shown
     ]
+
+
+def _ranks(position: int | None, per_pod: int) -> str:
+    if position is None:
+        return ""
+    first = position * per_pod
+    return str(first) if per_pod == 1 else f"{first}-{first + per_pod - 1}"

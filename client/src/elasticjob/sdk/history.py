@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import Any
 
 from elasticjob_api import History, StoredHistory
+from elasticjob_api.history import goodput
 
 from elasticjob.errors import ElasticJobError
 
@@ -21,3 +23,12 @@ def read_history(manifest: Mapping[str, Any]) -> History:
             "The operator begins it with the first round; operators of older releases keep none: elasticjob doctor",
         )
     return history
+
+
+def goodput_of(manifest: Mapping[str, Any], until: datetime.datetime) -> float | None:
+    """The share of the time in which new steps were trained; None if it is not known."""
+    try:
+        series = goodput(read_history(manifest), until)
+    except ElasticJobError:
+        return None
+    return series[-1][1] if series else None
