@@ -1,0 +1,47 @@
+"""Exit codes are documented, and errors become them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from elasticjob import errors
+from elasticjob.cli.app import run
+from elasticjob.errors import ElasticJobError, Exit
+
+PAGE = Path(__file__).parents[3] / "docs" / "client.md"
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)}
+    assert documented == {code.value for code in Exit}
+
+
+def test_every_error_says_which_code_it_is() -> None:
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, ElasticJobError)]
+    assert {each.code for each in kinds} | {Exit.OK, Exit.INCOMPLETE, Exit.INTERRUPTED} == set(Exit)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lst"], "Did you mean 'list'?"),
+        (["submit", "a", "--nnodes", "2"], "Did you mean --workers MIN:MAX?"),
+        (["list", "--namspace", "a"], "Did you mean --all-namespaces or --namespace?"),
+        (["get", "-o", "table"], "Invalid value for '--output'"),
+        (["scale", "a"], "Missing argument 'WORKERS'"),
+        (["scale", "a", "many"], "Invalid value for 'WORKERS'"),
+        (["submit"], "elasticjob submit bert --image IMAGE"),
+        (["logs", "a", "--rank", "1", "--all"], "exclude each other"),
+        (["submit", "a", "--dry-run", "--", "python"], "The job needs an image"),
+    ],
+)
+def test_wrong_arguments_are_answered_with_what_was_meant(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == Exit.USAGE
+    caught = capsys.readouterr()
+    assert said in caught.err
+    assert "Traceback" not in caught.err
+    assert caught.out == ""
