@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.error
 import urllib.request
 
 import pytest
 from elasticjob_runtime.telemetry.metrics import Metrics, State
-from elasticjob_runtime.telemetry.metrics_server import MetricsServer
+from elasticjob_runtime.telemetry.metrics_server import MAX_CONNECTIONS, MetricsServer
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+
+from hack.support import eventually
 
 
 def parsed(text: str) -> dict[str, Metric]:
@@ -89,4 +92,23 @@ def test_metrics_are_served_over_http(host: str) -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://{host}:{server.port}/", timeout=10)
     finally:
+        server.close()
+
+
+def test_slow_clients_use_a_bounded_number_of_threads_and_keep_no_scrape_out() -> None:
+    server = MetricsServer(0, Metrics().text)
+    server.start()
+    threads = threading.active_count()
+    slow = []
+    try:
+        for _ in range(5 * MAX_CONNECTIONS):
+            slow.append(socket.create_connection(("127.0.0.1", server.port), timeout=10.0))
+            slow[-1].sendall(b"GET /metr")
+        eventually(lambda: threading.active_count() - threads <= MAX_CONNECTIONS + 1, 20.0, what="threads end")
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10.0) as page:
+            assert b"elasticjob_agent_state" in page.read()
+        assert slow[0].recv(100) == b"", "the oldest was closed"
+    finally:
+        for connection in slow:
+            connection.close()
         server.close()

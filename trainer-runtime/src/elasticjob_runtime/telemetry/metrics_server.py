@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import http.server
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+MAX_CONNECTIONS = 16
+"""Connections at a time, with a thread each. If there are more, the oldest is closed: anything may connect to the port,
+and a slow client must neither use up threads nor keep Prometheus out."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -16,6 +25,27 @@ class _Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def __init__(self, address: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]) -> None:
+        self._open: collections.deque[socket.socket] = collections.deque()
+        """The oldest first. Used by the server's own thread, and by a connection's to remove itself."""
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.append(request)
+        while len(self._open) > MAX_CONNECTIONS:
+            with contextlib.suppress(OSError, IndexError):
+                self._open.popleft().shutdown(socket.SHUT_RDWR)  # its thread closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with contextlib.suppress(ValueError):
+            self._open.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that breaks off is no news
+            super().handle_error(request, client_address)
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
