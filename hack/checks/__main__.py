@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from hack import dashboards
-from hack.checks import client, commands, examples, flags, links, navigation, pins, reasons, tables, words
+from hack.checks import client, commands, examples, flags, links, navigation, pins, promises, reasons, tables, words
 from hack.checks.pages import Problem, texts, tracked
 from hack.reference import outdated
 
@@ -39,6 +39,8 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
     for page, text in pages.items():
         yield from links.broken_links(page, pages, files)
         yield from links.missing_files(page, text, files)
+        yield from promises.missing_tests(page, text, content)
+        yield from promises.unproved(page, text)
         yield from commands.missing_targets(page, text, targets)
         yield from commands.missing_modules(page, text, files)
         yield from commands.missing_flags(page, text, known_flags)

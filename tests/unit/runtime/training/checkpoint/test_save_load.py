@@ -114,6 +114,26 @@ def test_objects_that_torch_rejects_are_warned_about_when_saved(
     assert load_checkpoint(tmp_path, weights_only=False) == state
 
 
+class Exploit:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, mark: pathlib.Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pathlib.Path.touch, (self.mark,)
+
+
+def test_a_checkpoint_that_another_user_wrote_runs_no_code(tmp_path: pathlib.Path) -> None:
+    mark = tmp_path / "ran"
+    save_checkpoint(tmp_path / "checkpoints", {"weights": Exploit(mark)}, step=1)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(tmp_path / "checkpoints")
+    assert not mark.exists()
+    load_checkpoint(tmp_path / "checkpoints", weights_only=False)
+    assert mark.exists(), "the test's checkpoint is harmless"
+
+
 def test_a_plain_state_gives_no_warning(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     save_checkpoint(tmp_path, trained())
     assert caplog.records == []
