@@ -256,3 +256,41 @@ async def test_an_agent_works_with_the_mounted_secret_of_its_run(
         lease.revoke()
     finally:
         agent.close()
+
+
+async def test_an_etcd_that_demands_certificates_gets_one_of_the_operator_and_one_of_the_run(
+    etcd_program: Path, tmp_path: Path, start_operator: StartOperator
+) -> None:
+    """They grant no rights: those of the users apply."""
+    (tmp_path / "etcd").mkdir()
+    (tmp_path / "pod").mkdir()
+    pki = Pki(tmp_path / "pki", client_auth=True)
+    strict = EtcdServer(etcd_program, tmp_path / "etcd", pki=pki, flags=["--bcrypt-cost", "4"]).start()
+    try:
+        enable_users(strict, {})
+        without = {"ca.crt": pki.ca}
+        operator = await start_operator(strict.url, **_texts(without))
+        await until(lambda: operator.view.connectivity is Connectivity.UNTRUSTED)
+        assert "does not accept the operator's certificate" in operator.view.error
+        own = {"tls.crt": pki.certificate("client"), "tls.key": pki.key("client")}
+        workers = {"worker.crt": pki.certificate("client"), "worker.key": pki.key("client")}
+        operator.data = secret_data(pki, **_texts({**without, **own, **workers}))
+        await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
+        await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
+        found = (await operator._read(SECRET)).for_worker_pods(run_user(RUN), PASSWORD)
+        assert set(found) == {"ca.crt", "tls.crt", "tls.key", "username", "password"}
+        await asyncio.to_thread(_write_as_agent, strict.url, found, tmp_path / "pod")
+    finally:
+        strict.stop()
+
+
+def _texts(paths: dict[str, str]) -> dict[str, str]:
+    return {name: Path(path).read_text() for name, path in paths.items()}
+
+
+def _write_as_agent(endpoint: str, files: dict[str, str], folder: Path) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    agent = connect(endpoint, {"credentials": str(folder)})
+    agent.put(f"{MINE}members/a", "1")
+    agent.close()

@@ -59,6 +59,10 @@ CHANGES = {
     "allowed sizes outside the bounds": Case(
         {f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] must be between",)
     ),
+    "credentials": Case(
+        {"spec.rendezvous": {"endpoint": "https://etcd:2379", "secretName": "mine"}},
+        (f"spec.rendezvous.secretName: Forbidden: secretName {FIXED}",),
+    ),
     "metrics with a fixed size": Case(
         {"spec.scaling.metrics": [{"type": "Resource"}]}, ("set workers.minReplicas below workers.maxReplicas",)
     ),
@@ -135,6 +139,7 @@ WHILE_SUSPENDED = {
         {f"{WORKERS}.container": "trainer", f"{WORKERS}.procsPerWorker": 2, "spec.checkpoint": {"directory": "/a"}}
     ),
     "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}),
+    "credentials": Case({"spec.rendezvous": {"endpoint": "https://etcd:2379", "secretName": "mine"}}),
     "backend and resume": Case({"spec.rendezvous.backend": "c10d", "spec.lifecycle.suspend": False}),
 }
 

@@ -26,6 +26,10 @@ VALID = {
         {"spec.workers.template.metadata.creationTimestamp": None, f"{TRAINER}.env": None, "spec.checkpoint": None}
     ),
     "external etcd": Case({"spec.rendezvous.endpoint": "etcd.example.com:2379"}),
+    "external etcd with TLS": Case({"spec.rendezvous.endpoint": "https://etcd.example.com:2379"}),
+    "external etcd with credentials": Case(
+        {"spec.rendezvous": {"endpoint": "https://[fd00::1]:2379", "secretName": "my.etcd-1"}}
+    ),
     "external etcd with an IPv6 address": Case({"spec.rendezvous.endpoint": "[fd00::1]:2379"}),
     "managed etcd with resources": Case(
         {"spec.rendezvous.etcd": {"image": "etcd:3.6", "resources": {"limits": {"cpu": 2, "memory": "1Gi"}}}}
