@@ -173,3 +173,20 @@ def test_a_misspelled_flag_gets_a_suggestion(line: str, says: str, capsys: pytes
     with pytest.raises(SystemExit):
         build_parser().parse_args(line.split())
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "script", "arguments"),
+    [
+        ("train.py --run=7", "train.py", ["--run=7"]),
+        ("--nnodes 1:2 -t3 train.py --r 1 --log x", "train.py", ["--r", "1", "--log", "x"]),
+        ("-m package.module --mod", "package.module", ["--mod"]),
+        ("--no-python ./run --nproc=2 -- --max", "./run", ["--nproc=2", "--", "--max"]),
+        ("--max-r 3 train.py --help", "train.py", ["--help"]),
+        ("- --run", "-", ["--run"]),
+    ],
+)
+def test_a_script_may_have_flags_that_look_like_abbreviated_ones(line: str, script: str, arguments: list[str]) -> None:
+    """torchrun rejects `train.py --run=7` up to Python 3.11: it could be --run-path or --run_path."""
+    found = build_parser().parse_args(line.split())
+    assert (found.training_script, found.training_script_args) == (script, arguments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -19,7 +20,41 @@ DEFAULT_MASTER_ADDR = "127.0.0.1"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one sentence, without the usage text of all flags."""
+    """Reports an error in one sentence, without the usage text, and leaves the script's arguments alone."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """argparse before Python 3.12 looks for abbreviated flags among the script's arguments too, and rejects those
+        that could be several, such as `--run`."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        script = self._script(arguments)
+        known, unknown = super().parse_known_args(
+            arguments[: script + 1] if script is not None else arguments, namespace
+        )
+        if script is not None:
+            known.training_script_args = arguments[script + 1 :]
+        return known, unknown
+
+    def _script(self, arguments: Sequence[str]) -> int | None:
+        """Index of the script. None: there is none, or a flag before it is wrong."""
+        index = 0
+        while index < len(arguments) and (word := arguments[index]) != "--":
+            if not word.startswith("-") or word == "-":
+                return index
+            action = self._action(word)
+            if action is None:
+                return None
+            attached = "=" in word if word.startswith("--") else len(word) > 2
+            index += 1 if attached or action.nargs == 0 else 2
+        return None
+
+    def _action(self, word: str) -> argparse.Action | None:
+        """The flag that a word sets, which may be abbreviated; None: none, or one of several."""
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        known = self._option_string_actions
+        near = {id(known[each]): known[each] for each in known if word.startswith("--") and each.startswith(name)}
+        return known.get(name) or (next(iter(near.values())) if len(near) == 1 else None)
 
     def error(self, message: str) -> NoReturn:
         sentence = f"{self.prog}: {message}{self._suggestions(message)} (see {self.prog} --help)"
