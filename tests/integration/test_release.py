@@ -71,6 +71,18 @@ def test_the_operator_s_wheel_needs_api_and_runtime_of_the_same_release(dist: Pa
         assert f"Requires-Dist: {name}=={version.read()}\n" in metadata.read_text()
 
 
+def test_the_client_s_wheel_has_its_commands_and_its_starter(dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("elasticjob-*.whl")
+    run([sys.executable, "-m", "zipfile", "-e", wheel, tmp_path])
+    (scripts,) = tmp_path.glob("*.dist-info/entry_points.txt")
+    for name in ("elasticjob", "kubectl-elasticjob"):
+        assert f"{name} = elasticjob.__main__:main" in scripts.read_text()
+    (metadata,) = tmp_path.glob("*.dist-info/METADATA")
+    assert f"Requires-Dist: elasticjob-api=={version.read()}\n" in metadata.read_text()
+    assert {each.name for each in (tmp_path / "elasticjob" / "starter").iterdir()} >= {"train.py", "job.yaml"}
+    assert (tmp_path / "elasticjob" / "py.typed").exists()
+
+
 def test_the_manifest_installs_everything_on_an_empty_cluster(dist: Path, tmp_path: Path) -> None:
     manifest = dist / "install.yaml"
     with ControlPlane(tmp_path) as server:

@@ -79,4 +79,8 @@ def connect(
         if not quiet:
             sys.stderr.write(f"Warning: {message}\n")
 
-    return ElasticJobClient(namespace, context=context, kubeconfig=kubeconfig, warn=warn)
+    def on_slow(server: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            sys.stderr.write(f"Waiting for the API server {server} ...\n")
+
+    return ElasticJobClient(namespace, context=context, kubeconfig=kubeconfig, warn=warn, on_slow=on_slow)

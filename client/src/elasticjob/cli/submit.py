@@ -122,6 +122,8 @@ def submit(
         if name or image or command:
             raise UsageError("--filename takes everything from the manifest: leave out NAME, --image and the command.")
         manifests = _read(file)
+        for manifest in manifests:
+            _check_namespace(manifest, namespace)
     else:
         if name is None:
             raise UsageError(
@@ -177,6 +179,16 @@ def submit(
     client = connect(namespace, context, kubeconfig)
     for manifest in manifests:
         _create(client, manifest, output, wait=wait, follow=follow, timeout=timeout)
+
+
+def _check_namespace(manifest: Json, namespace: str | None) -> None:
+    """As kubectl does. Raises UsageError."""
+    own = manifest["metadata"].get("namespace")
+    if namespace and own and own != namespace:
+        name = manifest["metadata"]["name"]
+        raise UsageError(
+            f"The manifest of {name} says namespace {own}, but -n says {namespace}.", "Leave out one of them."
+        )
 
 
 def _show(manifests: list[Json], output: Output | None) -> None:

@@ -8,6 +8,7 @@ import email.utils
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,8 @@ from elasticjob.errors import UnreachableError
 Json = dict[str, Any]
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
+SLOW_SECONDS = 1.5
+"""An answer that takes longer is worth a word to the person who waits, s."""
 STREAM_SECONDS = 330.0
 """Longest silence of a stream, s. A watch ends earlier: the API server is asked to close it after 5 minutes."""
 MERGE_PATCH = "application/merge-patch+json"
@@ -45,8 +48,15 @@ _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 class ApiServer:
     """Thread-safe. Every method raises an ElasticJobError that a person understands."""
 
-    def __init__(self, target: Target, warn: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        warn: Callable[[str], None] | None = None,
+        on_slow: Callable[[str], None] | None = None,
+    ) -> None:
+        """`warn`: is told the API server's warnings. `on_slow`: is told its address when an answer takes long."""
         self.target = target
+        self._on_slow = on_slow
         self._warn = warn or (lambda _: None)
         self._credentials = Credentials(target)
         self._skew = 0.0
@@ -110,6 +120,27 @@ class ApiServer:
         headers.extend({"Accept": "application/json, */*", "User-Agent": "elasticjob"})
         for name, value in self.target.impersonate:
             headers.add(name, value)
+        timer = threading.Timer(SLOW_SECONDS, self._on_slow, [self.target.server]) if self._on_slow else None
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        try:
+            return self._answer(method, path, url, headers, body, content, stream=stream)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        url: str,
+        headers: urllib3.HTTPHeaderDict,
+        body: Any,
+        content: str,
+        *,
+        stream: bool,
+    ) -> urllib3.BaseHTTPResponse:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = content

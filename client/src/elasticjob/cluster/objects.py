@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from elasticjob.cluster.http import MERGE_PATCH, ApiServer, Json
@@ -27,10 +28,11 @@ class Cluster:
         kubeconfig: str | None = None,
         context: str | None = None,
         namespace: str | None = None,
-        warn: Any = None,
+        warn: Callable[[str], None] | None = None,
+        on_slow: Callable[[str], None] | None = None,
     ) -> Cluster:
         """Reads the kubeconfig; the first request connects. Raises UnreachableError."""
-        return cls(ApiServer(find(kubeconfig, context, namespace), warn))
+        return cls(ApiServer(find(kubeconfig, context, namespace), warn, on_slow))
 
     # ElasticJobs
 

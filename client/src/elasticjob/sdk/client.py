@@ -57,10 +57,14 @@ class ElasticJobClient:
         context: str | None = None,
         kubeconfig: str | None = None,
         warn: Callable[[str], None] | None = None,
+        on_slow: Callable[[str], None] | None = None,
     ) -> None:
-        """`warn`: is told what the API server warns of. Default: warnings.warn."""
+        """`warn`: is told what the API server warns of. Default: warnings.warn. `on_slow`: is told the API server's
+        address when an answer takes long."""
         self._warn = warn or _warn
-        self.cluster = Cluster.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, warn=self._warn)
+        self.cluster = Cluster.connect(
+            kubeconfig=kubeconfig, context=context, namespace=namespace, warn=self._warn, on_slow=on_slow
+        )
 
     @property
     def namespace(self) -> str:

@@ -12,6 +12,7 @@ from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.pod_logs import PodLog, Selection, read_log
 from elasticjob.decisions.log_lines import WINDOW, Line, Merger
 from elasticjob.decisions.log_selection import choose_workers
+from elasticjob.decisions.waiting import waits_for
 from elasticjob.errors import NotFoundError
 from elasticjob.sdk.watch import JobWatch, Snapshot
 from elasticjob.state import JobState, WorkerState, job_state, worker_states
@@ -99,7 +100,6 @@ class LogFollower:
 
     def _follow_pods(self, now: Snapshot) -> bool:
         """Opens the logs of new worker pods. Returns whether no more will come."""
-        self._say(now)
         pods = {each["metadata"]["uid"]: each for each in self._watch.pods()}
         if now.job is not None:
             for worker in self._chosen(now.job, now.workers):
@@ -110,6 +110,7 @@ class LogFollower:
                 log.gone = True
             if log.error is not None:
                 raise log.error
+        self._say(now)
         self._deleted = now.job is None
         return now.job is None or now.job.is_finished
 
@@ -142,6 +143,8 @@ class LogFollower:
             said = "The job was deleted."
         elif now.job.is_true("Suspended"):
             said = f"{now.job.name} is suspended; waiting until it is resumed."
+        elif not self._logs and not now.job.is_finished and self._watch.knows_workers:
+            said = f"Waiting for worker pods: {waits_for(now.job)}"
         if said and said != self._said:
             self._notify(said)
         if self._said.startswith("The API server") and not said:

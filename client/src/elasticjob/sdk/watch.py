@@ -92,6 +92,11 @@ class JobWatch:
             return self.first
         return next((each for each in self._job.objects() if each["metadata"]["uid"] == self.uid), None)
 
+    @property
+    def knows_workers(self) -> bool:
+        """Whether the worker pods have been listed."""
+        return self._pods is not None and self._pods.listed
+
     def pods(self) -> list[Json]:
         """Its worker pods; those of a later job of the same name are left out."""
         found = self._pods.objects() if self._pods else []

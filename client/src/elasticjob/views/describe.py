@@ -11,12 +11,10 @@ from elasticjob.state import EventState, JobState, WorkerState
 from elasticjob.views.jobs import style_of, worker_table
 from elasticjob.views.table import Cell, Column, paint, plain, render
 from elasticjob.views.text import plain_lines, wrapped
-from elasticjob.views.words import age, count, duration, first_line, number
+from elasticjob.views.words import age, duration, first_line, number
 
 MAX_EVENTS = 15
 MAX_CHANGES = 10
-MAX_WORKERS = 40
-"""Worker pods listed; of more, only those that are not ready."""
 
 
 def describe(
@@ -40,7 +38,7 @@ def describe(
     if job.history:
         lines += ["", *_history(job, now, width, color=color)]
     if workers:
-        lines += ["", *_workers(workers, now, width, color=color)]
+        lines += ["", *worker_table(workers, now, width=width, color=color)]
     lines += ["", *_events(events, now, width, color=color)]
     return lines
 
@@ -147,15 +145,6 @@ def _history(job: JobState, now: datetime.datetime, width: int | None, *, color:
         for each in job.history[-MAX_CHANGES:]
     ]
     return render(columns, rows, width=width, color=color)
-
-
-def _workers(
-    workers: Sequence[WorkerState], now: datetime.datetime, width: int | None, *, color: bool
-) -> Iterator[str]:
-    shown = workers if len(workers) <= MAX_WORKERS else [each for each in workers if not each.ready][:MAX_WORKERS]
-    yield from worker_table(shown, now, width=width, color=color)
-    if len(shown) < len(workers):
-        yield f"and {count(len(workers) - len(shown), 'more worker pod')}"
 
 
 def _events(

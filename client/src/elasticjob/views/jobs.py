@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from elasticjob.state import JobState, WorkerState
 from elasticjob.views.table import Cell, Column, render
-from elasticjob.views.words import age, first_line, number
+from elasticjob.views.words import age, count, first_line, number
+
+MOST_WORKERS = 40
+"""Worker pods that are listed; of more, only those that are not ready."""
 
 _STYLE = {
     "Running": "good",
@@ -88,7 +91,7 @@ def worker_table(
     width: int | None = None,
     color: bool = False,
 ) -> list[str]:
-    """The worker pods of a job, below it in `elasticjob get NAME`."""
+    """The worker pods of a job, below it in `elasticjob get NAME`; of many, those that are not ready."""
     columns = [
         Column("WORKER POD", shrinks=not wide),
         Column("STATUS"),
@@ -96,6 +99,8 @@ def worker_table(
         Column("AGE", 1),
         Column("DETAIL", 3, shrinks=not wide),
     ]
+    many = len(workers) > MOST_WORKERS and not wide
+    shown = [each for each in workers if not each.ready][:MOST_WORKERS] if many else workers
     rows: list[list[Cell | str]] = [
         [
             worker.name,
@@ -104,6 +109,8 @@ def worker_table(
             age(worker.created, now),
             first_line(worker.detail) or (f"exit code {worker.exit_code}" if worker.exit_code else ""),
         ]
-        for worker in workers
+        for worker in shown
     ]
-    return render(columns, rows, width=None if wide else width, color=color)
+    lines = render(columns, rows, width=None if wide else width, color=color)
+    hidden = len(workers) - len(shown)
+    return [*lines, f"and {count(hidden, 'more worker pod')}"] if hidden else lines
