@@ -13,12 +13,11 @@ from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import names
+from elasticjob_operator.resources.etcd import HEALTH_PORT
 from elasticjob_operator.resources.metadata import metadata, selector_labels
 
 PEER_PORT = 2380
 """Where members of an etcd reach each other."""
-HEALTH_PORT = 2381
-"""Where an etcd with TLS serves health to the kubelet."""
 
 Peers = Sequence[Mapping[str, Any]]
 """As `from` of a rule."""
