@@ -176,6 +176,25 @@ def test_prometheus_sends_its_token_where_metrics_require_one() -> None:
     )
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+
+def test_metrics_with_tls_have_a_port_of_their_own_everywhere() -> None:
+    objects = rendered("metrics.tls.secretName=certificate", "metrics.serviceMonitor.enabled=true")
+    (service,), (monitor,), (deployment,) = (
+        of_kind(objects, kind) for kind in ("Service", "ServiceMonitor", "Deployment")
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    (port,) = [each for each in container["ports"] if each["name"] == "metrics"]
+    assert variables["ELASTICJOB_METRICS_PORT"] == str(port["containerPort"])
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "metrics-certificate"]
+    assert mount["mountPath"] == variables["ELASTICJOB_METRICS_CERTIFICATE"]
+    assert {each["name"] for each in pod["volumes"] if "secret" in each} == {"metrics-certificate"}
+    assert [each["targetPort"] for each in service["spec"]["ports"]] == ["http", "metrics"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["scheme"]) == ("metrics", "https")
+    assert endpoint["tlsConfig"]["serverName"] == f"{service['metadata']['name']}.system.svc"
     assert of_kind(rendered("metrics.service.enabled=false"), "Service") == []
     assert of_kind(rendered(), "ServiceMonitor") == []
 

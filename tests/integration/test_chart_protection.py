@@ -36,6 +36,8 @@ MONITORING = (
     "metrics.serviceMonitor.enabled=true",
     "metrics.podMonitor.enabled=true",
     "metrics.prometheusRule.enabled=true",
+    "metrics.authentication=true",
+    "metrics.tls.secretName=certificate",
 )
 LABELS = {"app.kubernetes.io/managed-by": "elasticjob-operator"}
 JOB = {
@@ -211,6 +213,14 @@ def test_the_network_policy_leaves_only_the_operators_own_port_open(control_plan
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
     policy["metadata"]["namespace"] = "default"
     control_plane_server.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(policy))
+
+
+def test_with_tls_only_the_metrics_are_limited_to_their_readers() -> None:
+    settings = ("networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b")
+    (policy,) = of_kind(rendered("metrics.tls.secretName=certificate", *settings), "NetworkPolicy")
+    probes, metrics = policy["spec"]["ingress"]
+    assert (probes["ports"][0]["port"], "from" in probes) == ("http", False)
+    assert (metrics["ports"][0]["port"], metrics["from"]) == ("metrics", [{"podSelector": {"matchLabels": {"a": "b"}}}])
 
 
 def test_an_image_is_pinned_by_its_digest() -> None:

@@ -21,12 +21,11 @@ from elasticjob_operator.settings import LogFormat, Settings, SettingsError
 def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
+        _log_to_stderr(json=settings.log_format is LogFormat.JSON)
+        _raise_file_limit()
+        code = asyncio.run(_run(settings))
     except SettingsError as error:
         sys.exit(f"elasticjob-operator: {error}")
-    _log_to_stderr(json=settings.log_format is LogFormat.JSON)
-    _raise_file_limit()
-    try:
-        code = asyncio.run(_run(settings))
     except ConfigException as error:
         sys.exit(f"elasticjob-operator: no service account and no kubeconfig found: {error}")
     logging.shutdown()

@@ -10,6 +10,7 @@ import socket
 import ssl
 import uuid
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -20,7 +21,7 @@ from elasticjob_operator.controller import JobCache, JobEvents, Reconciler, Resy
 from elasticjob_operator.controller.kopf_source import follow_jobs, register
 from elasticjob_operator.credentials import EtcdCredentials
 from elasticjob_operator.etcd import RunUsers, RunWatches
-from elasticjob_operator.health import Health
+from elasticjob_operator.health import Health, ServerCertificate
 from elasticjob_operator.kube import (
     ApiError,
     CertificatesUnavailable,
@@ -37,7 +38,7 @@ from elasticjob_operator.kube import (
     list_job_versions,
 )
 from elasticjob_operator.names import NamespacedName
-from elasticjob_operator.settings import Settings
+from elasticjob_operator.settings import Settings, SettingsError
 from elasticjob_operator.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -86,11 +87,9 @@ class App:
         self._etcd_secrets = EtcdSecrets(api, self._settings.endpoint_secret, RunUsers(self._run_watches.call))
         self._cluster = Cluster(api, self._settings, self._queue.add, self._certificates.for_etcd, self._etcd_secrets)
         self._leader_elector = _leader_elector(self._settings, lease_api)
-        # Not `api`: a standby has metrics too, and a review writes nothing.
-        access = MetricsAccess(lease_api) if self._settings.metrics_authentication else None
-        health = Health(self._settings.probe_port, self._faults, self._readiness, access)
+        health = self._health(lease_api)
         await health.start()
-        log.info("Serving probes and metrics on port %d", health.port)
+        log.info("Serving probes on port %d and metrics on port %d", health.port, health.metrics_port)
         stop_counting = self._count()
         self._supervisor.start(credentials.follow_ca(), "renewal of the certificate authority")
         try:
@@ -108,6 +107,21 @@ class App:
             await lease_api.close()
             await credentials.close()
         return 1 if self._fault else 0
+
+    def _health(self, api: KubeClient) -> Health:
+        """`api`: for reviews of tokens. A standby needs it too, and a review writes nothing."""
+        settings = self._settings
+        certificate = None
+        if settings.metrics_certificate:
+            try:
+                certificate = ServerCertificate(Path(settings.metrics_certificate))
+            except OSError as error:  # also what ssl raises
+                raise SettingsError(f"ELASTICJOB_METRICS_CERTIFICATE: no certificate for /metrics: {error}") from error
+            self._supervisor.start(certificate.follow(), "renewal of the certificate of the metrics")
+        access = MetricsAccess(api) if settings.metrics_authentication else None
+        return Health(
+            settings.probe_port, self._faults, self._readiness, access, certificate, metrics_port=settings.metrics_port
+        )
 
     def _handle_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,23 +3,64 @@
 Live: the event loop responds, every informer makes progress (a failing request counts: restarting the operator does not
 fix the API server), kopf's watch delivers what the resync finds, and an operator that lost its lease has stopped.
 Ready: everything was listed once, or another operator leads and this one sees its lease.
-Metrics: open to all, or with `Settings.metrics_authentication` to users that the API server lets read them.
+Metrics: open to all, or with `Settings.metrics_authentication` to users that the API server lets read them; on the port
+of the probes, or with a certificate on one of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from elasticjob_operator.kube import MetricsAccess
 
+log = logging.getLogger(__name__)
+
+RENEWAL_SECONDS = 30.0
+"""How often to check the files of a certificate for changes, s. The kubelet takes up to a minute to renew them."""
+
+
+class ServerCertificate:
+    """The certificate of a TLS Secret that is mounted at `folder`: tls.crt, tls.key. Raises OSError."""
+
+    def __init__(self, folder: Path, renewal_seconds: float = RENEWAL_SECONDS) -> None:
+        self._files = folder / "tls.crt", folder / "tls.key"
+        self._renewal_seconds = renewal_seconds
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._loaded = self._load()
+
+    async def follow(self) -> None:
+        """Runs until cancelled: new connections get a renewed certificate."""
+        while True:
+            await asyncio.sleep(self._renewal_seconds)
+            try:
+                if self._content() != self._loaded:
+                    self._loaded = self._load()
+                    log.info("%s has changed: serving the new certificate", self._files[0])
+            except OSError as error:
+                log.warning("Cannot read the changed %s, retrying: %s", self._files[0], error)
+
+    def _load(self) -> tuple[bytes, ...]:
+        content = self._content()
+        self.context.load_cert_chain(*self._files)
+        return content
+
+    def _content(self) -> tuple[bytes, ...]:
+        return tuple(file.read_bytes() for file in self._files)
+
 
 class Health:
     """`faults()`: what is wrong, one message each. `ready()`: whether the operator is ready, and a status text.
-    `metrics_access`: who may read the metrics; None: all."""
+    `metrics_access`: who may read the metrics; None: all. `certificate`: of the metrics, which are then served on
+    `metrics_port`; None: without TLS, on `port`."""
 
     def __init__(
         self,
@@ -27,29 +68,41 @@ class Health:
         faults: Callable[[], list[str]],
         ready: Callable[[], tuple[bool, str]],
         metrics_access: MetricsAccess | None = None,
+        certificate: ServerCertificate | None = None,
+        metrics_port: int = 0,
     ) -> None:
         self._wanted_port = port
         self._faults = faults
         self._ready = ready
         self._metrics_access = metrics_access
-        self._runner: web.AppRunner | None = None
+        self._certificate = certificate
+        self._runners: list[web.AppRunner] = []
         self.port = port
+        self.metrics_port = metrics_port
 
     async def start(self) -> None:
-        """Raises OSError if the port is in use."""
+        """Raises OSError if a port is in use."""
+        probes = [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
+        metrics = [web.get("/metrics", self._metrics)]
+        if self._certificate is None:
+            self.port = self.metrics_port = await self._serve([*probes, *metrics], self._wanted_port)
+            return
+        self.port = await self._serve(probes, self._wanted_port)
+        self.metrics_port = await self._serve(metrics, self.metrics_port, self._certificate.context)
+
+    async def _serve(self, routes: Iterable[web.RouteDef], port: int, context: ssl.SSLContext | None = None) -> int:
+        """Returns the port."""
         app = web.Application()
-        app.add_routes(
-            [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)]
-        )
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, None, self._wanted_port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        app.add_routes(routes)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+        self._runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, None, port, ssl_context=context).start()
+        return int(runner.addresses[0][1])
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        for runner in self._runners:
+            await runner.cleanup()
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         faults = self._faults()

@@ -111,6 +111,13 @@ class Settings:
     """ELASTICJOB_METRICS_AUTHENTICATION: true or false: whether /metrics requires a token of a user that may `get` the
     path /metrics."""
 
+    metrics_certificate: str = ""
+    """ELASTICJOB_METRICS_CERTIFICATE: folder with tls.crt and tls.key. /metrics is then served with TLS, and not on the
+    port of the probes. Empty: without TLS, on that port."""
+
+    metrics_port: int = 8443
+    """ELASTICJOB_METRICS_PORT: port of /metrics with TLS. 0: any free port."""
+
     lease_namespace: str = ""
     """ELASTICJOB_LEASE_NAMESPACE: namespace of the Lease for leader election. Empty: no leader election."""
 
@@ -162,6 +169,8 @@ class Settings:
             stuck_seconds=get.number("ELASTICJOB_STUCK_SECONDS", default.stuck_seconds),
             probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
             metrics_authentication=get.boolean("ELASTICJOB_METRICS_AUTHENTICATION", default.metrics_authentication),
+            metrics_certificate=get.text("ELASTICJOB_METRICS_CERTIFICATE", ""),
+            metrics_port=int(get.number("ELASTICJOB_METRICS_PORT", default.metrics_port)),
             lease_namespace=get.text("ELASTICJOB_LEASE_NAMESPACE", ""),
             lease_name=get.text("ELASTICJOB_LEASE_NAME", default.lease_name),
             lease_identity=get.text("ELASTICJOB_LEASE_IDENTITY", ""),

@@ -1,7 +1,11 @@
-"""/metrics behind the API server's authentication, with tokens of real service accounts."""
+"""/metrics behind the API server's authentication, with tokens of real service accounts, and with TLS."""
 
 from __future__ import annotations
 
+import os
+import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 import uuid
@@ -12,8 +16,10 @@ import pytest
 
 from hack.cluster.loopback import ControlPlane
 from hack.support import eventually
+from tests.contract.certificates import Pki
 from tests.integration.operator.kube import Kube, Namespace
-from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
+from tests.integration.operator.process import Gate, Operator, changed_kubeconfig, free_port
+from tests.integration.operator.test_metrics_certificate import mount
 
 
 @pytest.fixture
@@ -113,3 +119,50 @@ def test_metrics_stay_closed_while_the_api_server_is_down(
     gate.open()
     eventually(lambda: read(operator, f"Bearer {new}")[0] == 200, timeout=30, what="it is asked again")
     gate.shut()
+
+
+def test_with_a_certificate_metrics_are_served_with_tls_only(
+    tmp_path: Path, start_operator: Callable[..., Operator], token_of: Callable[..., str]
+) -> None:
+    pki, port = Pki(tmp_path / "pki"), free_port()
+    mount(pki, "server", tmp_path / "metrics")
+    operator = start_operator(
+        ELASTICJOB_METRICS_AUTHENTICATION="true",
+        ELASTICJOB_METRICS_CERTIFICATE=str(tmp_path / "metrics"),
+        ELASTICJOB_METRICS_PORT=str(port),
+    )
+    assert read(operator)[0] == 404, "not on the port of the probes"
+    assert read(operator, path="/readyz")[0] == 200
+    authorization = {"Authorization": f"Bearer {token_of('prometheus', may=True)}"}
+    request = urllib.request.Request(f"https://localhost:{port}/metrics", headers=authorization)
+
+    def text() -> str:
+        try:
+            with urllib.request.urlopen(request, context=pki.context(), timeout=20) as response:  # noqa: S310 the test's
+                return str(response.read().decode())
+        except urllib.error.HTTPError:
+            return ""  # the API server has not seen the right yet
+
+    assert "elasticjob_leader" in eventually(text, timeout=30, what="Prometheus may")
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(f"https://localhost:{port}/metrics", context=ssl.create_default_context(), timeout=20)
+
+
+def test_a_missing_certificate_is_named(tmp_path: Path, control_plane: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticjob_operator"],
+        env={
+            **os.environ,
+            "KUBECONFIG": str(control_plane),
+            "ELASTICJOB_CA_NAMESPACE": "default",
+            "ELASTICJOB_METRICS_CERTIFICATE": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "ELASTICJOB_METRICS_CERTIFICATE: no certificate for /metrics" in done.stderr
+    assert f"{tmp_path}/tls.crt" in done.stderr
+    assert "Traceback" not in done.stderr
