@@ -18,7 +18,7 @@ INTRODUCTION = """\
 # elasticjob
 
 The client's commands. `kubectl elasticjob` is the same program, and `elasticjob COMMAND --help` shows the same text.
-The [Python client](python-client.md) has the same functions.
+[The command line](../client.md) shows how to use them, and the [Python client](python-client.md) has the same functions.
 
 All commands{but} have these flags:
 
@@ -49,7 +49,7 @@ def page() -> str:
         if parameter.name in COMMON
     }
     without = [f"`{name}`" for name, each in commands.items() if COMMON[0] not in {one.name for one in each.params}]
-    but = f" but {', '.join(without)}" if without else ""
+    but = f" but {' and '.join(without)}" if without else ""
     parts = [INTRODUCTION.format(but=but) + _table(common[name] for name in COMMON)]
     parts += [_section(name, command) for name, command in commands.items() if not command.hidden]
     return "\n".join([*parts, EXITS + "".join(_exits())])

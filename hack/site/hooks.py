@@ -59,8 +59,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
     """Points links at the pages of the site. The home page needs no navigation of its own."""
     if page.is_homepage:
-        page.meta["hide"] = ["navigation", "toc"]
-    return repository.with_links(markdown, page.file.src_uri)
+        page.meta["hide"] = ["navigation"]
+    return repository.with_links(repository.with_plain_pipes(markdown), page.file.src_uri)
 
 
 def on_post_page(output: str, page: Any, **_more: Any) -> str:

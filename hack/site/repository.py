@@ -70,6 +70,17 @@ def with_links(markdown: str, page: str) -> str:
     return result + markdown[end:]
 
 
+def with_plain_pipes(markdown: str) -> str:
+    """The Markdown with | instead of \\| in the code spans of tables: forges need the backslash there, and
+    Python-Markdown shows it."""
+    return re.sub(
+        r"^\|.*$",
+        lambda row: re.sub(r"`[^`]+`", lambda span: span[0].replace("\\|", "|"), row[0]),
+        markdown,
+        flags=re.MULTILINE,
+    )
+
+
 def pages(root: Path, files: Collection[str]) -> dict[str, str]:
     """Page -> Markdown, for the files outside docs/ that pages link to, for what these link to, and for all examples.
 

@@ -41,6 +41,11 @@ def test_links_lead_to_pages_of_the_site(page: str, link: str, expected: str) ->
     assert repository.with_links(f"See [a]({link}).", page) == f"See [a]({expected})."
 
 
+def test_pipes_in_the_code_of_tables_need_no_backslash() -> None:
+    markdown = r"| `a \| b` | c \| d |" + "\n" + r"`a \| b`"
+    assert repository.with_plain_pipes(markdown) == r"| `a | b` | c \| d |" + "\n" + r"`a \| b`"
+
+
 def test_code_is_left_alone() -> None:
     markdown = "```text\n[a](../b.md)\n```\n[a](../b.md)\n"
     assert repository.with_links(markdown, "page.md") == "```text\n[a](../b.md)\n```\n[a](repository/b.md)\n"
