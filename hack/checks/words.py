@@ -63,6 +63,7 @@ EPOCHS_OF_DATA = {
     "tests/integration/client/test_files.py": "reads the starter's output",
     "tests/integration/test_api_templates.py": "an example's argument",
     "tests/unit/hack/*": "tests of the tools above",
+    "tests/unit/runtime/agent/test_trainer_status.py": "a metric of Hugging Face's Trainer",
     "tests/unit/runtime/data/*": "the sampler's epochs",
     "tests/unit/runtime/training/checkpoint/*": "a checkpoint's content",
     "trainer-runtime/src/elasticjob_runtime/data/*": "the sampler's epochs",

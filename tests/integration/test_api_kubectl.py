@@ -9,18 +9,24 @@ from typing import Any
 import pytest
 import yaml
 from elasticjob_api import (
+    Change,
     ConditionType,
     ElasticJob,
     FailingNode,
     Failure,
+    History,
+    Phases,
     Progress,
     Reason,
     RendezvousStatus,
     Restarts,
+    Sample,
     Status,
+    StoredHistory,
     set_condition,
     summary_of,
 )
+from elasticjob_api.history import MAX_CHANGES, MAX_SAMPLES
 from elasticjob_api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
 
 from hack.cluster import ClusterError, ControlPlane
@@ -95,9 +101,39 @@ def full_status() -> Status:
         progress=Progress(
             step=3_000_000_000,
             steps_per_second=0.5,
+            total_steps=4_000_000_000,
+            percent=75,
+            remaining_seconds=3600,
             last_checkpoint_step=7,
             metrics={f"m{i}": "nan" for i in range(40)},
             updated_at=NOON,
+        ),
+        history=StoredHistory(
+            History(
+                changes=(
+                    Change(
+                        time=NOON,
+                        type="Round",
+                        reason="WorkerFailed",
+                        message="m",
+                        run=1,
+                        round=2,
+                        restarts=1,
+                        world_size_before=4,
+                        world_size=6,
+                        workers_before=4,
+                        workers=4,
+                        step=7,
+                        steps_lost=3,
+                        form_seconds=0.25,
+                        resume_seconds=1.0,
+                        phases=Phases(detect=0.25, first_step=1.0),
+                    ),
+                )
+                * MAX_CHANGES,
+                dropped={"WorkerFailed": 9},
+                samples=(str(Sample(time=NOON, step=7, world_size=6, steps_per_second=1.5)),) * MAX_SAMPLES,
+            ).to_api()
         ),
         failing_nodes=(FailingNode(name="n1", failures=3, last_time=NOON),),
         last_failure=Failure(
@@ -132,6 +168,9 @@ def test_kubectl_get_shows_size_restarts_step_and_state(cluster: Cluster) -> Non
     head, row = cluster.kubectl("get", "ej").splitlines()
     assert head.split() == ["NAME", "WORKERS", "WORLD", "RESTARTS", "STEP", "STATUS", "AGE"]
     assert row.split()[:6] == ["digits", "3/4", "6", "3", "3000000000", "Running"]
+    wide_head, wide_row = cluster.kubectl("get", "ej", "--output=wide").splitlines()
+    assert wide_head.split()[-4:] == ["ROUND", "PERCENT", "FAILURE", "RENDEZVOUS"]
+    assert wide_row.split()[-4:] == ["2", "75", "Signal", "etcd:2379"]
     assert "elasticjob" not in cluster.kubectl("get", "all"), (
         "`kubectl delete all --all` would delete weeks of training"
     )

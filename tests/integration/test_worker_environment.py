@@ -37,8 +37,9 @@ it."""
 AGENTS_OWN = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 """For torchrun itself; its worker processes inherit it, and nothing in them reads it."""
 
-ADDED = {"RES_OPTIONS"}
-"""Missing under torchrun: without it, a silent name server delays every start by ten seconds."""
+ADDED = {"RES_OPTIONS", Env.TRAINER_SERVER_URL, Env.TRAINER_SERVER_TOKEN}
+"""Missing under torchrun: without the first, a silent name server delays every start by ten seconds; the others let
+scripts with Hugging Face's Trainer report their progress."""
 
 Found = dict[str, dict[str, Any]]
 """`<rank>-<restart>` -> what that worker process found."""

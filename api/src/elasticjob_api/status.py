@@ -67,6 +67,12 @@ class Progress(Model, frozen=True):
     """Training step reached."""
     steps_per_second: Rate = None
     """Training speed at that step."""
+    total_steps: Annotated[Int64, Field(ge=0)] | None = None
+    """Steps of the whole training, if the script reports them."""
+    percent: Annotated[Int32, Field(ge=0, le=100)] | None = None
+    """Percent of the whole training that is done, if the script reports it, as Hugging Face's Trainer does."""
+    remaining_seconds: Annotated[Int64, Field(ge=0)] | None = None
+    """Seconds until the end of the training, as the script estimated when it last reported."""
     last_checkpoint_step: Annotated[Int64, Field(ge=0)] | None = None
     """Step of the newest complete checkpoint. If all worker pods are lost, training repeats the steps after it."""
     metrics: Metrics = {}  # noqa: RUF012 pydantic copies defaults

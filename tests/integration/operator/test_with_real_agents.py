@@ -40,9 +40,16 @@ class Training:
     def __init__(self, ns: Namespace, folder: Path, submit: Callable[..., str], node: str) -> None:
         self.ns = ns
         self.stop, self.crash = folder / "stop", folder / "crash"
-        script = folder / "train.py"
-        script.write_text(SCRIPT, encoding="utf-8")
-        agent = [sys.executable, "-m", "elasticjob_runtime", "--nproc-per-node=1", "--start-method=spawn", str(script)]
+        self.script = folder / "train.py"
+        self.script.write_text(SCRIPT, encoding="utf-8")
+        agent = [
+            sys.executable,
+            "-m",
+            "elasticjob_runtime",
+            "--nproc-per-node=1",
+            "--start-method=spawn",
+            str(self.script),
+        ]
         command = [*agent, str(self.stop), str(self.crash)]
         self._template = {"spec": {"containers": [{"name": "trainer", "image": "none", "command": command}]}}
         self._submit = submit
@@ -144,17 +151,26 @@ def test_operator_that_is_killed_while_the_job_trains(training: Training, operat
     assert training.ns.status("digits")["restarts"]["total"] == 0
 
 
+def _states(training: Training) -> dict[str, str]:
+    """What `kubectl get` and `kubectl wait` show."""
+    status = training.ns.status("digits")
+    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    return {**{name: conditions[name] for name in ("Running", "Suspended")}, "summary": status["summary"]}
+
+
 def test_suspended_and_resumed_it_trains_as_another_run(training: Training) -> None:
     training.start(2)
     training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
     eventually(lambda: training.ns.is_true("digits", "Suspended"), what="Suspended", timeout=60)
     assert not training.ns.workers()
+    assert _states(training) == {"Running": "False", "Suspended": "True", "summary": "Suspended"}
     assert training.ns.condition("digits", "Failed")["status"] == "False", (
         "workers that end at a SIGTERM are no failure"
     )
     training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
     eventually(lambda: training.ns.status("digits")["rendezvous"]["id"].endswith("-2"), what="the second run")
     training.trains_with(2)
+    assert _states(training) == {"Running": "True", "Suspended": "False", "summary": "Running"}
     assert training.ns.status("digits")["restarts"]["total"] == 0
     training.stop.touch()
     eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded", timeout=60)

@@ -174,6 +174,9 @@ status.progress.lastCheckpointStep: integer
 status.progress.metrics: object
 status.progress.metrics[]: string
 status.progress.observedAt: string
+status.progress.percent: integer
+status.progress.remainingSeconds: integer
+status.progress.totalSteps: integer
 status.progress.step: integer
 status.progress.stepsPerSecond: number
 status.progress.updatedAt: string

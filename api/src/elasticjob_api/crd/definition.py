@@ -25,6 +25,8 @@ COLUMNS = [
     _column("Status", ".status.summary", "string", "State of the job, or why it is not running."),
     _column("Age", ".metadata.creationTimestamp", "date", "Time since the job was created."),
     _column("Round", ".status.round", "integer", "Rendezvous round of the current worker group.", priority=1),
+    _column("Percent", ".status.progress.percent", "integer", "Percent of the training that is done.", priority=1),
+    _column("Failure", ".status.lastFailure.reason", "string", "Kind of the last failure.", priority=1),
     _column("Rendezvous", ".status.rendezvous.endpoint", "string", "Rendezvous endpoint.", priority=1),
 ]
 

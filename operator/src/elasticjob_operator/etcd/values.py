@@ -35,7 +35,9 @@ MAX_LENGTH: dict[type[Value], int] = {
 }
 """Characters of a value of each kind."""
 
-_LONG = frozenset({"step", "steps_lost", "best_step", "last_checkpoint_step", "generation"})
+_LONG = frozenset(
+    {"step", "steps_lost", "total_steps", "remaining_seconds", "best_step", "last_checkpoint_step", "generation"}
+)
 _INT32, _INT64 = 2**31, 2**63
 _LAST_TIME = 253_402_300_799
 """The end of the year 9999, Unix time, s."""
@@ -45,6 +47,9 @@ _COUNTS = frozenset(
         "round",
         "step",
         "steps_lost",
+        "total_steps",
+        "remaining_seconds",
+        "percent",
         "size",
         "world_size",
         "restart_count",

@@ -142,6 +142,9 @@ def progress_of(context: Context) -> Progress | None:
     found = Progress(
         step=max(0, reported.step),
         steps_per_second=reported.steps_per_second,
+        total_steps=reported.total_steps,
+        percent=None if reported.percent is None else min(100, reported.percent),
+        remaining_seconds=reported.remaining_seconds,
         last_checkpoint_step=reported.last_checkpoint_step,
         metrics=reported.metrics,  # type: ignore[arg-type]  # the model turns numbers into strings
         updated_at=datetime.datetime.fromtimestamp(updated_at, datetime.timezone.utc) if updated_at else None,

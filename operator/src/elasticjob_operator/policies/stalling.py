@@ -37,6 +37,8 @@ def stalled(
         return None
     if view.plan is None or view.progress.round != view.plan.round:
         return progressing if job.status.condition(ConditionType.STALLED) else None
+    if progress.step == 0 and progress.percent is not None:
+        return progressing if job.status.condition(ConditionType.STALLED) else None  # a script that counts no steps
     due = _since(job, progress.observed_at) + datetime.timedelta(seconds=limit(progress.steps_per_second))
     if now >= due:
         return update(True, Reason.NO_PROGRESS, step=progress.step, since=format_time(progress.observed_at))

@@ -50,6 +50,12 @@ def test_time_without_etcd_is_not_a_stall() -> None:
     assert (found.status, found.requeue_at) == (False, at(60))
 
 
+def test_a_script_that_reports_a_percentage_but_no_steps_does_not_stall() -> None:
+    view = make_view(plan=make_plan(2), progress=ProgressValue(step=0, percent=7, round=2))
+    progress = Progress(step=0, percent=7, observed_at=at(-600))
+    assert stalled(make_job(), view, progress, running=True, now=NOW) is None
+
+
 def test_a_restart_ends_a_stall() -> None:
     job = make_job(status=make_status(ConditionType.STALLED))
     found = stalled(job, make_view(), None, running=False, now=NOW)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from elasticjob_runtime.agent.worker_server import READS_AT_ONCE, RateMeter, WorkerServer
+from elasticjob_runtime.agent.rate_meter import RateMeter
+from elasticjob_runtime.agent.worker_server import READS_AT_ONCE, WorkerServer
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.event_loop import EventLoop
 

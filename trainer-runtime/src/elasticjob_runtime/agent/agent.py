@@ -16,6 +16,7 @@ from elasticjob_runtime.agent import signals
 from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
+from elasticjob_runtime.agent.trainer_status import TrainerStatus
 from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, ProgressValue
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.event_loop import EventLoop
@@ -76,6 +77,7 @@ class Agent:
             held,
             on_progress=self._progressed,
             on_report=self._reported,
+            on_trainer_status=self._trainer_reported,
             on_learned=self._publish_imports,
         )
         self._decisions = DecisionCache()
@@ -172,12 +174,17 @@ class Agent:
 
     # -- what the worker processes report
 
+    @property
+    def _leads(self) -> bool:
+        """Rank 0 is one of its worker processes."""
+        plan = self._runner.loop.store_view.plan
+        return plan is not None and plan.value.leader == self._config.member.settings.me
+
     def _publish_imports(self) -> None:
         """Rank 0's agent publishes what the script imports. All members find the same imports, so joiners need them
         from only one."""
-        plan, imports = self._runner.loop.store_view.plan, self._processes.imports
-        leads = plan is not None and plan.value.leader == self._config.member.settings.me
-        if not leads or imports in (None, self._published_imports):
+        imports = self._processes.imports
+        if not self._leads or imports in (None, self._published_imports):
             return
         self._published_imports = imports
         self._runner.session.publish_imports(imports)
@@ -186,6 +193,13 @@ class Agent:
     def _progressed(self, progress: ProgressValue) -> None:
         self._progress.set_progress(progress, self._processes.workers.round)
         self._recorder.progressed(progress)
+
+    def _trainer_reported(self, status: TrainerStatus) -> None:
+        if not self._leads or self._processes.workers.state is not WorkersState.RUNNING:
+            return
+        progress = self._progress.set_trainer_status(status, self._processes.workers.round, time.time())
+        if progress is not None:
+            self._recorder.progressed(progress)
 
     def _reported(self, report: WorkerReport) -> None:
         if report.round in (0, self._processes.workers.round):  # not from workers of an earlier round

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.agent.config import AgentConfig
+from elasticjob_runtime.agent.trainer_server import TrainerServer, is_wanted
+from elasticjob_runtime.agent.trainer_status import TrainerStatus
 from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
 from elasticjob_runtime.contract.reports import MAX_IMPORT_LENGTH, MAX_IMPORTS
@@ -29,6 +32,8 @@ from elasticjob_runtime.workers.zygote import import_cache
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
+logger = logging.getLogger(__name__)
+
 
 class Processes:
     """Not thread-safe: use it on the agent's event loop only."""
@@ -42,6 +47,7 @@ class Processes:
         *,
         on_progress: Callable[[ProgressValue], None],
         on_report: Callable[[WorkerReport], None],
+        on_trainer_status: Callable[[TrainerStatus], None] = lambda _status: None,
         on_learned: Callable[[], None] = lambda: None,
     ) -> None:
         """`environment`: the part of the workers' environment that is the same for all. `held`: sockets that reserve
@@ -54,6 +60,9 @@ class Processes:
         self._reaper = Reaper(event_loop)
         environment = {**environment, MARK: self._reaper.mark}
         self._reports = WorkerServer(event_loop, on_progress, on_report, folder=self._reaper.folder)
+        self._trainer_server = _trainer_server(event_loop, on_trainer_status, environment, self._reaper.folder)
+        if self._trainer_server is not None:
+            environment = {**environment, **self._trainer_server.environment}
         linux.become_subreaper()
         self._environment = environment
         self._launcher = self._new_launcher(environment)
@@ -137,6 +146,8 @@ class Processes:
     def close(self) -> None:
         """Call after `end`. The reaper ends last."""
         self._reports.close()
+        if self._trainer_server is not None:
+            self._trainer_server.close()
         for holder in self._held:
             holder.close()
         self._reaper.close()
@@ -201,6 +212,19 @@ class Processes:
         )
         self._load_imports(launcher)
         return launcher
+
+
+def _trainer_server(
+    event_loop: EventLoop, on_status: Callable[[TrainerStatus], None], environment: Mapping[str, str], folder: str
+) -> TrainerServer | None:
+    """None: not wanted, or not possible; then the job shows no progress of such scripts."""
+    if not is_wanted(environment):
+        return None
+    try:
+        return TrainerServer(event_loop, on_status, environment, folder)
+    except OSError as error:
+        logger.warning("cannot serve Kubeflow's progress protocol, so the job may show no progress: %s", error)
+        return None
 
 
 def _verdicts(imports: ImportsValue) -> ImportVerdicts:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from elasticjob_runtime.agent.rate_meter import RateMeter
+from elasticjob_runtime.agent.trainer_status import TrainerStatus, with_status
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.hang import HangLimits, StepTimes
 from elasticjob_runtime.telemetry.transitions import WorkerReport
@@ -36,6 +38,9 @@ class Progress:
         self._news: ProgressValue | None = None
         self._due = 0.0
         self._steps = StepTimes()
+        self._last: ProgressValue | None = None
+        """Of this round."""
+        self._meter = RateMeter()
         self._started_at = 0.0
         self.step: int | None = None
         """The highest step or checkpoint that a local worker has reported since the last start."""
@@ -49,6 +54,8 @@ class Progress:
     def starting(self, now: float) -> None:
         """New workers start."""
         self._steps = StepTimes()
+        self._last = None
+        self._meter = RateMeter()
         self._started_at = now
         self.step = None
 
@@ -63,7 +70,26 @@ class Progress:
 
     def set_progress(self, progress: ProgressValue, round_number: int) -> None:
         """Rank 0 has reported `progress`."""
-        self._news = dataclasses.replace(progress, round=round_number)
+        if self._last is not None:  # what only the other kind of report says
+            progress = dataclasses.replace(
+                progress,
+                percent=self._last.percent,
+                total_steps=self._last.total_steps,
+                remaining_seconds=self._last.remaining_seconds,
+            )
+        self._news = self._last = dataclasses.replace(progress, round=round_number)
+
+    def set_trainer_status(self, status: TrainerStatus, round_number: int, now: float) -> ProgressValue | None:
+        """Rank 0 has reported by Kubeflow's protocol. `now`: Unix time, s. Returns the progress, if there is any.
+
+        Only shown: such reports come every 5 s at most and not during an evaluation, so they say nothing about hangs
+        and crash loops.
+        """
+        rate = self._meter.rate(status.step, now) if status.step is not None else 0.0
+        progress = with_status(status, self._last, round_number=round_number, steps_per_second=rate, now=now)
+        if progress is not None:
+            self._news = self._last = progress
+        return progress
 
     def publish(self, now: float, *, at_once: bool) -> None:
         if self._news is not None and (at_once or now >= self._due):

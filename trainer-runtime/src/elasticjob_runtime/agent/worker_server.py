@@ -7,7 +7,6 @@ described in elasticjob_runtime.training.channel and link.
 
 from __future__ import annotations
 
-import collections
 import functools
 import json
 import logging
@@ -18,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from elasticjob_runtime.agent.rate_meter import RateMeter
 from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
 from elasticjob_runtime.contract import PlanValue, ProgressValue
 from elasticjob_runtime.event_loop import EventLoop
@@ -188,28 +188,3 @@ def _report(message: dict[str, Any]) -> WorkerReport:
         seconds=max(0.0, float(message.get("seconds", 0.0))),
         why=str(message.get("why", "")),
     )
-
-
-class RateMeter:
-    """Steps per second over the reports of about the last ten seconds. Starts over when the step or the clock goes
-    back."""
-
-    WINDOW = 10.0
-    GRAIN = 0.1
-    """The minimum interval in s between two reports that are kept."""
-
-    def __init__(self) -> None:
-        self._reports: collections.deque[tuple[float, int]] = collections.deque()
-        self._last = (0.0, 0)
-
-    def rate(self, step: int, at: float) -> float:
-        """Returns the rate after a report of `step` at time `at` (s)."""
-        if at < self._last[0] or step < self._last[1]:
-            self._reports.clear()
-        self._last = (at, step)
-        if not self._reports or at - self._reports[-1][0] >= self.GRAIN:
-            self._reports.append((at, step))
-        while len(self._reports) > 2 and at - self._reports[0][0] > self.WINDOW:
-            self._reports.popleft()
-        start, first = self._reports[0]
-        return (step - first) / (at - start) if at > start else 0.0

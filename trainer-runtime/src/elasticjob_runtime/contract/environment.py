@@ -60,6 +60,12 @@ class Env:
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, ordered (see `Fence`). Shared resources such
     as a checkpoint directory refuse a writer whose token is smaller than one they have seen."""
 
+    TRAINER_SERVER_URL = "KUBEFLOW_TRAINER_SERVER_URL"
+    """URL to which a script may report its progress by the protocol of Kubeflow Trainer; Hugging Face's Trainer does so
+    by itself. Not set if the pod sets it already."""
+    TRAINER_SERVER_TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 a name
+    """File with the token for that URL."""
+
     SET_BY_OPERATOR = (
         NNODES, NPROC_PER_NODE, RDZV_ID, RDZV_BACKEND, RDZV_ENDPOINT, MAX_RESTARTS, SHUTDOWN_TIMEOUT,
         JOB_NAME, JOB_NAMESPACE, JOB_UID, RUN, MEMBER_ID, ADDRESS, CHECKPOINT_DIRECTORY,

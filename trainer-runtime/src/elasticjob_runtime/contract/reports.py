@@ -70,6 +70,11 @@ class ProgressValue(Value):
     """Further metrics that the script reports: loss, accuracy ..."""
     updated_at: float = 0.0
     """Unix time, seconds."""
+    percent: int | None = None
+    """Share of the whole training that is done; None: the script does not say, like the two below."""
+    total_steps: int | None = None
+    remaining_seconds: int | None = None
+    """Estimate of the script."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
