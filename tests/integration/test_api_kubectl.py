@@ -47,7 +47,7 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
         "template": BASE["spec"]["workers"]["template"],
     }
     assert spec == {
-        "rendezvous": {"backend": "etcd-v3", "endpoint": "", "onPartition": "Available"},
+        "rendezvous": {"backend": "etcd-v3", "endpoint": "", "onPartition": "Available", "secretName": ""},
         "restartPolicy": {"maxRestarts": 10, "rules": [], "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
         "scheduling": {"priorityClassName": "", "avoidNodesAfter": 3},
