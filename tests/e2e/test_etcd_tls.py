@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hack.drivers import ClusterDriver
-from hack.drivers.install import NAMESPACE
+from hack.drivers.install import NAMESPACE, RELEASE
 from hack.support import eventually
 from tests.e2e.jobs import Job
 from tests.e2e.release import Release
@@ -122,3 +122,23 @@ def test_running_jobs_keep_or_lack_tls_when_the_operator_is_upgraded(
     secure.scale(2)
     secure.trains(2)
     assert (plain.restarts, secure.restarts) == (0, 0)
+
+
+@pytest.mark.alone
+def test_a_replaced_certificate_authority_stops_no_training_and_a_new_run_uses_it(
+    cluster: ClusterDriver, new_job: NewJob, release: Release
+) -> None:
+    job = new_job("tls-replaced", replicas=2)
+    job.trains(2)
+    pods, old = job.snapshot.pods, release.operators
+    cluster.kubectl.delete("secret", f"{RELEASE}-ca", namespace=NAMESPACE)
+    cluster.kubectl.run("delete", "pod", *old, "--namespace", NAMESPACE, "--force", "--grace-period=0")
+    eventually(lambda: job.condition("RendezvousReady").get("reason") == "EtcdUntrusted", 90, 0.3, "EtcdUntrusted")
+    assert "suspend the job and resume it" in job.condition("RendezvousReady")["message"]
+    eventually(lambda: any("each other's certificates" in each for each in job.events), 30, 0.3, "its Event")
+    assert job.snapshot.pods == pods
+    job.suspend(True)
+    eventually(lambda: job.is_true("Suspended"), 90, 0.3, "Suspended")
+    job.suspend(False)
+    job.trains(2)
+    assert job.condition("RendezvousReady")["reason"] == "EtcdReady"

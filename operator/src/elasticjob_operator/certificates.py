@@ -118,6 +118,10 @@ class CertificateAuthority:
         return _key_pem(self._key)
 
     @property
+    def valid_from(self) -> datetime.datetime:
+        return self._certificate.not_valid_before_utc
+
+    @property
     def expires_at(self) -> datetime.datetime:
         return self._certificate.not_valid_after_utc
 

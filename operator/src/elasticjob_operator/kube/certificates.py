@@ -122,6 +122,14 @@ class OperatorCertificates:
                 f"Secret {self._namespace}/{self._name} with the operator's certificate authority cannot be used: "
                 f"{self._error}"
             )
+        now = self._clock()
+        if not self._ca.valid_from <= now < self._ca.expires_at:
+            raise CertificatesUnavailable(
+                f"the certificate authority in Secret {self._namespace}/{self._name} is valid from "
+                f"{self._ca.valid_from:%Y-%m-%d %H:%M} to {self._ca.expires_at:%Y-%m-%d %H:%M}, and the clock of the "
+                f"operator says {now:%Y-%m-%d %H:%M} (UTC). If the clock is wrong, correct it. Otherwise delete the "
+                "Secret and restart the operator, then suspend and resume the running jobs"
+            )
         return self._ca
 
     async def _read(self) -> CertificateAuthority | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import re
 from typing import Any
 
 import pytest
@@ -95,6 +96,22 @@ async def test_a_ca_that_expires_soon_is_announced(caplog: pytest.LogCaptureFixt
     server.put("/api/v1/namespaces/ops/secrets/ca", ca.certificate, ca.key)
     assert await certificates(server).open()
     assert "expires on 2026-10-09" in caplog.text
+
+
+@pytest.mark.parametrize("off_by", [datetime.timedelta(days=-1), datetime.timedelta(days=365 * 11)])
+async def test_a_ca_that_is_not_valid_now_signs_nothing_and_the_remedy_is_named(off_by: datetime.timedelta) -> None:
+    """It has expired, or a clock is far off."""
+    clock = Clock()
+    ours = certificates(Server(), clock)
+    assert await ours.open()
+    clock.now = NOW + off_by
+    remedy = re.escape("If the clock is wrong, correct it. Otherwise delete the Secret and restart the operator")
+    with pytest.raises(CertificatesUnavailable, match=remedy):
+        ours.context()
+    with pytest.raises(CertificatesUnavailable, match=remedy):
+        await ours.for_etcd(NAMES)
+    clock.now = NOW
+    assert ours.context()
 
 
 async def test_without_tls_a_ca_is_used_but_none_is_created() -> None:
