@@ -56,6 +56,22 @@ INVALID = {
         {"spec.rendezvous": {"endpoint": "https://etcd:2379", "secretName": "My Secret"}},
         ("secretName My Secret cannot be the name of a Secret: use a-z, 0-9, - and .",),
     ),
+    "two etcd members": Case(
+        {"spec.rendezvous.etcd": {"members": 2, "storage": {}}},
+        ("members is 2: use 1, or 3 to survive the loss of a member",),
+    ),
+    "three etcd members without storage": Case(
+        {"spec.rendezvous.etcd": {"members": 3}},
+        ("3 members need storage, because a member that returns without its data cannot take part: set storage: {}",),
+    ),
+    "a single etcd member with storage": Case(
+        {"spec.rendezvous.etcd": {"storage": {}}},
+        ("a single member needs no storage, because its data can be recreated at any moment: remove storage",),
+    ),
+    "storage of no size": Case(
+        {"spec.rendezvous.etcd": {"members": 3, "storage": {"size": "big"}}},
+        ("big is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",),
+    ),
     "endpoint and managed etcd": Case(
         {"spec.rendezvous.endpoint": "etcd:2379", "spec.rendezvous.etcd": {}},
         ("endpoint is the address of one that you run: remove one of them",),

@@ -31,6 +31,10 @@ VALID = {
         {"spec.rendezvous": {"endpoint": "https://[fd00::1]:2379", "secretName": "my.etcd-1"}}
     ),
     "external etcd with an IPv6 address": Case({"spec.rendezvous.endpoint": "[fd00::1]:2379"}),
+    "three etcd members": Case(
+        {"spec.rendezvous.etcd": {"members": 3, "storage": {"size": "2Gi", "storageClassName": "fast"}}}
+    ),
+    "three etcd members with the default storage": Case({"spec.rendezvous.etcd": {"members": 3, "storage": {}}}),
     "managed etcd with resources": Case(
         {"spec.rendezvous.etcd": {"image": "etcd:3.6", "resources": {"limits": {"cpu": 2, "memory": "1Gi"}}}}
     ),

@@ -34,6 +34,7 @@ NEEDED = [
             "statefulsets.apps",
             "horizontalpodautoscalers.autoscaling",
             "networkpolicies.networking.k8s.io",
+            "poddisruptionbudgets.policy",
         )
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),

@@ -134,6 +134,12 @@ class ElasticJob(Model, frozen=True):
         return self.spec.rendezvous.backend is RendezvousBackend.ETCD_V3
 
     @property
+    def etcd_members(self) -> int:
+        """Number of members of the job's own etcd, if it has one."""
+        etcd = self.spec.rendezvous.etcd
+        return etcd.members if etcd is not None else 1
+
+    @property
     def is_suspended(self) -> bool:
         """Whether spec.lifecycle.suspend is true."""
         return self.spec.lifecycle.suspend

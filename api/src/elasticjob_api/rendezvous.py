@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from elasticjob_api.crd import validation
-from elasticjob_api.fields import Int64, Model, Quantities
+from elasticjob_api.fields import Int32, Int64, Model, Quantities, Quantity
 
 
 class RendezvousBackend(str, enum.Enum):
@@ -61,11 +61,25 @@ class PullSecret(Model, frozen=True):
     """Name of the Secret, in the job's namespace."""
 
 
+class EtcdStorage(Model, frozen=True):
+    """The volume of each etcd member: a PersistentVolumeClaim that is deleted with the etcd."""
+
+    size: Quantity = "1Gi"
+    """Size of the volume, such as 1Gi."""
+    storage_class_name: Annotated[str, Field(max_length=253)] | None = None
+    """StorageClass of the volume. Default: the cluster's default class."""
+
+
 _ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
 
 
-class ManagedEtcd(Model, frozen=True):
+class ManagedEtcd(Model, frozen=True, json_schema_extra=validation.MANAGED_ETCD):
     """The etcd that the operator runs for a job."""
+
+    members: Annotated[Int32, Field(json_schema_extra=validation.MEMBERS)] = 1
+    """Number of members: 1 or 3. With 3, the loss of one does not interrupt the rendezvous; they need storage."""
+    storage: EtcdStorage | None = None
+    """A volume for each member. Required with 3 members; a single member needs none."""
 
     image: Annotated[str, Field(max_length=1024, json_schema_extra=validation.IMAGE)] = ""
     """Image with etcd 3.5 or newer on its PATH. Empty: the operator's default."""

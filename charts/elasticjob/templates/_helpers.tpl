@@ -85,6 +85,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+# Of an etcd with three members.
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
 # The certificates of a job's own etcd, and the credentials of a run for a shared one. Never list or watch.
 - apiGroups: [""]
   resources: [secrets]

@@ -2,6 +2,7 @@
 
     operator CA    one per installation; signs the certificate of each etcd server, and the operator's own
     run CA         one per etcd; signs the certificate of the job's worker pods; its key is never stored
+    peer CA        one per etcd with several members; signs what they use among each other; its key is never stored
 
 An etcd accepts clients of both CAs. No client certificate has a common name: etcd's JSON gateway rejects those that
 have one. All keys are ECDSA P-256, which cost a tenth of a millisecond each; RSA keys would cost a hundred times that.
@@ -32,6 +33,10 @@ CLIENT_CA_FILE = "client-ca.crt"
 """What etcd trusts: the run CA and the operator CA."""
 SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE = "server.crt", "server.key"
 WORKER_CERTIFICATE_FILE, WORKER_KEY_FILE = "worker.crt", "worker.key"
+PEER_CA_FILE = "peer-ca.crt"
+"""What the members of an etcd trust in each other."""
+PEER_SERVER_CERTIFICATE_FILE, PEER_SERVER_KEY_FILE = "peer-server.crt", "peer-server.key"
+PEER_CLIENT_CERTIFICATE_FILE, PEER_CLIENT_KEY_FILE = "peer-client.crt", "peer-client.key"
 
 _ORGANIZATION = "elasticjob.dev"
 _LOCAL = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")))
@@ -163,6 +168,25 @@ def etcd_certificates(
         SERVER_KEY_FILE: server.key,
         WORKER_CERTIFICATE_FILE: worker.certificate,
         WORKER_KEY_FILE: worker.key,
+    }
+
+
+def peer_certificates(dns_names: Sequence[str], now: datetime.datetime) -> dict[str, str]:
+    """The files with which the members of one etcd reach each other: name -> PEM. No other etcd's, and no worker pod's
+    certificate opens the port of the members.
+
+    Two certificates, because etcd checks the names in a client's against the address from which it connects, which DNS
+    may not know yet.
+    """
+    ca = CertificateAuthority.create(f"etcd peers {dns_names[0]}"[:64], now, LEAF_LIFETIME)
+    server = ca.sign(Usage.SERVER, now, dns_names=dns_names, lifetime=LEAF_LIFETIME)
+    client = ca.sign(Usage.CLIENT, now, lifetime=LEAF_LIFETIME)
+    return {
+        PEER_CA_FILE: ca.certificate,
+        PEER_SERVER_CERTIFICATE_FILE: server.certificate,
+        PEER_SERVER_KEY_FILE: server.key,
+        PEER_CLIENT_CERTIFICATE_FILE: client.certificate,
+        PEER_CLIENT_KEY_FILE: client.key,
     }
 
 

@@ -64,14 +64,34 @@ def etcd_name(job: str) -> str:
     return f"{job}-etcd"
 
 
+def etcd_peers(job: str) -> str:
+    """Name of the headless Service that gives each of several etcd members a name of its own."""
+    return f"{etcd_name(job)}-peers"
+
+
+def etcd_member(job: str, index: int) -> str:
+    """Name of an etcd pod, and of the member in it."""
+    return f"{etcd_name(job)}-{index}"
+
+
+def etcd_member_host(job: str, namespace: str, member: str) -> str:
+    """Host name of one of several members. `member`: its pod's name."""
+    return f"{member}.{etcd_peers(job)}.{namespace}.svc"
+
+
 def etcd_host(job: str, namespace: str) -> str:
     """Host name of the job's own etcd."""
     return f"{etcd_name(job)}.{namespace}.svc"
 
 
-def managed_endpoint(job: str, namespace: str, port: int, *, tls: bool = False) -> str:
-    """Endpoint of the job's own etcd: host:port, and with TLS a URL."""
-    return f"{'https://' if tls else ''}{etcd_host(job, namespace)}:{port}"
+def managed_endpoint(job: str, namespace: str, port: int, *, tls: bool = False, members: int = 1) -> str:
+    """Endpoint of the job's own etcd: host:port, and with TLS a URL. With several members there are several, separated
+    by commas: that of the Service, whose name resolves from the start, and each member's own, so that a client leaves a
+    member at once whose node is gone, although the Service still names it."""
+    hosts = [etcd_host(job, namespace)]
+    if members > 1:
+        hosts += [etcd_member_host(job, namespace, etcd_member(job, index)) for index in range(members)]
+    return ",".join(f"{'https://' if tls else ''}{host}:{port}" for host in hosts)
 
 
 def certificates_name(job: str, uid: str, run: int) -> str:

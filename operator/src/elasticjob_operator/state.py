@@ -198,6 +198,7 @@ class Kind(str, enum.Enum):
     STATEFUL_SET = "StatefulSet"
     AUTOSCALER = "HorizontalPodAutoscaler"
     NETWORK_POLICY = "NetworkPolicy"
+    DISRUPTION_BUDGET = "PodDisruptionBudget"
 
     __str__ = str.__str__
 
@@ -285,7 +286,8 @@ class Rejection:
     """The API server rejected a create for a reason that may pass: quota, an admission policy, a name in use."""
 
     kinds: frozenset[str]
-    """Kinds whose creation failed: Pod, Secret, Service, StatefulSet, HorizontalPodAutoscaler, NetworkPolicy."""
+    """Kinds whose creation failed: Pod, Secret, Service, StatefulSet, HorizontalPodAutoscaler, NetworkPolicy,
+    PodDisruptionBudget."""
     message: str
     retry_at: datetime.datetime
 

@@ -72,6 +72,7 @@ class Namespace:
             "statefulsets": "/apis/apps/v1",
             "horizontalpodautoscalers": "/apis/autoscaling/v2",
             "networkpolicies": "/apis/networking.k8s.io/v1",
+            "poddisruptionbudgets": "/apis/policy/v1",
         }
         root = groups.get(plural, "/api/v1")
         return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)

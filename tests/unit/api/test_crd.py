@@ -49,6 +49,7 @@ spec.rendezvous.etcd.image: string =
 spec.rendezvous.etcd.imagePullSecrets: array
 spec.rendezvous.etcd.imagePullSecrets[]: object
 spec.rendezvous.etcd.imagePullSecrets[].name: string, required
+spec.rendezvous.etcd.members: integer = 1
 spec.rendezvous.etcd.nodeSelector: object
 spec.rendezvous.etcd.nodeSelector[]: string
 spec.rendezvous.etcd.priorityClassName: string =
@@ -59,6 +60,9 @@ spec.rendezvous.etcd.tolerations[].key: string
 spec.rendezvous.etcd.tolerations[].operator: string
 spec.rendezvous.etcd.tolerations[].tolerationSeconds: integer
 spec.rendezvous.etcd.tolerations[].value: string
+spec.rendezvous.etcd.storage: object
+spec.rendezvous.etcd.storage.size: int-or-string = 1Gi
+spec.rendezvous.etcd.storage.storageClassName: string
 spec.rendezvous.etcd.resources: object
 spec.rendezvous.etcd.resources.limits: object
 spec.rendezvous.etcd.resources.limits[]: int-or-string

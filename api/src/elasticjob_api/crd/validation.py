@@ -220,6 +220,32 @@ RENDEZVOUS = rules(
     },
 )
 
+MEMBERS = rules(
+    {
+        "rule": "self in [1, 3]",
+        **message("members is %d: use 1, or 3 to survive the loss of a member", "self"),
+    },
+)
+
+MANAGED_ETCD = rules(
+    {
+        "rule": "!has(self.members) || self.members != 3 || has(self.storage)",
+        **message(
+            "3 members need storage, because a member that returns without its data cannot take part: set storage: {}, "
+            "or use 1 member"
+        ),
+        "fieldPath": ".storage",
+    },
+    {
+        "rule": "!has(self.storage) || (has(self.members) && self.members == 3)",
+        **message(
+            "a single member needs no storage, because its data can be recreated at any moment: remove storage, or set "
+            "members: 3"
+        ),
+        "fieldPath": ".storage",
+    },
+)
+
 DIRECTORY = rules(
     {
         "rule": r"self.matches('^(/[^/:]+)+$') && !self.matches('/\\.\\.?(/|$)')",

@@ -31,6 +31,7 @@ AUTOSCALERS = ApiResource(
     kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers", group_version="autoscaling/v2"
 )
 NETWORK_POLICIES = ApiResource(kind="NetworkPolicy", plural="networkpolicies", group_version="networking.k8s.io/v1")
+DISRUPTION_BUDGETS = ApiResource(kind="PodDisruptionBudget", plural="poddisruptionbudgets", group_version="policy/v1")
 NODES = ApiResource(kind="Node", plural="nodes", namespaced=False)
 SECRETS = ApiResource(kind="Secret", plural="secrets")
 """Created and deleted by name; never listed or watched. Read by name: the operator's own CA, and the credentials for an
@@ -44,4 +45,5 @@ OWNED = {
     Kind.STATEFUL_SET: STATEFUL_SETS,
     Kind.AUTOSCALER: AUTOSCALERS,
     Kind.NETWORK_POLICY: NETWORK_POLICIES,
+    Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
 }

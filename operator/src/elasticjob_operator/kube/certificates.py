@@ -23,6 +23,7 @@ from elasticjob_operator.certificates import (
     InvalidCertificateError,
     Usage,
     etcd_certificates,
+    peer_certificates,
 )
 from elasticjob_operator.kube.api_resources import SECRETS
 from elasticjob_operator.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
@@ -104,9 +105,11 @@ class OperatorCertificates:
             if self._ca is None:
                 await self.open()
 
-    async def for_etcd(self, dns_names: Sequence[str]) -> dict[str, str]:
-        """The files for one etcd and its clients, made in a thread: they take a millisecond of CPU."""
-        return await asyncio.to_thread(etcd_certificates, self._authority(), dns_names, self._clock())
+    async def for_etcd(self, dns_names: Sequence[str], peers: Sequence[str] = ()) -> dict[str, str]:
+        """The files for one etcd and its clients, made in a thread: they take a millisecond of CPU. `peers`: DNS names
+        of the members for each other, if there are several."""
+        files = await asyncio.to_thread(etcd_certificates, self._authority(), dns_names, self._clock())
+        return files | (await asyncio.to_thread(peer_certificates, peers, self._clock()) if peers else {})
 
     def context(self) -> ssl.SSLContext:
         """For connections to jobs' etcds, with the operator's certificate."""

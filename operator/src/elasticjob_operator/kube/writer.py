@@ -97,8 +97,8 @@ class ApplyResult:
     """A create was rejected because the job's namespace is being terminated."""
 
 
-MakeCertificates = Callable[[Sequence[str]], Awaitable[dict[str, str]]]
-"""DNS names of a server -> the data of a Secret. Raises CertificatesUnavailable."""
+MakeCertificates = Callable[[Sequence[str], Sequence[str]], Awaitable[dict[str, str]]]
+"""DNS names of a server for clients, and for other members -> the data of a Secret. Raises CertificatesUnavailable."""
 
 
 class Writer:
@@ -224,7 +224,7 @@ class Writer:
     async def _create_certificates(self, job: ElasticJob, action: CreateCertificates) -> ApplyResult:
         kinds = frozenset({SECRETS.kind})
         try:
-            body = {**action.body, "stringData": await self._make_certificates(action.dns_names)}
+            body = {**action.body, "stringData": await self._make_certificates(action.dns_names, action.peer_names)}
             query = {"fieldManager": names.FIELD_MANAGER}
             await self._client.request("POST", SECRETS.path(job.namespace), query=query, body=body)
         except ConflictError:

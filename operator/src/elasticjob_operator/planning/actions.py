@@ -68,6 +68,8 @@ class CreateCertificates(Action):
     body: Mapping[str, Any]
     dns_names: tuple[str, ...]
     """Names of the etcd's server."""
+    peer_names: tuple[str, ...] = ()
+    """Names by which its members know each other; empty: it has one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +154,8 @@ class Target:
     user: str = ""
     """The user of the run in the shared etcd, to be removed with its keys. Empty: it has none."""
     ready_store_pod: str = ""
-    """UIDs of the ready pods of the job's own etcd. A change triggers an immediate reconnect."""
+    """Which pods of the job's own etcd are ready: their UIDs, or, of several members, whether any is. A change triggers
+    an immediate reconnect."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

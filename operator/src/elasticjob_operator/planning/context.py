@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
-from elasticjob_api import ElasticJob, RendezvousBackend
+from elasticjob_api import ElasticJob, OnPartition, RendezvousBackend
 
 from elasticjob_operator import names
 from elasticjob_operator.planning.actions import Target
@@ -108,6 +108,8 @@ class Context:
         if not self.rendezvous.followed:
             return None
         ready = ",".join(pod.uid for pod, _ in self.etcd if pod.ready) if self.rendezvous.managed else ""
+        if ready and self.rendezvous.several:
+            ready = "members"  # one that returns is no other etcd
         return Target(
             endpoint=self.rendezvous.endpoint,
             run_id=self.rendezvous.run_id,
@@ -196,6 +198,9 @@ def _pod_statuses(
     )
     # The next etcd has another generation, so a group that still trains with this one does no harm: do not wait for it.
     rules_of_etcd = dataclasses.replace(rules, fenced=False)
+    if job.etcd_members > 1:
+        # A member that still runs on a silent node must not meet a second one with its name. The others go on without.
+        rules_of_etcd = dataclasses.replace(rules_of_etcd, on_partition=OnPartition.CONSISTENT)
     return (
         lambda pod: pod_status(pod, nodes, rules, now, restart_rules),
         lambda pod: pod_status(pod, nodes, rules_of_etcd, now),

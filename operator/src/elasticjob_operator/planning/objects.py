@@ -17,11 +17,17 @@ from elasticjob_operator.planning.actions import (
 )
 from elasticjob_operator.planning.context import Context
 from elasticjob_operator.resources.autoscaler import autoscaler
-from elasticjob_operator.resources.certificates import certificates_secret, credentials_secret, server_names
+from elasticjob_operator.resources.certificates import (
+    certificates_secret,
+    credentials_secret,
+    peer_names,
+    server_names,
+)
 from elasticjob_operator.resources.drift import correction, exact_correction
 from elasticjob_operator.resources.etcd import etcd_stateful_set
+from elasticjob_operator.resources.etcd_members import etcd_disruption_budget
 from elasticjob_operator.resources.network_policies import etcd_network_policy, worker_network_policy
-from elasticjob_operator.resources.services import etcd_service, workers_service
+from elasticjob_operator.resources.services import etcd_peers_service, etcd_service, workers_service
 from elasticjob_operator.state import Kind
 
 _OPTIONAL = {
@@ -41,8 +47,14 @@ def missing_objects(context: Context) -> list[Action]:
     ]
     if context.secret and (Kind.STATEFUL_SET, names.etcd_name(job.name)) not in state.objects:
         # Created before the StatefulSet: where that exists, so does its Secret.
-        body, dns_names = certificates_secret(job, context.secret), server_names(job)
-        actions.append(CreateCertificates(body=body, dns_names=dns_names, reason="the job's etcd needs it"))
+        actions.append(
+            CreateCertificates(
+                body=certificates_secret(job, context.secret),
+                dns_names=server_names(job),
+                peer_names=peer_names(job),
+                reason="the job's etcd needs it",
+            )
+        )
     for kind, body in desired:
         name = body["metadata"]["name"]
         known = state.objects.get((kind, name))
@@ -110,7 +122,15 @@ def _desired(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
     yield Kind.SERVICE, workers_service(job)
     if context.rendezvous.managed:
         yield Kind.SERVICE, etcd_service(job)
-        yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(context), context.settings.etcd_pod, context.secret)
+        yield (
+            Kind.STATEFUL_SET,
+            etcd_stateful_set(
+                job, _etcd_image(context), context.settings.etcd_pod, context.secret, context.rendezvous.run
+            ),
+        )
+        if job.etcd_members > 1:
+            yield Kind.SERVICE, etcd_peers_service(job)
+            yield Kind.DISRUPTION_BUDGET, etcd_disruption_budget(job)
     if job.spec.scaling.metrics:
         yield Kind.AUTOSCALER, autoscaler(job)
 

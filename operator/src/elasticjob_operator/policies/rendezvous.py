@@ -39,6 +39,8 @@ class Rendezvous:
     """host:port; with TLS: https://host:port."""
     managed: bool
     """The etcd is the job's own: the operator creates and deletes it."""
+    several: bool = False
+    """The job's own etcd has several members, which keep their data."""
     tls: bool = False
     """The job's own etcd uses TLS, with certificates made by the operator."""
     access: EtcdAccess = NO_ACCESS
@@ -71,28 +73,32 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
     """
     if not job.has_plans:
         return _of_torchrun(job, newest_run)
-    plain, secure = (
-        names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT, tls=tls) for tls in (False, True)
-    )
-    own = secure if (settings.etcd_tls if etcd_tls is None else etcd_tls) else plain
+    own = _managed_endpoint(job, job.etcd_members, tls=settings.etcd_tls if etcd_tls is None else etcd_tls)
+    # The run that status tells of may have had another number of members.
+    ours = {_managed_endpoint(job, members, tls=tls) for members in (1, job.etcd_members, 3) for tls in (False, True)}
     before, run = job.status.rendezvous, max(_run(job), newest_run)
     known = before.endpoint if before is not None and not _starts_new_rendezvous(job) else ""
     endpoint = known or job.spec.rendezvous.endpoint or settings.endpoint or own
     # An endpoint from the settings belongs to the operator's administrators, even if it is no longer the default.
-    named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, plain, secure)
+    named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, *ours)
     allowed = not named or is_allowed(endpoint, settings.allowed_endpoints)
-    managed = endpoint in (plain, secure)
+    managed = endpoint in ours
     access = NO_ACCESS if managed else access_of(job, settings, endpoint, run)
     return Rendezvous(
         run=run,
         run_id=names.run_id(job.uid, run),
         endpoint=endpoint,
         managed=managed,
-        tls=endpoint == secure,
+        several=managed and "," in endpoint,
+        tls=managed and endpoint.startswith("https://"),
         access=access,
         followed=allowed and access.allowed,
         allowed=allowed,
     )
+
+
+def _managed_endpoint(job: ElasticJob, members: int, *, tls: bool) -> str:
+    return names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT, tls=tls, members=members)
 
 
 def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
@@ -128,9 +134,13 @@ def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: It
 
     The generation increases before a lost etcd is deleted. A worker group that still trains with that etcd, behind a
     network partition, can then never be mistaken for the newer one.
+
+    Several members keep their data, and a minority of them decides nothing: theirs is one generation.
     """
     if not rendezvous.managed:
         return rendezvous
+    if rendezvous.several:
+        return dataclasses.replace(rendezvous, store_generation=1)
     number, known = ((before.store_generation or 0), before.store_pod) if before is not None else (0, "")
     pods = sorted(etcd, key=lambda each: each[0].created_at)
     live = [pod.uid for pod, lost in pods if not lost]
@@ -154,7 +164,8 @@ def unknown_outcome(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousVie
     ):
         return None
     before = job.status.rendezvous
-    same_etcd = any(before is not None and pod.uid == before.store_pod for pod in known)
+    # Of several members, any has the data.
+    same_etcd = any(before is not None and (rendezvous.several or pod.uid == before.store_pod) for pod in known)
     if view.connectivity not in (Connectivity.CONNECTING, Connectivity.UNREACHABLE, Connectivity.NO_CREDENTIALS) or (
         rendezvous.managed and not same_etcd
     ):

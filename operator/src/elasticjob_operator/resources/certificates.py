@@ -32,4 +32,9 @@ def credentials_secret(job: ElasticJob, name: str) -> dict[str, Any]:
 def server_names(job: ElasticJob) -> tuple[str, ...]:
     """DNS names of the job's own etcd: its Service, and its pods."""
     host = names.etcd_host(job.name, job.namespace)
-    return host, f"*.{host}"
+    return host, f"*.{host}", *peer_names(job)
+
+
+def peer_names(job: ElasticJob) -> tuple[str, ...]:
+    """DNS names by which the members of the job's own etcd know each other; empty: it has one."""
+    return (names.etcd_member_host(job.name, job.namespace, "*"),) if job.etcd_members > 1 else ()

@@ -1,4 +1,5 @@
-"""The StatefulSet of a job's own etcd: a single member without persistent storage. Training survives its loss.
+"""The StatefulSet of a job's own etcd: a single member without persistent storage, whose loss training survives, or
+several with storage (etcd_members.py).
 
 With TLS, it accepts only clients with a certificate of the job or of the operator. The kubelet has none, so health is
 served on a port of its own, without TLS: it tells nothing but health and metrics.
@@ -16,13 +17,13 @@ from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import certificates, names
+from elasticjob_operator.resources import etcd_members
 from elasticjob_operator.resources.metadata import labels, metadata, selector_labels
+from elasticjob_operator.resources.network_policies import HEALTH_PORT, PEER_PORT
 
-_DATA = "/var/lib/etcd"
+_DATA, _DATA_VOLUME = "/var/lib/etcd", "data"
 PLACEMENT = ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets")
 """Pod spec fields that `spec.rendezvous.etcd` and the operator's settings can set."""
-HEALTH_PORT = 2381
-"""Of an etcd with TLS."""
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _USER = 65532
 """Any non-root user works: etcd writes only to its volume, which fsGroup makes writable."""
@@ -32,11 +33,15 @@ _RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory":
 
 
 def etcd_stateful_set(
-    job: ElasticJob, image: str, defaults: Mapping[str, Any] = MappingProxyType({}), secret: str = ""
+    job: ElasticJob,
+    image: str,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    secret: str = "",
+    run: int = names.FIRST_RUN,
 ) -> dict[str, Any]:
     """`image`, `defaults`: etcd image and pod spec fields to use if the job does not set them. `secret`: name of the
-    Secret with its certificates; empty: without TLS."""
-    body = _stateful_set(job, image, defaults, secret)
+    Secret with its certificates; empty: without TLS. `run`: the job's, each of which has data of its own."""
+    body = _stateful_set(job, image, defaults, secret, run)
     body["metadata"]["annotations"] = {names.ANNOTATION_APPLIED: hash_of(body["spec"])}
     return body
 
@@ -55,27 +60,24 @@ def secret_of(stateful_set: Mapping[str, Any]) -> str:
     return ""
 
 
-def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any], secret: str) -> dict[str, Any]:
+def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any], secret: str, run: int) -> dict[str, Any]:
     name = names.etcd_name(job.name)
-    selected = selector_labels(job, names.COMPONENT_ETCD)
+    selected, several = selector_labels(job, names.COMPONENT_ETCD), job.etcd_members > 1
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": metadata(job, name, names.COMPONENT_ETCD),
         "spec": {
-            "replicas": 1,
-            "serviceName": name,
+            "replicas": job.etcd_members,
+            "serviceName": names.etcd_peers(job.name) if several else name,
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": selected},
+            **(etcd_members.storage(job, run) if several else {}),
             "template": {
                 "metadata": {"labels": labels(job, names.COMPONENT_ETCD)},
                 "spec": {
                     "automountServiceAccountToken": False,
-                    "affinity": {
-                        "podAntiAffinity": {
-                            _PREFERRED: [{"weight": 100, "podAffinityTerm": _same_node_as_workers(job)}]
-                        }
-                    },
+                    "affinity": {"podAntiAffinity": {_PREFERRED: _avoided(job)}},
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": 5,
                     "securityContext": {
@@ -85,8 +87,11 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any], secr
                         "fsGroup": _USER,
                         "seccompProfile": {"type": "RuntimeDefault"},
                     },
-                    "containers": [_container(job, image, tls=bool(secret))],
-                    "volumes": [{"name": "data", "emptyDir": {}}, *_certificates_volume(secret)],
+                    "containers": [_container(job, image, run, tls=bool(secret))],
+                    "volumes": [
+                        *([] if several else [{"name": _DATA_VOLUME, "emptyDir": {}}]),
+                        *_certificates_volume(secret),
+                    ],
                     **_placement(job, defaults),
                 },
             },
@@ -104,12 +109,20 @@ def _placement(job: ElasticJob, defaults: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in wanted.items() if value}
 
 
-def _same_node_as_workers(job: ElasticJob) -> dict[str, Any]:
-    """Losing a node with both worker pods and their etcd would also lose the record of how the job ended."""
-    return {
-        "labelSelector": {"matchLabels": selector_labels(job, names.COMPONENT_WORKER)},
-        "topologyKey": "kubernetes.io/hostname",
-    }
+def _avoided(job: ElasticJob) -> list[dict[str, Any]]:
+    """Pods not to share a node with, if there is another. Losing a node with both worker pods and their etcd would also
+    lose the record of how the job ended; losing one with two of three members stops etcd."""
+    weights = {names.COMPONENT_WORKER: 100} if job.etcd_members == 1 else etcd_members.AVOIDED
+    return [
+        {
+            "weight": weight,
+            "podAffinityTerm": {
+                "labelSelector": {"matchLabels": selector_labels(job, component)},
+                "topologyKey": "kubernetes.io/hostname",
+            },
+        }
+        for component, weight in weights.items()
+    ]
 
 
 def _certificates_volume(secret: str) -> list[dict[str, Any]]:
@@ -119,15 +132,17 @@ def _certificates_volume(secret: str) -> list[dict[str, Any]]:
     return [{"name": names.CERTIFICATES_VOLUME, "secret": {"secretName": secret, "defaultMode": 0o440}}]
 
 
-def _container(job: ElasticJob, image: str, *, tls: bool) -> dict[str, Any]:
+def _container(job: ElasticJob, image: str, run: int, *, tls: bool) -> dict[str, Any]:
     etcd = job.spec.rendezvous.etcd
     resources = etcd.resources.to_api() if etcd and etcd.resources else _RESOURCES
     return {
         "name": names.ETCD_CONTAINER,
         "image": etcd.image if etcd and etcd.image else image,
-        "command": ["etcd", *_flags(job, tls=tls)],
+        "command": ["etcd", *_flags(job, run, tls=tls)],
+        **({"env": etcd_members.ENVIRONMENT} if job.etcd_members > 1 else {}),
         "ports": [
             _port(names.ETCD_CLIENT_PORT_NAME, DEFAULT_ETCD_PORT),
+            *([_port("peer", PEER_PORT)] if job.etcd_members > 1 else []),
             *([_port(names.ETCD_HEALTH_PORT_NAME, HEALTH_PORT)] if tls else []),
         ],
         "readinessProbe": {
@@ -151,7 +166,10 @@ def _container(job: ElasticJob, image: str, *, tls: bool) -> dict[str, Any]:
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [
-            {"name": "data", "mountPath": _DATA},
+            {
+                "name": etcd_members.volume_name(job, run) if job.etcd_members > 1 else _DATA_VOLUME,
+                "mountPath": _DATA,
+            },
             *(
                 [{"name": names.CERTIFICATES_VOLUME, "mountPath": names.CERTIFICATES_PATH, "readOnly": True}]
                 if tls
@@ -165,23 +183,30 @@ def _port(name: str, number: int) -> dict[str, Any]:
     return {"name": name, "containerPort": number, "protocol": "TCP"}
 
 
-def _flags(job: ElasticJob, *, tls: bool) -> list[str]:
-    endpoint = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
+def _flags(job: ElasticJob, run: int, *, tls: bool) -> list[str]:
     scheme = "https" if tls else "http"
     return [
-        f"--name={names.etcd_name(job.name)}-0",
-        f"--data-dir={_DATA}",
+        f"--data-dir={etcd_members.DATA if job.etcd_members > 1 else _DATA}",
         f"--listen-client-urls={scheme}://0.0.0.0:{DEFAULT_ETCD_PORT}",
-        f"--advertise-client-urls={scheme}://{endpoint}",
-        # A single member has no peers.
-        "--listen-peer-urls=http://127.0.0.1:2380",
-        "--initial-advertise-peer-urls=http://127.0.0.1:2380",
-        f"--initial-cluster={names.etcd_name(job.name)}-0=http://127.0.0.1:2380",
+        *(etcd_members.flags(job, run, tls=tls) if job.etcd_members > 1 else _single(job, scheme)),
         # Without compaction, progress reports accumulate until the quota blocks all writes.
         "--auto-compaction-mode=revision",
         "--auto-compaction-retention=1000",
         "--log-level=warn",
         *(_tls_flags() if tls else []),
+    ]
+
+
+def _single(job: ElasticJob, scheme: str) -> list[str]:
+    """Flags of a single member, which has no peers."""
+    name, peer = names.etcd_member(job.name, 0), "http://127.0.0.1:2380"
+    endpoint = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
+    return [
+        f"--name={name}",
+        f"--advertise-client-urls={scheme}://{endpoint}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster={name}={peer}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The two Services of a job."""
+"""The Services of a job."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def workers_service(job: ElasticJob) -> dict[str, Any]:
 def etcd_service(job: ElasticJob) -> dict[str, Any]:
     """The address of the job's own etcd. It has a cluster IP so that the name resolves from the start, and to the same
     address for the job's lifetime: agents that start before etcd, or outlive its pod, find it without another lookup.
-    The name of a headless Service without ready pods does not resolve, and resolvers cache that."""
+    The name of a headless Service without ready pods does not resolve, and resolvers cache that.
+
+    A single member is reached as soon as it listens; of several, those that are ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(job, names.etcd_name(job.name), names.COMPONENT_ETCD),
         "spec": {
             "type": "ClusterIP",
-            "publishNotReadyAddresses": True,
+            **({"publishNotReadyAddresses": True} if job.etcd_members == 1 else {}),
             "selector": selector_labels(job, names.COMPONENT_ETCD),
             "ports": [
                 {
@@ -45,5 +47,19 @@ def etcd_service(job: ElasticJob) -> dict[str, Any]:
                     "protocol": "TCP",
                 }
             ],
+        },
+    }
+
+
+def etcd_peers_service(job: ElasticJob) -> dict[str, Any]:
+    """Gives each of several etcd members a name, by which the others find it before it is ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(job, names.etcd_peers(job.name), names.COMPONENT_ETCD),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": selector_labels(job, names.COMPONENT_ETCD),
         },
     }

@@ -71,8 +71,8 @@ def creates(count: int) -> list[Action]:
     return [CreatePod(body={"metadata": {"name": f"w-{number}"}}, reason="wanted") for number in range(count)]
 
 
-async def make_certificates(dns_names: Sequence[str]) -> dict[str, str]:
-    return {"server.crt": ",".join(dns_names)}
+async def make_certificates(dns_names: Sequence[str], peers: Sequence[str]) -> dict[str, str]:
+    return {"server.crt": ",".join(dns_names), "peer-server.crt": ",".join(peers)}
 
 
 def writer(server: Server) -> Writer:

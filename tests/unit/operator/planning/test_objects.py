@@ -69,7 +69,7 @@ def test_an_upgrade_with_another_etcd_template_restarts_no_etcd(
 ) -> None:
     there = made()
     real = building._flags
-    monkeypatch.setattr(building, "_flags", lambda job, *, tls: [*real(job, tls=tls), "--log-level=debug"])
+    monkeypatch.setattr(building, "_flags", lambda job, run, *, tls: [*real(job, run, tls=tls), "--log-level=debug"])
     assert patches(there) == []
 
 
@@ -92,7 +92,7 @@ def test_a_changed_object_is_restored_after_an_upgrade_except_its_template(
     there[STATEFUL_SET]["spec"]["replicas"] = 0
     there[(Kind.SERVICE, "digits-etcd")]["spec"]["selector"]["more"] = "x"
     real = building._flags
-    monkeypatch.setattr(building, "_flags", lambda job, *, tls: [*real(job, tls=tls), "--log-level=debug"])
+    monkeypatch.setattr(building, "_flags", lambda job, run, *, tls: [*real(job, run, tls=tls), "--log-level=debug"])
     found = {(each.kind, each.name): each.patch for each in patches(there)}
     assert found == {
         STATEFUL_SET: {"spec": {"replicas": 1}},
