@@ -97,7 +97,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         member.kill()
 
 
-def test_a_member_is_lost_and_returns_under_load_and_nobody_notices(cluster: Cluster) -> None:
+def test_a_member_that_is_lost_and_returns_under_load_disturbs_no_client(cluster: Cluster) -> None:
     """Each in turn, and so the leader too; as in a rolling update, and with clients at every member."""
     lost: list[str] = []
     clients = [connect(cluster.endpoint, cluster.conf) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""A job's own etcd with three members on real pods, with a volume each: members are lost, and training does not notice."""
+"""A job's own etcd with three members on real pods, with a volume each."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ def members(cluster: ClusterDriver, job: Job) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("volumes")
 def test_training_does_not_notice_the_loss_of_an_etcd_member(
-    cluster: ClusterDriver, volumes: None, new_job: Callable[..., Job]
+    cluster: ClusterDriver, new_job: Callable[..., Job]
 ) -> None:
     job = new_job("members", replicas=2, command=COUNTING, edit=three_members)
     job.trains(2)
@@ -74,9 +75,7 @@ def test_training_does_not_notice_the_loss_of_an_etcd_member(
     assert len({pod["spec"]["nodeName"] for pod in members(cluster, job).values()}) == 3
     before, ready = job.snapshot, job.condition("RendezvousReady")
     for name in sorted(members(cluster, job)):
-        uid = members(cluster, job)[name]["metadata"]["uid"]
-        cluster.kubectl.run("delete", "pod", name, "--force", "--grace-period=0")
-        eventually(lambda: is_another(members(cluster, job), name, uid), 120, 0.5, f"{name} is back")
+        replace(cluster, job, name)
         job.trains(2)
     assert job.snapshot == before
     assert job.condition("RendezvousReady") == ready
@@ -87,8 +86,16 @@ def test_training_does_not_notice_the_loss_of_an_etcd_member(
     eventually(lambda: not claims(cluster, job), 60, 0.5, "its volumes are released")
 
 
-def is_another(ready: dict[str, dict[str, Any]], name: str, uid: str) -> bool:
-    return len(ready) == 3 and ready[name]["metadata"]["uid"] != uid
+def replace(cluster: ClusterDriver, job: Job, name: str) -> None:
+    """Kills a member, and waits until it is back with its data."""
+    uid = members(cluster, job)[name]["metadata"]["uid"]
+    cluster.kubectl.run("delete", "pod", name, "--force", "--grace-period=0")
+
+    def is_back() -> bool:
+        ready = members(cluster, job)
+        return len(ready) == 3 and ready[name]["metadata"]["uid"] != uid
+
+    eventually(is_back, 120, 0.5, f"{name} is back")
 
 
 def claims(cluster: ClusterDriver, job: Job) -> list[str]:
