@@ -45,6 +45,7 @@ spec.rendezvous.backend: string = etcd-v3
 spec.rendezvous.endpoint: string =
 spec.rendezvous.etcd: object
 spec.rendezvous.onPartition: string = Available
+spec.rendezvous.secretName: string =
 spec.rendezvous.etcd.image: string =
 spec.rendezvous.etcd.imagePullSecrets: array
 spec.rendezvous.etcd.imagePullSecrets[]: object
