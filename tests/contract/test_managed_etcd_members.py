@@ -14,9 +14,8 @@ import pytest
 from elasticjob_operator.certificates import CertificateAuthority, etcd_certificates, peer_certificates
 from elasticjob_operator.names import CERTIFICATES_PATH
 from elasticjob_operator.resources.certificates import peer_names, server_names
-from elasticjob_operator.resources.etcd import etcd_stateful_set
-from elasticjob_operator.resources.etcd_members import DATA
-from elasticjob_operator.resources.network_policies import HEALTH_PORT, PEER_PORT
+from elasticjob_operator.resources.etcd import HEALTH_PORT, etcd_stateful_set
+from elasticjob_operator.resources.etcd_members import DATA, PEER_PORT
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 from elasticjob_runtime.etcd import KeyRange, connect
 

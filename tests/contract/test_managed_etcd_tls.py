@@ -15,8 +15,7 @@ from elasticjob_operator.certificates import CertificateAuthority, KeyPair, Usag
 from elasticjob_operator.etcd.client import AsyncEtcdClient, SharedResources
 from elasticjob_operator.etcd.responses import Untrusted
 from elasticjob_operator.names import CERTIFICATES_PATH
-from elasticjob_operator.resources.etcd import etcd_stateful_set
-from elasticjob_operator.resources.network_policies import HEALTH_PORT
+from elasticjob_operator.resources.etcd import HEALTH_PORT, etcd_stateful_set
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 from elasticjob_runtime.etcd import Denied, KeyRange, Put, connect
 

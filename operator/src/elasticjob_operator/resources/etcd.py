@@ -19,11 +19,12 @@ from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 from elasticjob_operator import certificates, names
 from elasticjob_operator.resources import etcd_members
 from elasticjob_operator.resources.metadata import labels, metadata, selector_labels
-from elasticjob_operator.resources.network_policies import HEALTH_PORT, PEER_PORT
 
 _DATA, _DATA_VOLUME = "/var/lib/etcd", "data"
 PLACEMENT = ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets")
 """Pod spec fields that `spec.rendezvous.etcd` and the operator's settings can set."""
+HEALTH_PORT = 2381
+"""Where an etcd with TLS serves health to the kubelet."""
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _USER = 65532
 """Any non-root user works: etcd writes only to its volume, which fsGroup makes writable."""
@@ -142,7 +143,7 @@ def _container(job: ElasticJob, image: str, run: int, *, tls: bool) -> dict[str,
         **({"env": etcd_members.ENVIRONMENT} if job.etcd_members > 1 else {}),
         "ports": [
             _port(names.ETCD_CLIENT_PORT_NAME, DEFAULT_ETCD_PORT),
-            *([_port("peer", PEER_PORT)] if job.etcd_members > 1 else []),
+            *([_port("peer", etcd_members.PEER_PORT)] if job.etcd_members > 1 else []),
             *([_port(names.ETCD_HEALTH_PORT_NAME, HEALTH_PORT)] if tls else []),
         ],
         "readinessProbe": {

@@ -16,8 +16,9 @@ from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import certificates, names
 from elasticjob_operator.resources.metadata import metadata, selector_labels
-from elasticjob_operator.resources.network_policies import PEER_PORT
 
+PEER_PORT = 2380
+"""Where members reach each other."""
 DATA = "/var/lib/etcd/member"
 """Not the volume's root, in which file systems have a lost+found."""
 AVOIDED = MappingProxyType({names.COMPONENT_ETCD: 100, names.COMPONENT_WORKER: 50})

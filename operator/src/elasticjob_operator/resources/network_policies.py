@@ -14,10 +14,8 @@ from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import names
 from elasticjob_operator.resources.etcd import HEALTH_PORT
+from elasticjob_operator.resources.etcd_members import PEER_PORT
 from elasticjob_operator.resources.metadata import metadata, selector_labels
-
-PEER_PORT = 2380
-"""Where members of an etcd reach each other."""
 
 Peers = Sequence[Mapping[str, Any]]
 """As `from` of a rule."""
