@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -62,6 +63,17 @@ def test_a_manifest_of_another_kind_is_not_submitted(cli: Cli, tmp_path: Path) -
     assert f"elasticjob convert -f {path}" in result.err
 
 
+def test_a_manifest_of_another_namespace_is_not_submitted(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    metadata = {"name": "a", "namespace": "theirs"}
+    path.write_text(
+        yaml.safe_dump({"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "metadata": metadata})
+    )
+    result = cli("submit", "-f", str(path))
+    assert result.code == Exit.USAGE
+    assert "says namespace theirs" in result.err
+
+
 def history(now: datetime.datetime) -> dict[str, object]:
     def at(seconds: int) -> str:
         return (now + datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -97,6 +109,11 @@ def test_a_history_is_drawn_after_the_end_of_the_job(
     for words in ("Round 2, MemberLost", "Lost &lt;bert-worker-1&gt;", "4 → 3", "NodeLost", "goodput", "1.5 s"):
         assert words in page
     assert "<script src=" not in page, "self-contained"
+    image = tmp_path / "report.svg"
+    assert cli("plot", submitted, "-o", str(image)).code == Exit.OK
+    shown = ElementTree.fromstring(image.read_text())  # noqa: S314 our own
+    assert len(shown.findall(".//{*}polyline")) == 3
+    assert "Round 2, MemberLost" in image.read_text()
     again = cli("plot", submitted, "-o", str(file))
     assert again.code == Exit.ERROR
     assert "exists already" in again.err

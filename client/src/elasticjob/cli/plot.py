@@ -10,7 +10,7 @@ import typer
 from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
 from elasticjob.errors import ElasticJobError, UsageError
 
-_IMAGES = (".svg", ".png", ".pdf")
+_FORMATS = (".html", ".svg", ".png", ".pdf")
 
 
 def plot(
@@ -29,30 +29,33 @@ def plot(
     from elasticjob.sdk.history import read_history
 
     file = output or Path(f"{name}.html")
-    if file.suffix.lower() not in (".html", *_IMAGES):
+    if file.suffix.lower() not in _FORMATS:
         raise UsageError(f"--output {file}: the name must end with .html, .svg, .png or .pdf.")
     client = connect(namespace, context, kubeconfig)
     job = client.get(name)
     history = read_history(job.manifest)
     with progress(f"Drawing {file}"):
         from elasticjob.views.report import figure, page
+        from elasticjob.views.svg import image
 
         now = client.cluster.api.now()
         if file.suffix.lower() == ".html":
             content = page(job.state, history, now).encode()
+        elif file.suffix.lower() == ".svg":
+            content = image(job.state, history, now).encode()
         else:
             content = _image(figure(job.state, history, now), file.suffix[1:].lower())
     write(file, content, force=force)
-    say(f"{file} is written ({len(content) / 1e6:.1f} MB).")
+    say(f"{file} is written ({len(content) / 1e6:.2f} MB).")
 
 
 def _image(figure: object, format_: str) -> bytes:
     """plotly draws images with kaleido, which runs a Chrome."""
     try:
         content: bytes = figure.to_image(format=format_, width=1100, height=800)  # type: ignore[attr-defined]
-    except (ImportError, ValueError, RuntimeError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         raise ElasticJobError(
             f"Cannot draw {format_}: {str(error).strip().splitlines()[0]}",
-            "Install what draws images: pip install 'elasticjob[images]', and Chrome or Chromium. HTML needs neither.",
+            "Install what draws it: pip install 'elasticjob[images]', and Chrome. HTML and SVG need neither.",
         ) from error
     return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -21,7 +22,6 @@ _CAUSES = {
     "MemberJoined": BLUE,
     "Resized": BLUE,
 }
-_TITLES = ("Worker processes that train", "Steps per second", "Goodput: share of the time that trained new steps")
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2328; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
@@ -31,27 +31,47 @@ th { border-bottom: 1px solid #d1d9e0; } td { border-bottom: 1px solid #eff2f5; 
 """
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One figure over time."""
+
+    title: str
+    series: Series
+    color: str
+    steps: bool = False
+    """Each value holds until the next time."""
+    most: float | None = None
+    """The end of its scale. None: as the values need."""
+    unit: str = ""
+
+
+def panels(job: JobState, history: History, now: datetime.datetime) -> list[Panel]:
+    """What is drawn, from top to bottom."""
+    end = job.finished or now
+    shares = [(time, 100 * value) for time, value in goodput(history, end)]
+    return [
+        Panel("Worker processes that train", _until(world_sizes(history), end), BLUE, steps=True),
+        Panel("Steps per second", step_rates(history), GREEN),
+        Panel("Goodput: share of the time that trained new steps", shares, ORANGE, steps=True, most=100, unit=" %"),
+    ]
+
+
 def figure(job: JobState, history: History, now: datetime.datetime) -> Any:
     """A plotly figure with three rows that share their time axis."""
     from plotly import graph_objects as go  # type: ignore[import-untyped]
     from plotly.subplots import make_subplots  # type: ignore[import-untyped]
 
-    end = job.finished or now
-    made = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.08, subplot_titles=_TITLES)
-    sizes = world_sizes(history)
-    rows: list[tuple[Series, str, str, float]] = [
-        (_until(sizes, end), BLUE, "hv", 1.0),
-        (step_rates(history), GREEN, "linear", 1.0),
-        (goodput(history, end), ORANGE, "hv", 100.0),
-    ]
-    for row, (series, color, shape, factor) in enumerate(rows, 1):
+    drawn = panels(job, history, now)
+    titles = [panel.title for panel in drawn]
+    made = make_subplots(rows=len(drawn), cols=1, shared_xaxes=True, vertical_spacing=0.08, subplot_titles=titles)
+    for row, panel in enumerate(drawn, 1):
         made.add_trace(
             go.Scatter(
-                x=[time for time, _ in series],
-                y=[value * factor for _, value in series],
-                mode="lines+markers" if len(series) < 3 else "lines",
-                line={"color": color, "shape": shape, "width": 2},
-                name=_TITLES[row - 1],
+                x=[time for time, _ in panel.series],
+                y=[value for _, value in panel.series],
+                mode="lines+markers" if len(panel.series) < 3 else "lines",
+                line={"color": panel.color, "shape": "hv" if panel.steps else "linear", "width": 2},
+                name=panel.title,
                 hovertemplate="%{y:.4g}<extra></extra>",
             ),
             row=row,

@@ -1,0 +1,109 @@
+"""A job's history as an SVG image: what `elasticjob plot -o report.svg` writes, without a browser. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from elasticjob_api import ChangeType, History
+from elasticjob_api.history import Series
+
+from elasticjob.state import JobState
+from elasticjob.views.report import Panel, color_of, panels, summary, title_of
+from elasticjob.views.words import duration, number
+
+WIDTH, LEFT, RIGHT = 1000, 60, 20
+TOP, HEIGHT, GAP = 70, 170, 50
+_TEXT = "font-family='system-ui,sans-serif' font-size='12' fill='#59636e'"
+TICKS = 6
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps times and values of one panel to pixels."""
+
+    start: datetime.datetime
+    end: datetime.datetime
+    most: float
+    top: float
+
+    def x(self, time: datetime.datetime) -> float:
+        share = (time - self.start).total_seconds() / max(1.0, (self.end - self.start).total_seconds())
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        return self.top + HEIGHT * (1 - value / self.most)
+
+
+def image(job: JobState, history: History, now: datetime.datetime) -> str:
+    """The same panels as the HTML page, with a dot for each change."""
+    drawn = panels(job, history, now)
+    times = [time for panel in drawn for time, _ in panel.series] or [now]
+    height = TOP + len(drawn) * (HEIGHT + GAP)
+    facts = ", ".join(f"{name} {value}" for name, value in summary(job, history, now))
+    head = f"{escape(job.namespace)}/{escape(job.name)}: {escape(job.status_word)}"
+    lines = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'>",
+        f"<title>{head}</title><rect width='100%' height='100%' fill='white'/>",
+        f"<text x='{LEFT}' y='24' font-family='system-ui,sans-serif' font-size='18' fill='#1f2328'>{head}</text>",
+        f"<text x='{LEFT}' y='42' {_TEXT}>{escape(facts)}</text>",
+    ]
+    for row, panel in enumerate(drawn):
+        most = panel.most or round_up(max((value for _, value in panel.series), default=1.0))
+        scale = Scale(min(times), max(times), most, TOP + row * (HEIGHT + GAP))
+        lines += _panel(panel, scale)
+        if row == 0:
+            lines += _dots(history, scale)
+    return "\n".join([*lines, "</svg>\n"])
+
+
+def round_up(most: float) -> float:
+    """The end of a scale whose quarters are short numbers.
+
+    >>> round_up(13.0), round_up(3.6), round_up(0.0)
+    (20.0, 4.0, 4.0)
+    """
+    if most <= 0:
+        return 4.0
+    power = 10.0 ** math.floor(math.log10(most))
+    return next(step * power for step in (1, 2, 4, 8, 10) if step * power >= most)
+
+
+def _panel(panel: Panel, scale: Scale) -> Iterator[str]:
+    yield f"<text x='{LEFT}' y='{scale.top - 8}' {_TEXT}>{escape(panel.title)}</text>"
+    for step in range(5):
+        value = scale.most * step / 4
+        y = scale.y(value)
+        yield f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='#eff2f5'/>"
+        yield f"<text x='{LEFT - 8}' y='{y + 4:.1f}' text-anchor='end' {_TEXT}>{number(value)}{panel.unit}</text>"
+    seconds = (scale.end - scale.start).total_seconds()
+    for step in range(TICKS):
+        at = scale.start + datetime.timedelta(seconds=seconds * step / (TICKS - 1))
+        label = duration(seconds * step / (TICKS - 1))
+        y = scale.top + HEIGHT + 16
+        yield f"<text x='{scale.x(at):.1f}' y='{y}' text-anchor='middle' {_TEXT}>{label}</text>"
+    points = " ".join(f"{scale.x(time):.1f},{scale.y(value):.1f}" for time, value in _corners(panel))
+    yield f"<polyline points='{points}' fill='none' stroke='{panel.color}' stroke-width='2'/>"
+
+
+def _corners(panel: Panel) -> Sequence[tuple[datetime.datetime, float]]:
+    """The points of the line; of steps, each value holds until the next time."""
+    if not panel.steps:
+        return panel.series
+    found: Series = []
+    for time, value in panel.series:
+        if found:
+            found.append((time, found[-1][1]))
+        found.append((time, value))
+    return found
+
+
+def _dots(history: History, scale: Scale) -> Iterator[str]:
+    for change in history.changes:
+        if change.type != ChangeType.SCALED:
+            x, y = scale.x(min(max(change.time, scale.start), scale.end)), scale.y(change.world_size)
+            text = escape(f"{title_of(change)} {change.message}".strip())
+            yield f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{color_of(change)}'><title>{text}</title></circle>"
