@@ -136,7 +136,13 @@ def test_the_charts_rbac_rules_are_sufficient(
     """The operator as its ServiceAccount: a whole life without one Forbidden."""
     watched = ns.name if scope == "namespaced" else ""
     kubeconfig = _kubeconfig_of_the_chart(control_plane_server, ns.name, watched, tmp_path)
-    operator = start_operator(kubeconfig, ELASTICJOB_WATCH_NAMESPACES=watched, ELASTICJOB_LOG_FORMAT="json")
+    operator = start_operator(
+        kubeconfig,
+        ELASTICJOB_WATCH_NAMESPACES=watched,
+        ELASTICJOB_LOG_FORMAT="json",
+        ELASTICJOB_CA_NAME="ej-elasticjob-ca",
+        ELASTICJOB_NETWORK_POLICIES=json.dumps({"operator": [{"podSelector": {}}], "metricsPort": 9100}),
+    )
     submit()
     submit("own", endpoint="", replicas=1)
     eventually(lambda: len(ns.workers()) == 3, what="worker pods")
