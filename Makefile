@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 CLUSTER ?= own
+DOCS ?= build/docs
 export CLUSTER
 BIN := .venv/bin
 
@@ -34,6 +35,8 @@ images: setup ## operator, runtime and trainer images
 
 docs: setup ## the docs site, in site/ (fails on dead links and on pages outside the navigation)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+docs-publish: docs ## add the site of this version to build/docs, which keeps those of other versions (DOCS=FOLDER)
+	$(BIN)/python -m hack.site $(DOCS)
 docs-serve: setup ## the docs site on http://127.0.0.1:8000, rebuilt while you write
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict
 
@@ -77,4 +80,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate
