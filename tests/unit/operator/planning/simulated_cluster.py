@@ -24,7 +24,7 @@ from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.pod_state import STRANDED_SECONDS
 from elasticjob_operator.policies.restart_budget import is_counted, latest_round
 from elasticjob_operator.resources.pods import template_hash
-from elasticjob_operator.settings import Settings
+from elasticjob_operator.settings import NetworkPolicySettings, Settings
 from elasticjob_operator.state import (
     Admission,
     Connectivity,
@@ -44,6 +44,8 @@ from tests.unit.operator.builders import NOW, UID, make_job
 
 MIN, MAX = 1, 5
 NODES = ("n0", "n1", "n2")
+SETTINGS = Settings(network_policies=NetworkPolicySettings(operator=({"podSelector": {}},), metrics_port=9100))
+POLICIES = {(Kind.NETWORK_POLICY, "digits-worker"), (Kind.NETWORK_POLICY, "digits-etcd")}
 
 
 class SimulatedCluster:
@@ -91,7 +93,7 @@ class SimulatedCluster:
         )
 
     def decide(self) -> Plan:
-        return plan(self.job, self.world, Settings(), self.now)
+        return plan(self.job, self.world, SETTINGS, self.now)
 
     def reconcile(self, survives: int) -> None:
         """One reconciliation. The operator dies after `survives` writes, the status write being the last."""
@@ -151,6 +153,7 @@ class SimulatedCluster:
         assert not self.job.status.is_finished, "created a pod for a job that has ended"
         assert not self.job.is_suspended, "created a pod for a suspended job"
         assert name not in self.pods, "created a pod twice"
+        assert self.objects.keys() >= POLICIES, "created a pod that is open to all"
         self.made += 1
         self.pods[name] = Pod(
             name=name,
@@ -239,6 +242,7 @@ class SimulatedCluster:
             assert self.job.status.is_true(ConditionType.SUSPENDED), found
             assert not self.objects, "a suspended job keeps its etcd"
             return
+        assert self.objects.keys() >= POLICIES, "lacks a network policy"
         assert len(self.pods) == self.job.replicas
         assert {pod.template_hash for pod in self.pods.values()} == {template_hash(self.job)}, (
             "workers of another template"

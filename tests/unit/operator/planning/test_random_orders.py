@@ -17,6 +17,7 @@ from elasticjob_operator.planning import (
 from elasticjob_operator.state import (
     Connectivity,
     ContainerEnd,
+    Kind,
     Node,
     NodeHealth,
     PodPhase,
@@ -27,7 +28,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.unit.operator.builders import NOW, make_failure, make_job, make_outcome, make_plan
-from tests.unit.operator.planning.simulated_cluster import MAX, MIN, NODES, SimulatedCluster
+from tests.unit.operator.planning.simulated_cluster import MAX, MIN, NODES, POLICIES, SimulatedCluster
 
 ENDS: tuple[int | str, ...] = (1, 1, 137, 143, 69, 0, "Evicted", "OutOfcpu")
 """Exit codes, and reasons of pods that failed without one."""
@@ -104,6 +105,10 @@ class Cluster(SimulatedCluster, RuleBasedStateMachine):
         pod = self.pod(number)
         if pod and not pod.terminating:
             self.delete(DeletePod(name=pod.name, uid=pod.uid, reason="by hand", force=pod.failed))
+
+    @event(key=st.sampled_from(sorted(POLICIES)))
+    def user_deletes_a_network_policy(self, key: tuple[Kind, str]) -> None:
+        self.objects.pop(key, None)
 
     @event(number=numbers)
     def kubelet_ends_pod(self, number: int) -> None:
