@@ -284,6 +284,34 @@ def test_samples_are_bounded_and_keep_the_first_and_the_newest(seconds: list[flo
         assert kept == sorted(set(kept))
 
 
+def test_the_last_report_of_a_group_is_a_sample_of_its_size_although_the_next_one_is_planned() -> None:
+    after = STARTED.model_copy(update={"progress": Progress(step=9, updated_at=at(1))})
+    view = make_view(plan=make_plan(2, size=3), progress=ProgressValue(step=9, round=1))
+    assert [sample.world_size for sample in history(recorded(STARTED, after, view, seconds=2)).progress] == [4]
+
+
+def test_the_newest_of_two_reports_in_a_second_is_the_sample() -> None:
+    found = sampled(sampled(STARTED, 10, 20.0), 11, 20.5)
+    assert [sample.step for sample in history(found).progress] == [11]
+
+
+def test_the_oldest_changes_are_dropped_and_counted_by_reason() -> None:
+    found = STARTED
+    for round_number in range(2, MAX_CHANGES + 11):
+        view = make_view(plan=planned(round_number, PlanReason.WORKER_FAILED))
+        found = recorded(found, trains(round_number, history=found.history), view)
+    assert [change.round for change in history(found).changes] == list(range(11, MAX_CHANGES + 11))
+    assert history(found).dropped == {"Start": 1, "WorkerFailed": 9}
+
+
+def test_an_older_failure_is_not_the_cause_of_a_lost_pod() -> None:
+    second = make_view(plan=planned(2, PlanReason.WORKER_FAILED))
+    failed = recorded(STARTED, trains(2, last_failure=FAILURE, **AGAIN), second)
+    third = make_view(plan=planned(3, PlanReason.MEMBER_LOST))
+    found = recorded(failed, trains(3, last_failure=FAILURE, history=failed.history), third)
+    assert newest(found).message == "as planned"
+
+
 STEPS = st.sampled_from(["round", "restart", "scale", "suspend", "resume", "progress", "quiet", "operator"])
 
 
