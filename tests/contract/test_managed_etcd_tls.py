@@ -176,6 +176,19 @@ async def test_a_clock_that_is_far_off_is_told_from_an_unreachable_etcd(
     client.close()
 
 
+@pytest.mark.parametrize(("which", "message"), [("expired", "certificate has expired"), ("foreign", "local issuer")])
+def test_a_worker_pod_names_what_is_wrong_with_the_certificate_of_its_etcd(
+    start_etcd: Callable[..., ManagedEtcd], which: str, message: str
+) -> None:
+    etcd = start_etcd(made_at=now() - datetime.timedelta(days=500) if which == "expired" else None)
+    foreign = etcd.folder / "foreign.crt"
+    foreign.write_text(CertificateAuthority.create("foreign", now()).certificate, encoding="ascii")
+    worker = connect(etcd.endpoint, etcd.conf(**({"cacert": str(foreign)} if which == "foreign" else {})))
+    with pytest.raises(Denied, match=f"its certificate is not accepted: .*{message}"):
+        worker.get("/elasticjob/r/plan")
+    worker.close()
+
+
 async def test_the_operator_connects_with_its_newest_certificate(
     start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
 ) -> None:
