@@ -82,6 +82,13 @@ def test_members_and_clients_know_every_member_by_a_name_in_its_certificate() ->
     assert flags["--peer-client-cert-auth"] == "true"
 
 
+def test_without_tls_the_members_use_none_either() -> None:
+    found = ask(make_job(spec=ETCD), admission=ADMITTED, settings=Settings(etcd_tls=False))
+    (container,) = created(found)[Kind.STATEFUL_SET, "digits-etcd"]["spec"]["template"]["spec"]["containers"]
+    assert "--listen-peer-urls=http://0.0.0.0:2380" in container["command"]
+    assert not [flag for flag in container["command"] if "https://" in flag or "cert" in flag]
+
+
 @pytest.mark.parametrize("etcd", [{}, {"members": 1}])
 def test_a_single_member_has_neither_volume_nor_budget(etcd: dict[str, Any]) -> None:
     found = ask(make_job(spec={"rendezvous": {"etcd": etcd}}), admission=ADMITTED, settings=OWN)
