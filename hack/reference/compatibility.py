@@ -34,7 +34,7 @@ This page is generated from the settings of the tests; `make check` fails if the
 - *The CI workflow* is `.github/workflows/ci.yaml`, which runs the tests that depend on a version with more of them. It has not run yet, so read this column as what is planned.
 - Versions of torch that were tried by hand are in [torch versions](torchrun.md#torch-versions).
 - GPUs and NCCL: no test has used any yet. The tests train over gloo on CPUs.
-- Architectures: all tests run on x86-64. Nothing is compiled, except the small `cp` in the runtime image; images for other architectures have not been built.
+- Architectures: all tests run on x86-64. A release has the runtime's image for amd64 and arm64; nothing has run on arm64, and the operator's image is built for the architecture of the machine that builds it.
 - Distributions: OpenShift's user IDs are tested by `helm template`; nothing has run on OpenShift, EKS, GKE or AKS.
 """
 
