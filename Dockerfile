@@ -113,6 +113,30 @@ FROM torch AS plain
 CMD ["python3"]
 
 
+# For the tests of the examples: the frameworks that they use, and nothing of ours. Torch is Debian's, so pip may not look for what it needs.
+FROM build AS frameworks-files
+COPY constraints.txt ./
+RUN pip install --no-compile --no-deps --ignore-installed --break-system-packages --root /out -c constraints.txt \
+      accelerate anyio click filelock fsspec h11 hf-xet httpcore2 httpx2 huggingface_hub idna lightning lightning-utilities packaging psutil \
+      pytorch-lightning pyyaml regex s3torchconnector s3torchconnectorclient safetensors tokenizers torchmetrics tqdm transformers truststore \
+      typer typing_extensions
+# moto stands in for S3.
+RUN pip install --no-compile --no-deps --ignore-installed --break-system-packages --root /out -c constraints.txt \
+      blinker boto3 botocore certifi cffi charset-normalizer cryptography flask flask-cors itsdangerous jinja2 jmespath markupsafe moto \
+      py-partiql-parser pycparser python-dateutil requests responses s3transfer six urllib3 werkzeug xmltodict
+
+
+FROM torch AS frameworks
+ARG SOURCE_DATE_EPOCH
+ARG DEBIAN_FRONTEND=noninteractive
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends python-is-python3 python3-torchvision \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/apt /var/log/*.log
+COPY --from=frameworks-files /out /
+ENV HOME=/tmp
+CMD ["python3"]
+
+
 # The handwritten digits: one file of scikit-learn, which with SciPy would be 200 MB.
 FROM build AS digits
 COPY constraints.txt ./
@@ -132,7 +156,7 @@ RUN pip install --no-deps --no-build-isolation --no-compile --break-system-packa
 FROM torch AS trainer
 COPY --from=digits /out /
 COPY --from=trainer-files /out /
-COPY examples /workspace/examples
+COPY examples/digits /workspace/examples/digits
 WORKDIR /workspace
 ENV HOME=/tmp DIGITS_CSV=/workspace/data/digits.csv.gz
 USER 65532:65532

@@ -59,6 +59,8 @@ EPOCHS_OF_DATA = {
     "hack/quickstart/*": "reads a training script's output",
     "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "hack/release/*": "SOURCE_DATE_EPOCH of reproducible builds",
+    "tests/e2e/test_examples.py": "arguments of the examples",
+    "tests/integration/test_examples.py": "arguments of an example",
     "tests/integration/test_digits_example.py": "reads the example's output",
     "tests/integration/client/test_files.py": "reads the starter's output",
     "tests/integration/test_api_templates.py": "an example's argument",
@@ -74,6 +76,9 @@ ALLOWED = {
     "hack/checks/*": "the list itself",
     "tests/unit/hack/checks/*": "tests of the list",
     "docs/design/0014-names-and-layout.md": "tells of the renames",
+    "constraints.txt": "names of other people's packages",
+    "Dockerfile": "names of other people's packages",
+    "examples/finetune-hf/train.py": "the Hugging Face hub",
 }
 """Where any word may occur, and why."""
 

@@ -95,7 +95,7 @@ class ClusterDriver(Protocol):
 
 def adapt(manifest: str, driver: ClusterDriver) -> str:
     """Adapts manifests of ElasticJobs (YAML) to this cluster: its names of our images, and its checkpoint volume."""
-    for name in ("operator", "runtime", "plain", "trainer"):
+    for name in ("operator", "runtime", "plain", "frameworks", "trainer"):
         manifest = manifest.replace(reference(name), driver.image(name))
     if driver.checkpoint_volume is None:
         return manifest

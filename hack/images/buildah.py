@@ -19,6 +19,7 @@ KEPT_STAGES = {
     "operator": ("operator-dependencies",),
     "runtime": (),
     "plain": ("torch",),
+    "frameworks": ("torch", "frameworks-files"),
     "trainer": ("torch", "digits"),
 }
 """Stages of the Dockerfile that take long and seldom change. They are named, so that `tidy` keeps them."""

@@ -32,7 +32,8 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
     "runtime": _RUNTIME_IMAGE,
     **{f"runtime-{architecture}": _RUNTIME_IMAGE for architecture in ARCHITECTURES},
     "plain": ("Dockerfile",),
-    "trainer": ("Dockerfile", "constraints.txt", "examples", *_RUNTIME),
+    "frameworks": ("Dockerfile", "constraints.txt"),
+    "trainer": ("Dockerfile", "constraints.txt", "examples/digits", *_RUNTIME),
 }
 """Image -> the files and folders that it copies. An image is a target of the Dockerfile, or the runtime for one
 architecture."""

@@ -17,7 +17,7 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     for item in {item for items in INPUTS.values() for item in items}:
         path = root / item
-        if item.endswith("src") or item == "examples":
+        if item.endswith("src") or item == "examples/digits":
             (path / "package").mkdir(parents=True)
             (path / "package/code.py").write_text("code = 1\n")
         else:
@@ -41,10 +41,10 @@ def changed(root: Path, before: dict[str, str], base: str = "base") -> set[str]:
         ("trainer-runtime/src/package/code.py", {"operator", *RUNTIMES, "trainer"}),
         ("api/src/package/code.py", {"operator"}),
         ("operator/src/package/code.py", {"operator"}),
-        ("examples/package/code.py", {"trainer"}),
-        ("constraints.txt", {"trainer"}),
+        ("examples/digits/package/code.py", {"trainer"}),
+        ("constraints.txt", {"frameworks", "trainer"}),
         ("operator/requirements.txt", {"operator"}),
-        ("Dockerfile", {"operator", *RUNTIMES, "plain", "trainer"}),
+        ("Dockerfile", {"operator", *RUNTIMES, "plain", "frameworks", "trainer"}),
     ],
 )
 def test_a_change_rebuilds_the_images_that_copy_the_file(checkout: Path, path: str, images: set[str]) -> None:
@@ -62,7 +62,7 @@ def test_another_base_rebuilds_every_image(checkout: Path) -> None:
     [
         "trainer-runtime/src/package/__pycache__/code.cpython-311.pyc",
         "operator/src/x.egg-info/PKG-INFO",
-        "examples/.hidden",
+        "examples/digits/.hidden",
         "README.md",
     ],
 )
@@ -75,14 +75,14 @@ def test_files_that_no_image_copies_rebuild_nothing(checkout: Path, path: str) -
 
 def test_modes_and_times_of_a_checkout_rebuild_nothing(checkout: Path) -> None:
     before = keys(checkout)
-    (checkout / "examples/package/code.py").chmod(0o600)
+    (checkout / "examples/digits/package/code.py").chmod(0o600)
     (checkout / "operator/pyproject.toml").touch()
     assert changed(checkout, before) == set()
 
 
 def test_renaming_a_file_rebuilds_its_images(checkout: Path) -> None:
     before = keys(checkout)
-    (checkout / "examples/package/code.py").rename(checkout / "examples/package/other.py")
+    (checkout / "examples/digits/package/code.py").rename(checkout / "examples/digits/package/other.py")
     assert changed(checkout, before) == {"trainer"}
 
 

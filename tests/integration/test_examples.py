@@ -1,0 +1,41 @@
+"""Examples that the image of the end-to-end tests cannot run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hack.images.recipe import ROOT
+
+
+def run(example: str, workers: int, directory: Path, *arguments: str) -> str:
+    """What the example printed to its end."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "elasticjob_runtime", "--standalone", f"--nproc-per-node={workers}"),
+            *(str(ROOT / "examples" / example / "train.py"), *arguments),
+        ],
+        env={**os.environ, "ELASTICJOB_CHECKPOINT_DIRECTORY": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.torch
+def test_sharded_training_continues_at_another_size_and_skips_a_torn_checkpoint(tmp_path: Path) -> None:
+    small = ("--samples=3000", "--epochs=1", "--save-every=20")
+    log = run("fsdp2-dcp", 2, tmp_path, *small)
+    assert "begins after step=0 with 2 workers" in log
+    assert "finished step=47 with 2 workers" in log
+    (tmp_path / "step-40" / ".metadata").unlink()  # as a crash while it was written leaves it
+    log = run("fsdp2-dcp", 3, tmp_path, *small)
+    assert "begins after step=20 with 3 workers" in log
+    assert "finished step=47 with 3 workers" in log
