@@ -96,10 +96,13 @@ class SimulatedCluster:
         return plan(self.job, self.world, SETTINGS, self.now)
 
     def reconcile(self, survives: int) -> None:
-        """One reconciliation. The operator dies after `survives` writes, the status write being the last."""
+        """One reconciliation. The operator dies after `survives` writes, the status write being the last.
+
+        Writes are concurrent: pods may be created before anything else of the same plan.
+        """
         found = self.decide()
         self.follow(found)
-        for action in found.actions[:survives]:
+        for action in sorted(found.actions, key=lambda each: not isinstance(each, CreatePod))[:survives]:
             self.apply(action)
         if survives >= len(found.actions):
             self.write(found.status)
