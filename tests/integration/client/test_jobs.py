@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from elasticjob import ElasticJobClient, JobFailedError
+from elasticjob import ElasticJobClient, JobFailedError, train
 from elasticjob.errors import Exit
 
 from hack.support import eventually
@@ -211,3 +211,17 @@ def test_the_sdk_says_how_a_job_failed(client: ElasticJobClient, operator: Opera
         job.wait(timeout=30)
     assert job.refresh().summary == "Failed"
     assert "bert" in client.list()._repr_html_()
+
+
+def train_a_little(steps: int) -> None:
+    print(f"{steps} steps")
+
+
+def test_a_function_becomes_a_job(client: ElasticJobClient, ns: Namespace) -> None:
+    job = train(train_a_little, {"steps": 3}, image="train:1", client=client, workers=(2, 4), gpus=1)
+    assert job.name.startswith("train-a-little-")
+    workers = ns.job(job.name)["spec"]["workers"]
+    assert (workers["minReplicas"], workers["maxReplicas"]) == (2, 4)
+    command = workers["template"]["spec"]["containers"][0]["command"]
+    assert "def train_a_little(steps: int)" in command[3]
+    assert "python3 -m elasticjob_runtime" in command[2]

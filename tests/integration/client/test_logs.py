@@ -143,3 +143,20 @@ def test_a_waiting_container_has_no_log_yet(cli: Cli, submitted: str, operator: 
     ns.bind("bert-worker-0", NODE)
     result = cli("logs", submitted)
     assert (result.code, result.out) == (Exit.OK, "")
+
+
+@pytest.mark.parametrize(("end", "code"), [("Succeeded", Exit.OK), ("Failed", Exit.JOB_FAILED)])
+def test_a_submitted_job_is_followed_to_its_end(
+    start: Start, kubelet: Kubelet, ns: Namespace, operator: Operator, end: str, code: Exit
+) -> None:
+    process = start("submit", "bert", "--image", "train:1", "--follow", "--", "python", "train.py")
+    lines = lines_of(process)
+    assert "bert is submitted to namespace" in lines.get(timeout=60)
+    operator.worker("bert", 0)
+    operator.status("bert", round=1, readyReplicas=1, worldSize=1)
+    kubelet.logs.write(ns.name, "bert-worker-0", "step 1")
+    assert lines.get(timeout=60) == "worker-0 | step 1"
+    kubelet.logs.end(ns.name, "bert-worker-0")
+    ns.end("bert-worker-0", 0 if end == "Succeeded" else 1, at="2026-01-01T00:00:00Z")
+    operator.conditions("bert", end)
+    assert process.wait(60) == code

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import sys
+
 import pytest
 from elasticjob.cli.app import run
+from elasticjob.cli.output import say, use_color
 from elasticjob.errors import Exit
 
 
@@ -15,3 +20,56 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 def test_help_exits_with_success(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == Exit.OK
     assert "Usage: elasticjob" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "colored"),
+    [
+        (Terminal(), {}, True),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {}, False),
+        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_colors_are_for_terminals_that_want_them(
+    stream: io.StringIO, environment: dict[str, str], colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert use_color(stream) is colored
+
+
+def test_characters_that_the_terminal_lacks_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    say("✗ 训练")
+    assert written.getvalue() == b"? ??\n"
+
+
+def test_the_package_has_what_it_says() -> None:
+    import elasticjob
+
+    assert all(getattr(elasticjob, name) for name in elasticjob.__all__)
+    with pytest.raises(AttributeError):
+        _ = elasticjob.nothing
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["submit", "--help"]])
+def test_help_loads_nothing_slow(arguments: list[str]) -> None:
+    """Start-up time: importing any of these takes longer than the rest together."""
+    code = (
+        "import sys; from elasticjob.cli.app import run; "
+        f"run({arguments!r}); "
+        "slow = {'elasticjob_api', 'kubernetes', 'urllib3', 'textual', 'plotly', 'rich.console', 'yaml'}; "
+        "print('loaded:', sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
