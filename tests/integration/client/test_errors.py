@@ -99,6 +99,21 @@ def test_an_api_server_that_does_not_answer_is_named(cli: Cli, control_plane: Pa
     assert "0x" not in result.err, "no Python objects"
 
 
+def test_an_api_server_with_another_ca_is_named(
+    cli: Cli, control_plane: Path, control_plane_server: ControlPlane, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(control_plane.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    del cluster["certificate-authority-data"]
+    cluster["certificate-authority"] = str(control_plane_server.directory / "pki" / "front-proxy-ca.crt")
+    path = tmp_path / "other-ca"
+    path.write_text(yaml.safe_dump(config))
+    result = cli("list", "--kubeconfig", str(path))
+    assert result.code == Exit.UNREACHABLE
+    assert "its certificate does not match the kubeconfig (" in result.err
+    assert "_ssl.c" not in result.err
+
+
 @pytest.fixture
 def broken_link(control_plane: Path, tmp_path: Path) -> Iterator[tuple[Proxy, str]]:
     """A proxy to the API server, and the kubeconfig that goes through it."""

@@ -8,6 +8,7 @@ import email.utils
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -228,6 +229,9 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, urllib3.exceptions.NameResolutionError):
         return "its name cannot be resolved"
     cause = error.__cause__ or error.__context__
+    wrong = next((each for each in (error, cause, *error.args) if isinstance(each, ssl.SSLCertVerificationError)), None)
+    if wrong is not None:
+        return f"its certificate does not match the kubeconfig ({wrong.verify_message})"
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
     if isinstance(error, urllib3.exceptions.TimeoutError | TimeoutError):
