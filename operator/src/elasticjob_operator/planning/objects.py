@@ -110,7 +110,8 @@ def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
     """
     metadata = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
     applied = (desired["metadata"].get("annotations") or {}).get(names.ANNOTATION_APPLIED, "")
-    spec = desired["spec"]
+    # The claims of an existing StatefulSet cannot be changed.
+    spec = {key: value for key, value in desired["spec"].items() if key != "volumeClaimTemplates"}
     if applied and _at(known, "metadata", "annotations").get(names.ANNOTATION_APPLIED, "") != applied:
         spec = {key: value for key, value in spec.items() if key != "template"}
     return {"metadata": metadata, "spec": spec}

@@ -117,6 +117,15 @@ def test_nothing_is_patched_or_deleted_once_everything_is_there() -> None:
     assert not [each for each in again.actions if not isinstance(each, CreatePod)]
 
 
+def test_another_default_size_in_a_new_release_leaves_existing_volumes_alone() -> None:
+    """The API server would reject the change."""
+    job = make_job(spec=ETCD)
+    first = ask(job, admission=ADMITTED, settings=OWN)
+    other = make_job(spec={"rendezvous": {"etcd": {"members": 3, "storage": {"size": "9Gi"}}}})
+    again = ask(follow(other, first), admission=ADMITTED, settings=OWN, objects=owned(first))
+    assert not [each for each in again.actions if not isinstance(each, CreatePod)]
+
+
 def test_a_finished_job_keeps_none_of_it() -> None:
     """The StatefulSet's controller deletes the volumes."""
     objects = owned(ask(make_job(spec=ETCD), admission=ADMITTED, settings=OWN))
