@@ -29,15 +29,18 @@ MAX_SAMPLES = 60
 """Samples that are kept, about evenly spaced over the time since the first one."""
 MAX_CHANGE_MESSAGE = 256
 MAX_SAMPLE = 96
+MAX_SECONDS = 1e8
+"""Of a duration: three years."""
 
 Count = Annotated[Int32, Field(ge=0)]
 Steps = Annotated[Int64, Field(ge=0)]
 
 
 def _seconds(value: object) -> object:
-    """Durations with four digits after the point: an etcd of many jobs stores them."""
+    """With four digits after the point, because an etcd of many jobs stores them, and small enough to add to a date:
+    they come from the job's etcd, so they are untrusted."""
     value = finite_or_none(value)
-    return round(max(0.0, value), 4) if isinstance(value, float) else value
+    return round(min(max(0.0, value), MAX_SECONDS), 4) if isinstance(value, int | float) else value
 
 
 Seconds = Annotated[float | None, BeforeValidator(_seconds)]

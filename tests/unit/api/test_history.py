@@ -100,6 +100,16 @@ def test_a_long_message_is_truncated() -> None:
     assert len(change(0, message="x" * 10_000).message) == 256
 
 
+@pytest.mark.parametrize("seconds", [1e308, 10**18, -1e308])
+def test_impossible_durations_can_still_be_drawn(seconds: float) -> None:
+    impossible = change(
+        0, world_size=4, world_size_before=4, form_seconds=seconds, resume_seconds=seconds, steps_lost=2**62
+    )
+    history = History(changes=(change(0), impossible), samples=HISTORY.samples)
+    assert len(world_sizes(history)) >= 2
+    assert all(0 <= share <= 1 for _, share in goodput(history, at(400)))
+
+
 def test_durations_are_never_negative_and_not_too_precise() -> None:
     assert change(0, resume_seconds=-1.0).resume_seconds == 0.0
     assert change(0, resume_seconds=1.23456789).resume_seconds == 1.2346
