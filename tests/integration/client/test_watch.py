@@ -110,7 +110,7 @@ async def test_the_screen_follows_the_job(
 
             await until(lambda: app.query_one("#workers", DataTable).row_count == 1)
             await until(lambda: "Cannot pull the image." in str(app.query_one("#obstacles", Static).content))
-            assert "step 5, 1.5 steps/s" in str(app.query_one("#facts", Static).content)
+            await until(lambda: "step 5, 1.5 steps/s" in str(app.query_one("#facts", Static).content))
             ns.remove("bert-worker-0")
             await until(lambda: app.query_one("#workers", DataTable).row_count == 0)
             await pilot.press("q")
