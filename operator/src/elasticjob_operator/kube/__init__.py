@@ -11,6 +11,7 @@ Errors, all from `kube.client`:
     ConnectionError  no response (aiohttp's errors are chained)
 """
 
+from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.certificates import CertificatesUnavailable, OperatorCertificates
 from elasticjob_operator.kube.client import (
     ApiError,
@@ -28,7 +29,6 @@ from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
 from elasticjob_operator.kube.leader_election import LeaderElectionConfig, LeaderElector
 from elasticjob_operator.kube.metrics_access import MetricsAccess
-from elasticjob_operator.kube.writer import ApplyResult
 
 __all__ = [
     "ApiError",

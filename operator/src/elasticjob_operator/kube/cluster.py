@@ -12,6 +12,7 @@ from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.api_resources import AUTOSCALERS, NETWORK_POLICIES, NODES, OWNED, PODS, ApiResource
+from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import ApiError, KubeClient
 from elasticjob_operator.kube.convert import job_of, object_of, pod_of
@@ -19,7 +20,8 @@ from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.jobs import StatusWrite, write_status
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
-from elasticjob_operator.kube.writer import ApplyResult, MakeCertificates, Writer
+from elasticjob_operator.kube.secret_writer import MakeCertificates
+from elasticjob_operator.kube.writer import Writer
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import Action, ReadHeartbeat
 from elasticjob_operator.settings import Settings

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from elasticjob_api import ElasticJob
-from elasticjob_runtime.etcd import StoreError
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, SECRETS, ApiResource
+from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, ApiResource
+from elasticjob_operator.kube.apply_result import ApplyResult, merged
 from elasticjob_operator.kube.cache import Json
-from elasticjob_operator.kube.certificates import CertificatesUnavailable
 from elasticjob_operator.kube.client import (
     MERGE_PATCH,
     ApiError,
@@ -32,12 +30,12 @@ from elasticjob_operator.kube.client import (
     KubeClient,
     NamespaceTerminatingError,
     NotFoundError,
-    NotLeaderError,
     RejectedError,
     RequestTimeoutError,
 )
 from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.request_slots import FairSlots
+from elasticjob_operator.kube.secret_writer import MakeCertificates, SecretWriter
 from elasticjob_operator.planning import (
     Action,
     CreateCertificates,
@@ -68,39 +66,6 @@ _STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 """A misspelt field of a template is rejected rather than dropped."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ApplyResult:
-    """The results of a plan's actions that the next plan needs."""
-
-    admission: Admission | None = None
-    rejection: str = ""
-    """The server's message on a rejected create, of pods before others; empty: none."""
-    rejected_kinds: frozenset[str] = frozenset()
-    """Kinds of rejected objects."""
-    created: frozenset[str] = frozenset()
-    """Kinds of created objects."""
-    missed: bool = False
-    """A create conflicted with an object that was deleted a moment later: retry it, as no event may requeue the job."""
-    done: tuple[Action, ...] = ()
-    """Creates and deletes that succeeded."""
-    unanswered: bool = False
-    """The dry run got no verdict from the server."""
-    failure: Exception | None = None
-    """ApiError or ConnectionError of another request; temporary."""
-
-    @property
-    def stops(self) -> bool:
-        """Further creates would fail as well."""
-        return bool(self.rejection or self.failure or self.namespace_terminating)
-
-    namespace_terminating: bool = False
-    """A create was rejected because the job's namespace is being terminated."""
-
-
-MakeCertificates = Callable[[Sequence[str], Sequence[str]], Awaitable[dict[str, str]]]
-"""DNS names of a server for clients, and for other members -> the data of a Secret. Raises CertificatesUnavailable."""
-
-
 class Writer:
     """`on_written(resource, body)` receives an object after our write, but no Secret."""
 
@@ -113,8 +78,7 @@ class Writer:
     ) -> None:
         self._client = api
         self._on_written = on_written
-        self._make_certificates = make_certificates
-        self._etcd_secrets = etcd_secrets
+        self._secrets = SecretWriter(api, make_certificates, etcd_secrets)
         self._creates = FairSlots(CREATES, CREATES_PER_JOB)
         self._dry_runs = FairSlots(DRY_RUNS, DRY_RUNS_PER_NAMESPACE)
         self._removals = FairSlots(REMOVALS, REMOVALS_PER_JOB)
@@ -134,7 +98,7 @@ class Writer:
             self._ramp_up(job, pods, rejected=rejected),
             asyncio.gather(*(self._execute(job, action, rejected=rejected) for action in others)),
         )
-        return _merged([*secrets, *created, *rest])
+        return merged([*secrets, *created, *rest])
 
     async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, rejected: bool) -> list[ApplyResult]:
         """Each successful create starts one more, so that their number doubles with each response; the first failure
@@ -186,11 +150,11 @@ class Writer:
             case CreateObject():
                 return await self._create(job, OWNED[action.kind], action)
             case CreateCertificates():
-                return await self._create_certificates(job, action)
+                return await self._secrets.create_certificates(job, action)
             case CreateRunUser():
-                return await self._create_run_user(job, action)
+                return await self._secrets.create_run_user(job, action)
             case DeleteCertificates():
-                return await self._delete_certificates(job, action)
+                return await self._secrets.delete_certificates(job, action)
             case PatchObject():
                 await self._patch(job, action)
             case DeletePod() | DeleteObject() | DeleteJob():
@@ -220,43 +184,6 @@ class Writer:
             )
         self._on_written(resource, created)
         return ApplyResult(created=frozenset({resource.kind}), done=(action,))
-
-    async def _create_certificates(self, job: ElasticJob, action: CreateCertificates) -> ApplyResult:
-        kinds = frozenset({SECRETS.kind})
-        try:
-            body = {**action.body, "stringData": await self._make_certificates(action.dns_names, action.peer_names)}
-            query = {"fieldManager": names.FIELD_MANAGER}
-            await self._client.request("POST", SECRETS.path(job.namespace), query=query, body=body)
-        except ConflictError:
-            return ApplyResult(created=kinds)  # by an operator that was killed before it created the StatefulSet
-        except NamespaceTerminatingError:
-            raise
-        except (ApiError, CertificatesUnavailable) as error:
-            return ApplyResult(rejection=str(error), rejected_kinds=kinds)
-        except RequestTimeoutError as error:
-            return ApplyResult(rejection=f"{error}: an admission webhook may hang", rejected_kinds=kinds)
-        return ApplyResult(created=kinds, done=(action,))
-
-    async def _create_run_user(self, job: ElasticJob, action: CreateRunUser) -> ApplyResult:
-        kinds = frozenset({SECRETS.kind})
-        try:
-            created = await self._etcd_secrets.create_run_user(job, action)
-        except (NamespaceTerminatingError, NotLeaderError):
-            raise
-        except (ApiError, RequestTimeoutError, StoreError) as error:
-            return ApplyResult(rejection=str(error), rejected_kinds=kinds)
-        return ApplyResult(created=kinds, done=(action,) if created else ())
-
-    async def _delete_certificates(self, job: ElasticJob, action: DeleteCertificates) -> ApplyResult:
-        try:
-            await self._client.request("DELETE", SECRETS.path(job.namespace, action.name))
-        except (NotFoundError, ConflictError):
-            return ApplyResult()
-        except RejectedError as error:
-            # It goes with the job.
-            log.warning("Cannot delete Secret %s: %s", action.name, error, extra={"reason": action.reason})
-            return ApplyResult()
-        return ApplyResult(done=(action,))
 
     async def _exists(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
         """The object exists: either we created it earlier, or it belongs to another owner and is left alone."""
@@ -343,23 +270,3 @@ def _resource_of(action: DeletePod | DeleteObject | DeleteJob) -> ApiResource:
             return OWNED[action.kind]
         case DeleteJob():
             return JOBS
-
-
-def _merged(results: list[ApplyResult]) -> ApplyResult:
-    asked = next((each for each in results if each.admission), ApplyResult())
-    return ApplyResult(
-        admission=asked.admission,
-        unanswered=asked.unanswered,
-        rejection=_first_rejection(results),
-        rejected_kinds=frozenset().union(*(each.rejected_kinds for each in results)),
-        created=frozenset().union(*(each.created for each in results)),
-        missed=any(each.missed for each in results),
-        done=tuple(action for each in results for action in each.done),
-        namespace_terminating=any(each.namespace_terminating for each in results),
-        failure=next((each.failure for each in results if each.failure), None),
-    )
-
-
-def _first_rejection(results: Iterable[ApplyResult]) -> str:
-    rejected = [each for each in results if each.rejection]
-    return min(rejected, key=lambda each: PODS.kind not in each.rejected_kinds).rejection if rejected else ""

@@ -11,8 +11,8 @@ import pytest
 from elasticjob_api import ConditionType, Reason, Status
 from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue, status_throttle
 from elasticjob_operator.kube import ApiError
+from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.jobs import StatusWrite
-from elasticjob_operator.kube.writer import ApplyResult
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import CreatePod, JobEvent, Plan
 from elasticjob_operator.settings import Settings

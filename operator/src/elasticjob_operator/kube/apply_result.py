@@ -1,0 +1,60 @@
+"""What became of a plan's actions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from elasticjob_operator.kube.api_resources import PODS
+from elasticjob_operator.planning import Action
+from elasticjob_operator.state import Admission
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ApplyResult:
+    """The results of a plan's actions that the next plan needs."""
+
+    admission: Admission | None = None
+    rejection: str = ""
+    """The server's message on a rejected create, of pods before others; empty: none."""
+    rejected_kinds: frozenset[str] = frozenset()
+    """Kinds of rejected objects."""
+    created: frozenset[str] = frozenset()
+    """Kinds of created objects."""
+    missed: bool = False
+    """A create conflicted with an object that was deleted a moment later: retry it, as no event may requeue the job."""
+    done: tuple[Action, ...] = ()
+    """Creates and deletes that succeeded."""
+    unanswered: bool = False
+    """The dry run got no verdict from the server."""
+    failure: Exception | None = None
+    """ApiError or ConnectionError of another request; temporary."""
+
+    namespace_terminating: bool = False
+    """A create was rejected because the job's namespace is being terminated."""
+
+    @property
+    def stops(self) -> bool:
+        """Further creates would fail as well."""
+        return bool(self.rejection or self.failure or self.namespace_terminating)
+
+
+def merged(results: list[ApplyResult]) -> ApplyResult:
+    """One result for all actions of a plan."""
+    asked = next((each for each in results if each.admission), ApplyResult())
+    return ApplyResult(
+        admission=asked.admission,
+        unanswered=asked.unanswered,
+        rejection=_first_rejection(results),
+        rejected_kinds=frozenset().union(*(each.rejected_kinds for each in results)),
+        created=frozenset().union(*(each.created for each in results)),
+        missed=any(each.missed for each in results),
+        done=tuple(action for each in results for action in each.done),
+        namespace_terminating=any(each.namespace_terminating for each in results),
+        failure=next((each.failure for each in results if each.failure), None),
+    )
+
+
+def _first_rejection(results: Iterable[ApplyResult]) -> str:
+    rejected = [each for each in results if each.rejection]
+    return min(rejected, key=lambda each: PODS.kind not in each.rejected_kinds).rejection if rejected else ""
