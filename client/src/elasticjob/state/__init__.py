@@ -1,0 +1,28 @@
+"""What was observed of a job, its worker pods and its Events. Pure.
+
+It is read leniently, because the operator may be older or newer than this client.
+"""
+
+from elasticjob.state.events import EventState, event_states
+from elasticjob.state.job import Change, Condition, Failure, JobState, Progress, job_state
+from elasticjob.state.values import Json, Time, parse_time
+from elasticjob.state.workers import WorkerState, in_index_order, in_rank_order, worker_state, worker_states
+
+__all__ = [
+    "Change",
+    "Condition",
+    "EventState",
+    "Failure",
+    "JobState",
+    "Json",
+    "Progress",
+    "Time",
+    "WorkerState",
+    "event_states",
+    "in_index_order",
+    "in_rank_order",
+    "job_state",
+    "parse_time",
+    "worker_state",
+    "worker_states",
+]
