@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -114,6 +115,10 @@ def test_a_history_is_drawn_after_the_end_of_the_job(
     shown = ElementTree.fromstring(image.read_text())  # noqa: S314 our own
     assert len(shown.findall(".//{*}polyline")) == 3
     assert "Round 2, MemberLost" in image.read_text()
+    picture = tmp_path / "report.png"
+    assert cli("plot", submitted, "-o", str(picture)).code == Exit.OK
+    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
+    assert (width, height) == (2 * int(shown.attrib["width"]), 2 * int(shown.attrib["height"]))
     again = cli("plot", submitted, "-o", str(file))
     assert again.code == Exit.ERROR
     assert "exists already" in again.err

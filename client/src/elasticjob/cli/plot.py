@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
-from elasticjob.errors import ElasticJobError, UsageError
+from elasticjob.errors import UsageError
 
-_FORMATS = (".html", ".svg", ".png", ".pdf")
+_FORMATS = (".html", ".svg", ".png")
 
 
 def plot(
     name: JobName,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File: .html, .svg, .png or .pdf. Default: NAME.html.")
+        Path | None, typer.Option("--output", "-o", help="File: .html, .svg or .png. Default: NAME.html.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file without asking.")] = False,
     namespace: Namespace = None,
@@ -30,32 +30,22 @@ def plot(
 
     file = output or Path(f"{name}.html")
     if file.suffix.lower() not in _FORMATS:
-        raise UsageError(f"--output {file}: the name must end with .html, .svg, .png or .pdf.")
+        raise UsageError(f"--output {file}: the name must end with .html, .svg or .png.")
     client = connect(namespace, context, kubeconfig)
     job = client.get(name)
     history = read_history(job.manifest)
     with progress(f"Drawing {file}"):
-        from elasticjob.views.report import figure, page
+        from elasticjob.views.png import to_png
+        from elasticjob.views.report import page
         from elasticjob.views.svg import image
 
         now = client.cluster.api.now()
-        if file.suffix.lower() == ".html":
-            content = page(job.state, history, now).encode()
-        elif file.suffix.lower() == ".svg":
-            content = image(job.state, history, now).encode()
-        else:
-            content = _image(figure(job.state, history, now), file.suffix[1:].lower())
+        match file.suffix.lower():
+            case ".html":
+                content = page(job.state, history, now).encode()
+            case ".svg":
+                content = image(job.state, history, now).encode()
+            case _:
+                content = to_png(image(job.state, history, now))
     write(file, content, force=force)
     say(f"{file} is written ({len(content) / 1e6:.2f} MB).")
-
-
-def _image(figure: object, format_: str) -> bytes:
-    """plotly draws images with kaleido, which runs a Chrome."""
-    try:
-        content: bytes = figure.to_image(format=format_, width=1100, height=800)  # type: ignore[attr-defined]
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
-        raise ElasticJobError(
-            f"Cannot draw {format_}: {str(error).strip().splitlines()[0]}",
-            "Install what draws it: pip install 'elasticjob[images]', and Chrome. HTML and SVG need neither.",
-        ) from error
-    return content
