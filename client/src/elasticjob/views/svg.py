@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from elasticjob.views.words import duration, number
 WIDTH, LEFT, RIGHT = 1000, 60, 20
 TOP, HEIGHT, GAP = 70, 170, 50
 _TEXT = "font-family='system-ui,sans-serif' font-size='12' fill='#59636e'"
-TICKS = 6
+MOST_TICKS = 8
+DISTANCES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
+"""Between the labels of the time axis, s; above these, days."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,17 @@ def round_up(most: float) -> float:
     return next(step * power for step in (1, 2, 4, 8, 10) if step * power >= most)
 
 
+def ticks(seconds: float) -> list[int]:
+    """Times for the labels of an axis from 0 to `seconds`: round, and at most eight.
+
+    >>> ticks(305), ticks(5400)
+    ([0, 60, 120, 180, 240, 300], [0, 900, 1800, 2700, 3600, 4500, 5400])
+    """
+    days = (86_400 * count for count in itertools.count(1))
+    distance = next(each for each in itertools.chain(DISTANCES, days) if seconds < each * MOST_TICKS)
+    return list(range(0, int(seconds) + 1, distance))
+
+
 def _panel(panel: Panel, scale: Scale) -> Iterator[str]:
     yield f"<text x='{LEFT}' y='{scale.top - 8}' {_TEXT}>{escape(panel.title)}</text>"
     for step in range(5):
@@ -79,12 +93,10 @@ def _panel(panel: Panel, scale: Scale) -> Iterator[str]:
         y = scale.y(value)
         yield f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='#eff2f5'/>"
         yield f"<text x='{LEFT - 8}' y='{y + 4:.1f}' text-anchor='end' {_TEXT}>{number(value)}{panel.unit}</text>"
-    seconds = (scale.end - scale.start).total_seconds()
-    for step in range(TICKS):
-        at = scale.start + datetime.timedelta(seconds=seconds * step / (TICKS - 1))
-        label = duration(seconds * step / (TICKS - 1))
+    for seconds in ticks((scale.end - scale.start).total_seconds()):
+        x = scale.x(scale.start + datetime.timedelta(seconds=seconds))
         y = scale.top + HEIGHT + 16
-        yield f"<text x='{scale.x(at):.1f}' y='{y}' text-anchor='middle' {_TEXT}>{label}</text>"
+        yield f"<text x='{x:.1f}' y='{y}' text-anchor='middle' {_TEXT}>{duration(seconds)}</text>"
     points = " ".join(f"{scale.x(time):.1f},{scale.y(value):.1f}" for time, value in _corners(panel))
     yield f"<polyline points='{points}' fill='none' stroke='{panel.color}' stroke-width='2'/>"
 
