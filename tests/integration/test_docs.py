@@ -25,6 +25,9 @@ __all__ = ["api", "empty"]
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in tracked(ROOT) if path.endswith(".md")]
 MANIFESTS = [path for path in tracked(ROOT) if path.startswith("examples/") and path.endswith(".yaml")]
+FOLDERS = [path.removesuffix("/kustomization.yaml") for path in MANIFESTS if path.endswith("/kustomization.yaml")]
+OTHER_APIS = ("kueue.x-k8s.io/",)
+"""Groups of objects that the examples apply and this API server does not have."""
 
 MINIMAL: dict[str, Any] = {
     "apiVersion": API_VERSION,
@@ -56,17 +59,31 @@ def shown_manifests() -> Iterator[Any]:
                 elif isinstance(document, dict) and "kind" in document:
                     yield pytest.param(document, id=f"{page}:{block.line}")
     for path in MANIFESTS:
-        for document in yaml.safe_load_all(text_of(path)):
-            if isinstance(document, dict) and "kind" in document:
-                yield pytest.param(document, id=path)
+        if path.removesuffix("/kustomization.yaml") not in FOLDERS and str(Path(path).parent) not in FOLDERS:
+            for document in yaml.safe_load_all(text_of(path)):
+                if isinstance(document, dict) and "kind" in document:
+                    yield pytest.param(document, id=path)
+
+
+def accepts(cluster: Cluster, manifest: dict[str, Any]) -> None:
+    manifest["metadata"].pop("namespace", None)
+    cluster.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(manifest)
+    )
 
 
 @pytest.mark.parametrize("manifest", list(shown_manifests()))
 def test_the_api_server_accepts_every_manifest_in_the_docs(manifest: dict[str, Any], empty: Cluster) -> None:
-    manifest["metadata"].pop("namespace", None)
-    empty.kubectl(
-        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(manifest)
-    )
+    accepts(empty, manifest)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_api_server_accepts_what_each_example_applies(folder: str, empty: Cluster) -> None:
+    built = yaml.safe_load_all(empty.kubectl("kustomize", str(ROOT / folder)))
+    manifests = [each for each in built if not each["apiVersion"].startswith(OTHER_APIS)]
+    assert "ElasticJob" in {each["kind"] for each in manifests}
+    for manifest in manifests:
+        accepts(empty, manifest)
 
 
 def shown_commands(name: str) -> Iterator[Any]:

@@ -67,8 +67,9 @@ def test_an_image_volume_that_the_api_server_rejects_becomes_an_init_container(
         **dict.fromkeys(("architecture", "bootID", "kernelVersion", "kubeProxyVersion", "machineID"), ""),
         **dict.fromkeys(("osImage", "systemUUID"), ""),
     }  # fmt: skip
-    path = "/api/v1/nodes/mounts-images"
-    ns.kube.call("PATCH", f"{path}/status", {"status": {"nodeInfo": info}}, kind="application/merge-patch+json")
+    for node in ns.kube.call("GET", "/api/v1/nodes")["items"]:  # other tests leave nodes, and every node must mount
+        path = f"/api/v1/nodes/{node['metadata']['name']}/status"
+        ns.kube.call("PATCH", path, {"status": {"nodeInfo": info}}, kind="application/merge-patch+json")
     asked: list[Request] = []
 
     def refuse_first(request: Request) -> Fault | None:

@@ -98,11 +98,11 @@ def test_the_charts_own_test_is_content_with_an_operator_and_with_nothing_else(o
     """`helm test` runs this in a pod; here, the same script asks the operator of this test."""
     (pod,) = [each for each in rendered() if each["kind"] == "Pod"]
     *_, script = pod["spec"]["containers"][0]["command"]
-    address = "http://ej-elasticjob-metrics.system.svc:8080"
-    assert address in script
+    service = "ej-elasticjob-metrics.system.svc"
+    assert service in script
 
     def run(port: int) -> subprocess.CompletedProcess[str]:
-        quick = script.replace(address, f"http://127.0.0.1:{port}").replace("range(30)", "range(2)")
+        quick = script.replace(service, "127.0.0.1").replace(":8080/", f":{port}/").replace("range(30)", "range(2)")
         return subprocess.run([sys.executable, "-c", quick], capture_output=True, text=True, check=False, timeout=60)
 
     assert run(operator.probe_port).returncode == 0
