@@ -73,12 +73,13 @@ def test_training_does_not_notice_the_loss_of_an_etcd_member(
     job.trains(2)
     eventually(lambda: len(members(cluster, job)) == 3, 120, 0.5, "three members")
     assert len({pod["spec"]["nodeName"] for pod in members(cluster, job).values()}) == 3
-    before, ready = job.snapshot, job.condition("RendezvousReady")
+    before = job.snapshot
     for name in sorted(members(cluster, job)):
         replace(cluster, job, name)
         job.trains(2)
     assert job.snapshot == before
-    assert job.condition("RendezvousReady") == ready
+    # On a busy machine the others take seconds to elect a leader, and the operator says so meanwhile.
+    eventually(lambda: job.is_true("RendezvousReady"), 60, 0.3, "the operator reaches etcd")
     job.scale(3)
     job.trains(3)
     job.suspend(True)

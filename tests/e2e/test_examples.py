@@ -88,8 +88,10 @@ class Example:
         if "checkpoint" in self.job["spec"]:  # S3 needs none
             self.job["spec"]["checkpoint"]["volume"] = {"persistentVolumeClaim": {"claimName": "checkpoints"}}
 
-    def apply(self, replicas: int) -> None:
-        self.job["spec"]["workers"]["replicas"] = replicas
+    def apply(self, replicas: int, least: int | None = None) -> None:
+        workers = self.job["spec"]["workers"]
+        # Without a minimum, two could be done before the third has started.
+        workers.update(replicas=replicas, minReplicas=least or replicas)
         self._cluster.kubectl.apply(yaml.safe_dump_all(self.documents), self._namespace)
 
     def succeeds(self) -> str:
@@ -142,7 +144,7 @@ def test_an_example_trains_to_its_end_and_continues_at_another_size(
 
 def test_the_spot_example_loses_no_step_when_a_pod_is_reclaimed(cluster: ClusterDriver, namespace: str) -> None:
     example = Example(cluster, namespace, "spot")
-    example.apply(replicas=2)
+    example.apply(replicas=2, least=1)
     eventually(lambda: example.step > 0, 180, 0.3, "it trains")
     victim = example.pods[0]
     before = example.step
