@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from elasticjob import ElasticJobClient, train
 
 from hack.drivers import ClusterDriver
+from hack.images import build
 from hack.support import eventually
 from tests.e2e.jobs import Job
 
@@ -115,3 +117,40 @@ def test_a_job_is_followed_from_its_submission_through_a_lost_pod_and_a_resize_t
 
 def _is_deleted(pod: dict[str, dict[str, str]]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
+
+
+def add_up(steps: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.zeros(1)
+    for _ in range(steps):
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        total += one
+    print(f"total={total.item():.0f} rank={dist.get_rank()}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_function_trains_in_an_image_that_never_heard_of_us(cluster: ClusterDriver) -> None:
+    cluster.load_images(build(["plain"]))
+    kubeconfig = cluster.kubectl.kubeconfig
+    client = ElasticJobClient("default", kubeconfig=str(kubeconfig) if kubeconfig else None)
+    job = train(
+        add_up,
+        {"steps": 10},
+        image=cluster.image("plain"),
+        image_pull_policy=cluster.pull_policy,
+        workers=2,
+        procs_per_worker=1,
+        client=client,
+    )
+    try:
+        job.wait(timeout=180)
+        lines = list(job.logs())
+        assert sorted(line.split("total=")[1] for line in lines if "total=" in line) == ["20 rank=0", "20 rank=1"]
+        assert ["total=20 rank=0" in line for line in job.logs(rank=0) if "total=" in line] == [True]
+    finally:
+        job.delete()
