@@ -132,29 +132,39 @@ def test_a_job_without_a_history_is_said(cli: Cli, submitted: str, tmp_path: Pat
     assert cli("plot", submitted, "-o", str(tmp_path / "x.docx")).code == Exit.USAGE
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [("elasticjob get b", "bert"), ("elasticjob logs --fo", "--follow"), ("elasticjob sus", "suspend")],
-)
-def test_the_shell_completes_names_of_jobs(
-    submitted: str, control_plane: Path, ns: Namespace, words: str, expected: str
-) -> None:
+@pytest.fixture
+def kubeconfig(control_plane: Path, ns: Namespace) -> str:
+    """With the namespace of this test as the default."""
     config = yaml.safe_load(control_plane.read_text())
     config["contexts"][0]["context"]["namespace"] = ns.name
     path = control_plane.parent / f"{ns.name}.conf"
     path.write_text(yaml.safe_dump(config))
-    done = subprocess.run(
-        [sys.executable, "-m", "elasticjob"],
-        env={
-            **os.environ,
-            "KUBECONFIG": str(path),
-            "_ELASTICJOB_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split()) - 1),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return str(path)
+
+
+COMPLETED = [("elasticjob get b", "bert"), ("elasticjob logs --fo", "--follow"), ("elasticjob sus", "suspend")]
+
+
+@pytest.mark.parametrize(("words", "expected"), COMPLETED)
+def test_the_shell_completes_names_of_jobs(submitted: str, kubeconfig: str, words: str, expected: str) -> None:
+    environment = {
+        "_ELASTICJOB_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
     assert submitted
-    assert expected in done.stdout.split()
+    assert expected in output([sys.executable, "-m", "elasticjob"], KUBECONFIG=kubeconfig, **environment)
+
+
+@pytest.mark.parametrize(("words", "expected"), COMPLETED)
+def test_kubectl_completes_the_words_of_its_plugin(submitted: str, kubeconfig: str, words: str, expected: str) -> None:
+    plugin = Path(sys.executable).with_name("kubectl_complete-elasticjob")
+    assert submitted
+    found = output([str(plugin), *words.split()[1:]], KUBECONFIG=kubeconfig)
+    assert expected in found
+    assert found[-1] == ":4", "and no names of files"
+
+
+def output(command: list[str], **environment: str) -> list[str]:
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    return done.stdout.split()
