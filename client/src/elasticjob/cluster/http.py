@@ -55,7 +55,7 @@ class ApiServer:
         warn: Callable[[str], None] | None = None,
         on_slow: Callable[[str], None] | None = None,
     ) -> None:
-        """`warn`: is told the API server's warnings. `on_slow`: is told its address when an answer takes long."""
+        """`warn`: receives the API server's warnings. `on_slow`: receives its address if an answer takes long."""
         self.target = target
         self._on_slow = on_slow
         self._warn = warn or (lambda _: None)

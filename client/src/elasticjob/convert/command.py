@@ -231,7 +231,7 @@ def _split(found: Launch) -> Launch:
 
 
 def _shell_text(words: Sequence[Word]) -> Word | None:
-    """What a shell is told to run."""
+    """The command line that a shell runs."""
     for index, word in enumerate(words[1:-1], 1):
         if re.fullmatch(r"-[a-z]*c", word.text):
             return words[index + 1]

@@ -158,7 +158,7 @@ def _obstacle(condition: Condition, job: JobState, *, serious: bool) -> Obstacle
 
 
 def _of_workers(job: JobState, workers: Sequence[WorkerState], now: datetime.datetime) -> Iterator[Obstacle]:
-    """Problems of worker pods that no condition tells of."""
+    """Problems of worker pods that no condition reports."""
     told = " ".join(condition.message for condition in job.conditions.values())
     for worker in workers:
         waits = (now - worker.created).total_seconds() if worker.created else 0.0

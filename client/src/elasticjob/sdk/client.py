@@ -59,8 +59,8 @@ class ElasticJobClient:
         warn: Callable[[str], None] | None = None,
         on_slow: Callable[[str], None] | None = None,
     ) -> None:
-        """`warn`: is told what the API server warns of. Default: warnings.warn. `on_slow`: is told the API server's
-        address when an answer takes long."""
+        """`warn`: receives the API server's warnings. Default: warnings.warn. `on_slow`: receives the API server's
+        address if an answer takes long."""
         self._warn = warn or _warn
         self.cluster = Cluster.connect(
             kubeconfig=kubeconfig, context=context, namespace=namespace, warn=self._warn, on_slow=on_slow
@@ -164,7 +164,7 @@ class ElasticJobClient:
     ) -> Job:
         """Waits until the job is Succeeded, Running, Suspended, Failed, Finished (either way) or Deleted.
 
-        `timeout`: s; None: none. `on_wait`: is told about once a second what it waits for. Raises JobFailedError,
+        `timeout`: s; None: none. `on_wait`: receives what it waits for, about once a second. Raises JobFailedError,
         JobDeletedError, WaitTimeoutError.
         """
         from elasticjob.sdk.watch import JobWatch, wait_for

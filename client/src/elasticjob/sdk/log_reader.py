@@ -53,7 +53,7 @@ class LogFollower:
         selection: Selection,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`notify`: is told when the API server goes away, or the job is suspended or deleted."""
+        """`notify`: called when the API server goes away, or the job is suspended or deleted."""
         self._cluster, self._rank, self._everything = cluster, rank, everything
         self._selection, self._notify = selection, notify
         self._watch = JobWatch(cluster, name, namespace, workers=True)

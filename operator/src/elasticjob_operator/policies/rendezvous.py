@@ -74,7 +74,7 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
     if not job.has_plans:
         return _of_torchrun(job, newest_run)
     own = _managed_endpoint(job, job.etcd_members, tls=settings.etcd_tls if etcd_tls is None else etcd_tls)
-    # The run that status tells of may have had another number of members.
+    # The run that the status describes may have had another number of members.
     ours = {_managed_endpoint(job, members, tls=tls) for members in (1, job.etcd_members, 3) for tls in (False, True)}
     before, run = job.status.rendezvous, max(_run(job), newest_run)
     known = before.endpoint if before is not None and not _starts_new_rendezvous(job) else ""
