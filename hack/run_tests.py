@@ -7,8 +7,10 @@ run one after the other, the quick ones first, so that a failure shows early.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +37,15 @@ STAGES = (
 )
 
 
+DISK = 10 * 2**30
+"""Bytes that the tests take at most in the folder for temporary files, with room to spare: an etcd whose disk is full
+ends with a Go panic, which says nothing of the disk."""
+
+
 def main() -> int:
+    if refused := too_little_disk(tempfile.gettempdir(), shutil.disk_usage(tempfile.gettempdir()).free):
+        print(refused)
+        return 1
     if subprocess.run([sys.executable, "-m", "hack.cluster", "build"], cwd=ROOT, check=False).returncode:
         return 1
     failed = []
@@ -47,6 +57,16 @@ def main() -> int:
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def too_little_disk(folder: str, free: int) -> str:
+    """Why the tests cannot run with `free` bytes in `folder`, or nothing."""
+    if free >= DISK:
+        return ""
+    return (
+        f"{folder} has {free / 2**30:.1f} GiB free, the tests need {DISK // 2**30} GiB: "
+        "free some, or set TMPDIR to a folder on a larger disk"
+    )
 
 
 def can_make_nodes() -> bool:
