@@ -32,12 +32,7 @@ class Bench:
         return connection
 
     def receive(self, count: int) -> list[ProgressValue]:
-        def enough() -> bool:
-            self.event_loop.wait(0.01)
-            return len(self.received) >= count
-
-        eventually(enough, 10.0, what=f"{count} reports; {self.received}")
-        return self.received
+        return wait_for(self.event_loop, self.received, count)
 
 
 @pytest.fixture
@@ -180,3 +175,40 @@ def test_the_rate_of_a_flood_of_reports_takes_bounded_memory() -> None:
     assert rate == pytest.approx(4_000, rel=0.01)
     assert max(len(value) for value in vars(meter).values()) < 200
     assert meter.rate(60_000, 130.0) > 0
+
+
+def wait_for(event_loop: EventLoop, received: list[Any], count: int) -> list[Any]:
+    def enough() -> bool:
+        event_loop.wait(0.01)
+        return len(received) >= count
+
+    eventually(enough, 10.0, what=f"{count} of {received}")
+    return received
+
+
+def test_a_worker_process_that_offers_to_save_is_asked_and_reports_the_end() -> None:
+    said: list[tuple[str, int, int]] = []
+    event_loop = EventLoop()
+    server = WorkerServer(
+        event_loop,
+        lambda _progress: None,
+        on_saves=lambda rank, round_number: said.append(("saves", rank, round_number)),
+        on_saved=lambda rank, round_number: said.append(("saved", rank, round_number)),
+    )
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(2)]
+        for rank, worker in enumerate(workers):
+            worker.connect(server.path)
+            worker.send(json.dumps({"type": "saves", "rank": rank, "round": 3}).encode())
+        wait_for(event_loop, said, 2)
+        server.ask_to_save(1, 30.0)
+        server.ask_to_save(2, 30.0)  # no such worker: ignored
+        workers[1].settimeout(10.0)
+        assert json.loads(workers[1].recv(1000)) == {"type": "save", "seconds": 30.0}
+        workers[1].send(json.dumps({"type": "saved", "rank": 1, "round": 3}).encode())
+        assert wait_for(event_loop, said, 3)[2] == ("saved", 1, 3)
+        workers[0].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            workers[0].recv(1000)
+    server.close()
+    event_loop.close()

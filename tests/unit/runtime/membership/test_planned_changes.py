@@ -1,4 +1,4 @@
-"""Planned changes: worker processes that handle SIGTERM save before the next round is planned; others are not delayed."""
+"""Planned changes: worker processes that can save do so before the next round is planned; others are not delayed."""
 
 from __future__ import annotations
 
@@ -120,9 +120,7 @@ CAN = runs(AS_B, saves=True)
 AT_IT = runs(AS_B, STOPPING, saves=True, saving=True)
 
 MEMBER = {
-    "its workers handle SIGTERM: publish that": Case(
-        member(workers=CAN, announced=False), "publish ready of round 0, saves"
-    ),
+    "its workers can save: publish that": Case(member(workers=CAN, announced=False), "publish ready of round 0, saves"),
     "it is published: wait": Case(member(workers=CAN, mine=SAVES, announced=False), "wait"),
     "a change is announced: its workers get time to save": Case(member(workers=CAN, mine=SAVES), "stop, 30 s to save"),
     "its workers are saving: wait": Case(member(workers=AT_IT, mine=SAVES), "wait"),

@@ -59,7 +59,14 @@ class Processes:
         self._held = held
         self._reaper = Reaper(event_loop)
         environment = {**environment, MARK: self._reaper.mark}
-        self._reports = WorkerServer(event_loop, on_progress, on_report, folder=self._reaper.folder)
+        self._reports = WorkerServer(
+            event_loop,
+            on_progress,
+            on_report,
+            on_saves=self._saves,
+            on_saved=self._saved,
+            folder=self._reaper.folder,
+        )
         self._trainer_server = _trainer_server(event_loop, on_trainer_status, environment, self._reaper.folder)
         if self._trainer_server is not None:
             environment = {**environment, **self._trainer_server.environment}
@@ -74,6 +81,7 @@ class Processes:
             member=config.member.settings.me,
             log_settings=config.log_settings,
             agent_socket=self._reports.path,
+            ask_to_save=self._reports.ask_to_save,
             folder=self._reaper.folder,
             base_environment=environment,
         )
@@ -173,6 +181,12 @@ class Processes:
         """Saves the imports for the next run."""
         if self._folder:
             import_cache.save(self._folder, imports)
+
+    def _saves(self, rank: int, round_number: int) -> None:
+        self.group.add_saver(rank, round_number)
+
+    def _saved(self, rank: int, round_number: int) -> None:
+        self.group.saved(rank, round_number)
 
     def _expect_to_join(self, plan: PlanValue) -> None:
         """Sets the environments that this member's workers will probably have if it joins the next round: joiners get

@@ -1,8 +1,8 @@
 """The socket on which workers talk to their agent: one Unix socket (SOCK_SEQPACKET) per agent, with JSON messages.
 
 A worker reports progress and the phases of its start, hands over snapshots and fetches those of its predecessor. A
-worker that sends hello receives every plan, before the agent stops its workers for that plan. The messages are
-described in elasticjob_runtime.training.channel and link.
+worker that sends hello receives every plan, before the agent stops its workers for that plan. One that saves when asked
+is asked before a planned change. The messages are described in elasticjob_runtime.training.channel and link.
 """
 
 from __future__ import annotations
@@ -45,13 +45,18 @@ class WorkerServer:
         on_progress: Callable[[ProgressValue], None],
         on_report: Callable[[WorkerReport], None] = lambda _report: None,
         *,
+        on_saves: Callable[[int, int], None] = lambda _rank, _round: None,
+        on_saved: Callable[[int, int], None] = lambda _rank, _round: None,
         folder: str | None = None,
     ) -> None:
-        """`folder`: the folder in which to create the socket's own folder; None: the system's folder for temporary
+        """`on_saves`: the worker of this rank and round saves when asked. `on_saved`: it has nothing left to save.
+        `folder`: the folder in which to create the socket's own folder; None: the system's folder for temporary
         files."""
         self._event_loop = event_loop
         self._on_progress = on_progress
         self._on_report = on_report
+        self._on_saves = on_saves
+        self._on_saved = on_saved
         self._directory = tempfile.mkdtemp(prefix="socket-", dir=folder)
         self.path = os.path.join(self._directory, "agent.sock")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,6 +67,8 @@ class WorkerServer:
         self._connections: dict[int, socket.socket] = {}
         self._followers: set[int] = set()
         """Connections of workers that sent hello and receive plans."""
+        self._savers: dict[int, int] = {}
+        """Rank -> connection of the worker that saves when asked."""
         self._nonsense: set[int] = set()
         """Connections that sent an invalid message; a warning is logged once for each."""
         self._plan: dict[str, Any] | None = None
@@ -76,6 +83,11 @@ class WorkerServer:
         self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in sent}}
         for fd in list(self._followers):
             _send(self._connections[fd], self._plan)
+
+    def ask_to_save(self, rank: int, seconds: float) -> None:
+        """Asks this worker to save; it is killed after `seconds`."""
+        if (fd := self._savers.get(rank)) is not None:
+            _send(self._connections[fd], {"type": "save", "seconds": seconds})
 
     def drain(self) -> None:
         """Reads all unread messages of the workers."""
@@ -128,6 +140,8 @@ class WorkerServer:
                 self._followers.add(fd)
                 if self._plan is not None:
                     _send(self._connections[fd], self._plan)
+            if kind in ("saves", "saved"):
+                self._take_saver(fd, kind, int(message["rank"]), int(message["round"]))
             if kind == "progress" and int(message.get("rank", 0)) == 0:
                 self._on_progress(self._progress(message))
             if kind in ("progress", "phase"):
@@ -137,6 +151,13 @@ class WorkerServer:
                 self._nonsense.add(fd)
                 logger.warning("a worker sent a report that cannot be read, perhaps not the last one: %r", error)
         return False
+
+    def _take_saver(self, fd: int, kind: str, rank: int, round_number: int) -> None:
+        if kind == "saved":
+            self._on_saved(rank, round_number)
+        else:
+            self._savers[rank] = fd
+            self._on_saves(rank, round_number)
 
     def _hand_out(self, fd: int, snapshot: Snapshot | None) -> None:
         if snapshot is None:
@@ -164,6 +185,7 @@ class WorkerServer:
     def _drop(self, fd: int) -> None:
         self._event_loop.remove_reader(fd)
         self._followers.discard(fd)
+        self._savers = {rank: saver for rank, saver in self._savers.items() if saver != fd}
         self._nonsense.discard(fd)
         self._connections.pop(fd).close()
 

@@ -119,7 +119,7 @@ class MemberValue(Value):
     changed_at: float = 0.0
     """When it entered this state, Unix time, seconds."""
     saves: bool = False
-    """One of its workers handles SIGTERM, so a planned change gives them time to save."""
+    """One of its workers handles SIGTERM or calls `checkpoint_wanted`, so a planned change gives them time to save."""
     saved: int = 0
     """The round that was stopped for a planned change and whose state is saved here; 0: none."""
 

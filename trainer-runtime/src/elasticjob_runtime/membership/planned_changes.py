@@ -1,15 +1,18 @@
-"""Planned changes: a join, a resize, a leave. Workers that handle SIGTERM save before the next plan is made. Pure.
+"""Planned changes: a join, a resize, a leave. Workers that can save do so before the next plan is made. Pure.
 
-A script whose ranks save together, at the end of a step, needs the signal on every rank while all of them still run,
+Workers can save if they handle SIGTERM or call `checkpoint_wanted` (training/save_request.py).
+
+A script whose ranks save together, at the end of a step, needs the request on every rank while all of them still run,
 and no rank may read a checkpoint that another one is still writing. So if any member of the plan has such workers, the
 planner first writes `stop`:
 
-1. Each member whose workers handle SIGTERM sends it to them, and kills them when their grace period ends. Other workers
-   keep training meanwhile, because the ranks that save may need them to finish the step. Their failures do not count.
+1. Each member whose workers can save signals or asks them to, and kills them when they have saved or their grace
+   period ends. Other workers keep training meanwhile, because the ranks that save may need them to finish the step.
+   Their failures do not count.
 2. Each member publishes that its workers have nothing left to save (`saved`). A leaving member just goes.
 3. When all members have saved, or the grace period is over, the planner makes the next plan from those present.
 
-If no worker handles SIGTERM, the plan comes at once and the workers are killed.
+If no worker can save, the plan comes at once and the workers are killed.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def prepare_change(view: View, _now: float) -> Action | None:
     if me is None or plan is None or not view.runs_plan or view.store.role is None:
         return None
     if workers.saves and not me.value.saves:
-        return _publish(view, saves=True, reason="the workers handle SIGTERM, so they can save before a planned change")
+        return _publish(view, saves=True, reason="the workers can save before a planned change")
     stop = view.stop
     if stop is None:
         return None

@@ -10,7 +10,7 @@
 3. All members succeeded: so has the job.
 4. The number of wanted or present members changed: make a new plan, with joins batched.
 
-Before a planned change (a leave, a join, a resize), workers that handle SIGTERM get time to save
+Before a planned change (a leave, a join, a resize), workers that can save get time for it
 (planned_changes.py).
 """
 

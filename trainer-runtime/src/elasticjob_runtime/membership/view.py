@@ -68,7 +68,7 @@ class MemberSettings:
     probe_age: float = 1.0
     """Seconds for which the result of a probe is valid."""
     shutdown_grace: float = 30.0
-    """Seconds to save for workers that handle SIGTERM at a planned change, and for all workers of a leaving member; 0:
+    """Seconds to save for workers that can save at a planned change, and for all workers of a leaving member; 0:
     none."""
     reregister_grace: float = 5.0
     """Seconds that a planner gives the other members to register again after the store lost its data."""
@@ -178,7 +178,7 @@ class Workers:
     plan: Plan | None = None
     """The plan they were started for; kept if the store loses it."""
     saves: bool = False
-    """At least one handles SIGTERM."""
+    """At least one handles SIGTERM or calls `checkpoint_wanted`."""
     saving: bool = False
     """They are stopping, and have time to save before they are killed."""
 

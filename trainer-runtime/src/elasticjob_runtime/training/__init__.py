@@ -4,6 +4,7 @@
     save_checkpoint(directory, state, step=step)    # call this on rank 0
     report_progress(step, loss=loss)                # shown by `kubectl get elasticjob`
     expect_pause(1800, "evaluation")                # --hang-factor: a long step is coming
+    if checkpoint_wanted(): ...                     # save now, because the worker group is about to change
 
 Only `load_checkpoint` and `save_checkpoint` import torch. The other functions work in any Python script.
 """
@@ -11,5 +12,13 @@ Only `load_checkpoint` and `save_checkpoint` import torch. The other functions w
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.save_load import load_checkpoint, save_checkpoint
 from elasticjob_runtime.training.progress import expect_pause, report_progress
+from elasticjob_runtime.training.save_request import checkpoint_wanted
 
-__all__ = ["CheckpointError", "expect_pause", "load_checkpoint", "report_progress", "save_checkpoint"]
+__all__ = [
+    "CheckpointError",
+    "checkpoint_wanted",
+    "expect_pause",
+    "load_checkpoint",
+    "report_progress",
+    "save_checkpoint",
+]

@@ -10,6 +10,9 @@ It uses the same socket as `channel`. Each message is one JSON object, with file
     worker: {"type": "fetch", "local_rank": 0}
     agent:  {"type": "snapshot", "round": 2, "step": 120}
             with the descriptors; step is null if there is no snapshot
+    worker: {"type": "saves", "rank": 0, "round": 2}                          it saves when asked
+    agent:  {"type": "save", "seconds": 30.0}                                 asks for that, before a planned change
+    worker: {"type": "saved", "rank": 0, "round": 2}                          it may be killed now
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import math
 import os
 import socket
 import time
@@ -102,6 +106,21 @@ class AgentLink:
                     None if message["step"] is None else Snapshot(round=message["round"], step=message["step"], fds=fds)
                 )
 
+    def offer_to_save(self) -> None:
+        """Says that this worker saves before a planned change if it is asked."""
+        self._send({"type": "saves", "rank": number("RANK"), "round": number(Env.ROUND)})
+
+    def wait_for_save_request(self) -> float:
+        """Waits until the agent asks for a save; returns the seconds until it kills this worker."""
+        while True:
+            response = self._receive(math.inf)
+            if response is not None and response[0]["type"] == "save":
+                return float(response[0]["seconds"])
+
+    def report_saved(self) -> None:
+        """Says that this worker has nothing left to save, so it may be killed."""
+        self._send({"type": "saved", "rank": number("RANK"), "round": number(Env.ROUND)})
+
     def close(self) -> None:
         self._connection.close()
 
@@ -114,7 +133,7 @@ class AgentLink:
 
     def _receive(self, end: float) -> tuple[dict[str, Any], list[int]] | None:
         """Receives one message, and queues it if it is a plan; None after the timeout."""
-        self._connection.settimeout(max(0.001, end - time.monotonic()))
+        self._connection.settimeout(None if end == math.inf else max(0.001, end - time.monotonic()))
         try:
             data, fds, _, _ = socket.recv_fds(self._connection, 65536, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         except TimeoutError:

@@ -17,6 +17,10 @@ PAUSE_WAIT = 1.0
 @dataclasses.dataclass
 class _State:
     last_checkpoint_step: int | None = None
+    final: bool = False
+    """The next checkpoint is the last of this process."""
+    final_step: int | None = None
+    """Later steps are done again by the next worker group; None: not known."""
 
 
 _state = _State()
@@ -39,6 +43,8 @@ def report_progress(step: int, **metrics: float) -> None:
     """
     numbers = {name: _number(name, value) for name, value in metrics.items()}
     if not os.environ.get(Env.AGENT_SOCKET):
+        return
+    if _state.final_step is not None and step > _state.final_step:
         return
     channel.send(
         "progress",
@@ -69,6 +75,13 @@ def expect_pause(seconds: float, why: str = "") -> None:
 def remember_checkpoint(step: int) -> None:
     """Remembers the step of the newest checkpoint for the next report. Called by `checkpoint.save_load`."""
     _state.last_checkpoint_step = step
+    if _state.final:
+        _state.final_step = step
+
+
+def final_checkpoint_follows() -> None:
+    """The worker group ends with the next checkpoint, so later steps are not reported. Called by `save_request`."""
+    _state.final = True
 
 
 def _number(name: str, value: object) -> float:

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
@@ -44,8 +44,10 @@ class WorkerGroup:
         agent_socket: str,
         folder: str,
         base_environment: Mapping[str, str],
+        ask_to_save: Callable[[int, float], None],
     ) -> None:
-        """`folder`: the agent's private directory, removed with the agent."""
+        """`folder`: the agent's private directory, removed with the agent. `ask_to_save`: sends the request to the
+        worker of a rank, which is killed after so many seconds."""
         self.group = group
         self._event_loop = event_loop
         self._directory = logs.LogDirectory(log_settings, group.run_id, folder)
@@ -66,8 +68,12 @@ class WorkerGroup:
         self._workers: list[WorkerProcess] = []
         self._stopping = False
         self._kill_at: float | None = None
+        self._ask_to_save = ask_to_save
+        self._save_on_request: set[int] = set()
+        """Ranks that call `checkpoint_wanted`: they are asked to save, instead of by a signal."""
         self._savers: set[WorkerProcess] | None = None
-        """The workers that got the signal to save, if others did not: those are killed when all savers have ended."""
+        """The workers that still save, if others do not or if some were asked: when all savers have ended or reported
+        that they have saved, all workers are killed."""
         self._check_handlers_at: float | None = None
         self._handler_check_interval = FIRST_HANDLER_CHECK
         self.view = Workers()
@@ -94,6 +100,7 @@ class WorkerGroup:
         assert not self._workers
         self._stopping = False
         self._savers = None
+        self._save_on_request = set()
         self._handler_check_interval = FIRST_HANDLER_CHECK
         self._check_handlers_at = now + FIRST_HANDLER_CHECK
         self._failures.begin_round(plan.round)
@@ -103,8 +110,8 @@ class WorkerGroup:
     def stop(self, grace: float, now: float, number: int = signal.SIGTERM) -> None:
         """Sends SIGKILL at once if `grace` is 0; otherwise the signal `number`, and SIGKILL after `grace` seconds.
 
-        If only some of the workers handle that signal, only they get it. The others, which they may need to finish a
-        step, are killed when they have ended.
+        Workers that save on request are asked instead, unless they handle SIGTERM. If only some of the others handle
+        that signal, only they get it. The rest, which they may need to finish a step, are killed when all have saved.
         """
         self._starter.cancel()
         self._failures.clear()
@@ -117,10 +124,38 @@ class WorkerGroup:
         self._check_handlers_at = None
         self._set_state(WorkersState.STOPPING, now, saving=grace > 0)
         self._kill_at = now + grace if grace > 0 else None
-        savers = {worker for worker in self._workers if worker.catches(number)} if grace > 0 else set()
-        self._savers = savers if savers and len(savers) < len(self._workers) else None
-        for worker in self._savers or list(self._workers):
-            worker.signal(number if grace > 0 else signal.SIGKILL)
+        if grace <= 0:
+            self._savers = None
+            self.signal(signal.SIGKILL)
+            return
+        asked = {worker for worker in self._workers if self._saves_on_request(worker)}
+        signalled = {worker for worker in self._workers if worker not in asked and worker.catches(number)}
+        savers = asked | signalled
+        self._savers = savers if asked or (savers and len(savers) < len(self._workers)) else None
+        for worker in asked:
+            self._ask_to_save(worker.spec.rank, grace)
+        for worker in signalled if self._savers is not None else list(self._workers):
+            worker.signal(number)
+
+    def add_saver(self, rank: int, round_number: int) -> None:
+        """This worker calls `checkpoint_wanted`. It is asked at once if others of its round are saving already."""
+        if round_number != self.view.round:
+            return
+        asking = any(self._saves_on_request(worker) for worker in self._savers or ())
+        self._save_on_request.add(rank)
+        if self.view.state is WorkersState.RUNNING:
+            self.view = dataclasses.replace(self.view, saves=True)
+        for worker in self._workers:
+            if asking and worker.spec.rank == rank and self._kill_at is not None and self._saves_on_request(worker):
+                assert self._savers is not None
+                self._savers.add(worker)
+                self._ask_to_save(rank, max(0.0, self._kill_at - time.monotonic()))
+
+    def saved(self, rank: int, round_number: int) -> None:
+        """This worker has nothing left to save."""
+        for worker in list(self._savers or ()):
+            if worker.spec.rank == rank and round_number == self.view.round:
+                self._saver_done(worker)
 
     def fail_hung(self, message: str, now: float) -> None:
         """Fails the group because its workers run but make no progress."""
@@ -182,17 +217,23 @@ class WorkerGroup:
             self._output.close(sink)
         self._workers.remove(worker)
         self._directory.copy_error_file(worker.spec.error_file)
-        if self._savers is not None:
-            self._savers.discard(worker)
-            if not self._savers:
-                self._savers = None
-                self.signal(signal.SIGKILL)
+        self._saver_done(worker)
         if code != 0 and not self._stopping:
             self._failures.add_exit(worker, code, self._workers, now)
             if self._failures.decide_at == now:
                 self._fail(now)
         elif not self._workers and not self._starter.is_busy:
             self._all_ended(now)
+
+    def _saver_done(self, worker: WorkerProcess) -> None:
+        if self._savers is not None:
+            self._savers.discard(worker)
+            if not self._savers:
+                self._savers = None
+                self.signal(signal.SIGKILL)
+
+    def _saves_on_request(self, worker: WorkerProcess) -> bool:
+        return worker.spec.rank in self._save_on_request and not worker.catches(signal.SIGTERM)
 
     def _fail(self, now: float) -> None:
         """Kills the other workers of this group, which cannot continue without the failed one."""

@@ -1,0 +1,202 @@
+"""A planned change costs no step of a script that calls `checkpoint_wanted`: all its ranks save at the same step."""
+
+from __future__ import annotations
+
+import collections
+import json
+import signal
+import sys
+from collections.abc import Sequence
+
+import pytest
+from elasticjob_runtime.contract import ExitCode, PlanReason, SpecValue
+
+from hack.support import eventually
+from tests.integration.runtime.agents import Agent, Job
+
+TRAINING = """
+import json, os, pathlib, random, signal, sys, time
+import torch, torch.distributed as dist
+from elasticjob_runtime.training import checkpoint_wanted, load_checkpoint, report_progress, save_checkpoint
+
+here, mode = pathlib.Path(sys.argv[1]), sys.argv[2]
+member, round = os.environ["ELASTICJOB_MEMBER_ID"], int(os.environ["ELASTICJOB_ROUND"])
+state = load_checkpoint(here / "checkpoints")  # before the process group forms, when a stale one is most likely
+step = state["step"] if state else 0
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+ledger = (here / f"ledger-{member}").open("a", buffering=1)
+pace = random.Random(rank)
+if mode == "handles":
+    signal.signal(signal.SIGTERM, lambda *_: ((here / f"signalled-{member}").touch(), sys.exit(0)))
+while True:
+    step += 1
+    time.sleep(pace.choice([0.0, 0.001, 0.02, 0.05]))
+    finish = torch.tensor([float((here / "finish").exists())])
+    dist.all_reduce(finish)
+    time.sleep(pace.choice([0.0, 0.001, 0.02]))
+    while mode == "late" and rank == 1 and not (here / "go").exists():
+        time.sleep(0.01)
+    wanted = mode != "never" and (mode != "not rank 1" or rank != 1) and checkpoint_wanted()
+    ledger.write(json.dumps({"round": round, "rank": rank, "step": step, "wanted": wanted}) + "\\n")
+    if wanted:
+        if rank == 0:
+            time.sleep(0.5)
+            save_checkpoint(here / "checkpoints", {"step": step}, step=step)
+        if mode == "exits":
+            sys.exit(0)
+    report_progress(step)
+    if finish:
+        break
+"""
+
+FORKED = ("--start-method", "zygote", "--preload", "json")
+
+
+def start(job: Job, names: str, *flags: str, mode: str = "calls", nnodes: str = "2:3") -> list[Agent]:
+    script = job.directory / "training.py"
+    script.write_text(TRAINING)
+    path = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    command = [str(script), str(job.directory), mode]
+    return job.start_all(names, *FORKED, *flags, nnodes=nnodes, script=command, environment=path)
+
+
+def ledger(job: Job, members: Sequence[str], round_number: int) -> dict[int, list[tuple[int, bool]]]:
+    """Rank -> the steps it did in this round, each with what `checkpoint_wanted` returned."""
+    found: dict[int, list[tuple[int, bool]]] = collections.defaultdict(list)
+    for member in members:
+        file = job.directory / f"ledger-{member}"
+        for line in file.read_text().splitlines() if file.exists() else ():
+            entry = json.loads(line)
+            if entry["round"] == round_number:
+                found[entry["rank"]].append((entry["step"], entry["wanted"]))
+    return found
+
+
+def wait_for_steps(job: Job, members: Sequence[str], *, after: int = 0, nproc: int = 1, saves: bool = True) -> int:
+    """Waits for a round later than `after` in which these members have done a few steps; returns its number."""
+
+    def round_with_steps() -> int:
+        plan = job.plan
+        assert plan is not None
+        assert plan.round > after, f"still plan {plan.round}"
+        assert plan.size == len(members), f"plan {plan.round} has {plan.size} members"
+        ranks = ledger(job, members, plan.round)
+        assert len(ranks) == len(members) * nproc
+        assert all(len(steps) > 3 for steps in ranks.values()), "not all ranks are training"
+        assert not saves or all(job.members[name].saves for name in members), "not all are known to save"
+        return plan.round
+
+    return eventually(round_with_steps, 90.0, what=f"{members} train; logs:\n{job.logs}")
+
+
+def assert_all_saved_at_the_same_step(job: Job, members: Sequence[str], before: int, after: int) -> None:
+    """`members`: those of round `before`. No step is lost: round `after` begins with the next one."""
+    ranks = ledger(job, members, before)
+    saved = {step for steps in ranks.values() for step, wanted in steps if wanted}
+    assert len(saved) == 1, f"{saved}; {ranks}; {job.logs}"
+    step = saved.pop()
+    assert all((step, True) in steps for steps in ranks.values()), f"{ranks}; {job.logs}"
+    continued = ledger(job, list("abc"), after)
+    assert {steps[0][0] for steps in continued.values()} == {step + 1}, job.logs
+    plan = job.plan
+    assert plan is not None
+    assert plan.restart_count == 0
+
+
+@pytest.mark.torch
+def test_a_join_loses_no_step_of_a_script_that_saves_when_asked(job: Job) -> None:
+    agents = start(job, "a b", "--nproc-per-node", "2")
+    before = wait_for_steps(job, "ab", nproc=2)
+    agents += start(job, "c", "--nproc-per-node", "2")
+    after = wait_for_steps(job, "abc", after=before, nproc=2)
+    assert after == before + 1
+    assert_all_saved_at_the_same_step(job, "ab", before, after)
+    job.finish()
+    assert [agent.exit_code() for agent in agents] == [0, 0, 0], job.logs
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["calls", "exits"])
+def test_a_resize_loses_no_step_of_a_script_that_saves_when_asked(job: Job, mode: str) -> None:
+    start(job, "a b c", mode=mode)
+    before = wait_for_steps(job, "abc")
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, members=["a", "b"]).to_json())
+    after = wait_for_steps(job, "ab", after=before)
+    assert_all_saved_at_the_same_step(job, "abc", before, after)
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=3, members=["a", "b", "c"]).to_json())
+    last = wait_for_steps(job, "abc", after=after)
+    assert_all_saved_at_the_same_step(job, "ab", after, last)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("who", ["leader", "other"])
+def test_a_leave_loses_no_step_of_a_script_that_saves_when_asked(job: Job, who: str) -> None:
+    start(job, "a b c")
+    before = wait_for_steps(job, "abc")
+    plan = job.plan
+    assert plan is not None
+    leaver = next(agent for agent in job.agents if (agent.name == plan.leader) == (who == "leader"))
+    leaver.signal(signal.SIGTERM)
+    assert leaver.exit_code() == ExitCode.TERMINATED
+    stay = [name for name in "abc" if name != leaver.name]
+    after = wait_for_steps(job, stay, after=before)
+    assert_all_saved_at_the_same_step(job, "abc", before, after)
+    plan = job.plan
+    assert plan is not None
+    assert plan.reason is PlanReason.MEMBER_LEFT
+
+
+@pytest.mark.torch
+def test_the_only_member_saves_before_it_leaves(job: Job) -> None:
+    (agent,) = start(job, "a", nnodes="1:1")
+    before = wait_for_steps(job, "a")
+    agent.signal(signal.SIGTERM)
+    assert agent.exit_code() == ExitCode.TERMINATED
+    start(job, "a", nnodes="1:1")
+    assert_all_saved_at_the_same_step(job, "a", before, wait_for_steps(job, "a", after=before))
+
+
+@pytest.mark.torch
+def test_a_rank_that_first_calls_after_the_request_saves_too(job: Job) -> None:
+    (agent,) = start(job, "a", "--nproc-per-node", "2", mode="late", nnodes="1:1")
+    eventually(lambda: "a" in job.members and job.members["a"].saves, 90.0, what="rank 0 is known to save")
+    agent.signal(signal.SIGTERM)
+    eventually(lambda: "the workers get time to save" in agent.output, what="rank 0 is asked")
+    (job.directory / "go").touch()
+    assert agent.exit_code() == ExitCode.TERMINATED
+    assert {rank: steps[-1] for rank, steps in ledger(job, "a", 1).items()} == {0: (2, True), 1: (2, True)}
+
+
+@pytest.mark.torch
+def test_worker_processes_that_handle_sigterm_are_signalled_and_not_asked(job: Job) -> None:
+    start(job, "a b", mode="handles")
+    before = wait_for_steps(job, "ab")
+    start(job, "c", mode="handles")
+    wait_for_steps(job, "abc", after=before)
+    assert all((job.directory / f"signalled-{member}").exists() for member in "ab")
+    assert not any(wanted for steps in ledger(job, "ab", before).values() for _, wanted in steps)
+
+
+@pytest.mark.torch
+def test_a_rank_that_never_calls_costs_the_shutdown_timeout(job: Job) -> None:
+    start(job, "a b", "--shutdown-timeout", "2", mode="not rank 1")
+    before = wait_for_steps(job, "ab", saves=False)
+    eventually(lambda: any(member.saves for member in job.members.values()), what="rank 0 is known to save")
+    start(job, "c", "--shutdown-timeout", "2", mode="not rank 1")
+    after = wait_for_steps(job, "abc", after=before, saves=False)
+    assert not any(wanted for steps in ledger(job, "ab", before).values() for _, wanted in steps)
+    assert {steps[0][0] for steps in ledger(job, "abc", after).values()} == {1}
+    plan = job.plan
+    assert plan is not None
+    assert plan.restart_count == 0
+
+
+@pytest.mark.torch
+def test_a_script_that_never_calls_is_stopped_at_once(job: Job) -> None:
+    agents = start(job, "a b", mode="never")
+    before = wait_for_steps(job, "ab", saves=False)
+    start(job, "c", mode="never")
+    wait_for_steps(job, "abc", after=before, saves=False)
+    assert not any(member.saves for member in job.members.values())
+    assert not any("time to save" in agent.output for agent in agents)
