@@ -126,6 +126,11 @@ class WorkerServer:
             if not data:
                 self._drop(fd)
 
+    def _read_others(self, fd: int) -> None:
+        """The worker that fetches may have a predecessor whose last snapshot is still unread."""
+        for other in [each for each in self._connections if each != fd]:
+            self._read(other, LAST_WORDS)
+
     def _take(self, fd: int, data: bytes, fds: tuple[int, ...]) -> bool:
         """Handles one message. Returns whether the descriptors are kept."""
         try:
@@ -135,6 +140,7 @@ class WorkerServer:
                 offered = Snapshot(round=int(message["round"]), step=int(message["step"]), fds=fds)
                 return self._snapshots.keep(int(message["local_rank"]), offered)
             if kind == "fetch":
+                self._read_others(fd)
                 self._hand_out(fd, self._snapshots.of(int(message["local_rank"])))
             if kind == "hello":
                 self._followers.add(fd)

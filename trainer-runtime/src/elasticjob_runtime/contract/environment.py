@@ -66,6 +66,10 @@ class Env:
     TRAINER_SERVER_TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 a name
     """File with the token for that URL."""
 
+    # Set by you in the pod template.
+    MEMORY_SNAPSHOTS = "ELASTICJOB_MEMORY_SNAPSHOTS"
+    """0: worker processes leave no snapshots of their state in memory."""
+
     SET_BY_OPERATOR = (
         NNODES, NPROC_PER_NODE, RDZV_ID, RDZV_BACKEND, RDZV_ENDPOINT, MAX_RESTARTS, SHUTDOWN_TIMEOUT,
         JOB_NAME, JOB_NAMESPACE, JOB_UID, RUN, MEMBER_ID, ADDRESS, CHECKPOINT_DIRECTORY,

@@ -92,9 +92,10 @@ class AgentLink:
             {"type": "snapshot", "local_rank": number("LOCAL_RANK"), "round": number(Env.ROUND), "step": step}, fds
         )
 
-    def fetch(self) -> Snapshot | None:
-        """The newest snapshot of this local rank; None if there is none. Raises TimeoutError."""
-        self._send({"type": "fetch", "local_rank": number("LOCAL_RANK")})
+    def fetch(self, local_rank: int | None = None) -> Snapshot | None:
+        """The newest snapshot of a local rank (default: this process's); None if there is none. Raises TimeoutError."""
+        wanted = number("LOCAL_RANK") if local_rank is None else local_rank
+        self._send({"type": "fetch", "local_rank": wanted})
         end = time.monotonic() + self._timeout
         while True:
             response = self._receive(end)

@@ -19,10 +19,22 @@ from elasticjob_runtime.training.checkpoint.directory import (
     DEFAULT_KEEP,
     Checkpoint,
     CheckpointError,
+    Copy,
     FencedError,
     load,
+    newest_step,
     save,
     steps,
 )
 
-__all__ = ["DEFAULT_KEEP", "Checkpoint", "CheckpointError", "FencedError", "load", "save", "steps"]
+__all__ = [
+    "DEFAULT_KEEP",
+    "Checkpoint",
+    "CheckpointError",
+    "Copy",
+    "FencedError",
+    "load",
+    "newest_step",
+    "save",
+    "steps",
+]

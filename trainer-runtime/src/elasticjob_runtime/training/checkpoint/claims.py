@@ -131,6 +131,16 @@ def rejection(claim: Claim, writer: Writer) -> str:
     return ""
 
 
+def supersedes(claim: Claim, writer: Writer, saved_at: float) -> bool:
+    """Whether the directory has been claimed since `writer` saved the same state elsewhere (in memory), so that this
+    copy no longer counts. saved_at: Unix time, s; compared only with claims of other owners."""
+    if claim.number == 0:
+        return False
+    if claim.writer.owner == writer.owner:
+        return claim.writer.fence > writer.fence
+    return claim.claimed_at > saved_at
+
+
 def is_current(claim: Claim, writer: Writer) -> bool:
     """Whether `writer` has the newest claim, or needs none because there are no claims."""
     return claim.writer == writer and (claim.number > 0 or not writer.owner)

@@ -19,6 +19,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, TypeVar
 
+from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training.checkpoint import claims, files
 from elasticjob_runtime.training.checkpoint import format as file_format
 from elasticjob_runtime.training.checkpoint.claims import Claim, Found
@@ -50,6 +51,16 @@ class Checkpoint(Generic[T]):
     path: pathlib.Path
     state: T
     """What `read` returned."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Copy:
+    """A checkpoint's state that is elsewhere, too (in memory)."""
+
+    fence: Fence
+    """Of the worker group that saved it."""
+    saved_at: float
+    """Unix time, s."""
 
 
 def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, keep: int = DEFAULT_KEEP) -> pathlib.Path:
@@ -125,6 +136,21 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
             break  # otherwise, another process removed it after writing a newer one
     _report_skipped(folder, skipped)
     return None
+
+
+def newest_step(directory: PathLike, copy: Copy) -> int | None:
+    """The step that `load` would begin with, if `copy` still counts; -1: there is none. None: the directory has been
+    claimed since, and `copy` does not count. Opens no checkpoint. Raises CheckpointError."""
+    try:
+        listing = claims.list_directory(pathlib.Path(directory))
+    except FileNotFoundError:
+        return -1
+    except OSError as error:
+        raise CheckpointError(f"Cannot read the checkpoint directory {directory}: {error.strerror}.") from error
+    owner = claims.writer_of(os.environ).owner
+    if claims.supersedes(listing.claim, claims.Writer(owner=owner, fence=copy.fence), copy.saved_at):
+        return None
+    return next((found.step for found in claims.valid(listing)), -1)
 
 
 def steps(directory: PathLike) -> list[int]:

@@ -1,0 +1,199 @@
+"""Snapshots that the agent holds, through its real socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from elasticjob_runtime.training.memory import Keeper, keeper, keeper_of_this_process, limits
+from elasticjob_runtime.training.memory.keeper import MOST_PURPOSES
+
+from tests.unit.runtime.training.memory.conftest import enter_round
+
+pytestmark = pytest.mark.torch
+
+Start = Callable[..., Keeper]
+
+
+def state(step: int) -> dict[str, Any]:
+    return {"step": step, "weights": torch.full((1000,), float(step))}
+
+
+def newest(of: Keeper, what: str = "training") -> dict[str, Any] | None:
+    found = of.newest(what)
+    if found is None:
+        return None
+    loaded: dict[str, Any] | None = found.load()
+    found.close()
+    assert loaded is not None
+    assert torch.equal(loaded["weights"], state(loaded["step"])["weights"])
+    return loaded
+
+
+def newest_step(of: Keeper, what: str = "training") -> int | None:
+    found = newest(of, what)
+    return None if found is None else int(found["step"])
+
+
+def test_a_new_process_finds_the_last_snapshot_of_the_one_before(process: Start) -> None:
+    first = process(1)
+    assert newest_step(first) is None
+    for step in range(1, 8):
+        assert first.keep("training", state(step), step) is not None
+    assert newest_step(process(2)) == 7
+
+
+def test_a_process_continues_in_the_memory_of_the_one_before(process: Start) -> None:
+    first = process(1)
+    first.keep("training", state(1), 1)
+    second = process(2)
+    second.keep("training", state(2), 2)
+    second.keep("training", state(3), 3)
+    (old,), (new,) = first._pairs.values(), second._pairs.values()
+    assert [os.fstat(fd).st_ino for fd in new.fds] == [os.fstat(fd).st_ino for fd in old.fds]
+    assert newest_step(process(3)) == 3
+
+
+def test_a_process_that_has_not_ended_keeps_its_memory_for_itself(
+    process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still write, for example because it was frozen."""
+    first = process(1)
+    first.keep("training", state(10), 10)
+    second = process(2, ends=False)
+    assert newest_step(second) == 10
+    second.keep("training", state(5), 5)
+    enter_round(monkeypatch, 1)
+    first.keep("training", state(11), 11)
+    assert newest_step(process(3, ends=False)) == 5
+
+
+def test_a_late_process_cannot_replace_the_snapshot_of_its_successor(
+    process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = process(1)
+    second = process(2)
+    second.keep("training", state(5), 5)
+    enter_round(monkeypatch, 1)
+    first.keep("training", state(100), 100)
+    assert newest_step(process(3)) == 5
+
+
+def test_another_run_does_not_take_the_snapshot(process: Start) -> None:
+    process(1).keep("training", state(5), 5)
+    assert newest_step(process(1, run_id="another")) is None
+
+
+def test_states_of_different_purposes_are_kept_next_to_each_other(process: Start) -> None:
+    first = process(1)
+    first.keep("last", state(9), 9)
+    first.keep("best", state(7), 7)
+    first.keep("last", state(10), 10)
+    second = process(2)
+    assert (newest_step(second, "last"), newest_step(second, "best")) == (10, 7)
+    second.keep("last", state(11), 11)
+    third = process(3)
+    assert (newest_step(third, "last"), newest_step(third, "best")) == (11, 7), "what is not replaced stays"
+
+
+def test_what_a_predecessor_that_has_not_ended_kept_stays_with_the_agent(process: Start) -> None:
+    first = process(1)
+    first.keep("last", state(9), 9)
+    first.keep("best", state(7), 7)
+    process(2, ends=False).keep("last", state(10), 10)
+    assert newest_step(process(3, ends=False), "best") == 7
+
+
+def test_a_damaged_snapshot_is_skipped_for_the_one_before(process: Start, caplog: pytest.LogCaptureFixture) -> None:
+    first = process(1)
+    for step in (1, 2):
+        first.keep("training", state(step), step)
+    (pair,) = first._pairs.values()
+    buffer = max(pair.buffers, key=lambda each: found.step if (found := each.header()) else -1)
+    header = buffer.header()
+    assert header is not None
+    buffer.memory[header.layout.payload_offset + 100] ^= 1
+    assert newest_step(process(2)) == 1
+    assert "damaged" in caplog.text
+
+
+def test_snapshots_of_another_local_rank_are_found(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    process(1).keep("training", state(5), 5)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert newest_step(process(2)) is None, "the only local rank"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert newest_step(process(2)) == 5
+
+
+def test_a_snapshot_costs_the_agent_nothing_after_the_first(process: Start) -> None:
+    first = process(1)
+    sent: list[int] = []
+    keep = first._link.keep
+    first._link.keep = lambda step, fds: (sent.append(step), keep(step, fds))[1]  # type: ignore[method-assign,func-returns-value]
+    for step in range(1, 10):
+        first.keep("training", state(step), step)
+    assert sent == [1]
+
+
+def test_a_state_that_cannot_be_kept_is_no_error(process: Start, caplog: pytest.LogCaptureFixture) -> None:
+    first = process(1)
+    for step in (1, 2, 3):
+        assert first.keep("training", {"a": torch.zeros(3).to_sparse()}, step) is None
+    assert caplog.text.count("no snapshots in memory") == 1
+    assert first.keep("another", state(1), 1) is not None
+
+
+def test_no_snapshot_is_taken_where_memory_is_short(
+    process: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "free_memory", lambda: 3 << 20)
+    first = process(1)
+    assert first.keep("large", {"a": torch.zeros(1 << 18)}, 1) is None
+    assert "two copies need 2 MiB more, and only 3 MiB are free" in caplog.text
+    assert first.keep("small", {"a": torch.zeros(1 << 16)}, 1) is not None
+
+
+def test_more_states_than_the_agent_can_hold_are_refused(process: Start, caplog: pytest.LogCaptureFixture) -> None:
+    first = process(1)
+    kept = [first.keep(f"state {number}", state(1), 1) for number in range(MOST_PURPOSES + 1)]
+    assert [seconds is not None for seconds in kept] == [True] * MOST_PURPOSES + [False]
+    assert "other states" in caplog.text
+
+
+def test_memory_that_is_no_snapshot_is_ignored(process: Start) -> None:
+    for content in (b"", b"x", b"x" * 5000):
+        fd = os.memfd_create("other")
+        os.write(fd, content)
+        link = process(1)._link
+        link.keep(1, [fd])
+        assert newest_step(process(1)) is None
+        link.keep(1, [fd, fd, fd])
+        assert newest_step(process(1)) is None
+        os.close(fd)
+
+
+def test_without_an_agent_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_process", keeper._Process())
+    monkeypatch.delenv("ELASTICJOB_AGENT_SOCKET", raising=False)
+    assert keeper_of_this_process() is None
+
+
+@pytest.mark.usefixtures("new_process")
+def test_snapshots_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTICJOB_MEMORY_SNAPSHOTS", "0")
+    assert keeper_of_this_process() is None
+
+
+@pytest.mark.usefixtures("new_process")
+def test_a_forked_child_keeps_nothing() -> None:
+    """A process of a data loader, say: the memory is its parent's."""
+    assert keeper_of_this_process() is not None
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if keeper_of_this_process() is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert keeper_of_this_process() is not None

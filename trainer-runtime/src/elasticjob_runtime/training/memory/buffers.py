@@ -1,0 +1,93 @@
+"""Memory that survives this process: a memfd, mapped. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+
+from elasticjob_runtime.training.memory import format as snapshot_format
+from elasticjob_runtime.training.memory.format import Header, InvalidSnapshotError
+
+
+class NoMemoryError(Exception):
+    """The kernel gave no memory for a snapshot."""
+
+
+class Buffer:
+    """One memfd, which one process writes. Grows, and never shrinks: a reader's mapping stays valid."""
+
+    def __init__(self, fd: int, lock: int = -1) -> None:
+        """Takes over both descriptors. lock: a second description of the same memory, locked; -1: for reading only.
+        Raises OSError or ValueError if `fd` cannot be mapped."""
+        self.fd = fd
+        self._lock = lock
+        self.memory = _mapped(fd)
+
+    @classmethod
+    def create(cls) -> Buffer:
+        fd = os.memfd_create("elasticjob-snapshot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        os.ftruncate(fd, snapshot_format.HEADER_SIZE)
+        lock = _lock(fd)
+        assert lock is not None, "no other process has it yet"
+        return cls(fd, lock)
+
+    @classmethod
+    def adopt(cls, fd: int) -> Buffer | None:
+        """The buffer of a process that has ended; None while it, or a child of it, may still write. Takes over the
+        descriptor, unless it returns None or raises OSError or ValueError."""
+        lock = _lock(fd)
+        if lock is None:
+            return None
+        try:
+            return cls(fd, lock)
+        except (OSError, ValueError):
+            os.close(lock)
+            raise
+
+    def reserve(self, size: int) -> bool:
+        """Makes sure that there are `size` bytes, and returns whether they are new: the kernel's first touch of a page
+        takes longer than the copy. Raises NoMemoryError."""
+        if size <= len(self.memory):
+            return False
+        try:
+            os.posix_fallocate(self.fd, 0, size)
+        except OSError as error:
+            raise NoMemoryError(os.strerror(error.errno or errno.ENOMEM)) from error
+        self.memory = _mapped(self.fd)
+        return True
+
+    def header(self) -> Header | None:
+        try:
+            return snapshot_format.read(self.memory)
+        except InvalidSnapshotError:
+            return None
+
+    def close(self) -> None:
+        """The mapping goes when nothing uses it any more."""
+        self.release()
+        os.close(self.fd)
+
+    def release(self) -> None:
+        """Lets another process write; leaves the descriptor to the caller."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    return mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+
+
+def _lock(fd: int) -> int | None:
+    """A descriptor of its own that is locked until it is closed, at the latest when this process has ended; None if
+    another process has the lock. `fd` itself would not do: the agent has it too."""
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(own)
+        return None
+    return own

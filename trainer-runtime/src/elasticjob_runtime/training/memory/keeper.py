@@ -1,0 +1,192 @@
+"""Snapshots of this process's state that its agent holds, and those that it holds from earlier processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from typing import Any
+
+from elasticjob_runtime.contract import Env, Fence
+from elasticjob_runtime.training.channel import number
+from elasticjob_runtime.training.link import MAX_FDS, AgentLink, NoAgentError
+from elasticjob_runtime.training.memory import format as snapshot_format
+from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
+from elasticjob_runtime.training.memory.format import Header, Layout
+from elasticjob_runtime.training.memory.outline import UnsupportedStateError
+from elasticjob_runtime.training.memory.pair import Pair, Recovered
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+MOST_PURPOSES = MAX_FDS // 2
+"""Different states of one process that the agent can hold."""
+AGENT_TIMEOUT = 2.0
+"""s. An agent that is busy for longer gets no snapshot this time, or has none to give."""
+
+
+class Keeper:
+    """Not thread-safe. Everything is best effort: a state that cannot be kept is logged once, and training goes on."""
+
+    def __init__(self, link: AgentLink, fence: Fence, run_id: str) -> None:
+        self._link = link
+        self._fence = fence
+        self._run_id = run_id
+        self._pairs: dict[bytes, Pair] = {}
+        """By purpose; written by this process."""
+        self._refused: set[bytes] = set()
+        self._carried: dict[bytes, list[int]] = {}
+        """By purpose; of a predecessor that has not quite ended, and so not to be written."""
+        self._sent: tuple[Fence, list[int]] | None = None
+        """What the agent has."""
+        self._step = 0
+        self._adopted = False
+
+    def keep(self, what: str, state: Any, step: int) -> float | None:
+        """Takes a snapshot, and returns the seconds that this takes every time; None if it was not possible.
+
+        what: the purpose, the same in a process that looks for the snapshot.
+        """
+        purpose = self._purpose(what)
+        if purpose in self._refused:
+            return None
+        self._adopt()
+        pair = self._pairs.get(purpose)
+        try:
+            if pair is None:
+                if len(self._pairs) >= MOST_PURPOSES:
+                    raise NoMemoryError(f"this process keeps {MOST_PURPOSES} other states already")
+                pair = Pair.create()
+            header = Header(
+                fence=current_fence(),
+                step=step,
+                purpose=purpose,
+                taken_at=time.time(),
+                layout=Layout(outline_size=0, payload_size=0),
+            )
+            seconds = pair.write(state, header)
+        except (UnsupportedStateError, NoMemoryError, OSError) as error:
+            self._refused.add(purpose)
+            logger.warning("no snapshots in memory: %s", error)
+            return None
+        self._pairs[purpose] = pair
+        self._hand_over(step)
+        return seconds
+
+    def newest(self, what: str) -> Recovered | None:
+        """The newest complete snapshot for this purpose that any worker process of this machine has left. The caller
+        closes it."""
+        self._adopt()
+        purpose = self._purpose(what)
+        chosen: Recovered | None = None
+        for recovered in sorted(self._found(purpose), key=lambda each: each.header.age, reverse=True):
+            if chosen is None and recovered.is_intact():
+                chosen = recovered
+                continue
+            if chosen is None:
+                logger.warning("the snapshot of step %d in memory is damaged; taking the one before", recovered.step)
+            recovered.close()
+        return chosen
+
+    def _purpose(self, what: str) -> bytes:
+        return snapshot_format.purpose(self._run_id, str(self._fence.run), what)
+
+    def _found(self, purpose: bytes) -> list[Recovered]:
+        """All that the agent holds: also those of other local ranks, and of the earlier processes of this one."""
+        found = []
+        for local_rank in range(max(1, number("LOCAL_WORLD_SIZE"))):
+            for fd in self._fetch(local_rank):
+                recovered = _recovered(fd)
+                if recovered is not None and recovered.header.purpose == purpose:
+                    found.append(recovered)
+                elif recovered is not None:
+                    recovered.close()
+        return found
+
+    def _fetch(self, local_rank: int) -> list[int]:
+        try:
+            snapshot = self._link.fetch(local_rank)
+        except (NoAgentError, TimeoutError) as error:
+            logger.warning("no snapshot from the agent: %s", error)
+            return []
+        return snapshot.fds if snapshot is not None else []
+
+    def _adopt(self) -> None:
+        """Continues in the memory of this process's predecessor: its pages are there already, and what this process
+        does not replace stays with the agent."""
+        if self._adopted:
+            return
+        self._adopted = True
+        fds = self._fetch(number("LOCAL_RANK"))
+        for first, second in zip(fds[::2], fds[1::2], strict=False):
+            purposes = {found.header.purpose for fd in (first, second) if (found := _recovered(os.dup(fd))) is not None}
+            pair = Pair.adopt([first, second])
+            if len(purposes) != 1:
+                for fd in (first, second):
+                    os.close(fd)
+            elif pair is not None:
+                self._pairs[purposes.pop()] = pair
+            else:
+                self._carried[purposes.pop()] = [first, second]
+
+    def _hand_over(self, step: int) -> None:
+        """Gives the descriptors to the agent, once: later snapshots are in the same memory."""
+        kept = {**self._carried, **{purpose: pair.fds for purpose, pair in self._pairs.items()}}
+        fds = [fd for each in kept.values() for fd in each][:MAX_FDS]
+        wanted = (current_fence(), fds)
+        if self._sent == wanted:
+            return
+        self._step = max(self._step, step)  # the agent does not go back within a round
+        with contextlib.suppress(NoAgentError):  # it is ending, and with it this process
+            self._link.keep(self._step, fds)
+            self._sent = wanted
+
+
+def current_fence() -> Fence:
+    """Of the worker group that this process belongs to now: it changes if the process continues in place."""
+    return Fence.parse(os.environ[Env.FENCE])
+
+
+def _recovered(fd: int) -> Recovered | None:
+    """Takes over the descriptor."""
+    try:
+        buffer = Buffer(fd)
+    except (OSError, ValueError):
+        os.close(fd)
+        return None
+    header = buffer.header()
+    if header is None:
+        buffer.close()
+        return None
+    return Recovered(buffer, header)
+
+
+@dataclasses.dataclass
+class _Process:
+    """The keeper of this process. A forked child has none: its parent's memory is not its own."""
+
+    pid: int = 0
+    keeper: Keeper | None = None
+
+
+_process = _Process()
+
+
+def keeper_of_this_process() -> Keeper | None:
+    """None if no agent listens (plain python, torchrun), or snapshots in memory are turned off."""
+    if _process.pid != os.getpid():
+        first = _process.pid == 0
+        _process.pid = os.getpid()
+        _process.keeper = _connect() if first else None
+    return _process.keeper
+
+
+def _connect() -> Keeper | None:
+    if os.environ.get(Env.MEMORY_SNAPSHOTS, "1") == "0":
+        return None
+    try:
+        fence = current_fence()
+        return Keeper(AgentLink(timeout=AGENT_TIMEOUT), fence, os.environ.get("TORCHELASTIC_RUN_ID", ""))
+    except (NoAgentError, KeyError, ValueError):
+        return None

@@ -1,0 +1,68 @@
+"""When to take a snapshot, and whether there is memory for it. Pure: time and measurements are parameters."""
+
+from __future__ import annotations
+
+BUDGET = 0.02
+"""Part of the training time that snapshots may take."""
+LONGEST_INTERVAL = 1 << 20
+"""Steps."""
+SHARE_OF_FREE_MEMORY = 0.5
+"""Snapshots must not bring about the OOM killer."""
+_WEIGHT = 0.2
+"""Of the latest step in the mean."""
+_OUTLIER = 4.0
+"""A step that takes longer than this many usual ones counts as this many: an evaluation, say."""
+
+
+def interval(cost: float, step_seconds: float, budget: float = BUDGET) -> int:
+    """Steps from one snapshot to the next, so that snapshots of `cost` seconds stay within the budget.
+
+    A power of two: processes that have measured different costs then still take most snapshots after the same steps,
+    and do not wait for each other's.
+    """
+    steps = 1
+    while steps < LONGEST_INTERVAL and cost > budget * steps * step_seconds:
+        steps *= 2
+    return steps
+
+
+def fits(needed: int, free: int | None) -> bool:
+    """Whether to allocate `needed` bytes. free: bytes; None: unknown."""
+    return free is None or needed <= SHARE_OF_FREE_MEMORY * free
+
+
+class Pace:
+    """After which steps of one training to take snapshots."""
+
+    def __init__(self, budget: float = BUDGET) -> None:
+        self._budget = budget
+        self._cost: float | None = None
+        self._step_seconds: float | None = None
+        self._last: float | None = None
+        self._changed = True
+
+    @property
+    def interval(self) -> int:
+        """Steps; what is repeated at most when all processes are lost."""
+        if self._cost is None or self._step_seconds is None:
+            return 1
+        return interval(self._cost, self._step_seconds, self._budget)
+
+    def changed(self) -> None:
+        """The world has changed: the next step counts as the first one, and there will be a snapshot after it."""
+        self._changed = True
+        self._last = None
+
+    def is_due(self, step: int, now: float) -> bool:
+        """Called after each step. now: monotonic time, s."""
+        if self._last is not None:
+            seconds, mean = max(0.0, now - self._last), self._step_seconds
+            self._step_seconds = seconds if mean is None else mean + _WEIGHT * (min(seconds, _OUTLIER * mean) - mean)
+        self._last = now
+        return self._changed or step % self.interval == 0
+
+    def took(self, cost: float, now: float) -> None:
+        """A snapshot took `cost` seconds, until `now`."""
+        self._changed = False
+        self._cost = cost if self._cost is None else (self._cost + cost) / 2
+        self._last = now  # the next step does not begin before
