@@ -30,7 +30,7 @@ def recovered(pair: Pair) -> Recovered | None:
     return max(intact, key=lambda each: each.header.age, default=None)
 
 
-def every_kind() -> dict[str, Any]:
+def every_kind() -> dict[Any, Any]:
     """Each type of number, each shape, each container that a state may have."""
     weights = torch.arange(12, dtype=torch.float32).reshape(3, 4)
     return {

@@ -140,7 +140,7 @@ def test_windows_cover_all_tensors(slots: list[Slot], found: list[Window]) -> No
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_state_on_a_gpu_comes_back_unchanged() -> None:
     pair = Pair.create()
-    state = {
+    state: dict[str, Any] = {
         "cpu": torch.rand(1000),
         "gpu": [torch.rand(size, device="cuda") for size in (1, 1000, 3 * copying.STAGE // 4, 77)],
         "transposed": torch.rand(300, 200, device="cuda").t(),
