@@ -60,6 +60,10 @@ class Env:
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, ordered (see `Fence`). Shared resources such
     as a checkpoint directory refuse a writer whose token is smaller than one they have seen."""
 
+    IN_PLACE = "ELASTICJOB_IN_PLACE"
+    """1: the agent lets worker processes continue under another plan (see training.session). Unset: it restarts
+    them."""
+
     TRAINER_SERVER_URL = "KUBEFLOW_TRAINER_SERVER_URL"
     """URL to which a script may report its progress by the protocol of Kubeflow Trainer; Hugging Face's Trainer does so
     by itself. Not set if the pod sets it already."""
@@ -82,7 +86,7 @@ class Env:
         "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
         "TORCHELASTIC_USE_AGENT_STORE",
         "TORCHELASTIC_ERROR_FILE",
-        AGENT_SOCKET, ROUND, FENCE,
+        AGENT_SOCKET, ROUND, FENCE, IN_PLACE,
     )  # fmt: skip
     """For its workers, overriding other values."""
     RESERVED = (*SET_BY_OPERATOR, RUNTIME, *SET_BY_AGENT)

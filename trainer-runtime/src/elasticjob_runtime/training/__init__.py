@@ -5,20 +5,37 @@
     report_progress(step, loss=loss)                # shown by `kubectl get elasticjob`
     expect_pause(1800, "evaluation")                # --hang-factor: a long step is coming
     if checkpoint_wanted(): ...                     # save now, because the worker group is about to change
+    ElasticSession(model=ddp, optimizer=opt)        # continues in place when processes are lost or join
 
-Only `load_checkpoint` and `save_checkpoint` import torch. The other functions work in any Python script.
+Only `load_checkpoint`, `save_checkpoint` and `ElasticSession` import torch. The other functions work in any Python
+script.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.save_load import load_checkpoint, save_checkpoint
 from elasticjob_runtime.training.progress import expect_pause, report_progress
 from elasticjob_runtime.training.save_request import checkpoint_wanted
 
+if TYPE_CHECKING:
+    from elasticjob_runtime.training.session import ElasticSession, SessionError
+
 __all__ = [
     "CheckpointError",
+    "ElasticSession",
+    "SessionError",
     "checkpoint_wanted",
     "expect_pause",
     "load_checkpoint",
     "report_progress",
     "save_checkpoint",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ElasticSession", "SessionError"):
+        from elasticjob_runtime.training import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

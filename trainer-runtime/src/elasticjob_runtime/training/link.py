@@ -48,7 +48,7 @@ class Snapshot:
 
 
 class AgentLink:
-    """Not thread-safe. All methods raise NoAgentError if there is no agent, or it has ended."""
+    """Not thread-safe, except `tell`. All methods raise NoAgentError if there is no agent, or it has ended."""
 
     def __init__(self, path: str | None = None, *, timeout: float = 5.0) -> None:
         """`path`: the agent's socket, by default the one in the environment; `timeout`: for responses, in s."""
@@ -71,6 +71,15 @@ class AgentLink:
     def follow(self) -> None:
         """Requests the current plan and every later one."""
         self._send({"type": "hello"})
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Sends a message without waiting for a busy agent, which drops it. Any thread may call this."""
+        try:
+            self._connection.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise NoAgentError(f"the agent has ended: {error}") from error
 
     def next_plan(self, timeout: float) -> dict[str, Any] | None:
         """The next plan; None if none arrives within `timeout` seconds."""

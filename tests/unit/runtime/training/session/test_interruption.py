@@ -1,0 +1,69 @@
+"""What waits in a world ends with it, even if what it waits for never does."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.interruption import Interruption, OverError
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_a_future_that_gloo_never_completes_fails_when_the_world_is_over() -> None:
+    interruption = Interruption()
+    guarded = interruption.guard(torch.futures.Future())
+    threading.Timer(0.05, interruption.end).start()
+    with pytest.raises(RuntimeError) as raised:
+        guarded.wait()
+    assert torch_private.is_link_error(raised.value)
+
+
+def test_a_future_completes_with_its_value_or_error_and_the_end_changes_nothing() -> None:
+    interruption = Interruption()
+    first: torch.futures.Future[int] = torch.futures.Future()
+    second: torch.futures.Future[ValueError] = torch.futures.Future()
+    good, bad = interruption.guard(first), interruption.guard(second)
+    first.set_result(3)
+    second.set_exception(ValueError("mine"))
+    interruption.end()
+    assert good.wait() == 3
+    with pytest.raises(Exception, match="mine"):
+        bad.wait()
+
+
+def test_nothing_waits_in_a_world_that_is_over() -> None:
+    interruption = Interruption()
+    interruption.end()
+    with pytest.raises(RuntimeError):
+        interruption.guard(torch.futures.Future()).wait()
+    with pytest.raises(OverError):
+        interruption.run(threading.Event().wait)
+
+
+def test_a_function_that_blocks_is_left_to_its_thread_and_its_result_discarded() -> None:
+    interruption = Interruption()
+    go, discarded = threading.Event(), threading.Event()
+
+    def blocks() -> str:
+        go.wait()
+        return "late"
+
+    threading.Timer(0.05, interruption.end).start()
+    with pytest.raises(OverError):
+        interruption.run(blocks, discard=lambda result: discarded.set() if result == "late" else None)
+    go.set()
+    assert discarded.wait(10)
+
+
+def test_errors_of_a_function_are_raised_as_they_are() -> None:
+    def fails() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        Interruption().run(fails)

@@ -1,0 +1,72 @@
+"""Which state the processes of a new world continue with."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_runtime.training.session.world import (
+    NO_STATE,
+    SPREAD,
+    TORN,
+    Agreement,
+    SessionError,
+    Standing,
+    World,
+    agree,
+)
+
+
+def standing(committed: int, *, live: bool = True, layout: str = "same") -> Standing:
+    return Standing(committed=committed, live=live, layout=layout)
+
+
+FRESH = standing(NO_STATE, live=False)
+
+
+@pytest.mark.parametrize(
+    ("standings", "donors"),
+    [
+        ([FRESH, FRESH, FRESH], (0,)),
+        ([standing(0), standing(0)], (0, 1)),
+        ([standing(7), standing(8), standing(7)], (1,)),
+        ([FRESH, standing(8), standing(8)], (1, 2)),
+        ([standing(500, live=False), FRESH], (0,)),
+        ([standing(500, live=False), standing(600, live=False)], (1,)),
+        ([standing(500, live=False), standing(8)], (1,)),
+        ([standing(TORN, live=False), standing(8)], (1,)),
+        ([standing(TORN, live=False), standing(500, live=False)], (1,)),
+    ],
+)
+def test_the_newest_whole_state_wins_and_running_training_outranks_checkpoints(
+    standings: list[Standing], donors: tuple[int, ...]
+) -> None:
+    agreement = agree(standings)
+    assert agreement.donors == donors
+    assert sorted((*agreement.donors, *agreement.receivers)) == list(range(len(standings)))
+
+
+@pytest.mark.parametrize("others", [[], [FRESH]])
+def test_torn_states_are_never_a_beginning(others: list[Standing]) -> None:
+    with pytest.raises(SessionError, match=r"after optimizer\.step"):
+        agree([standing(TORN, live=False), *others])
+
+
+def test_different_models_are_refused() -> None:
+    with pytest.raises(SessionError, match="model of rank 1"):
+        agree([standing(3), standing(3, layout="other")])
+
+
+def test_large_tensors_come_from_all_donors_and_small_ones_from_one() -> None:
+    agreement = Agreement(donors=(0, 2), receivers=(1, 3))
+    assert {agreement.donor_of(1, tensor, SPREAD) for tensor in range(4)} == {0, 2}
+    assert {agreement.donor_of(receiver, 0, SPREAD) for receiver in (1, 3)} == {0, 2}
+    assert {agreement.donor_of(3, tensor, SPREAD - 1) for tensor in range(4)} == {0}
+
+
+def test_a_plan_sets_only_variables_of_the_agent() -> None:
+    environment = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "h", "MASTER_PORT": "29500", "LD_PRELOAD": "x"}
+    world = World.parse({"round": 2, "attempt": "p-1", "environment": environment})
+    assert (world.rank, world.size, world.store, world.prefix) == (1, 3, ("h", 29500), "in-place/2/p-1")
+    assert "LD_PRELOAD" not in world.environment
+    assert not World.parse({"round": 2, "attempt": "p-1", "environment": None}).environment
+    with pytest.raises(KeyError):
+        World.parse({"round": 2, "attempt": "p-1", "environment": {"RANK": "1"}})

@@ -1,0 +1,163 @@
+"""Moves this process from one world to the next: interrupt the step, form the group, agree on the state.
+
+Two threads: the training's own, which forms worlds between steps, and one that waits for the agent's plans and ends the
+world that is over, and with it whatever the training's thread waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch.distributed as dist
+
+from elasticjob_runtime.training.link import NoAgentError
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.forming import Formed, form
+from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.port import Port
+from elasticjob_runtime.training.session.world import SessionError, Standing, World
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+PLAN_TIMEOUT = 60.0
+"""s to wait for a plan after the communication failed, or at the start. Planning takes 0.2 s; longer than etcd may be
+down for a short time."""
+OPERATION_TIMEOUT = 1800.0
+"""s that a collective may wait in a formed group. Plans interrupt it long before."""
+
+
+class Engine:
+    """`enter`, `world` and `interruption` are for the training's thread only."""
+
+    def __init__(self, port: Port, *, plan_timeout: float = PLAN_TIMEOUT) -> None:
+        self._port = port
+        self._plan_timeout = plan_timeout
+        self._changed = threading.Condition()
+        self._newest: World | None = None
+        self._current: World | None = None
+        """The world that is formed, or that this process is in."""
+        self._formed = False
+        """Whether it is formed. Before, a newer plan ends it without patience."""
+        self._agent_error = ""
+        self._old_groups: list[dist.ProcessGroup] = []
+        self.interruption = Interruption()
+        """Of the current world."""
+        self.world: World | None = None
+        """The world that this process is in."""
+        port.hello()
+        threading.Thread(target=self._watch, name="elasticjob-plans", daemon=True).start()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a newer plan than the one of this world."""
+        return self._newest is not self.world
+
+    def enter(
+        self,
+        standing: Callable[[], Standing],
+        settle: Callable[[Sequence[Standing]], None],
+        *,
+        broken: bool,
+    ) -> World:
+        """Forms the world of the newest plan, and returns when all its processes agree on the state.
+
+        standing: how far this process is; settle: gives all processes of the formed group the same state. broken: the
+        current world has failed, so wait for a newer plan. Raises SessionError if none comes, and SystemExit if this
+        process is not in it.
+        """
+        over = self.world if broken else None
+        while True:
+            self.interruption.end()  # what other processes still wait for in the old world ends with it
+            world = self._wait_for_plan(over)
+            if not world.environment:
+                logger.info("plan %d continues without this process", world.round)
+                raise SystemExit(0)
+            try:
+                settle(self._form(world, standing()))
+            except Exception as error:
+                if not torch_private.is_link_error(error):
+                    raise
+                over = world
+                if self._newest is world:
+                    logger.info("the world of plan %d could not be formed: %s", world.round, _first_line(error))
+                    self._port.report("failed", world, why=_first_line(error))
+                continue
+            self.world = world
+            if self.due:
+                continue  # no step begins in a world that is over, or about to be
+            torch_private.release(self._old_groups)
+            os.environ.update(world.environment)
+            self._port.report("entered", world, committed=standing().committed)
+            return world
+
+    def _form(self, world: World, standing: Standing) -> list[Standing]:
+        interruption = Interruption()
+        with self._changed:
+            if self._newest is not world:
+                raise OverError("a newer plan has arrived")
+            self.interruption, self._current, self._formed = interruption, world, False
+        formed = interruption.run(lambda: form(world, standing, interruption), discard=_discard)
+        interruption.at_end(formed.links.cut)
+        old = torch_private.replace_group(formed.group, formed.store, world.rank, world.size, OPERATION_TIMEOUT)
+        if old is not None:
+            self._old_groups.append(old)
+        with self._changed:
+            self._formed = True
+            if self._newest is not world:
+                raise OverError("a newer plan has arrived")
+        return formed.standings
+
+    def _wait_for_plan(self, over: World | None) -> World:
+        """The newest plan, as soon as it is another one than `over`."""
+        with self._changed:
+            arrived = self._changed.wait_for(
+                lambda: self._agent_error or self._newest not in (None, over), self._plan_timeout
+            )
+            if self._agent_error:
+                raise SessionError(f"no further plans: {self._agent_error}")
+            if not arrived or self._newest is None:
+                raise SessionError(f"no plan within {self._plan_timeout:g} s after the last world was lost")
+            return self._newest
+
+    # -- the watching thread
+
+    def _watch(self) -> None:
+        end_at: float | None = None
+        """When the current world ends, if this process has not left it before."""
+        while True:
+            wait = 3600.0 if end_at is None else max(0.001, end_at - time.monotonic())
+            try:
+                world = self._port.next_world(wait)
+                if world is not None:
+                    self._port.report("heard", world)
+            except (NoAgentError, KeyError, TypeError, ValueError) as error:
+                with self._changed:
+                    self._agent_error = str(error) or repr(error)
+                    self._changed.notify_all()
+                return
+            if world is not None and world != self._newest:
+                with self._changed:
+                    self._newest = world
+                    self._changed.notify_all()
+                    forms = None if self._formed else self.interruption
+                if forms is not None:
+                    forms.end()
+                end_at = time.monotonic() + world.patience
+            if end_at is not None and time.monotonic() >= end_at:
+                end_at = None
+                with self._changed:
+                    old = None if self._current is self._newest else self.interruption
+                if old is not None:
+                    old.end()
+
+
+def _discard(formed: Formed) -> None:
+    formed.links.cut()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]

@@ -1,0 +1,127 @@
+"""Which rank trains on which samples, whatever the number of ranks: `Cursor` and `deal`, both pure; `Feed` loads
+them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch.utils.data
+
+from elasticjob_runtime.data.permutation import Permutation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cursor:
+    """How far the training is in its data. All ranks together: valid for any number of ranks."""
+
+    epoch: int = 0
+    consumed: int = 0
+    """Samples of this epoch."""
+
+    def after(self, samples: int, size: int) -> Cursor:
+        """After a step with `samples` of a data set of `size`; the end of an epoch is the beginning of the next."""
+        consumed = self.consumed + samples
+        if consumed >= size:
+            return Cursor(epoch=self.epoch + 1)
+        return Cursor(epoch=self.epoch, consumed=consumed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Share:
+    """One rank's part of one global batch."""
+
+    positions: tuple[int, ...]
+    """In the order of the epoch. At least one: a rank without samples of its own computes one with weight 0, because
+    DDP needs all ranks."""
+    samples: int
+    """Of this rank; 0 if the one position only fills it up."""
+    batch: int
+    """Samples in the global batch."""
+    next: Cursor
+    """Where the training is once this batch is committed."""
+
+    def weight(self, world_size: int) -> float:
+        """By what to multiply the mean loss of this share, so that DDP's mean over ranks is the mean over samples."""
+        return self.samples * world_size / self.batch
+
+
+def deal(cursor: Cursor, *, size: int, batch_size: int, drop_last: bool, rank: int, world_size: int) -> Share | None:
+    """This rank's share of the next global batch; None at the end of the epoch. Shares differ by at most one sample."""
+    end = min(cursor.consumed + batch_size, size)
+    batch = end - cursor.consumed
+    if batch <= 0 or (drop_last and batch < batch_size):
+        return None
+    positions = tuple(range(cursor.consumed + rank, end, world_size))
+    after = cursor.after(batch, size)
+    if drop_last and after.epoch == cursor.epoch and size - after.consumed < batch_size:
+        after = Cursor(epoch=cursor.epoch + 1)
+    return Share(positions=positions or (cursor.consumed,), samples=len(positions), batch=batch, next=after)
+
+
+class Feed:
+    """Loads this rank's share of each global batch of one epoch. Data loader processes survive a change: only their
+    index stream is dealt again."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        epoch: int,
+        batch_size: int,
+        drop_last: bool,
+        shuffle: bool,
+        seed: int,
+        num_workers: int,
+        collate_fn: Callable[[list[Any]], Any] | None,
+    ) -> None:
+        self._size = len(dataset)
+        self._order: Sequence[int] = (
+            Permutation(self._size, key=f"{seed}:{epoch}") if shuffle else range(self._size)
+        )  # the same as ElasticDistributedSampler's
+        self._batch_size, self._drop_last = batch_size, drop_last
+        self._start = Cursor(epoch=epoch)
+        self._place = (0, 1)
+        self._expected: tuple[Cursor, tuple[int, int]] | None = None
+        self._iterator: Iterator[Any] = iter(())
+        self._loader = torch.utils.data.DataLoader(
+            dataset,
+            batch_sampler=self,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            collate_fn=collate_fn,
+            generator=torch.Generator(),  # the training's own random numbers must not depend on the number of changes
+        )
+
+    def next(self, cursor: Cursor, rank: int, world_size: int) -> tuple[Any, Share] | None:
+        """The batch at `cursor`; None at the end of the epoch."""
+        share = self._deal(cursor, rank, world_size)
+        if share is None:
+            return None
+        if self._expected != (cursor, (rank, world_size)):
+            self._start, self._place = cursor, (rank, world_size)
+            self._iterator = iter(self._loader)
+        batch = next(self._iterator)
+        self._expected = (share.next, (rank, world_size))
+        return batch, share
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """For the data loader: the indices of this rank's shares in the rest of the epoch."""
+        cursor, (rank, world_size) = self._start, self._place
+        while cursor.epoch == self._start.epoch:
+            share = self._deal(cursor, rank, world_size)
+            if share is None:
+                return
+            yield [self._order[position] for position in share.positions]
+            cursor = share.next
+
+    def _deal(self, cursor: Cursor, rank: int, world_size: int) -> Share | None:
+        return deal(
+            cursor,
+            size=self._size,
+            batch_size=self._batch_size,
+            drop_last=self._drop_last,
+            rank=rank,
+            world_size=world_size,
+        )

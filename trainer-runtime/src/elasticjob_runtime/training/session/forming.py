@@ -1,0 +1,68 @@
+"""How the processes of a plan find each other and form a process group."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import time
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.links import Links, socket_names
+from elasticjob_runtime.training.session.world import Standing, World
+
+FORM_TIMEOUT = 5.0
+"""s that forming a group may take once all its processes have arrived. gloo waits for connections five times that."""
+SLICE = 0.25
+"""s after which a thread that waits in the store looks whether its world is over."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Formed:
+    standings: list[Standing]
+    """Of all ranks, before they formed this world."""
+    group: torch_private.Gloo
+    links: Links
+    store: PrefixStore
+
+
+def form(world: World, standing: Standing, interruption: Interruption) -> Formed:
+    """Meets the other processes of `world` in its store, and connects to them. Blocks; meant for `Interruption.run`,
+    since neither the store's host nor gloo may ever answer.
+
+    All processes meet in the store before any of them connects to another one: who is missing there shows nowhere else
+    before the timeout.
+    """
+    host, port = world.store
+    store = TCPStore(host, port, None, False, datetime.timedelta(seconds=FORM_TIMEOUT), wait_for_workers=False)
+    here = PrefixStore(world.prefix, store)
+    here.set(f"standing/{world.rank}", standing.to_json())
+    ranks = range(world.size)
+    _wait(here, [f"standing/{rank}" for rank in ranks], None, interruption)
+    standings = [Standing.from_json(text) for text in here.multi_get([f"standing/{rank}" for rank in ranks])]
+    before = socket_names()
+    group = torch_private.connect(PrefixStore("group", here), world.rank, world.size, FORM_TIMEOUT)
+    links = Links(before, port)
+    try:
+        here.set(f"formed/{world.rank}", "")
+        # No process begins to communicate, or closes a connection, while another one still connects to it.
+        _wait(here, [f"formed/{rank}" for rank in ranks], FORM_TIMEOUT, interruption)
+    except BaseException:
+        links.cut()
+        raise
+    return Formed(standings=standings, group=group, links=links, store=here)
+
+
+def _wait(store: PrefixStore, keys: Sequence[str], timeout: float | None, interruption: Interruption) -> None:
+    """Returns when the store has all `keys`, or after `timeout` seconds."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while not store.check(list(keys)) and (end is None or time.monotonic() < end):
+        if interruption.over:
+            raise OverError("a newer plan has arrived")
+        with contextlib.suppress(dist.DistStoreError):
+            store.wait(list(keys), datetime.timedelta(seconds=SLICE))

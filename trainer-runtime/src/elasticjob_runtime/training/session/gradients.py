@@ -1,0 +1,73 @@
+"""How DDP communicates in a session: gradients weighted by samples, and no wait that outlives the world."""
+
+# No `from __future__ import annotations`: DDP checks the hook's annotations, and does not know them as text.
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # not in its __all__
+from torch.nn.parallel import DistributedDataParallel
+
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.feed import Share
+
+Guard = Callable[[torch.futures.Future[Any]], torch.futures.Future[Any]]
+"""Gives a future that also ends with the world: `Interruption.guard`."""
+
+
+class ShareWeight:
+    """A communication hook on each DDP model that has none. It does what DDP does by itself, with the weight as part of
+    the factor by which DDP divides, so that its mean over ranks is the mean over samples."""
+
+    def __init__(self, models: Sequence[DistributedDataParallel]) -> None:
+        self._factor = 1.0
+        for model in models:
+            if not torch_private.has_comm_hook(model):
+                model.register_comm_hook(self, _reduce)
+
+    def begin(self, share: Share, world_size: int) -> None:
+        self._factor = share.weight(world_size) / world_size
+
+    @property
+    def factor(self) -> float:
+        return self._factor
+
+
+def _reduce(weight: ShareWeight, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    buffer = bucket.buffer().mul_(weight.factor)
+    work = dist.all_reduce(buffer, async_op=True)
+    assert work is not None
+    result: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return result
+
+
+def interruptible(models: Sequence[DistributedDataParallel], guard: Callable[[], Guard]) -> None:
+    """Makes all communication of `models` end with the world. `guard`: that of the current world.
+
+    Call it once. What DDP waits for by itself are the futures of its communication hooks, and buffers.
+    """
+    for model in models:
+        torch_private.wrap_hooks(model, lambda hook: _Guarded(hook, guard))
+        torch_private.broadcast_buffers_with(model, lambda tensors, source: _broadcast(tensors, source, guard()))
+
+
+class _Guarded:
+    def __init__(self, hook: Callable[[Any, GradBucket], Any], guard: Callable[[], Guard]) -> None:
+        self._hook, self._guard = hook, guard
+
+    def __call__(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return self._guard()(self._hook(state, bucket))
+
+
+def _broadcast(tensors: Sequence[torch.Tensor], source: int, guard: Guard) -> None:
+    with torch.no_grad():
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+            same = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
+            flat = torch.cat([tensor.reshape(-1) for tensor in same])
+            work = dist.broadcast(flat, source, async_op=True)
+            assert work is not None
+            guard(work.get_future()).wait()
+            for tensor, sent in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
+                tensor.copy_(sent.view_as(tensor))

@@ -1,0 +1,68 @@
+"""What a session needs from its agent: `Port`, and `AgentPort`, which has it from the agent's socket.
+
+    worker: {"type": "hello", "in_place": true, "local_rank": 0, "pid": 123}
+            it can continue under another plan
+    agent:  {"type": "plan", "in_place": true, "round": 3, "attempt": "...", "patience": 0.0,
+             "environment": {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": ..., "MASTER_PORT": ...,
+                             "ELASTICJOB_ROUND": "3", "ELASTICJOB_FENCE": ...}}
+            it continues under this plan; environment null: it is not in the plan
+    worker: {"type": "plan-state", "state": "heard", "round": 3, "attempt": "...", "local_rank": 0}
+            sent at once by a thread of its own, whatever the training does
+    worker: {"type": "plan-state", "state": "entered", ..., "committed": 120}
+            the new world is formed, and this process has the agreed state
+    worker: {"type": "plan-state", "state": "failed", ..., "why": "..."}
+            it could not be formed; the process waits for another plan
+
+A plan without `in_place` is ignored: the agent restarts the processes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training.channel import number
+from elasticjob_runtime.training.link import AgentLink, NoAgentError
+from elasticjob_runtime.training.session.world import World
+
+
+class Port(Protocol):
+    """`hello` and `next_world` are called by one thread, `report` by any."""
+
+    def hello(self) -> None:
+        """Says that this process can continue in place."""
+
+    def next_world(self, timeout: float) -> World | None:
+        """The next plan; None if none arrives within `timeout` seconds. Raises NoAgentError."""
+
+    def report(self, state: str, world: World, **fields: Any) -> None:
+        """How far this process is with a plan: `heard`, `entered` or `failed`. Never blocks."""
+
+
+class AgentPort:
+    def __init__(self, link: AgentLink) -> None:
+        self._link = link
+
+    def hello(self) -> None:
+        self._link.tell({"type": "hello", "in_place": True, "local_rank": number("LOCAL_RANK"), "pid": os.getpid()})
+
+    def next_world(self, timeout: float) -> World | None:
+        message = self._link.next_plan(timeout)
+        return World.parse(message) if message is not None and message.get("in_place") else None
+
+    def report(self, state: str, world: World, **fields: Any) -> None:
+        self._link.tell({
+            "type": "plan-state", "state": state, "round": world.round, "attempt": world.attempt,
+            "local_rank": number("LOCAL_RANK"), **fields,
+        })  # fmt: skip
+
+
+def connect() -> Port | None:
+    """None: no agent started this process, or one that restarts it at every change."""
+    if os.environ.get(Env.IN_PLACE) != "1":
+        return None
+    try:
+        return AgentPort(AgentLink())
+    except NoAgentError:
+        return None

@@ -1,0 +1,148 @@
+"""All that the session uses of torch and gloo beyond their public interfaces. Nothing else here knows these names.
+
+A change of torch that breaks one of them fails tests/unit/runtime/training/session/test_torch_private.py; at run time,
+`missing` names it, and the training continues at level 1 (restarts).
+
+Continuing in a new world needs no private function: `destroy_process_group`, `init_process_group`. torch 2.15 also has
+`_reconfigure`, which was measured and left out; see docs/design/0022-in-place.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, _register_comm_hook, distributed_c10d  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from elasticjob_runtime.training.session.interruption import OVER, OverError
+
+_OF_DDP = (
+    "_build_params_for_reducer",
+    "_build_debug_param_to_name_mapping",
+    "_ddp_init_helper",
+    "_distributed_broadcast_coalesced",
+)
+
+_set_timeout = getattr(dist, "set_timeout", None) or getattr(distributed_c10d, "_set_pg_timeout", None)
+"""Public since torch 2.15."""
+
+_LINK_ERRORS = (
+    OVER,
+    "gloo",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+)
+"""Parts of the messages of errors that mean that another process, or the connection to it, is gone."""
+
+
+def missing() -> str:
+    """What this torch lacks to continue in place; empty: nothing."""
+    if not dist.is_available() or not dist.is_gloo_available():
+        return "this torch is built without gloo"
+    if _set_timeout is None:
+        return f"torch {torch.__version__} cannot change the timeout of a process group"
+    if not hasattr(distributed_c10d, "ProcessGroupGloo"):
+        return f"torch {torch.__version__} makes process groups of gloo in another way"
+    for name in _OF_DDP:
+        if not hasattr(DistributedDataParallel, name):
+            return f"DistributedDataParallel of torch {torch.__version__} has no {name}"
+    if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
+        return "TORCH_GLOO_LAZY_INIT is set: connections that open during a step cannot be closed to interrupt it"
+    return ""
+
+
+def is_link_error(error: BaseException | None) -> bool:
+    """Whether `error` says that the communication with other processes failed, and not the user's own code."""
+    while error is not None:
+        if isinstance(error, (OverError, getattr(dist, "DistError", OverError))):
+            return True
+        if isinstance(error, RuntimeError) and any(part in str(error) for part in _LINK_ERRORS):
+            return True
+        error = error.__cause__
+    return False
+
+
+Gloo = Any
+"""A ProcessGroupGloo. torch exports its class only where it is built with gloo."""
+
+
+def connect(store: PrefixStore, rank: int, size: int, timeout: float) -> Gloo:
+    """Connects to the other processes that meet in `store`. Blocks, whatever the timeout, while one of them does not
+    connect to this one."""
+    return distributed_c10d.ProcessGroupGloo(store, rank, size, timeout=datetime.timedelta(seconds=timeout))
+
+
+def replace_group(gloo: Gloo, store: PrefixStore, rank: int, size: int, timeout: float) -> dist.ProcessGroup | None:
+    """Makes `gloo` the default process group, and returns the one that was.
+
+    Connecting is what may block for long, and has happened before, in a thread that could be left to itself.
+    timeout: s that each of its collectives may take.
+    """
+    old = dist.group.WORLD if dist.is_initialized() else None
+    if old is not None:
+        dist.destroy_process_group()
+    original = distributed_c10d.ProcessGroupGloo
+    distributed_c10d.ProcessGroupGloo = lambda *_, **__: gloo  # type: ignore[assignment,misc]
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    finally:
+        distributed_c10d.ProcessGroupGloo = original  # type: ignore[misc]
+    assert _set_timeout is not None
+    _set_timeout(datetime.timedelta(seconds=timeout))
+    return old
+
+
+def release(groups: list[dist.ProcessGroup]) -> None:
+    """Gives up `groups`, to which nothing else refers, in a thread of its own: the destructor of a gloo group takes
+    30 ms, and does not return while gloo still waits for an operation that it has lost."""
+    held = [*groups]
+    groups.clear()
+    threading.Thread(target=held.clear, name="elasticjob-release", daemon=True).start()
+
+
+def rebuild(ddp: DistributedDataParallel) -> None:
+    """Makes the module's reducer again, for the current default process group.
+
+    In every process of a new world: a reducer lays its buckets out again after its first step, so that survivors and
+    joiners would otherwise add up gradients of different parameters without any error. It also forgets the step that
+    was interrupted. This is what DDP does when it is unpickled.
+    """
+    assert dist.group.WORLD is not None
+    ddp.process_group = dist.group.WORLD
+    parameters, sparse = ddp._build_params_for_reducer()
+    names = ddp._build_debug_param_to_name_mapping(parameters)
+    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    if ddp.static_graph:
+        ddp.reducer._set_static_graph()
+    for hook, state in getattr(ddp, "_comm_hooks", ()):
+        _register_comm_hook(ddp.reducer, state, hook)
+
+
+def wrap_hooks(
+    ddp: DistributedDataParallel, wrap: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
+) -> None:
+    """Replaces the module's communication hooks, from the next `rebuild` on."""
+    ddp._comm_hooks = [(wrap(hook), state) for hook, state in getattr(ddp, "_comm_hooks", ())]
+
+
+def broadcast_buffers_with(
+    ddp: DistributedDataParallel, broadcast: Callable[[Sequence[torch.Tensor], int], None]
+) -> None:
+    """Makes the module broadcast its buffers before a forward pass with `broadcast(tensors, source rank)`."""
+    ddp._distributed_broadcast_coalesced = lambda tensors, _, source=0: broadcast(tensors, source)  # type: ignore[method-assign]
+
+
+def has_comm_hook(ddp: DistributedDataParallel) -> bool:
+    return bool(getattr(ddp, "_comm_hooks", ())) or getattr(ddp, "mixed_precision", None) is not None
+
+
+def uses_default_group(ddp: DistributedDataParallel) -> bool:
+    return ddp.process_group is dist.group.WORLD

@@ -1,0 +1,137 @@
+"""What worker processes that continue in place agree on. Pure data and decisions, without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elasticjob_runtime.contract import Env
+
+NO_STATE = -1
+"""`Standing.committed` of a process that has taken no part in the training so far."""
+
+TORN = -2
+"""`Standing.committed` of a process whose state is between two steps: its optimizer has stepped, but its step was
+interrupted before the end."""
+
+SPREAD = 1 << 20
+"""Bytes from which a tensor may come from any donor. Smaller ones all come from the first one: they include buffers,
+which differ between ranks (BatchNorm)."""
+
+
+class SessionError(RuntimeError):
+    """Training cannot continue in place. If the process ends, its agent restarts it from the latest checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class World:
+    """One plan, as one worker process sees it."""
+
+    round: int
+    attempt: str
+    patience: float
+    """s that a step may continue before it is interrupted, for planned changes; 0: the step cannot complete."""
+    environment: Mapping[str, str]
+    """The variables that a process started for this plan would have. Empty: this process is not in the plan."""
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any]) -> World:
+        """Raises KeyError, TypeError or ValueError if the agent's message is not complete."""
+        environment = {
+            name: str(value) for name, value in (message["environment"] or {}).items() if name in Env.SET_BY_AGENT
+        }
+        world = cls(
+            round=int(message["round"]),
+            attempt=str(message["attempt"]),
+            patience=max(0.0, float(message.get("patience", 0.0))),
+            environment=environment,
+        )
+        if environment:
+            _ = world.rank, world.size, world.store
+        return world
+
+    @property
+    def rank(self) -> int:
+        return int(self.environment["RANK"])
+
+    @property
+    def size(self) -> int:
+        return int(self.environment["WORLD_SIZE"])
+
+    @property
+    def store(self) -> tuple[str, int]:
+        """Host and port of the TCPStore that the agents host for this round."""
+        return self.environment["MASTER_ADDR"], int(self.environment["MASTER_PORT"])
+
+    @property
+    def prefix(self) -> str:
+        """Where the processes of this plan meet in the store. Never a count of their own: they may have seen different
+        numbers of plans."""
+        return f"in-place/{self.round}/{self.attempt}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far one process is, for the others."""
+
+    committed: int
+    """Steps; NO_STATE; TORN."""
+    live: bool
+    """False: it has this state from a checkpoint, which any running training outranks."""
+    layout: str
+    """Digest of names, shapes and types of the model's parameters and buffers."""
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Standing:
+        return cls(**json.loads(text))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Which state all processes of a world continue with."""
+
+    donors: tuple[int, ...]
+    """Ranks that have it, in ascending order."""
+    receivers: tuple[int, ...]
+    """All others."""
+
+    def donor_of(self, receiver: int, tensor: int, size: int) -> int:
+        """The rank that sends tensor number `tensor` with `size` bytes to `receiver`. Large ones are spread over all
+        donors, so that a large state does not wait for one sender."""
+        if size < SPREAD:
+            return self.donors[0]
+        return self.donors[(self.receivers.index(receiver) + tensor) % len(self.donors)]
+
+
+def agree(standings: Sequence[Standing]) -> Agreement:
+    """The highest committed step of a running training wins; without one, the highest step from a checkpoint; without
+    any, the state with which rank 0 begins.
+
+    Raises SessionError if the models differ, or no process has a whole state.
+    """
+    for rank, standing in enumerate(standings):
+        if standing.layout != standings[0].layout:
+            raise SessionError(
+                f"the model of rank {rank} has other parameters or buffers than that of rank 0: all ranks must build "
+                "the same model"
+            )
+    ranks = range(len(standings))
+    best = max(ranks, key=lambda rank: (standings[rank].live, standings[rank].committed, -rank))
+    if standings[best].committed == TORN or (
+        standings[best].committed == NO_STATE and any(each.committed == TORN for each in standings)
+    ):
+        raise SessionError(
+            "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "
+            "Communicate before optimizer.step(), not between it and the end of session.step()"
+        )
+    if standings[best].committed == NO_STATE:
+        donors: tuple[int, ...] = (0,)
+    else:
+        wanted = (standings[best].live, standings[best].committed)
+        donors = tuple(rank for rank in ranks if (standings[rank].live, standings[rank].committed) == wanted)
+    return Agreement(donors=donors, receivers=tuple(rank for rank in ranks if rank not in donors))
