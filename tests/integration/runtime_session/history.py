@@ -1,0 +1,49 @@
+"""Waiting for what the processes of a driver do, and reading what they left."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+
+from tests.integration.runtime_session.conftest import Run
+from tests.integration.runtime_session.driver import Driver, Worker
+
+
+def wait_until(driver: Driver, condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout} s: {what}\n{driver.stacks()}")
+        driver.pump()
+        driver.check()
+
+
+def begin(driver: Driver, *names: str, later: Sequence[str] = ()) -> list[Worker]:
+    """Starts processes and sends the first plan. Those that join `later` are ready, but not in it."""
+    workers = driver.start(*names, *later)
+    wait_until(driver, lambda: all(each.ready for each in workers), "all say hello")
+    driver.plan(workers[: len(names)])
+    return workers
+
+
+def steps_of(tmp_path: pathlib.Path, worker: Worker) -> list[tuple[float, int, int]]:
+    """Time, committed steps, world size."""
+    path = tmp_path / f"{worker.name}.steps"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(float(at), int(step), int(size)) for at, step, size in (line.split() for line in lines)]
+
+
+def committed(tmp_path: pathlib.Path, worker: Worker) -> int:
+    return max((step for _, step, _ in steps_of(tmp_path, worker)), default=0)
+
+
+def wait_for_step(driver: Driver, tmp_path: pathlib.Path, worker: Worker, step: int) -> None:
+    wait_until(driver, lambda: committed(tmp_path, worker) >= step, f"{worker.name} has {step} steps")
+
+
+def finish(driver: Driver, tmp_path: pathlib.Path, workers: Sequence[Worker]) -> list[Run]:
+    wait_until(driver, lambda: all(each.process.poll() is not None for each in workers), "all end")
+    for each in workers:
+        assert each.process.returncode == 0, (tmp_path / f"{each.name}.log").read_text()[-3000:]
+    return [Run.read(tmp_path / each.name) for each in workers]

@@ -1,0 +1,104 @@
+"""Trains with a session. All sums of gradients are exact, so that the weights after a run are the same, bit by bit, in
+whatever worlds it took place: a sample that is lost, seen twice, weighted wrongly, or used after another one shows.
+
+Environment: OUTPUT (folder's prefix for what it writes), SAMPLES, BATCH, EPOCHS, LOADERS, STEP_SECONDS.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import pathlib
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+from elasticjob_runtime.training import ElasticSession
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH = 8
+
+
+def setting(name: str, default: str) -> float:
+    return float(os.environ.get(name, default))
+
+
+SAMPLES, BATCH = int(setting("SAMPLES", "512")), int(setting("BATCH", "16"))
+
+
+class Samples(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, *((index * k) % 13 for k in range(1, WIDTH + 1))])
+
+
+class Model(torch.nn.Module):
+    """`seen` has minus the number of times that each sample was trained on. `weights` has gradients that depend on the
+    weights and the samples, but are whole numbers. `steps` is a buffer, changed in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = torch.nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
+        self.weights = torch.nn.Parameter(torch.zeros(WIDTH, dtype=torch.float64))
+        self.more = torch.nn.ParameterList(torch.zeros(WIDTH, dtype=torch.float64) for _ in range(3))
+        self.steps: torch.Tensor
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The mean over the batch."""
+        self.steps += 1
+        count = torch.zeros(SAMPLES, dtype=torch.float64).index_add_(
+            0, batch[:, 0], torch.ones(len(batch), dtype=torch.float64)
+        )
+        loss = (self.seen * (count / len(batch))).sum()
+        for weights in (self.weights, *self.more):
+            gradients = torch.remainder(torch.floor(weights * 64).detach() * 3 + batch[:, 1:], 17) - 8
+            loss = loss + (weights * (gradients.sum(0) / len(batch))).sum()
+        return loss
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
+    torch.set_num_threads(1)
+    output = os.environ.get("OUTPUT", "/tmp/session")
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    elif os.environ.get("ELASTICJOB_IN_PLACE"):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    model = Model()
+    trained = DistributedDataParallel(model, bucket_cap_mb=0.001) if dist.is_initialized() else model
+    plain = torch.optim.SGD([model.seen], lr=BATCH)
+    adam = torch.optim.AdamW([model.weights, *model.more], lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(adam, 10, gamma=0.9)
+    session = ElasticSession(model=trained, optimizer=adam, scheduler=scheduler, plain=plain)
+    if "CHECKPOINTS" in os.environ:
+        session.checkpoint(os.environ["CHECKPOINTS"], every=int(setting("EVERY", "5")))
+    changes: list[float] = []
+    session.on_change(lambda session: changes.append(session.world_size))
+    with pathlib.Path(f"{output}.steps").open("a") as steps:
+        for epoch in range(session.epoch, int(setting("EPOCHS", "2"))):
+            for batch in session.batches(
+                Samples(), batch_size=BATCH, epoch=epoch, num_workers=int(setting("LOADERS", "0"))
+            ):
+                with session.step():
+                    time.sleep(setting("STEP_SECONDS", "0"))
+                    plain.zero_grad()
+                    trained(batch).backward()
+                    plain.step()
+                    adam.step()
+                    adam.zero_grad(set_to_none=False)
+                    scheduler.step()
+                steps.write(f"{time.monotonic()} {session.committed_steps} {session.world_size}\n")
+                steps.flush()
+    torch.save(
+        {"model": model.state_dict(), "adam": adam.state_dict(), "scheduler": scheduler.state_dict()}, f"{output}.pt"
+    )
+    facts = {"rank": session.rank, "committed": session.committed_steps, "epoch": session.epoch, "changes": changes}
+    pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
+
+
+main()

@@ -1,0 +1,79 @@
+"""Processes are lost and join in the midst of a training that continues in place."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.integration.runtime_session.conftest import STEPS, Run
+from tests.integration.runtime_session.driver import Driver
+from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+def test_survivors_of_a_killed_process_train_on_in_the_same_processes(
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
+) -> None:
+    a, b, c = begin(driver, "a", "b", "c")
+    wait_for_step(driver, tmp_path, a, 10)
+    c.kill()
+    driver.plan([a, b])
+    runs = finish(driver, tmp_path, [a, b])
+    for run in runs:
+        run.assert_same_training(undisturbed)
+        assert run.facts["changes"] == [2]
+    steps = [step for _, step, _ in steps_of(tmp_path, a)]
+    assert sorted(set(steps)) == list(range(1, STEPS + 1))
+
+
+def test_a_joiner_receives_the_state_and_all_train_on(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_step(driver, tmp_path, a, 10)
+    driver.plan([a, b, c], patience=0.5)
+    for run in finish(driver, tmp_path, [a, b, c]):
+        run.assert_same_training(undisturbed)
+    assert steps_of(tmp_path, c)[0][1] > 10
+    assert {size for _, step, size in steps_of(tmp_path, c)} == {3}
+
+
+def test_a_silent_process_is_left_behind(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
+    a, b, c, d = begin(driver, "a", "b", "c", "d")
+    wait_for_step(driver, tmp_path, a, 10)
+    b.freeze()  # no connection ends
+    driver.plan([d, a, c], told=[a, c, d])  # rank 0 changes hands, too
+    for run in finish(driver, tmp_path, [a, c, d]):
+        run.assert_same_training(undisturbed)
+
+
+def test_a_plan_that_loses_a_process_before_it_is_formed_is_superseded(
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
+) -> None:
+    a, b, c = begin(driver, "a", "b", "c")
+    wait_for_step(driver, tmp_path, a, 5)
+    c.freeze()
+    round_number = driver.plan([a, b, c])
+    wait_until(driver, lambda: min(a.heard, b.heard) == round_number, "a and b follow a plan that c does not")
+    driver.plan([a, b], told=[a, b])
+    for run in finish(driver, tmp_path, [a, b]):
+        run.assert_same_training(undisturbed)
+
+
+def test_a_leaver_ends_and_the_others_train_on(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
+    a, b, c = begin(driver, "a", "b", "c")
+    wait_for_step(driver, tmp_path, a, 10)
+    driver.plan([b, c], patience=0.5)
+    for run in finish(driver, tmp_path, [b, c]):
+        run.assert_same_training(undisturbed)
+    wait_until(driver, lambda: a.process.poll() is not None, "the leaver ends")
+    assert a.process.returncode == 0
+
+
+def test_one_survivor_trains_on_alone(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
+    a, b = begin(driver, "a", "b")
+    wait_for_step(driver, tmp_path, a, 10)
+    a.kill()
+    driver.plan([b])
+    (run,) = finish(driver, tmp_path, [b])
+    run.assert_same_training(undisturbed)
