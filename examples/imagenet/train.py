@@ -82,16 +82,16 @@ def main() -> None:
         print(f"begins after step={step} in epoch={sampler.epoch} with {world} workers", flush=True)
 
     parallel = DistributedDataParallel(model)
-    share = max(1, arguments.batch_size // world)  # (3) the batch size is that of all workers together
-    loader = DataLoader(dataset, batch_size=share, sampler=sampler, num_workers=arguments.loaders, pin_memory=cuda)
+    batches = sampler.batch_sampler(arguments.batch_size)  # (3) the batch size is that of all workers together
+    loader = DataLoader(dataset, batch_sampler=batches, num_workers=arguments.loaders, pin_memory=cuda)
     for epoch in range(sampler.epoch, arguments.epochs):
         sampler.set_epoch(epoch)
         for images, labels in loader:
-            loss = cross_entropy(parallel(images.to(device)), labels.to(device))
+            loss = cross_entropy(parallel(images.to(device)), labels.to(device)) * sampler.loss_weight
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            sampler.advance(share * world)
+            sampler.advance()
             step += 1
             if rank == 0:
                 report_progress(step, loss=loss.item())

@@ -57,7 +57,7 @@ class TestFixedGlobalBatch:
                 batches.append({index for share in shares for index in share})
                 seen += [index for share in shares for index in share]
                 for sampler in samplers:
-                    sampler.advance(global_batch)
+                    sampler.advance()
             state = same_state(samplers)
         assert sorted(seen) == list(dataset)
         alone = world(1, dataset, {**state, "consumed": 0}, shuffle=shuffle)[0]
@@ -78,6 +78,84 @@ class TestFixedGlobalBatch:
     def test_the_last_partial_batch_reaches_all_ranks_even_if_empty(self) -> None:
         shares = [list(sampler.batches(4)) for sampler in world(3, range(9))]
         assert [[len(share) for share in rank] for rank in shares] == [[2, 2, 1], [1, 1, 0], [1, 1, 0]]
+
+
+lives = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6), st.integers(0, 6)), max_size=12)
+"""Lives of a worker group: its size, how many steps it takes, and after how many of them it saves, if it gets there."""
+
+
+class TestBatchSampler:
+    """For a DataLoader of the script's own: no rank may be without a batch."""
+
+    @given(
+        size=st.integers(0, 300),
+        global_batch=st.integers(1, 40),
+        history=lives,
+        shuffle=st.booleans(),
+        drop_last=st.booleans(),
+    )
+    def test_each_sample_counts_exactly_once_over_any_history_of_crashes_and_resizes(
+        self, size: int, global_batch: int, history: list[tuple[int, int, int]], shuffle: bool, drop_last: bool
+    ) -> None:
+        dataset = range(size)
+        state = ElasticDistributedSampler(dataset, 1, 0).state_dict()
+        survived: list[int] = []
+        for world_size, steps, saved_after in [*history, (3, size + 1, size + 1)]:
+            samplers = world(world_size, dataset, state, shuffle=shuffle, drop_last=drop_last)
+            loaders = [sampler.batch_sampler(global_batch) for sampler in samplers]
+            (length,) = {len(loader) for loader in loaders}
+            every = list(zip(*loaders, strict=True))
+            assert len(every) == length
+            trained: list[int] = []
+            for done, shares in enumerate(every[:steps], 1):
+                trained += self._step(samplers, shares, global_batch)
+                if done in (saved_after, length):  # the rest of this life is lost
+                    state = same_state(samplers)
+                    survived += trained
+                    trained = []
+        counts = Counter(survived)
+        assert set(counts.values()) <= {1}
+        left_out = size - len(counts)
+        assert left_out < global_batch if drop_last else left_out == 0
+
+    def _step(
+        self, samplers: list[ElasticDistributedSampler], shares: tuple[list[int], ...], global_batch: int
+    ) -> list[int]:
+        """All ranks train on their shares. Returns the samples that count."""
+        left = len(samplers[0].dataset) - samplers[0].consumed
+        weights = [sampler.loss_weight for sampler in samplers]
+        count = [share for share, weight in zip(shares, weights, strict=True) if weight]
+        assert min(map(len, shares)) >= 1, "DDP needs all ranks"
+        assert len(count) == len(shares) or left < len(shares) or global_batch < len(shares)
+        sizes = [len(share) for share in count]
+        assert max(sizes) - min(sizes) <= 1
+        samples = [index for share in count for index in share]
+        averaged = sum(weight * sum(share) / len(share) for share, weight in zip(shares, weights, strict=True)) / len(
+            shares
+        )
+        assert averaged == pytest.approx(sum(samples) / len(samples)), "the mean over samples"
+        for sampler in samplers:
+            sampler.advance()
+        assert samplers[0].consumed == len(samplers[0].dataset) - left + len(samples)
+        return samples
+
+    def test_a_last_batch_that_is_too_short_for_all_ranks_gets_samples_of_the_one_before(self) -> None:
+        shares = [list(sampler.batch_sampler(8)) for sampler in world(4, range(17))]
+        assert [[len(share) for share in rank] for rank in shares] == [[2, 2, 1], [2, 1, 1], [2, 1, 1], [2, 1, 1]]
+
+    def test_a_rank_without_a_sample_gets_one_that_does_not_count(self) -> None:
+        samplers = world(4, range(3), shuffle=False)
+        assert [list(sampler.batch_sampler(8)) for sampler in samplers] == [[[0]], [[1]], [[2]], [[0]]]
+        assert [sampler.loss_weight for sampler in samplers] == pytest.approx([4 / 3, 4 / 3, 4 / 3, 0])
+
+    def test_the_next_iteration_begins_where_the_sampler_is(self) -> None:
+        sampler = ElasticDistributedSampler(range(20), 1, 0)
+        loader = sampler.batch_sampler(8)
+        whole = list(loader)
+        sampler.advance()
+        assert list(loader) == whole[1:]
+        sampler.set_epoch(1)
+        assert len(loader) == 3
 
 
 class TestDataLoaderStyle:
@@ -187,6 +265,10 @@ class TestWrongInput:
     def test_a_batch_without_samples_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="global_batch_size"):
             next(ElasticDistributedSampler(range(10), 1, 0).batches(0))
+
+    def test_a_batch_of_unknown_size_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="call `batches` or `batch_sampler` before"):
+            ElasticDistributedSampler(range(10), 1, 0).advance()
 
     def test_a_negative_advance_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="samples must be 0 or more"):

@@ -33,6 +33,28 @@ def test_a_data_loader_that_prefetches_loses_nothing() -> None:
     assert sorted(seen) == list(range(100))
 
 
+def test_a_data_loader_with_a_batch_sampler_takes_each_sample_once() -> None:
+    import torch.utils.data
+
+    dataset: Any = range(85)
+    samplers = [ElasticDistributedSampler(dataset, 4, rank) for rank in range(4)]
+    loaders = [
+        torch.utils.data.DataLoader[int](
+            dataset, batch_sampler=sampler.batch_sampler(12), num_workers=1, persistent_workers=True
+        )
+        for sampler in samplers
+    ]
+    for epoch in range(2):
+        seen: list[int] = []
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        for batches in zip(*loaders, strict=True):
+            seen += itertools.chain.from_iterable(batch.tolist() for batch in batches)
+            for sampler in samplers:
+                sampler.advance()
+        assert sorted(seen) == list(range(85))
+
+
 def test_torchs_own_sampler_loses_and_repeats_a_quarter_of_the_data() -> None:
     """The figure in our documents: four ranks that become three after 500 of 1000 samples."""
     from torch.distributed.elastic.utils.data.elastic_distributed_sampler import (

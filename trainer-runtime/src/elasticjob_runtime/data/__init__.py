@@ -5,7 +5,9 @@
         sampler.set_epoch(epoch)
         for indices in sampler.batches(64):     # this rank's share of a global batch of 64
             train(dataset, indices)
-            sampler.advance(64)
+            sampler.advance()
+
+With torch's DataLoader, see `ElasticDistributedSampler`.
 
 For training scripts. Standard library only; works with or without torch's DataLoader.
 """
