@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import os
 from typing import Any
 
 import torch
 from elasticjob_runtime.contract import Fence
+from elasticjob_runtime.training.memory.buffers import Buffer
 from elasticjob_runtime.training.memory.format import Header, Layout, purpose
 from elasticjob_runtime.training.memory.pair import Pair, Recovered
 
@@ -24,8 +26,9 @@ def header(step: int, round_number: int = 1, taken_at: float = 0.0) -> Header:
 
 
 def recovered(pair: Pair) -> Recovered | None:
-    """As a later process finds it. The buffers stay the pair's."""
-    found = [Recovered(buffer, header) for buffer in pair.buffers if (header := buffer.header()) is not None]
+    """As a later process finds it: with mappings of its own."""
+    buffers = [Buffer(os.dup(fd)) for fd in pair.fds]
+    found = [Recovered(buffer, header) for buffer in buffers if (header := buffer.header()) is not None]
     intact = [each for each in found if each.is_intact()]
     return max(intact, key=lambda each: each.header.age, default=None)
 

@@ -101,9 +101,10 @@ def test_a_process_killed_at_any_time_leaves_a_complete_snapshot() -> None:
         child = os.fork()
         if child == 0:
             torch.set_num_threads(1)
+            own = Pair([Buffer(os.dup(fd)) for fd in pair.fds])
             while True:
                 step += 1
-                pair.write(state(step), header(step))
+                own.write(state(step), header(step))
         time.sleep(choose.uniform(0.0, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

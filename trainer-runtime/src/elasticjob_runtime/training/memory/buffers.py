@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
 
 from elasticjob_runtime.training.memory import format as snapshot_format
-from elasticjob_runtime.training.memory.format import Header, InvalidSnapshotError
+from elasticjob_runtime.training.memory.format import Header, InvalidSnapshotError, aligned
+
+_MADV_POPULATE_WRITE = 23
+"""Not in mmap's constants."""
 
 
 class NoMemoryError(Exception):
@@ -23,6 +27,7 @@ class Buffer:
         Raises OSError or ValueError if `fd` cannot be mapped."""
         self.fd = fd
         self._lock = lock
+        self._populated = 0
         self.memory = _mapped(fd)
 
     @classmethod
@@ -47,17 +52,20 @@ class Buffer:
             os.close(lock)
             raise
 
-    def reserve(self, size: int) -> bool:
-        """Makes sure that there are `size` bytes, and returns whether they are new: the kernel's first touch of a page
-        takes longer than the copy. Raises NoMemoryError."""
-        if size <= len(self.memory):
-            return False
-        try:
-            os.posix_fallocate(self.fd, 0, size)
-        except OSError as error:
-            raise NoMemoryError(os.strerror(error.errno or errno.ENOMEM)) from error
-        self.memory = _mapped(self.fd)
-        return True
+    def reserve(self, size: int) -> None:
+        """Makes sure that there are `size` bytes to write to, all at once: page by page it takes longer. Raises
+        NoMemoryError."""
+        if size > len(self.memory):
+            try:
+                os.posix_fallocate(self.fd, 0, size)
+            except OSError as error:
+                raise NoMemoryError(os.strerror(error.errno or errno.ENOMEM)) from error
+            self.memory = _mapped(self.fd)
+            self._populated = 0
+        if self._populated < size:
+            with contextlib.suppress(OSError):  # before Linux 5.14
+                self.memory.madvise(_MADV_POPULATE_WRITE, 0, aligned(size, mmap.PAGESIZE))
+            self._populated = size
 
     def header(self) -> Header | None:
         try:
@@ -78,7 +86,7 @@ class Buffer:
 
 
 def _mapped(fd: int) -> mmap.mmap:
-    return mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    return mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED)
 
 
 def _lock(fd: int) -> int | None:
