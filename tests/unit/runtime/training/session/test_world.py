@@ -15,8 +15,8 @@ from elasticjob_runtime.training.session.world import (
 )
 
 
-def standing(committed: int, *, live: bool = True, layout: str = "same") -> Standing:
-    return Standing(committed=committed, live=live, layout=layout)
+def standing(committed: int, *, live: bool = True, layout: str = "same", fence: str = "") -> Standing:
+    return Standing(committed=committed, live=live, layout=layout, fence=fence)
 
 
 FRESH = standing(NO_STATE, live=False)
@@ -34,6 +34,13 @@ FRESH = standing(NO_STATE, live=False)
         ([standing(500, live=False), standing(8)], (1,)),
         ([standing(TORN, live=False), standing(8)], (1,)),
         ([standing(TORN, live=False), standing(500, live=False)], (1,)),
+        ([standing(150, live=False, fence="1.0.4"), standing(110, live=False, fence="1.0.5")], (1,)),
+        ([standing(110, live=False, fence="1.0.4"), standing(110, live=False, fence="1.0.5")], (1,)),
+        ([standing(90, live=False, fence="2.0.1"), standing(110, live=False, fence="1.0.5")], (0,)),
+        ([standing(90, live=False, fence="1.0.5"), standing(110, live=False, fence="1.0.5")], (1,)),
+        ([standing(90, live=False), standing(80, live=False, fence="1.0.5"), FRESH], (1,)),
+        ([standing(90, fence="1.0.2"), standing(110, live=False, fence="1.0.5")], (0,)),
+        ([standing(90, fence="1.0.2"), standing(90, fence="1.0.5")], (0, 1)),
     ],
 )
 def test_the_newest_whole_state_wins_and_running_training_outranks_checkpoints(

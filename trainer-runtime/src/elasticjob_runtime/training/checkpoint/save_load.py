@@ -57,6 +57,14 @@ def load_checkpoint(
     Raises CheckpointError if the newest intact checkpoint cannot be read, or contains objects that `weights_only`
     forbids.
     """
+    remembered = _from_memory(path, map_location, weights_only)
+    return load_durable(path, map_location, weights_only=weights_only) if remembered is None else remembered
+
+
+def load_durable(
+    path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True
+) -> Any | None:
+    """`load_checkpoint` without memory."""
 
     def read(file: BinaryIO) -> Any:
         import torch
@@ -64,12 +72,6 @@ def load_checkpoint(
         return torch.load(file, map_location=map_location, weights_only=weights_only)
 
     began = time.time()
-    remembered = _from_memory(path, map_location, weights_only)
-    if remembered is not None:
-        step, state = remembered
-        progress.remember_checkpoint(step)
-        channel.send_phase("restore", began=began, step=step)
-        return state
     try:
         found = checkpoint.load(path, read)
     except pickle.UnpicklingError as error:
@@ -117,12 +119,13 @@ def save_checkpoint(
     """
     number = _step_of(path, state, durable) if step is None else step
     if durable:
-        _save(path, state, number, keep)
+        save_durable(path, state, number, keep)
     if (keeper := _keeper()) is not None:
         keeper.keep(_purpose(path), state, number)
 
 
-def _save(path: PathLike, state: Any, number: int, keep: int) -> None:
+def save_durable(path: PathLike, state: Any, number: int, keep: int) -> None:
+    """`save_checkpoint` without memory."""
     import torch
 
     written = checkpoint.save(path, number, lambda file: torch.save(state, file), keep=keep)
@@ -146,21 +149,26 @@ def _purpose(path: PathLike) -> str:
     return f"checkpoint {os.path.realpath(path)}"
 
 
-def _from_memory(path: PathLike, map_location: str | torch.device | None, weights_only: bool) -> tuple[int, Any] | None:
-    """Step and state, if memory has what `load_checkpoint` should return. Raises CheckpointError."""
+def _from_memory(path: PathLike, map_location: str | torch.device | None, weights_only: bool) -> Any | None:
+    """The state, if memory has what `load_checkpoint` should return. Raises CheckpointError."""
+    began = time.time()
     keeper = _keeper()
     found = keeper.newest(_purpose(path)) if keeper is not None else None
     if found is None:
         return None
     with contextlib.closing(found):
         copy = checkpoint.Copy(fence=found.header.fence, saved_at=found.header.taken_at)
-        step = checkpoint.newest_step(path, copy)
-        if step is None or found.step < step or (found.step > step and not _all_ranks_are_here()):
+        durable = checkpoint.newest_step(path, copy)
+        if durable is None or found.step < durable or (found.step > durable and not _all_ranks_are_here()):
             return None
         if not _is_device(map_location):
             return None  # torch.load takes others, too
         state = found.load(map_location, any_object=not weights_only)
-        return None if state is None else (found.step, state)
+    if state is not None:
+        if durable >= 0:
+            progress.remember_checkpoint(durable)
+        channel.send_phase("restore", began=began, step=found.step)
+    return state
 
 
 def _is_device(map_location: object) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,11 +15,12 @@ import torch.distributed as dist
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
-from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_checkpoint, save_checkpoint
+from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
 from elasticjob_runtime.training.session import port, torch_private
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
+from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.state import Parts, Undo, share
 from elasticjob_runtime.training.session.world import NO_STATE, TORN, SessionError, Standing, agree
 
@@ -61,6 +64,7 @@ class ElasticSession:
         self._layout = self._parts.layout()
         self._cursor = Cursor()
         self._committed = NO_STATE
+        self._fence = ""
         self._live = False
         self._formed = False
         self._broken = False
@@ -70,6 +74,7 @@ class ElasticSession:
         self._save: tuple[PathLike, int, int] | None = None
         for index, each in enumerate(self._parts.optimizers):
             each.register_step_post_hook(lambda *_, index=index: self._stepped.add(index))
+        self._snapshots = Snapshots(self._layout)
         self._engine = engine = self._new_engine()
         if engine is not None:
             interruptible(self._parts.ddp, lambda: engine.interruption.guard)
@@ -203,14 +208,16 @@ class ElasticSession:
         """Continues from the newest checkpoint in `path`, unless this training has begun already, and saves there every
         `every` steps (0: never). Call it once, on all ranks, before the first batch.
 
-        It is enough if one rank finds the checkpoint: the others receive the state.
+        It is enough if one rank finds the checkpoint: the others receive the state. Under elasticrun, a snapshot in
+        memory is used instead if it is newer; see docs/design/0023-memory-snapshots.md.
         """
         if self._formed:
             raise SessionError("session.checkpoint() must be called before anything else of the session")
         self._save = (path, every, keep)
-        state = load_checkpoint(path)
+        state = load_durable(path)
         if state is not None:
             self._apply(state)
+            self._fence = str(state.get("fence", ""))
 
     # -- inside
 
@@ -240,7 +247,8 @@ class ElasticSession:
         if self._save is not None and self._save[1] and self._committed % self._save[1] == 0:
             path, _, keep = self._save
             if not dist.is_initialized() or dist.get_rank() == 0:
-                save_checkpoint(path, self._state(), step=self._committed, keep=keep)
+                save_durable(path, self._state(), self._committed, keep)
+        self._snapshots.committed(self._committed, self._state)
 
     def _settle(self) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
@@ -263,7 +271,13 @@ class ElasticSession:
             self._formed = True
 
     def _standing(self) -> Standing:
-        return Standing(committed=self._committed, live=self._live, layout=self._layout)
+        """Of this process's state, or of the one in memory if that is newer; then it is not loaded yet."""
+        own = Standing(committed=self._committed, live=self._live, layout=self._layout, fence=self._fence)
+        found = self._snapshots.found
+        if found is None:
+            return own
+        kept = dataclasses.replace(own, committed=found.step, live=False, fence=str(found.header.fence))
+        return max(own, kept, key=lambda standing: standing.precedence)
 
     def _agree(self, standings: Sequence[Standing]) -> None:
         """Collective: all processes have the same state afterwards."""
@@ -273,8 +287,8 @@ class ElasticSession:
             for ddp in self._parts.ddp:
                 torch_private.rebuild(ddp)
         rank = dist.get_rank() if dist.is_initialized() else 0
-        if self._committed == NO_STATE and rank in agreement.donors:
-            self._committed = 0
+        if rank in agreement.donors:
+            self._give(standings[rank])
         given = self._state() if rank in agreement.donors else None
         if self._engine is None:
             state = share(agreement, rank, given)
@@ -283,12 +297,22 @@ class ElasticSession:
         if state is not None:
             self._apply(state)
         self._live = True
+        self._snapshots.entered()
+
+    def _give(self, standing: Standing) -> None:
+        """Makes this process's state the one that it stood for."""
+        if (standing.committed, standing.live, standing.fence) != (self._committed, self._live, self._fence):
+            self._apply(self._snapshots.load())
+            self._fence = standing.fence
+        elif self._committed == NO_STATE:
+            self._committed = 0
 
     def _state(self) -> dict[str, Any]:
         return {
             "step": self._committed,
             "epoch": self._cursor.epoch,
             "consumed": self._cursor.consumed,
+            "fence": os.environ.get(Env.FENCE, ""),
             "parts": self._parts.collect(),
         }
 

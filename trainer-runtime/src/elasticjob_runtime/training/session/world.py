@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_runtime.contract import Env
+from elasticjob_runtime.contract import Env, Fence
 
 NO_STATE = -1
 """`Standing.committed` of a process that has taken no part in the training so far."""
@@ -82,6 +82,14 @@ class Standing:
     """False: it has this state from a checkpoint, which any running training outranks."""
     layout: str
     """Digest of names, shapes and types of the model's parameters and buffers."""
+    fence: str = ""
+    """Token of the worker group that saved the checkpoint; empty if unknown."""
+
+    @property
+    def precedence(self) -> tuple[bool, Fence, int]:
+        """The highest wins. What a later group saved is newer, even if that group went back some steps."""
+        known = self.fence and not self.live
+        return self.live, Fence.parse(self.fence) if known else Fence(0, 0, 0), self.committed
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -109,8 +117,8 @@ class Agreement:
 
 
 def agree(standings: Sequence[Standing]) -> Agreement:
-    """The highest committed step of a running training wins; without one, the highest step from a checkpoint; without
-    any, the state with which rank 0 begins.
+    """The highest committed step of a running training wins; without one, the newest checkpoint; without any, the state
+    with which rank 0 begins.
 
     Raises SessionError if the models differ, or no process has a whole state.
     """
@@ -121,7 +129,7 @@ def agree(standings: Sequence[Standing]) -> Agreement:
                 "the same model"
             )
     ranks = range(len(standings))
-    best = max(ranks, key=lambda rank: (standings[rank].live, standings[rank].committed, -rank))
+    best = max(ranks, key=lambda rank: (standings[rank].precedence, -rank))
     if standings[best].committed == TORN or (
         standings[best].committed == NO_STATE and any(each.committed == TORN for each in standings)
     ):
@@ -132,6 +140,6 @@ def agree(standings: Sequence[Standing]) -> Agreement:
     if standings[best].committed == NO_STATE:
         donors: tuple[int, ...] = (0,)
     else:
-        wanted = (standings[best].live, standings[best].committed)
-        donors = tuple(rank for rank in ranks if (standings[rank].live, standings[rank].committed) == wanted)
+        wanted = standings[best].precedence
+        donors = tuple(rank for rank in ranks if standings[rank].precedence == wanted)
     return Agreement(donors=donors, receivers=tuple(rank for rank in ranks if rank not in donors))

@@ -1,0 +1,56 @@
+"""A session's snapshots in memory: the one that earlier processes left, and when to take the next."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from elasticjob_runtime.training import channel
+from elasticjob_runtime.training.memory import Pace, Recovered, keeper_of_this_process
+from elasticjob_runtime.training.session.world import SessionError
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+
+class Snapshots:
+    """One process of each agent takes them: with DDP, all states are the same. Does nothing without an agent."""
+
+    def __init__(self, layout: str) -> None:
+        """layout: of the model. Takes time for a large state, so no other process should wait for this one yet."""
+        self._purpose = f"session {layout}"
+        self._keeper = keeper_of_this_process()
+        self._pace = Pace()
+        self.found: Recovered | None = self._keeper.newest(self._purpose) if self._keeper is not None else None
+        """The newest one that earlier processes left; None after `entered`."""
+
+    def load(self) -> dict[str, Any]:
+        """What was found. Raises SessionError if it is no longer there."""
+        began = time.time()
+        state: dict[str, Any] | None = self.found.load() if self.found is not None else None
+        if self.found is None or state is None:
+            raise SessionError("the snapshot in memory that all processes agreed on is no longer there")
+        logger.info("continuing after step %d, from memory", self.found.step)
+        channel.send_phase("restore", began=began, step=self.found.step)
+        return state
+
+    def entered(self) -> None:
+        """All processes of the world have the same state, which the next step changes."""
+        if self.found is not None:
+            self.found.close()
+            self.found = None
+        self._pace.changed()
+
+    def committed(self, step: int, state: Callable[[], Any]) -> None:
+        """Takes a snapshot if it is time for one. To be called after each step."""
+        if self._keeper is None or channel.number("LOCAL_RANK") or not self._pace.is_due(step, time.monotonic()):
+            return
+        cost = self._keeper.keep(self._purpose, state(), step)
+        if cost is None:
+            self._keeper = None
+            return
+        before = self._pace.interval
+        self._pace.took(cost, time.monotonic())
+        if self._pace.interval != before:
+            logger.info("a snapshot in memory takes %.3f s: one in %d steps", cost, self._pace.interval)
