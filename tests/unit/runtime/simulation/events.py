@@ -112,6 +112,8 @@ class Walk:
     seed: int = 0
     saves: bool = False
     """Workers handle SIGTERM, some of them until they are killed."""
+    together: bool = False
+    """Those that save call `checkpoint_wanted` instead: they save when all of their plan have been asked."""
     open_run: bool = False
     """Agents of an older version began the run, so it has no secret."""
     events: Sequence[Event] = ()

@@ -279,6 +279,19 @@ def test_another_member_takes_over_from_a_planner_that_dies_while_workers_save(s
     scenario.check(len(scenario.trainers) == 2 and scenario.plan.restart_count == 0)
 
 
+@pytest.mark.parametrize("kind", [Kind.JOIN, Kind.LEAVE], ids=["a join", "a leave"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_workers_that_save_together_are_all_asked_and_the_change_does_not_wait_for_the_grace(
+    seed: int, kind: Kind
+) -> None:
+    scenario = Scenario(agents=2 if kind is Kind.JOIN else 3, seed=seed, saves=True, together=True)
+    before, leader = scenario.plan, scenario.trainers[0]
+    scenario.happens(kind, leader if kind is Kind.LEAVE else None)
+    scenario.wait(15.0)
+    scenario.check(scenario.plan.round == before.round + 1 and scenario.plan.restart_count == 0)
+    scenario.check(len(scenario.trainers) == (3 if kind is Kind.JOIN else 2))
+
+
 @pytest.mark.parametrize("spares", [2, 0], ids=["two spares", "no spares"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_whole_group_on_an_island_stops_within_its_grace_and_leaves_one_history(seed: int, spares: int) -> None:

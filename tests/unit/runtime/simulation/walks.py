@@ -33,6 +33,7 @@ def random_walk(seed: int) -> Walk:
         events=[_event(draw, kinds) for _ in range(draw.randint(1, 14))],
         saves=draw.random() < 0.4,
         open_run=draw.random() < 0.1,
+        together=draw.random() < 0.5,
     )
 
 
@@ -82,6 +83,7 @@ def _smaller(walk: Walk) -> Iterator[Walk]:
     plainer = [
         dataclasses.replace(walk, consistent=False),
         dataclasses.replace(walk, saves=False),
+        dataclasses.replace(walk, together=False),
         dataclasses.replace(walk, open_run=False),
         dataclasses.replace(walk, operator=False, consistent=False),
     ]

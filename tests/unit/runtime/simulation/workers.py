@@ -36,6 +36,7 @@ class Training:
         self.joined: list[WorkerGroup] = []
         self.broken = False
         self.completed = False
+        self._asked: list[WorkerGroup] = []
 
     @property
     def formed(self) -> bool:
@@ -73,6 +74,13 @@ class Training:
         for group in self.joined:
             if group is not by:
                 self._break(group)
+
+    def ask_to_save(self, group: WorkerGroup) -> None:
+        """All save once the last of them is asked."""
+        self._asked.append(group)
+        if len(self._asked) == self.size:
+            for each in self._asked:
+                each.save_soon()
 
     def complete(self) -> None:
         if self.formed and not self.broken:
@@ -144,8 +152,15 @@ class WorkerGroup:
         if grace and self.view.saves:
             me = self._agent.store_view.members.get(self._agent.name)
             self.may_save_until = self._clock.now + grace if me is not None and me.value.saves else 0.0
-            saving = grace if self._clock.random.random() < 0.1 else saving
+            together = self._agent.world.walk.together
+            saving = grace if together or self._clock.random.random() < 0.1 else saving
+            if together and self._training is not None and not self._training.broken:
+                self._training.ask_to_save(self)
         self._ends_in(saving + self._clock.random.uniform(0.0, 0.02))
+
+    def save_soon(self) -> None:
+        """They save, and are killed."""
+        self._ends_in(self._clock.random.uniform(0.0, 2.0))
 
     def fail(self, round_number: int, why: str) -> bool:
         """One of the worker processes ends with an error. False if none is running."""
