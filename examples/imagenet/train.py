@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torchvision
 from elasticjob_runtime.data import ElasticDistributedSampler
-from elasticjob_runtime.training import load_checkpoint, report_progress, save_checkpoint
+from elasticjob_runtime.training import checkpoint_wanted, load_checkpoint, report_progress, save_checkpoint
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -95,15 +95,16 @@ def main() -> None:
             step += 1
             if rank == 0:
                 report_progress(step, loss=loss.item())
-                if step % arguments.checkpoint_every == 0:  # (4) what is lost after a crash
-                    state = {
-                        "model": model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "scheduler": scheduler.state_dict(),
-                        "sampler": sampler.state_dict(),
-                        "step": step,
-                    }
-                    save_checkpoint(arguments.checkpoint_dir, state)
+            # (4) A crash repeats the steps since the last checkpoint; a join, a resize or a drain repeats none.
+            if (checkpoint_wanted() or step % arguments.checkpoint_every == 0) and rank == 0:
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict(),
+                    "sampler": sampler.state_dict(),
+                    "step": step,
+                }
+                save_checkpoint(arguments.checkpoint_dir, state)
         scheduler.step()
     if rank == 0:
         print(f"finished step={step} with {world} workers", flush=True)
