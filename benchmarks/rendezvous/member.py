@@ -11,7 +11,7 @@ from elasticjob_runtime.contract import Keys, MemberValue, Neighbour, SecretValu
 from elasticjob_runtime.etcd.interface import Store, StoreError, Unavailable
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
-from elasticjob_runtime.membership.actions import Action, Exit, StartWorkers, StopWorkers, StoreAction
+from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, StartWorkers, StopWorkers, StoreAction
 from elasticjob_runtime.membership.view import (
     Member,
     MemberSettings,
@@ -135,6 +135,10 @@ class BenchMember:
     def start_workers(self, action: StartWorkers, now: float) -> None:
         self._workers = Workers(state=WorkersState.RUNNING, round=action.plan.round, changed_at=now, plan=action.plan)
         self._ranked(action.plan.round)
+
+    def move_workers(self, action: MoveWorkers, now: float) -> None:
+        """Never decided: these workers do not say that they can continue in place."""
+        raise NotImplementedError
 
     def stop_workers(self, _action: StopWorkers, now: float) -> None:
         self._workers = Workers(round=self._workers.round, changed_at=now, plan=self._workers.plan)

@@ -40,8 +40,7 @@ class AgentEvent:
     time: float
     member: str
     event: str
-    """The name of a phase (detect, stop, plan, fork, connect, restore, first-step), or ready, change, failure, exit
-    ..."""
+    """The name of a phase (see `PHASES`), or ready, change, failure, exit ..."""
     round: int
     """0: unknown."""
     fields: Mapping[str, Any]
@@ -142,7 +141,7 @@ def rows(seen: Seen) -> list[Row]:
     return [_row(seen, change) for change in seen.changes]
 
 
-PHASES = ("detect", "stop", "plan", "fork", "connect", "restore", "first-step")
+PHASES = ("detect", "stop", "plan", "fork", "connect", "interrupt", "form", "agree", "restore", "first-step")
 
 _FIRST = ("detect", "plan", "first-step")
 """Phases that count as complete with the first agent; the others need all agents."""

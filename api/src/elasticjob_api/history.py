@@ -81,6 +81,12 @@ class Phases(Model, frozen=True):
     """Until all worker processes of the agent ran the script."""
     connect: Seconds = None
     """Until they had their process group."""
+    interrupt: Seconds = None
+    """In place: until the worker processes had ended or interrupted their step."""
+    form: Seconds = None
+    """In place: until they had the process group of the new world."""
+    agree: Seconds = None
+    """In place: until all had the same state."""
     restore: Seconds = None
     """To read a checkpoint."""
     first_step: Seconds = None

@@ -11,6 +11,7 @@ from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.workers.environment import GroupSpec
 
 SETTING = [pytest.param(flag, id=flag.name) for flag in OWN_FLAGS if flag.sets is not None]
 
@@ -29,6 +30,8 @@ def test_a_flag_names_a_field_that_exists_and_has_a_valid_default(flag: Flag) ->
     [
         ("--hang-factor=20", HangLimits, {"factor": 20.0}),
         ("--hang_factor 1", HangLimits, {"factor": 1.0}),
+        ("--in-place=off", GroupSpec, {"in_place": False}),
+        ("", GroupSpec, {"in_place": True}),
         ("--max-stalled-restarts=0", CrashLimits, {"max_stalled": 0}),
         ("", CrashLimits, {"max_stalled": None}),
     ],

@@ -23,7 +23,9 @@ from elasticjob_runtime.contract import (
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.actions import (
     Action,
+    AmendPlan,
     Exit,
+    MoveWorkers,
     ProbePeers,
     ProbeWitnesses,
     ProposePlan,
@@ -81,6 +83,9 @@ def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
     return {name: make_member(name, **changed.get(name, {})) for name in names}
 
 
+_FURTHER = ("crash", "same_crashes", "stalled_restarts", "best_step", "agent_store", "in_place", "follows", "stayed")
+
+
 def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any) -> Plan:
     """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`,
     `nproc`, `attempt`; the crash history."""
@@ -109,7 +114,7 @@ def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any
         nproc=fields.get("nproc", 1),
         restart_count=fields.get("restarts", 0),
         reason=fields.get("reason", PlanReason.START),
-        **{name: fields[name] for name in ("crash", "same_crashes", "stalled_restarts", "best_step") if name in fields},
+        **{name: fields[name] for name in _FURTHER if name in fields},
     )
     known = fields.get("ranks", ranks)
     return Plan(value=value, mod_revision=fields.get("revision", PLAN_REVISION), rank=ranks.get(me), ranks=known)
@@ -201,7 +206,7 @@ def make_view(
 _WORDS: dict[type[Action], Callable[[Any], str]] = {
     ProposePlan: lambda it: (
         f"plan {it.round}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, "
-        f"{it.restart_count} restarts"
+        f"{it.restart_count} restarts{', in place' if it.in_place else ''}"
     ),
     ProbeWitnesses: lambda _it: "probe witnesses",
     ProbePeers: lambda it: "probe " + " ".join(member.name for member in it.members),
@@ -210,7 +215,9 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")
     ),
     RestorePlan: lambda it: f"restore plan {it.plan.round}",
-    StartWorkers: lambda it: f"start plan {it.plan.round}",
+    AmendPlan: lambda it: f"mark plan {it.plan.round} as continuing in place",
+    StartWorkers: lambda it: f"start plan {it.plan.round}" + (" alone" if it.alone else ""),
+    MoveWorkers: lambda it: f"move to plan {it.plan.round}" + (f", {it.patience:g} s" if it.patience else ""),
     StopWorkers: lambda it: f"stop, {it.grace:g} s to save" if it.grace else "stop",
     Register: lambda it: f"register {it.state.value} of round {it.round}",
     ProposeStop: lambda it: f"stop for {it.stop.reason.value}",
@@ -218,6 +225,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         f"publish {it.state.value} of round {it.round}"
         + ("" if it.saves is None else ", saves")
         + ("" if it.saved is None else f", saved {it.saved}")
+        + ("" if it.in_place is None else f", in place {it.in_place}")
     ),
     PublishFailure: lambda it: f"report {it.failure.member}",
     PublishSuspicion: lambda it: ("clear " if it.retract else "suspect ") + it.suspicion.suspect,

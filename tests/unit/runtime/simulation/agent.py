@@ -11,6 +11,7 @@ from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
+    MoveWorkers,
     StartWorkers,
     StopWorkers,
     StoreAction,
@@ -176,6 +177,9 @@ class Agent:
         self.world.invariants.starts(self, action.plan)
         self.world.invariants.saved_first(self, action.plan)
         self.workers.start(action.plan)
+
+    def move_workers(self, action: MoveWorkers, _now: float) -> None:
+        raise NotImplementedError
 
     def stop_workers(self, action: StopWorkers, _now: float) -> None:
         self.workers.stop(action.grace)

@@ -48,6 +48,24 @@ def test_a_start_has_a_duration_for_each_phase() -> None:
     assert end["phases"]["detect"] is None
 
 
+def test_a_change_in_place_records_its_own_phases() -> None:
+    changes = trained()
+    records = changes.caused(Cause.MEMBER_LOST, 20.0, 20.01)
+    records += changes.planned(2, Cause.MEMBER_LOST, 20.0, 20.03)
+    changes.moving(20.03)
+    records += changes.reported("interrupt", 0, 20.04)
+    records += changes.reported("interrupt", 1, 20.05)
+    records += changes.reported("form", 0, 20.07)
+    records += changes.reported("agree", 0, 20.08)
+    records += changes.reported("first-step", 0, 20.1, step=101)
+    records += changes.tick(30.0)
+    known = {name: one for name, one in summary(records)["phases"].items() if one is not None}
+    assert {name: pytest.approx((one["since"], one["seconds"])) for name, one in known.items()} == {
+        "detect": (0.01, 0.01), "plan": (0.03, 0.02), "interrupt": (0.05, 0.02), "form": (0.07, 0.02),
+        "agree": (0.08, 0.01), "first-step": (0.1, 0.02),
+    }  # fmt: skip
+
+
 def test_a_restart_records_each_phase_and_the_steps_lost() -> None:
     changes = trained()
     records = changes.caused(Cause.WORKER_FAILED, 20.0, 20.01)
@@ -65,7 +83,8 @@ def test_a_restart_records_each_phase_and_the_steps_lost() -> None:
         "connect": (0.2, 0.13), "restore": (0.4, 0.15), "first-step": (0.5, 0.1),
     }  # fmt: skip
     end = summary(records)
-    assert {name: pytest.approx((one["since"], one["seconds"])) for name, one in end["phases"].items()} == expected
+    known = {name: one for name, one in end["phases"].items() if one is not None}
+    assert {name: pytest.approx((one["since"], one["seconds"])) for name, one in known.items()} == expected
     assert (end["end"], end["steps_lost"], end["caused_at"]) == ("trained", 10, 20.0)
     assert {name: pytest.approx((since, seconds)) for name, since, seconds in phases(records)} == expected
 

@@ -21,7 +21,14 @@ from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, Pr
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
-from elasticjob_runtime.membership.actions import Action, Exit, PublishFailure, StartWorkers, StopWorkers
+from elasticjob_runtime.membership.actions import (
+    Action,
+    Exit,
+    MoveWorkers,
+    PublishFailure,
+    StartWorkers,
+    StopWorkers,
+)
 from elasticjob_runtime.membership.view import StoreView, WorkersState
 from elasticjob_runtime.rendezvous.member import DecisionCache, LocalState
 from elasticjob_runtime.rendezvous.network import hold_ports
@@ -156,7 +163,12 @@ class Agent:
         self._progress.starting(now)
         self._starting = True
         self._recorder.starting()
-        self._processes.start(action.plan, now)
+        self._processes.start(action.plan, now, alone=action.alone)
+
+    def move_workers(self, action: MoveWorkers, now: float) -> None:
+        self._progress.starting(now)
+        self._recorder.moving()
+        self._processes.move(action.plan, action.patience, now)
 
     def stop_workers(self, action: StopWorkers, now: float) -> None:
         self._processes.group.stop(action.grace, now, self._leaving[1] if self._leaving else signal.SIGTERM)

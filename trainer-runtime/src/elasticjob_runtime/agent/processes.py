@@ -25,6 +25,7 @@ from elasticjob_runtime.membership.view import (
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
+from elasticjob_runtime.workers.followers import ARRIVED, ENTERED, FORMED, PlanReport
 from elasticjob_runtime.workers.group import WorkerGroup
 from elasticjob_runtime.workers.reaper import MARK, Reaper
 from elasticjob_runtime.workers.spawn import SpawnLauncher
@@ -33,6 +34,9 @@ from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
 logger = logging.getLogger(__name__)
+
+_PHASE_OF = {ARRIVED: "interrupt", FORMED: "form", ENTERED: "agree"}
+"""How far a worker that continues in place is -> the phase that ends with it (telemetry/transitions.py)."""
 
 
 class Processes:
@@ -54,6 +58,7 @@ class Processes:
         the ports of their stores; `close` closes them. `on_learned`: called when `imports` has changed."""
         self._config = config
         self._on_learned = on_learned
+        self._on_report = on_report
         self._folder = environment.get(Env.CHECKPOINT_DIRECTORY, "")
         self._event_loop = event_loop
         self._held = held
@@ -65,6 +70,8 @@ class Processes:
             on_report,
             on_saves=self._saves,
             on_saved=self._saved,
+            on_hello=lambda local_rank: self.group.said_hello(local_rank, time.monotonic()),
+            on_plan_report=self._follows,
             folder=self._reaper.folder,
         )
         self._trainer_server = _trainer_server(event_loop, on_trainer_status, environment, self._reaper.folder)
@@ -81,9 +88,9 @@ class Processes:
             member=config.member.settings.me,
             log_settings=config.log_settings,
             agent_socket=self._reports.path,
-            ask_to_save=self._reports.ask_to_save,
             folder=self._reaper.folder,
             base_environment=environment,
+            messages=self._reports,
         )
 
     @property
@@ -112,13 +119,29 @@ class Processes:
         return min((at for at in (self.group.deadline, self._launcher.deadline) if at is not None), default=None)
 
     def tick(self, now: float) -> None:
+        if self.group.is_due(now):  # if this process stood still, what its workers sent meanwhile is still unread
+            self._reports.drain()
         self.group.tick(now)
         self._launcher.tick(now)
 
-    def start(self, plan: Plan, now: float) -> None:
+    def start(self, plan: Plan, now: float, *, alone: bool = False) -> None:
+        self._enter(plan)
+        self.group.start(plan, now, alone=alone)
+
+    def move(self, plan: Plan, patience: float, now: float) -> None:
+        self._enter(plan)
+        self.group.move(plan, patience, now)
+
+    def _follows(self, report: PlanReport) -> None:
+        self.group.reported(report, time.monotonic())
+        if report.state in _PHASE_OF:
+            self._on_report(
+                WorkerReport(rank=report.local_rank, round=report.round, at=report.at, phase=_PHASE_OF[report.state])
+            )
+
+    def _enter(self, plan: Plan) -> None:
         if self._launcher.stores is not None:
             self._launcher.stores.enter(plan.round, leads=plan.value.leader == self._config.member.settings.me)
-        self.group.start(plan, now)
 
     def send_plan(self, plan: Plan) -> None:
         """Sends a new plan to the workers that follow plans. Without a rank in it, prepares what comes next: stores for

@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.agent.rate_meter import RateMeter
@@ -24,6 +24,7 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.training.link import MAX_FDS
 from elasticjob_runtime.workers import descriptors
+from elasticjob_runtime.workers.followers import PlanReport
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +48,23 @@ class WorkerServer:
         *,
         on_saves: Callable[[int, int], None] = lambda _rank, _round: None,
         on_saved: Callable[[int, int], None] = lambda _rank, _round: None,
+        on_hello: Callable[[int], None] = lambda _local_rank: None,
+        on_plan_report: Callable[[PlanReport], None] = lambda _report: None,
         folder: str | None = None,
     ) -> None:
         """`on_saves`: the worker of this rank and round saves when asked. `on_saved`: it has nothing left to save.
-        `folder`: the folder in which to create the socket's own folder; None: the system's folder for temporary
-        files."""
+        `on_hello`: called with the local rank of a worker that can continue under another plan; `on_plan_report`:
+        with how far it is. `folder`: the folder in which to create the socket's
+        own folder; None: the system's folder for temporary files."""
         self._event_loop = event_loop
         self._on_progress = on_progress
         self._on_report = on_report
         self._on_saves = on_saves
         self._on_saved = on_saved
+        self._on_hello = on_hello
+        self._on_plan_report = on_plan_report
+        self._in_place: dict[int, int] = {}
+        """Local rank -> connection of the worker that can continue under another plan."""
         self._directory = tempfile.mkdtemp(prefix="socket-", dir=folder)
         self.path = os.path.join(self._directory, "agent.sock")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -88,6 +96,12 @@ class WorkerServer:
         """Asks this worker to save; it is killed after `seconds`."""
         if (fd := self._savers.get(rank)) is not None:
             _send(self._connections[fd], {"type": "save", "seconds": seconds})
+
+    def send_to(self, local_rank: int, message: Mapping[str, Any]) -> None:
+        """Sends a message to the worker of `local_rank` that can continue under another plan."""
+        fd = self._in_place.get(local_rank)
+        if fd is not None:
+            _send(self._connections[fd], message)
 
     def drain(self) -> None:
         """Reads all unread messages of the workers."""
@@ -143,11 +157,11 @@ class WorkerServer:
                 self._read_others(fd)
                 self._hand_out(fd, self._snapshots.of(int(message["local_rank"])))
             if kind == "hello":
-                self._followers.add(fd)
-                if self._plan is not None:
-                    _send(self._connections[fd], self._plan)
+                self._greet(fd, message)
             if kind in ("saves", "saved"):
                 self._take_saver(fd, kind, int(message["rank"]), int(message["round"]))
+            if kind == "plan-state":
+                self._on_plan_report(_plan_report(message))
             if kind == "progress" and int(message.get("rank", 0)) == 0:
                 self._on_progress(self._progress(message))
             if kind in ("progress", "phase"):
@@ -164,6 +178,16 @@ class WorkerServer:
         else:
             self._savers[rank] = fd
             self._on_saves(rank, round_number)
+
+    def _greet(self, fd: int, message: dict[str, Any]) -> None:
+        if message.get("in_place"):
+            local_rank = int(message["local_rank"])
+            self._in_place[local_rank] = fd
+            self._on_hello(local_rank)
+            return
+        self._followers.add(fd)
+        if self._plan is not None:
+            _send(self._connections[fd], self._plan)
 
     def _hand_out(self, fd: int, snapshot: Snapshot | None) -> None:
         if snapshot is None:
@@ -193,15 +217,26 @@ class WorkerServer:
         self._followers.discard(fd)
         self._savers = {rank: saver for rank, saver in self._savers.items() if saver != fd}
         self._nonsense.discard(fd)
+        self._in_place = {rank: each for rank, each in self._in_place.items() if each != fd}
         self._connections.pop(fd).close()
 
 
-def _send(connection: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+def _send(connection: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
     """Never blocks: a worker that does not read its messages does not get this one."""
     try:
         socket.send_fds(connection, [json.dumps(message).encode()], fds, socket.MSG_NOSIGNAL)
     except OSError as error:
         logger.debug("a worker did not take a message: %s", error)
+
+
+def _plan_report(message: dict[str, Any]) -> PlanReport:
+    return PlanReport(
+        local_rank=int(message["local_rank"]),
+        state=str(message["state"]),
+        round=int(message["round"]),
+        attempt=str(message["attempt"]),
+        at=float(message.get("time", 0.0)),
+    )
 
 
 def _report(message: dict[str, Any]) -> WorkerReport:

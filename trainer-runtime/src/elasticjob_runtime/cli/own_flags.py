@@ -17,6 +17,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.membership.crash_loop import DEFAULT_STALLED_RESTARTS, CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.rendezvous.config import default_of
+from elasticjob_runtime.workers.environment import GroupSpec
 
 Check: TypeAlias = Callable[[Any], str]
 """Returns what is wrong with a value, as in `must be 0 or more`; empty: nothing."""
@@ -29,6 +30,13 @@ def at_least_0(value: float | None) -> str:
 def factor_or_0(value: float) -> str:
     valid = math.isfinite(value) and (value == 0 or value >= 1)
     return "" if valid else "must be 1 or more, or 0 to disable hang detection"
+
+
+def auto_or_off(text: str) -> bool:
+    """Raises ArgumentTypeError."""
+    if text not in ("auto", "off"):
+        raise argparse.ArgumentTypeError(f"must be auto or off, not {text}")
+    return text == "auto"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,16 @@ OWN_FLAGS = (
         "join later. A module that cannot be shared (it starts threads or processes, touches a GPU, opens a connection "
         "or creates a semaphore) is left out, and the log names it. A module that reads `RANK` or similar variables is "
         "imported by each waiting worker, for the rank it will have",
+    ),
+    Flag(
+        name="--in-place",
+        value="auto|off",
+        convert=auto_or_off,
+        default=True,
+        help="auto: worker processes whose script has an ElasticSession continue through changes; off: they restart.",
+        docs="`auto` (default): worker processes whose script has an [ElasticSession](explanation/in-place.md) "
+        "continue when the group changes. `off`: they restart, as those of other scripts do",
+        sets=(GroupSpec, "in_place"),
     ),
     Flag(
         name="--events",

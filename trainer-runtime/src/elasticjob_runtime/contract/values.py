@@ -117,18 +117,21 @@ class MemberValue(Value):
     started_at: float = 0.0
     """Unix time, seconds."""
     changed_at: float = 0.0
-    """When it entered this state, Unix time, seconds."""
+    """When it entered this state, or its worker processes got ready to join; Unix time, seconds."""
     saves: bool = False
     """One of its workers handles SIGTERM or calls `checkpoint_wanted`, so a planned change gives them time to save."""
     saved: int = 0
     """The round that was stopped for a planned change and whose state is saved here; 0: none."""
+    in_place: int = 0
+    """The round in which it was last published that all its worker processes can continue under another plan; 0: never.
+    Published again for every plan that does not say so yet, and in every round by a member outside the plan."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
 
     def check(self) -> None:
         require_at_least(
-            0, nproc=self.nproc, round=self.round, saved=self.saved
+            0, nproc=self.nproc, round=self.round, saved=self.saved, in_place=self.in_place
         )  # nproc 0: under torchrun, whose agents agree on it themselves
         if not self.ports:
             raise ValueError("ports: expected at least one")
@@ -183,6 +186,9 @@ class PlanValue(Value):
     """Worker processes per member, the same for all."""
     agent_store: bool = False
     """The agents host the worker stores, and the leader's already listens."""
+    in_place: bool = False
+    """Its worker processes form the world of this plan themselves, and continue under the next one. Set later if that
+    shows only after their start."""
     restart_count: int
     """Restarts of the worker group because of failures; membership changes do not count."""
     reason: PlanReason

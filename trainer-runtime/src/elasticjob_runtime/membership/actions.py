@@ -59,6 +59,8 @@ class PublishState(Action):
     """None: unchanged."""
     saved: int | None = None
     """None: unchanged."""
+    in_place: int | None = None
+    """None: unchanged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +102,8 @@ class ProposePlan(Action):
     """Store generation in the spec; 0: not known."""
     run_began: int = 0
     """Unix time of the run's first plan, seconds; 0: this is the first."""
+    in_place: bool = False
+    """Worker processes that run continue under it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +113,14 @@ class ProposeStop(Action):
     stop: StopValue
     expected_mod_revision: int
     """mod_revision of the plan whose workers stop."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AmendPlan(Action):
+    """Write in the current plan that its worker processes continue under the next one. Fails if another plan was
+    written first."""
+
+    plan: Plan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +143,18 @@ class ProbeWitnesses(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StartWorkers(Action):
     plan: Plan
+    alone: bool = False
+    """Each in a world of its own, from which it continues in the plan's; also before this member is in a plan."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MoveWorkers(Action):
+    """Let the worker processes continue under `plan`, and start those that are missing. If the plan does not include
+    this member, they leave their world and wait."""
+
+    plan: Plan
+    patience: float = 0.0
+    """Seconds that a step may take to end before it is interrupted; 0: it cannot end."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +178,7 @@ StoreAction = (
     | PublishOutcome
     | ProposeStop
     | ProposePlan
+    | AmendPlan
     | RestorePlan
 )
 """Actions on the store: one at a time, retried with backoff while it is unreachable."""

@@ -35,6 +35,14 @@ from elasticjob_runtime.membership.actions import (
 from elasticjob_runtime.membership.compatibility import exit_if_incompatible
 from elasticjob_runtime.membership.eligibility import describe
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
+from elasticjob_runtime.membership.in_place import (
+    in_place_due,
+    leave_world,
+    move_workers,
+    report_in_place,
+    request_plan,
+    warm_up_workers,
+)
 from elasticjob_runtime.membership.planned_changes import is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
@@ -44,16 +52,17 @@ from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, 
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
     action = _apply_rules(view, now)
-    due = fence_due(view, now)
-    if isinstance(action, Wait) and due is not None and (action.until is None or due < action.until):
-        return dataclasses.replace(action, until=due)
+    for due in (fence_due(view, now), in_place_due(view, now)):
+        if isinstance(action, Wait) and due is not None and (action.until is None or due < action.until):
+            action = dataclasses.replace(action, until=due)
     return action
 
 
 def _apply_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
         _end_with_job, _leave, _yield_name, fence, _register, exit_if_incompatible, _report_ready, prepare_change,
-        _follow_plan, _report_result, _report_suspects, _subscribe, _restore_plan, _plan_if_first,
+        _follow_plan, _report_result, _report_suspects, report_in_place, request_plan, _subscribe,
+        _restore_plan, _plan_if_first,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
@@ -91,6 +100,8 @@ def _leave(view: View, now: float) -> Action | None:
             state=MemberState.LEAVING, round=view.workers.round, until=give_up, reason="leaving the job"
         )
     if view.workers.state is WorkersState.RUNNING:
+        if action := leave_world(view, now):
+            return action
         return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: the workers get time to save")
     if view.workers.state is WorkersState.STOPPING:
         return Wait(reason="leaving: waiting for the workers to save")
@@ -112,10 +123,11 @@ def _register(view: View, _now: float) -> Action | None:
     if view.store.registered:
         return None
     state = MemberState.READY if view.warm else MemberState.WARMING
+    round_number = view.workers.round
     if view.workers.state is WorkersState.SUCCEEDED:
-        state = MemberState.SUCCEEDED
+        state, round_number = MemberState.SUCCEEDED, view.workers.trained_round
     reason = "registering again: etcd lost this member" if view.workers.round else "registering"
-    return Register(state=state, round=view.workers.round, stores=view.stores, reason=reason)
+    return Register(state=state, round=round_number, stores=view.stores, reason=reason)
 
 
 def _report_ready(view: View, _now: float) -> Action | None:
@@ -136,20 +148,22 @@ def _report_ready(view: View, _now: float) -> Action | None:
     return PublishState(state=me.value.state, round=me.value.round, stores=view.stores, reason=reason)
 
 
-def _follow_plan(view: View, _now: float) -> Action | None:
+def _follow_plan(view: View, now: float) -> Action | None:
     """Runs what the plan says: its round, or nothing."""
     plan, workers = view.store.plan, view.workers
+    if view.runs_plan and (action := warm_up_workers(view, now)):
+        return action
     if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None
     if view.runs_plan and superseded(view):
         return Wait(reason=f"waiting to see plan {view.peer_round}, which a neighbour already follows")
     reason = f"plan {plan.round}: {plan.value.message or plan.value.reason.value}"
     if workers.state in ALIVE:
-        return _stop_for(view, plan, reason)
+        return move_workers(view, plan, reason) or _stop_for(view, plan, reason)
     if plan.rank is None:
-        return None
+        return warm_up_workers(view, now)
     if plan.round > workers.round:
-        return StartWorkers(plan=plan, reason=reason)
+        return StartWorkers(plan=plan, alone=plan.value.in_place, reason=reason)
     if (me := view.me) is not None and me.value.round <= plan.round:
         return _request_later_plan(view, plan)
     return None
@@ -179,16 +193,16 @@ def _stop_for(view: View, plan: Plan, reason: str) -> Action:
 def _report_result(view: View, _now: float) -> Action | None:
     """Publishes how this round's workers ended, once."""
     workers = view.workers
-    if not view.runs_plan:
+    if not view.runs_plan or view.store.plan is None or view.store.plan.rank is None:
         return None
     if workers.failure is not None and view.stop is None and not _is_reported(view, workers.failure):
         return PublishFailure(failure=workers.failure, reason=f"a worker process failed: {workers.failure.message}")
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
-        if me.value.state is MemberState.SUCCEEDED and me.value.round == workers.round:
+        if me.value.state is MemberState.SUCCEEDED and me.value.round == workers.trained_round:
             return None
         return PublishState(
             state=MemberState.SUCCEEDED,
-            round=workers.round,
+            round=workers.trained_round,
             stores=view.stores,
             reason="all local worker processes exited with code 0",
         )

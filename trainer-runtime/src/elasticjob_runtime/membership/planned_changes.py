@@ -74,9 +74,9 @@ def _publish(view: View, *, reason: str, saves: bool | None = None, saved: int |
 
 
 def propose_stop(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:
-    """The planner's first step of a planned change; None: no member has anything to save."""
+    """The planner's first step of a planned change; None: no member has anything to save, or all continue in place."""
     names = members_saving(view, plan)
-    if not names or reason not in PLANNED or view.settings.shutdown_grace <= 0:
+    if plan.value.in_place or not names or reason not in PLANNED or view.settings.shutdown_grace <= 0:
         return None
     stop = StopValue(attempt=plan.value.attempt, reason=reason, message=message, caused_at=caused_at)
     why = f"{message}; workers on {len(names)} members get time to save before plan {plan.round + 1}"

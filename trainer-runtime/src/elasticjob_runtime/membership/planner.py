@@ -41,6 +41,14 @@ from elasticjob_runtime.membership.failures import (
     describe_failure,
     first_failure,
 )
+from elasticjob_runtime.membership.in_place import (
+    amend_plan,
+    await_joiners,
+    finished_before,
+    is_ready_to_join,
+    members_to_continue,
+    training_is_over,
+)
 from elasticjob_runtime.membership.planned_changes import members_saving, propose_stop, save_deadline
 from elasticjob_runtime.membership.proposal import caused_at, propose_plan
 from elasticjob_runtime.membership.sizes import group_size, largest
@@ -64,9 +72,9 @@ def next_plan(view: View, now: float) -> Action | None:
         who = join_names([member.name for member in suspects])
         return ProbePeers(members=suspects, reason=f"no heartbeat from {who}: probing")
     stop = view.stop
-    if stop is None and (broken := _find_cause(view, plan)):
+    if stop is None and not training_is_over(view, plan) and (broken := _find_cause(view, plan)):
         return _repair(view, plan, broken, now)
-    if _all_succeeded(view, plan):
+    if _all_succeeded(view, plan) or training_is_over(view, plan):
         message = f"all {plan.value.world_size} worker processes exited with code 0"
         outcome = OutcomeValue(
             state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, round=plan.round
@@ -74,7 +82,7 @@ def next_plan(view: View, now: float) -> Action | None:
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     if stop is not None:
         return _after_saving(view, plan, stop, now)
-    return _resize(view, plan, now) or _probe_again(view, now)
+    return _resize(view, plan, now) or amend_plan(view, plan) or _probe_again(view, now)
 
 
 def _after_saving(view: View, plan: Plan, stop: Stop, now: float) -> Action:
@@ -133,6 +141,8 @@ def _find_cause(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
         )
     if view.store.failures:
         return PlanReason.WORKER_FAILED, describe_failure(first_failure(view.store.failures))
+    if finished := finished_before(view, plan):
+        return PlanReason.MEMBER_LEFT, f"{join_names(finished)} finished before plan {plan.round}"
     return None
 
 
@@ -171,7 +181,7 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
             return asking
         if action := delay_or_end(view, plan, now):
             return action
-    eligible = eligible_members(view)
+    eligible = members_to_continue(view, plan, eligible_members(view), now)
     if saved_first := propose_stop(view, plan, reason, why, caused_at(view, plan, reason, eligible)):
         return saved_first
     size = group_size(view.spec, len(eligible))
@@ -195,7 +205,12 @@ def _wait_for_members(view: View, now: float, why: str) -> Action:
 
 
 def _resize(view: View, plan: Plan, now: float) -> Action | None:
-    eligible = eligible_members(view)
+    present = eligible_members(view)
+    eligible = [member for member in present if is_ready_to_join(view, plan, member, now)]
+    return _resize_to(view, plan, eligible, now) or await_joiners(view, plan, present, now)
+
+
+def _resize_to(view: View, plan: Plan, eligible: Sequence[Member], now: float) -> Action | None:
     size = group_size(view.spec, len(eligible))
     if (
         size is None

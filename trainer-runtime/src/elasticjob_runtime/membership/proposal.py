@@ -8,6 +8,7 @@ from elasticjob_runtime.contract import MemberState, PlanReason
 from elasticjob_runtime.membership.actions import ProposePlan
 from elasticjob_runtime.membership.eligibility import ranks_of, select_members
 from elasticjob_runtime.membership.failures import assess_crash, crash_history
+from elasticjob_runtime.membership.in_place import continues
 from elasticjob_runtime.membership.view import Member, Plan, View
 
 
@@ -20,9 +21,11 @@ def propose_plan(
     # Losing plan and spec in the store neither resets the restart budget nor lowers the fencing token.
     known_plans = [each for each in (plan, view.workers.plan) if each]
     restarts = max((each.value.restart_count for each in known_plans), default=0)
+    members = select_members(view, eligible, size)
     return ProposePlan(
         round=last + 1,
-        members=select_members(view, eligible, size),
+        members=members,
+        in_place=continues(view, plan_reason, members),
         restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
         plan_reason=plan_reason,
         message=why,

@@ -63,9 +63,8 @@ def plan_broken_since(view: View) -> float | None:
         return None
     leader = plan.value.leader
     moments = [each.seen_at for each in view.store.suspicions if each.value.suspect == leader != view.settings.me]
-    if (
-        workers.failure is not None and view.stop is None
-    ):  # with a stop, a peer that exited to save most likely caused it
+    # With a stop, a peer that exited to save most likely caused it. The workers of a spare are not in the plan.
+    if workers.failure is not None and view.stop is None and plan.rank is not None:
         moments.append(workers.changed_at)
     return min(moments, default=None)
 

@@ -181,6 +181,24 @@ class Workers:
     """At least one handles SIGTERM or calls `checkpoint_wanted`."""
     saving: bool = False
     """They are stopping, and have time to save before they are killed."""
+    entered: int | None = None
+    """The last round whose world all of them were in, if they continue in place and that is not `round` yet; None: it
+    is `round`."""
+    movable: bool = False
+    """Those that run need no restart for the next plan."""
+    in_place: bool = False
+    """All run, and have shown that they can continue under another plan."""
+    incomplete: bool = False
+    """Some have failed. The others wait to continue with their replacements."""
+    waiting: bool = False
+    """All are in no world, and wait for a plan that includes this member."""
+    rejected_at: float | None = None
+    """Since when a world of their plan could not be formed, though none of them has ended; None: that is not so."""
+
+    @property
+    def trained_round(self) -> int:
+        """The last round in which they trained."""
+        return self.round if self.entered is None else self.entered
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

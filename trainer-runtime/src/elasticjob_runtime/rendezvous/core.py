@@ -33,6 +33,7 @@ from elasticjob_runtime.etcd.interface import (
     is_final,
 )
 from elasticjob_runtime.membership.actions import (
+    AmendPlan,
     ProposePlan,
     ProposeStop,
     PublishFailure,
@@ -214,7 +215,7 @@ class RendezvousCore:
                 return "", 0
             case PublishState():
                 written = self._registration.write(
-                    action.state, action.round, action.stores, action.saves, action.saved
+                    action.state, action.round, action.stores, action.saves, action.saved, action.in_place
                 )
                 return keys.member(self._me), written
             case PublishFailure():
@@ -227,12 +228,14 @@ class RendezvousCore:
             case RestorePlan():
                 assert action.plan.rank is not None
                 return keys.plan, self._plans.restore(action.plan.value, self._me, action.plan.rank)
-            case ProposeStop() | ProposePlan():
+            case ProposeStop() | ProposePlan() | AmendPlan():
                 return self._propose(action)
 
-    def _propose(self, action: ProposeStop | ProposePlan) -> tuple[str, int]:
+    def _propose(self, action: ProposeStop | ProposePlan | AmendPlan) -> tuple[str, int]:
         if isinstance(action, ProposeStop):
             return self._keys.stop, self._plans.propose_stop(action)
+        if isinstance(action, AmendPlan):
+            return self._keys.plan, self._plans.amend(action)
         cache = self._subscription.cache
         known = cache.plan if cache.plan_revision == action.expected_mod_revision else None
         nproc, kept = self._registration.member.nproc, cache.last_failure

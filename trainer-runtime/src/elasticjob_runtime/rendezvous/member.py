@@ -19,6 +19,7 @@ from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
+    MoveWorkers,
     ProbePeers,
     ProbeWitnesses,
     StartWorkers,
@@ -59,6 +60,8 @@ class MemberOwner(Protocol):
     def start_workers(self, action: StartWorkers, now: float) -> None: ...
 
     def stop_workers(self, action: StopWorkers, now: float) -> None: ...
+
+    def move_workers(self, action: MoveWorkers, now: float) -> None: ...
 
 
 class MemberIO(Protocol):
@@ -180,6 +183,9 @@ class MemberLoop:
                 return None
             case StopWorkers():
                 self._owner.stop_workers(action, now)
+                return None
+            case MoveWorkers():
+                self._owner.move_workers(action, now)
                 return None
             case ProbePeers():
                 if not self._probing:

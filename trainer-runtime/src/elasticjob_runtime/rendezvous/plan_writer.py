@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
 from elasticjob_runtime.membership.actions import (
+    AmendPlan,
     ProposePlan,
     ProposeStop,
     PublishOutcome,
@@ -124,6 +125,15 @@ class PlanWriter:
             raise PlanOutdatedError("the plan is there again")
         return result.revision
 
+    def amend(self, action: AmendPlan) -> int:
+        """Returns the revision of the plan that is marked as continuing in place."""
+        value = dataclasses.replace(action.plan.value, in_place=True)
+        unchanged = [Compare(self._keys.plan, mod_revision=action.plan.mod_revision)]
+        result = self._store.txn(unchanged, [Put(self._keys.plan, value.to_json())])
+        if not result.succeeded:
+            raise PlanOutdatedError("another plan came first")
+        return result.revision
+
     def publish_outcome(self, action: PublishOutcome) -> int:
         key = self._keys.outcome
         guards = [Compare(key, create_revision=0), Compare(self._keys.plan, mod_revision=action.expected_mod_revision)]
@@ -155,6 +165,7 @@ class PlanWriter:
             leader=leader.name,
             nproc=nproc,
             agent_store=all(member.value.stores for member in action.members),
+            in_place=action.in_place,
             restart_count=action.restart_count,
             reason=action.plan_reason,
             message=action.message,

@@ -209,14 +209,22 @@ class Registration:
         return number == self._count and self._lease is not None
 
     def write(
-        self, state: MemberState, round_number: int, stores: bool, saves: bool | None = None, saved: int | None = None
+        self,
+        state: MemberState,
+        round_number: int,
+        stores: bool,
+        saves: bool | None = None,
+        saved: int | None = None,
+        in_place: int | None = None,
     ) -> int:
-        """Returns the revision. `saves` or `saved` None: unchanged."""
+        """Returns the revision. `saves`, `saved` or `in_place` None: unchanged."""
         if self._lease is None:
             raise LeaseLost("not registered")
         member = self._changed(state, round_number, stores)
         saves, saved = member.saves if saves is None else saves, member.saved if saved is None else saved
         member = dataclasses.replace(member, saves=saves, saved=saved)
+        if in_place is not None:
+            member = dataclasses.replace(member, in_place=in_place, changed_at=time.time())
         revision = self._store.put(self._key, member.to_json(), lease=self._lease.id)
         self.member = member
         return revision

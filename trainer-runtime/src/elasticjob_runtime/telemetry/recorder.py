@@ -100,6 +100,10 @@ class Recorder:
         self._started += 1
         self._write(self._transitions.starting(self._nproc, self._clock()))
 
+    def moving(self) -> None:
+        """The local workers continue under the current plan."""
+        self._write(self._transitions.moving(self._clock()))
+
     def started(self) -> None:
         """All local workers run. Called only if they were spawned: forked ones report this themselves."""
         self._write(self._transitions.started(self._clock()))

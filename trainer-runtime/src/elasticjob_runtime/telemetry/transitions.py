@@ -8,6 +8,9 @@ and plan overlap):
     plan        this agent knows the cause -> it has seen the new plan
     fork        start -> all local workers run the script
     connect     -> all local workers have their process group
+    interrupt   the plan is sent to workers that continue in place -> all local ones have left their world
+    form        -> all local workers have the process group of the new world
+    agree       -> all have the same state
     restore     a checkpoint is read
     first-step  -> a local worker has done its first step
 
@@ -35,7 +38,7 @@ class WorkerReport:
     at: float
     """Unix time, s."""
     phase: str
-    """fork, connect, restore, first-step or checkpoint; `step`: a step is done; `pause`: expect no step for a while."""
+    """One of PHASES that a worker sees, or checkpoint; `step`: a step is done; `pause`: expect no step for a while."""
     began: float | None = None
     step: int | None = None
     seconds: float = 0.0
@@ -44,7 +47,10 @@ class WorkerReport:
     """Of a pause."""
 
 
-PHASES = ("detect", "stop", "plan", "fork", "connect", "restore", "first-step")
+PHASES = ("detect", "stop", "plan", "fork", "connect", "interrupt", "form", "agree", "restore", "first-step")
+
+_LAST_OF_ALL = ("interrupt", "form", "agree", "restore")
+"""Phases that some local workers may not have: they end with the last report."""
 
 STEP_NUMBER_SECONDS = 1.0
 """s after the first step to wait for a worker to report its number. After that, the summary is written without."""
@@ -190,6 +196,14 @@ class Transitions:
             self._open.began.setdefault("fork", now)
         return []
 
+    def moving(self, now: float) -> list[EventRecord]:
+        """The local workers continue in place."""
+        records = self.starting(self._workers, now)
+        if self._open is not None:
+            self._open.began.pop("fork", None)
+            self._open.began["interrupt"] = now
+        return records
+
     def started(self, now: float) -> list[EventRecord]:
         """All workers were spawned, so they do not report `fork` themselves."""
         return self._finished("fork", now)
@@ -197,7 +211,7 @@ class Transitions:
     def reported(
         self, phase: str, local_rank: int, at: float, *, began: float | None = None, step: int | None = None
     ) -> list[EventRecord]:
-        """A worker has finished a phase: `fork`, `connect`, `restore` or `first-step`."""
+        """A worker has finished a phase."""
         transition = self._open
         if transition is None or not self._forking:
             return []
@@ -205,7 +219,7 @@ class Transitions:
             return self._stepped(at, step)
         if "first-step" in transition.ended or phase not in PHASES:
             return []
-        if phase == "restore":
+        if phase in _LAST_OF_ALL:
             if began is not None:
                 transition.began[phase] = min(began, transition.began.get(phase, began))
             return self._finished(phase, at, again=True, step=step)

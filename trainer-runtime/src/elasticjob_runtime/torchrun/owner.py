@@ -8,7 +8,7 @@ import time
 
 from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeValue
 from elasticjob_runtime.membership import View
-from elasticjob_runtime.membership.actions import Action, Exit, StartWorkers, StopWorkers
+from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, StartWorkers, StopWorkers
 from elasticjob_runtime.membership.view import StoreView
 from elasticjob_runtime.rendezvous.member import LocalState
 from elasticjob_runtime.torchrun.policy import TorchAgent, next_action
@@ -70,6 +70,10 @@ class AgentOwner:
 
     def stop_workers(self, action: StopWorkers, now: float) -> None:
         self._set_agent(self.agent.stop(self.failure(action.reason), now))
+
+    def move_workers(self, action: MoveWorkers, now: float) -> None:
+        """Never decided here: torch's agent cannot keep its workers."""
+        raise NotImplementedError
 
     def store_changed(self, _before: StoreView, _view: StoreView) -> None:
         with self.changed:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel
@@ -17,6 +18,8 @@ PAUSE_WAIT = 1.0
 @dataclasses.dataclass
 class _State:
     last_checkpoint_step: int | None = None
+    reported: bool = False
+    """The script reports its progress itself."""
     final: bool = False
     """The next checkpoint is the last of this process."""
     final_step: int | None = None
@@ -41,6 +44,17 @@ def report_progress(step: int, **metrics: float) -> None:
 
     Raises TypeError or ValueError if a metric is not a number, even without an agent.
     """
+    _state.reported = True
+    _send(step, metrics)
+
+
+def report_committed(step: int) -> None:
+    """Reports a step of a session, unless the script itself reports its progress."""
+    if not _state.reported:
+        _send(step, {})
+
+
+def _send(step: int, metrics: Mapping[str, float]) -> None:
     numbers = {name: _number(name, value) for name, value in metrics.items()}
     if not os.environ.get(Env.AGENT_SOCKET):
         return

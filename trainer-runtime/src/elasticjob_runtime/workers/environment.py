@@ -28,6 +28,8 @@ class GroupSpec:
     master_port: int | None = None
     """Set by flag; None: use the plan's."""
     virtual_local_rank: bool = False
+    in_place: bool = True
+    """Worker processes may continue under another plan."""
 
 
 def worker_environment(
@@ -40,10 +42,12 @@ def worker_environment(
     error_file: str,
     agent_socket: str,
     without_libuv: bool = False,
+    alone: bool = False,
 ) -> dict[str, str]:
     """The complete environment of one worker process: `base`, which is the agent's, and variables of the plan.
 
-    `without_libuv`: this torch has no libuv, and its TCPStore must not use it.
+    `without_libuv`: this torch has no libuv, and its TCPStore must not use it. `alone`: it begins in a world of its
+    own, and enters the plan's later.
     """
     rank = group_rank * group.nproc + local_rank
     environment = {
@@ -75,7 +79,18 @@ def worker_environment(
         environment.setdefault("USE_LIBUV", "0")
     if group.virtual_local_rank:
         environment.update(_virtual_local_rank(base, local_rank))
-    return environment
+    if group.in_place and plan.agent_store:
+        environment[Env.IN_PLACE] = "1"
+    return {**environment, **ALONE} if alone else environment
+
+
+ALONE = {
+    "RANK": "0", "GROUP_RANK": "0", "ROLE_RANK": "0",
+    "WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_USE_AGENT_STORE": "False",
+}  # fmt: skip
+"""The variables of a process in a world of its own, which hosts its store on any free port. What concerns this machine
+stays: the local rank selects the device."""
 
 
 def fencing_token(base: Mapping[str, str], plan: PlanValue) -> Fence:

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import descriptors, logs
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.first_failure import FailureCollector
+from elasticjob_runtime.workers.followers import ENTERED, FAILED, WAITING, Followers, PlanReport
+from elasticjob_runtime.workers.messages import WorkerMessages
 from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
 from elasticjob_runtime.workers.starter import WorkerStarter
 from elasticjob_runtime.workers.timers import TimerServer
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
+
+logger = logging.getLogger(__name__)
 
 FIRST_HANDLER_CHECK, MAX_HANDLER_CHECK_INTERVAL = 0.25, 4.0
 """s after a start, and at most between two checks, until it is known whether a worker handles SIGTERM. A check costs
@@ -44,10 +49,9 @@ class WorkerGroup:
         agent_socket: str,
         folder: str,
         base_environment: Mapping[str, str],
-        ask_to_save: Callable[[int, float], None],
+        messages: WorkerMessages,
     ) -> None:
-        """`folder`: the agent's private directory, removed with the agent. `ask_to_save`: sends the request to the
-        worker of a rank, which is killed after so many seconds."""
+        """`folder`: the agent's private directory, removed with the agent."""
         self.group = group
         self._event_loop = event_loop
         self._directory = logs.LogDirectory(log_settings, group.run_id, folder)
@@ -65,10 +69,11 @@ class WorkerGroup:
         )
         self._output = logs.SinkReader(event_loop)
         self._failures = FailureCollector(member)
+        self._followers = Followers(messages.send_to)
         self._workers: list[WorkerProcess] = []
         self._stopping = False
         self._kill_at: float | None = None
-        self._ask_to_save = ask_to_save
+        self._messages = messages
         self._save_on_request: set[int] = set()
         """Ranks that call `checkpoint_wanted`: they are asked to save, instead of by a signal."""
         self._savers: set[WorkerProcess] | None = None
@@ -81,8 +86,16 @@ class WorkerGroup:
     @property
     def deadline(self) -> float | None:
         """Monotonic time of the next `tick` that has something to do."""
-        times = (self._kill_at, self._failures.decide_at, self._check_handlers_at, self._timers.deadline)
+        times = (
+            self._kill_at, self._failures.decide_at, self._check_handlers_at, self._timers.deadline,
+            self._followers.deadline,
+        )  # fmt: skip
         return min((at for at in times if at is not None), default=None)
+
+    def is_due(self, now: float) -> bool:
+        """Whether workers that continue in place should have reported by now."""
+        due = self._followers.deadline
+        return due is not None and now >= due
 
     @property
     def pids(self) -> dict[int, int]:
@@ -93,19 +106,57 @@ class WorkerGroup:
     def log_directory(self) -> str:
         return os.fspath(self._directory.path)
 
-    def start(self, plan: Plan, now: float) -> None:
+    def start(self, plan: Plan, now: float, *, alone: bool = False) -> None:
         """Starts all workers of this plan, at once or when their forks are ready. A worker that cannot be started is a
-        failure."""
-        assert plan.rank is not None
+        failure. `alone`: each in a world of its own, from which it continues in the plan's."""
+        assert plan.rank is not None or alone
         assert not self._workers
+        self._followers.clear()
         self._stopping = False
         self._savers = None
         self._save_on_request = set()
         self._handler_check_interval = FIRST_HANDLER_CHECK
         self._check_handlers_at = now + FIRST_HANDLER_CHECK
         self._failures.begin_round(plan.round)
-        self.view = Workers(state=WorkersState.RUNNING, round=plan.round, changed_at=now, plan=plan)
-        self._starter.start(plan, self.group.nproc)
+        self.view = Workers(
+            state=WorkersState.RUNNING, round=plan.round, changed_at=now, plan=plan, entered=0 if alone else None
+        )
+        self._start(plan, range(self.group.nproc), now, alone=alone)
+
+    def move(self, plan: Plan, patience: float, now: float) -> None:
+        """Continues under `plan`: sends it to the workers that can continue, and starts those that are missing, in
+        worlds of their own. Those that have not said yet whether they can receive it when they do.
+
+        patience: s that a step may take to end before it is interrupted."""
+        self._failures.begin_round(plan.round)
+        self.view = dataclasses.replace(
+            self.view, round=plan.round, changed_at=now, plan=plan, failure=None, incomplete=False, waiting=False,
+            rejected_at=None, entered=self.view.trained_round,
+        )  # fmt: skip
+        for worker in self._workers:
+            worker.spec = dataclasses.replace(worker.spec, rank=self._preparation.rank(plan, worker.spec.local_rank))
+            if self._followers.can_hear(worker.spec.local_rank):
+                self._tell(worker, patience, now)
+        running = {worker.spec.local_rank for worker in self._workers} | self._starter.local_ranks
+        missing = [rank for rank in range(self.group.nproc) if rank not in running]
+        if missing:
+            self._start(plan, missing, now, alone=True)
+        else:
+            self._update_in_place(now)
+
+    def said_hello(self, local_rank: int, now: float) -> None:
+        """The worker of `local_rank` can continue under another plan."""
+        worker = next((each for each in self._workers if each.spec.local_rank == local_rank), None)
+        if worker is None or self.view.state is not WorkersState.RUNNING:
+            return
+        self._followers.said_hello(local_rank)
+        self._tell(worker, 0.0, now)
+        self._update_in_place(now)
+
+    def reported(self, report: PlanReport, now: float) -> None:
+        """A worker has reported how far it is with a plan."""
+        if self._followers.reported(report, now):
+            self._update_in_place(now)
 
     def stop(self, grace: float, now: float, number: int = signal.SIGTERM) -> None:
         """Sends SIGKILL at once if `grace` is 0; otherwise the signal `number`, and SIGKILL after `grace` seconds.
@@ -133,7 +184,7 @@ class WorkerGroup:
         savers = asked | signalled
         self._savers = savers if asked or (savers and len(savers) < len(self._workers)) else None
         for worker in asked:
-            self._ask_to_save(worker.spec.rank, grace)
+            self._messages.ask_to_save(worker.spec.rank, grace)
         for worker in signalled if self._savers is not None else list(self._workers):
             worker.signal(number)
 
@@ -149,7 +200,7 @@ class WorkerGroup:
             if asking and worker.spec.rank == rank and self._kill_at is not None and self._saves_on_request(worker):
                 assert self._savers is not None
                 self._savers.add(worker)
-                self._ask_to_save(rank, max(0.0, self._kill_at - time.monotonic()))
+                self._messages.ask_to_save(rank, max(0.0, self._kill_at - time.monotonic()))
 
     def saved(self, rank: int, round_number: int) -> None:
         """This worker has nothing left to save."""
@@ -177,6 +228,11 @@ class WorkerGroup:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self.signal(signal.SIGKILL)
+        for local_rank in self._followers.overdue(now):
+            for worker in self._workers:
+                if worker.spec.local_rank == local_rank:
+                    logger.warning("worker process %d does not follow the plan, and is killed", worker.pid)
+                    worker.signal(signal.SIGKILL)
         if self._check_handlers_at is not None and now >= self._check_handlers_at:
             self.check_handlers()
             self._handler_check_interval = min(2 * self._handler_check_interval, MAX_HANDLER_CHECK_INTERVAL)
@@ -191,7 +247,42 @@ class WorkerGroup:
         """Call this after the last worker has ended."""
         self._timers.close()
 
+    # -- continuing in place
+
+    def _tell(self, worker: WorkerProcess, patience: float, now: float) -> None:
+        plan, local_rank = self.view.plan, worker.spec.local_rank
+        assert plan is not None
+        environment = None
+        if plan.rank is not None:
+            environment = self._preparation.worker_environment(plan, local_rank, str(worker.spec.error_file))
+        self._followers.tell(local_rank, plan, patience, environment, now)
+
+    def _update_in_place(self, now: float) -> None:
+        followers, nproc = self._followers, self.group.nproc
+        self.view = dataclasses.replace(
+            self.view,
+            movable=followers.movable,
+            in_place=followers.proven == nproc == len(self._workers),
+            waiting=followers.count(WAITING) == nproc,
+            entered=None if followers.count(ENTERED) == nproc else self.view.entered,
+            rejected_at=(self.view.rejected_at or now) if followers.count(FAILED) else None,
+        )
+
+    def _fail_one(self, now: float) -> None:
+        """One worker has failed. The others can continue, and wait for its replacement."""
+        failure = self._failures.decide([])
+        self.view = dataclasses.replace(self.view, failure=failure, incomplete=True, in_place=False, changed_at=now)
+        if not self._workers and not self._starter.is_busy:
+            self._set_state(WorkersState.FAILED, now)
+
     # -- starts
+
+    def _start(self, plan: Plan, local_ranks: Iterable[int], now: float, *, alone: bool) -> None:
+        ranks = list(local_ranks)
+        for local_rank in ranks:
+            self._followers.starts(local_rank, now, alone=alone, awaited=alone and plan.rank is not None)
+        self._update_in_place(now)
+        self._starter.start(plan, ranks, alone=alone)
 
     def _started(self, worker: WorkerProcess) -> None:
         self._workers.append(worker)
@@ -218,7 +309,11 @@ class WorkerGroup:
         self._workers.remove(worker)
         self._directory.copy_error_file(worker.spec.error_file)
         self._saver_done(worker)
-        if code != 0 and not self._stopping:
+        self._followers.ended(worker.spec.local_rank)
+        if code != 0 and not self._stopping and self.view.movable:
+            self._failures.add_exit(worker, code, [], now)
+            self._fail_one(now)
+        elif code != 0 and not self._stopping:
             self._failures.add_exit(worker, code, self._workers, now)
             if self._failures.decide_at == now:
                 self._fail(now)

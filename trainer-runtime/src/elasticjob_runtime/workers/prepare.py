@@ -40,16 +40,15 @@ class WorkerPreparation:
     log_settings: logs.LogSettings
     directory: logs.LogDirectory
 
-    def prepare(self, plan: Plan, local_rank: int, *, without_libuv: bool) -> PreparedWorker:
+    def prepare(self, plan: Plan, local_rank: int, *, without_libuv: bool, alone: bool = False) -> PreparedWorker:
         """Raises OSError, ValueError."""
-        group_rank, rank = self.group_rank(plan), self.rank(plan, local_rank)
+        rank = self.rank(plan, local_rank)
         directory = self.directory.worker(plan.round, local_rank)
         error_file = self.directory.error_file(plan.round, local_rank)
         error_file.unlink(missing_ok=True)
-        environment = worker_environment(
-            self.environment, self.group, plan.value, group_rank, local_rank,
-            error_file=str(error_file), agent_socket=self.agent_socket, without_libuv=without_libuv,
-        )  # fmt: skip
+        environment = self.worker_environment(
+            plan, local_rank, str(error_file), without_libuv=without_libuv, alone=alone
+        )
         sinks: list[logs.Sink] = []
         writing_ends: dict[int, BinaryIO] = {}
         for stream in (logs.STDOUT, logs.STDERR):
@@ -70,10 +69,19 @@ class WorkerPreparation:
         )
         return PreparedWorker(spec, sinks, list(writing_ends.values()))
 
+    def worker_environment(
+        self, plan: Plan, local_rank: int, error_file: str, *, without_libuv: bool = False, alone: bool = False
+    ) -> dict[str, str]:
+        """Raises ValueError."""
+        return worker_environment(
+            self.environment, self.group, plan.value, self.group_rank(plan), local_rank,
+            error_file=error_file, agent_socket=self.agent_socket, without_libuv=without_libuv, alone=alone,
+        )  # fmt: skip
+
     def rank(self, plan: Plan, local_rank: int) -> int:
         return self.group_rank(plan) * self.group.nproc + local_rank
 
     @staticmethod
     def group_rank(plan: Plan) -> int:
-        assert plan.rank is not None
-        return plan.rank.group_rank
+        """0 for a member that is not in the plan: its workers are in worlds of their own."""
+        return plan.rank.group_rank if plan.rank is not None else 0

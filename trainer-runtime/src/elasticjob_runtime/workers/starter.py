@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.workers.prepare import PreparedWorker, WorkerPreparation
@@ -32,15 +32,25 @@ class WorkerStarter:
     def is_busy(self) -> bool:
         return bool(self._starting)
 
-    def start(self, plan: Plan, nproc: int) -> None:
-        for local_rank in range(nproc):
+    @property
+    def local_ranks(self) -> set[int]:
+        """Of the workers that are being started."""
+        return {prepared.spec.local_rank for prepared in self._starting}
+
+    def start(self, plan: Plan, local_ranks: Iterable[int], *, alone: bool = False) -> None:
+        """`alone`: each in a world of its own."""
+        new: list[PreparedWorker] = []
+        for local_rank in local_ranks:
             try:
-                prepared = self._preparation.prepare(plan, local_rank, without_libuv=self._launcher.without_libuv)
+                prepared = self._preparation.prepare(
+                    plan, local_rank, without_libuv=self._launcher.without_libuv, alone=alone
+                )
             except (OSError, ValueError) as error:
                 self._on_failed(local_rank, error)
                 return
             self._starting.append(prepared)
-        for prepared in list(self._starting):
+            new.append(prepared)
+        for prepared in new:
             if prepared in self._starting:  # not canceled by the failure of an earlier one
                 self._launcher.start(
                     prepared.spec,

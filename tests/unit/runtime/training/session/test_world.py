@@ -28,6 +28,8 @@ FRESH = standing(NO_STATE, live=False)
         ([FRESH, FRESH, FRESH], (0,)),
         ([standing(0), standing(0)], (0, 1)),
         ([standing(7), standing(8), standing(7)], (1,)),
+        ([standing(8, fence="1.0.2"), standing(8, fence="1.0.3"), standing(8, fence="1.0.3")], (1, 2)),
+        ([standing(25, fence="1.0.9"), standing(15, fence="1.0.10")], (1,)),
         ([FRESH, standing(8), standing(8)], (1, 2)),
         ([standing(500, live=False), FRESH], (0,)),
         ([standing(500, live=False), standing(600, live=False)], (1,)),
@@ -40,7 +42,6 @@ FRESH = standing(NO_STATE, live=False)
         ([standing(90, live=False, fence="1.0.5"), standing(110, live=False, fence="1.0.5")], (1,)),
         ([standing(90, live=False), standing(80, live=False, fence="1.0.5"), FRESH], (1,)),
         ([standing(90, fence="1.0.2"), standing(110, live=False, fence="1.0.5")], (0,)),
-        ([standing(90, fence="1.0.2"), standing(90, fence="1.0.5")], (0, 1)),
     ],
 )
 def test_the_newest_whole_state_wins_and_running_training_outranks_checkpoints(

@@ -26,6 +26,10 @@ logger = logging.getLogger("elasticjob_runtime.training")
 PLAN_TIMEOUT = 60.0
 """s to wait for a plan after the communication failed, or at the start. Planning takes 0.2 s; longer than etcd may be
 down for a short time."""
+MAX_ATTEMPTS = 10
+"""Consecutive plans whose world could not be formed, before the process gives up and is restarted. Some are superseded
+while several processes are lost at the same time."""
+
 OPERATION_TIMEOUT = 1800.0
 """s that a collective may wait in a formed group. Plans interrupt it long before."""
 
@@ -59,29 +63,38 @@ class Engine:
     def enter(
         self,
         standing: Callable[[], Standing],
-        settle: Callable[[Sequence[Standing]], None],
+        settle: Callable[[World, Sequence[Standing]], None],
         *,
         broken: bool,
     ) -> World:
         """Forms the world of the newest plan, and returns when all its processes agree on the state.
 
         standing: how far this process is; settle: gives all processes of the formed group the same state. broken: the
-        current world has failed, so wait for a newer plan. Raises SessionError if none comes, and SystemExit if this
-        process is not in it.
+        current world has failed, so wait for a newer plan. A process that is not in it waits for the next one. Raises
+        SessionError if none comes.
         """
         over = self.world if broken else None
+        if over is not None and not self.due:  # a lost process brings a plan anyway; a lost connection does not
+            self._port.report("failed", over, why="the communication failed")
+        attempts = 0
         while True:
             self.interruption.end()  # what other processes still wait for in the old world ends with it
             world = self._wait_for_plan(over)
             if not world.environment:
-                logger.info("plan %d continues without this process", world.round)
-                raise SystemExit(0)
+                self._port.report("waiting", world)
+                over = world
+                continue
             try:
-                settle(self._form(world, standing()))
+                settle(world, self._form(world, standing()))
             except Exception as error:
                 if not torch_private.is_link_error(error):
                     raise
                 over = world
+                attempts += 1
+                if attempts >= MAX_ATTEMPTS:
+                    raise SessionError(
+                        f"the processes of {attempts} plans in a row could not reach each other: {_first_line(error)}"
+                    ) from error
                 if self._newest is world:
                     logger.info("the world of plan %d could not be formed: %s", world.round, _first_line(error))
                     self._port.report("failed", world, why=_first_line(error))
@@ -100,6 +113,7 @@ class Engine:
             if self._newest is not world:
                 raise OverError("a newer plan has arrived")
             self.interruption, self._current, self._formed = interruption, world, False
+        self._port.report("arrived", world)
         formed = interruption.run(lambda: form(world, standing, interruption), discard=_discard)
         interruption.at_end(formed.links.cut)
         old = torch_private.replace_group(formed.group, formed.store, world.rank, world.size, OPERATION_TIMEOUT)
@@ -109,14 +123,15 @@ class Engine:
             self._formed = True
             if self._newest is not world:
                 raise OverError("a newer plan has arrived")
+        self._port.report("formed", world)
         return formed.standings
 
     def _wait_for_plan(self, over: World | None) -> World:
         """The newest plan, as soon as it is another one than `over`."""
+        # A process that is in no plan waits for one as long as its agent lives.
+        timeout = None if over is not None and not over.environment else self._plan_timeout
         with self._changed:
-            arrived = self._changed.wait_for(
-                lambda: self._agent_error or self._newest not in (None, over), self._plan_timeout
-            )
+            arrived = self._changed.wait_for(lambda: self._agent_error or self._newest not in (None, over), timeout)
             if self._agent_error:
                 raise SessionError(f"no further plans: {self._agent_error}")
             if not arrived or self._newest is None:

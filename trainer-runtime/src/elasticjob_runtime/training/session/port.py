@@ -5,9 +5,16 @@
     agent:  {"type": "plan", "in_place": true, "round": 3, "attempt": "...", "patience": 0.0,
              "environment": {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": ..., "MASTER_PORT": ...,
                              "ELASTICJOB_ROUND": "3", "ELASTICJOB_FENCE": ...}}
-            it continues under this plan; environment null: it is not in the plan
-    worker: {"type": "plan-state", "state": "heard", "round": 3, "attempt": "...", "local_rank": 0}
+            it continues under this plan; environment null: it is not in the plan, and waits for the next one
+    worker: {"type": "plan-state", "state": "heard", "round": 3, "attempt": "...", "local_rank": 0,
+             "time": 1767225600.0}
             sent at once by a thread of its own, whatever the training does
+    worker: {"type": "plan-state", "state": "arrived", ...}
+            its training has left the world before, and waits for the other processes of the plan
+    worker: {"type": "plan-state", "state": "waiting", ...}
+            it is in no world, and waits for a plan that includes it
+    worker: {"type": "plan-state", "state": "formed", ...}
+            it has the process group of the new world
     worker: {"type": "plan-state", "state": "entered", ..., "committed": 120}
             the new world is formed, and this process has the agreed state
     worker: {"type": "plan-state", "state": "failed", ..., "why": "..."}
@@ -19,6 +26,7 @@ A plan without `in_place` is ignored: the agent restarts the processes.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, Protocol
 
 from elasticjob_runtime.contract import Env
@@ -37,7 +45,8 @@ class Port(Protocol):
         """The next plan; None if none arrives within `timeout` seconds. Raises NoAgentError."""
 
     def report(self, state: str, world: World, **fields: Any) -> None:
-        """How far this process is with a plan: `heard`, `entered` or `failed`. Never blocks."""
+        """How far this process is with a plan: `heard`, `arrived`, `formed`, `entered`, `waiting` or `failed`. Never
+        blocks."""
 
 
 class AgentPort:
@@ -54,7 +63,7 @@ class AgentPort:
     def report(self, state: str, world: World, **fields: Any) -> None:
         self._link.tell({
             "type": "plan-state", "state": state, "round": world.round, "attempt": world.attempt,
-            "local_rank": number("LOCAL_RANK"), **fields,
+            "local_rank": number("LOCAL_RANK"), "time": time.time(), **fields,
         })  # fmt: skip
 
 

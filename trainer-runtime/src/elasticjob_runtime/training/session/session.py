@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training import channel, progress
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
@@ -22,7 +23,7 @@ from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.state import Parts, Undo, share
-from elasticjob_runtime.training.session.world import NO_STATE, TORN, SessionError, Standing, agree
+from elasticjob_runtime.training.session.world import NO_STATE, TORN, SessionError, Standing, World, agree
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -70,6 +71,8 @@ class ElasticSession:
         self._broken = False
         self._offered: Share | None = None
         self._stepped: set[int] = set()
+        self._reported = False
+        """The first step of this world is reported."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._save: tuple[PathLike, int, int] | None = None
         for index, each in enumerate(self._parts.optimizers):
@@ -244,6 +247,10 @@ class ElasticSession:
         self._committed += 1
         self._cursor = offered.next
         self._offered = None
+        if not self._reported:
+            self._reported = True
+            channel.send_phase("first-step", step=self._committed)
+        progress.report_committed(self._committed)
         if self._save is not None and self._save[1] and self._committed % self._save[1] == 0:
             path, _, keep = self._save
             if not dist.is_initialized() or dist.get_rank() == 0:
@@ -257,8 +264,9 @@ class ElasticSession:
             return  # a batch is in use, and its step not yet committed
         if self._engine is not None and (self._broken or self._engine.due or not self._formed):
             first = not self._formed
-            self._engine.enter(self._standing, self._agree, broken=self._broken)
+            self._engine.enter(self._standing, self._settle_in, broken=self._broken)
             self._broken = False
+            self._reported = False
             self._formed = True
             for callback in () if first else self._callbacks:
                 callback(self)
@@ -278,6 +286,10 @@ class ElasticSession:
             return own
         kept = dataclasses.replace(own, committed=found.step, live=False, fence=str(found.header.fence))
         return max(own, kept, key=lambda standing: standing.precedence)
+
+    def _settle_in(self, world: World, standings: Sequence[Standing]) -> None:
+        self._agree(standings)
+        self._fence = world.environment.get(Env.FENCE, "")
 
     def _agree(self, standings: Sequence[Standing]) -> None:
         """Collective: all processes have the same state afterwards."""

@@ -83,13 +83,14 @@ class Standing:
     layout: str
     """Digest of names, shapes and types of the model's parameters and buffers."""
     fence: str = ""
-    """Token of the worker group that saved the checkpoint; empty if unknown."""
+    """Fencing token of the last world in which this process agreed with others on its state, or of the worker group
+    that saved the checkpoint; empty: none. A step that it has committed in an older world may have been taken again,
+    with another result in the last bits."""
 
     @property
     def precedence(self) -> tuple[bool, Fence, int]:
-        """The highest wins. What a later group saved is newer, even if that group went back some steps."""
-        known = self.fence and not self.live
-        return self.live, Fence.parse(self.fence) if known else Fence(0, 0, 0), self.committed
+        """The highest wins. What a later group has is newer, even if that group went back some steps."""
+        return self.live, Fence.parse(self.fence) if self.fence else Fence(0, 0, 0), self.committed
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -117,8 +118,8 @@ class Agreement:
 
 
 def agree(standings: Sequence[Standing]) -> Agreement:
-    """The highest committed step of a running training wins; without one, the newest checkpoint; without any, the state
-    with which rank 0 begins.
+    """The highest committed step of a running training wins, among the processes that were in its latest world; without
+    one, the newest checkpoint; without any, the state with which rank 0 begins.
 
     Raises SessionError if the models differ, or no process has a whole state.
     """

@@ -1,0 +1,241 @@
+"""Worker processes that can continue under another plan are not restarted, and none waits for those that start."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import MemberState, PlanReason, SpecValue
+from elasticjob_runtime.membership import decide
+from elasticjob_runtime.membership.view import Role, WorkersState
+
+from tests.unit.runtime.membership.builders import (
+    NOW,
+    Case,
+    answers,
+    describe,
+    make_failure,
+    make_member,
+    make_plan,
+    make_view,
+    members,
+    runs,
+)
+
+FIRST = make_plan("abc", agent_store=True)
+PLAN = make_plan("abc", agent_store=True, in_place=True, round_number=2)
+ABLE: dict[str, Any] = {"stores": True, "in_place": 1}
+FOUR = {"min": 2, "max": 4}
+FAILED = [make_failure("c", round_number=2)]
+
+
+def there(names: str = "abc", **changed: Any) -> Any:
+    """Members whose workers can continue, unless `changed` says otherwise."""
+    return members(names, **{name: {**ABLE, **changed.get(name, {})} for name in names})
+
+
+def planner(names: str = "abc", *, plan: Any = PLAN, changed: Any = None, ago: float = 50.0, **fields: Any) -> Any:
+    workers = runs(plan, in_place=True, movable=True, changed_at=NOW - ago)
+    fields.setdefault("probes", answers("bcd"))
+    return make_view(there=there(names, **(changed or {})), plan=plan, workers=workers, stores=True, **fields)
+
+
+COLD: dict[str, Any] = {"d": {"in_place": 0}}
+WARM: dict[str, Any] = {"d": {"in_place": 2}}
+STALE: dict[str, Any] = {"d": {"in_place": 1}}
+
+DONE: dict[str, Any] = {"state": MemberState.SUCCEEDED, "round": 1}
+JOINED = make_plan("abc", agent_store=True, in_place=True, round_number=2, follows="before", stayed=2)
+
+PLANNER = {
+    "all workers can continue: the plan says so": Case(planner(plan=FIRST), "mark plan 1 as continuing in place"),
+    "not all can: it does not": Case(planner(plan=FIRST, changed={"b": {"in_place": 0}}), "wait"),
+    "they could before they were restarted: it does not, as some may be about to start in its world": Case(
+        planner(plan=make_plan("abc", agent_store=True, round_number=2), changed={"a": {"in_place": 2}}), "wait"
+    ),
+    "rank 0 hosts the store, and may be lost with it: it does not": Case(planner(plan=make_plan("abc")), "wait"),
+    "a member is lost: the others continue": Case(
+        planner("ab", probes=answers("b")), "plan 3: a b, MemberLost, 0 restarts, in place"
+    ),
+    "a worker process fails: the others continue without its member": Case(
+        planner(failures=FAILED), "plan 3: a b, WorkerFailed, 1 restarts, in place"
+    ),
+    "the planner's own fails: the others continue without it": Case(
+        planner(failures=[make_failure("a", round_number=2)]), "plan 3: b c, WorkerFailed, 1 restarts, in place"
+    ),
+    "the others are too few: they wait for its replacement": Case(
+        planner(failures=FAILED, settings={"min": 3}), "plan 3: a b c, WorkerFailed, 1 restarts, in place"
+    ),
+    "all fail: they start as usual": Case(
+        planner(failures=[make_failure(name, round_number=2) for name in "abc"]), "plan 3: a b c, WorkerFailed, 1 restarts"
+    ),
+    "no restarts are left: the job fails": Case(
+        planner(failures=FAILED, settings={"max_restarts": 0}, probes=answers("bc")), "outcome failed because of c"
+    ),
+    "a joining member starts its workers: wait for them": Case(planner("abcd", changed=COLD, settings=FOUR), "wait 70 s"),
+    "they were ready for an earlier plan: wait": Case(planner("abcd", changed=STALE, settings=FOUR), "wait 70 s"),
+    "they are ready: plan": Case(
+        planner("abcd", changed=WARM, settings=FOUR), "plan 3: a b c d, MemberJoined, 0 restarts, in place"
+    ),
+    "they do not get ready: plan anyway": Case(
+        planner("abcd", changed={"d": {"in_place": 0, "ready_at": NOW - 120}}, settings=FOUR, ago=120.0), "plan 3: a b c d, MemberJoined, 0 restarts, in place"
+    ),
+    "a spare that is not needed is not waited for": Case(planner("abcd", changed=COLD), "wait"),
+    "a spare replaces a lost member only if it is ready": Case(
+        planner("abd", changed=COLD), "plan 3: a b, MemberLost, 0 restarts, in place"
+    ),
+    "a ready spare replaces a lost member": Case(
+        planner("abd", changed=WARM), "plan 3: a b d, MemberLost, 0 restarts, in place"
+    ),
+    "a spare that is not ready is better than none": Case(
+        planner("abd", changed=COLD, settings={"min": 3}), "plan 3: a b d, MemberLost, 0 restarts, in place"
+    ),
+    "a member leaves: the others continue, and nothing is saved first": Case(
+        planner(changed={"c": {"state": MemberState.LEAVING, "saves": True}}),
+        "plan 3: a b, MemberLeft, 0 restarts, in place",
+    ),
+    "fewer are wanted: they continue": Case(
+        planner(spec=SpecValue(min=2, max=2)), "plan 3: a b, Resized, 0 restarts, in place"
+    ),
+    "the agents host no stores: workers restart": Case(
+        planner("ab", changed={"b": {"stores": False}}), "plan 3: a b, MemberLost, 0 restarts"
+    ),
+    "a member finished before it entered the plan's world: the others continue": Case(
+        planner(changed={"c": DONE}), "plan 3: a b, MemberLeft, 0 restarts, in place"
+    ),
+    "all who trained have finished, and only a joining member remains: the job is done": Case(
+        planner(plan=JOINED, changed={"a": DONE, "b": DONE}), "outcome succeeded"
+    ),
+    "all members were replaced: workers start as usual": Case(
+        planner("de", changed=WARM, settings={"me": "d"}, me="d", plan=dataclasses.replace(PLAN, rank=None)),
+        "plan 3: d e, MemberLost, 0 restarts",
+    ),
+}  # fmt: skip
+
+AS_C = make_plan("abc", agent_store=True, in_place=True, round_number=2, me="c", ranks=None)
+NEXT = make_plan("abc", agent_store=True, in_place=True, round_number=3, me="c", ranks=None)
+UNMARKED = make_plan("abc", agent_store=True, round_number=2, me="c", ranks=None)
+AFTER_JOIN = make_plan(
+    "abcd", agent_store=True, in_place=True, round_number=3, me="c", ranks=None, reason=PlanReason.MEMBER_JOINED
+)
+RESTART = make_plan("abc", agent_store=True, round_number=3, me="c", ranks=None)
+WITHOUT = make_plan(
+    "ab", agent_store=True, in_place=True, round_number=3, me="c", ranks=None, reason=PlanReason.MEMBER_LEFT
+)
+
+
+def member(plan: Any = AS_C, *, mine: Any = ABLE, **fields: Any) -> Any:
+    """What c sees, a follower."""
+    fields.setdefault("workers", runs(AS_C, in_place=True, movable=True))
+    stores = {"stores": True, **fields.pop("further", {})}
+    here = {"b": make_member("b", **ABLE), "c": make_member("c", **{**ABLE, **mine})}
+    return make_view(there=here, plan=plan, me="c", role=Role.FOLLOWER, predecessor="b", **stores, **fields)
+
+
+NONE, DEAD = WorkersState.NONE, WorkersState.FAILED
+LEAVES: dict[str, Any] = {"mine": {"state": MemberState.LEAVING}, "further": {"leaving_since": NOW - 0.2}}
+BROKEN = runs(AS_C, failure=FAILED[0], incomplete=True, movable=True)
+
+MEMBER = {
+    "its workers can continue: publish that": Case(
+        member(UNMARKED, mine={"in_place": 0}, workers=runs(UNMARKED, in_place=True, movable=True)),
+        "publish ready of round 0, in place 2",
+    ),
+    "published before they were restarted: publish that again": Case(
+        member(UNMARKED, workers=runs(UNMARKED, in_place=True, movable=True)), "publish ready of round 0, in place 2"
+    ),
+    "the plan is marked: never again": Case(member(), "wait"),
+    "outside the plan: published in each round": Case(
+        member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True, waiting=True)), "publish ready of round 0, in place 3"
+    ),
+    "a new plan: its workers continue": Case(member(NEXT), "move to plan 3"),
+    "a planned change: their step may end": Case(member(AFTER_JOIN), "move to plan 3, 0.5 s"),
+    "a plan without this member: they leave": Case(member(WITHOUT), "move to plan 3, 0.5 s"),
+    "a plan that does not continue in place: they restart": Case(member(RESTART), "stop"),
+    "an older plan, from a backup of etcd: they stop, and a later one is requested": Case(
+        member(AS_C, workers=runs(NEXT, in_place=True, movable=True)), "stop"
+    ),
+    "workers that started in the world of the plan and have not shown that they can continue restart": Case(
+        member(NEXT, workers=runs(AS_C)), "stop"
+    ),
+    "one of its worker processes fails: report it": Case(
+        member(workers=BROKEN), "report c"
+    ),
+    "the new plan includes it: the others continue, the failed one starts": Case(member(NEXT, workers=BROKEN), "move to plan 3"),
+    "the new plan is without it: the same, to join later": Case(member(WITHOUT, workers=BROKEN), "move to plan 3"),
+    "all have failed and the plan is without it: start them, to join later": Case(
+        member(WITHOUT, workers=runs(AS_C, DEAD, failure=FAILED[0])), "start plan 3 alone"
+    ),
+    "they fail outside the plan: it is not broken, and this member does not take over as planner": Case(
+        member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=FAILED[0], changed_at=NOW - 1)), "watch as follower of a"
+    ),
+    "all have failed and the plan includes it: start them alone": Case(
+        member(NEXT, workers=runs(AS_C, DEAD, failure=FAILED[0])), "start plan 3 alone"
+    ),
+    "they failed before they were in a plan, a while ago: start them again": Case(
+        member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=FAILED[0], changed_at=NOW - 5)), "start plan 3 alone"
+    ),
+    "they were ready to join, and are not any more: publish that": Case(
+        member(WITHOUT, workers=runs(WITHOUT, incomplete=True, movable=True), mine={"in_place": 3}),
+        "publish ready of round 0, in place 0",
+    ),
+    "a joining member starts its workers before it is in a plan": Case(
+        member(WITHOUT, workers=runs(AS_C, NONE)), "start plan 3 alone"
+    ),
+    "the world cannot be formed: wait for the planner to see why": Case(
+        member(workers=runs(AS_C, in_place=True, movable=True, rejected_at=NOW - 0.5)), "wait 0.5 s"
+    ),
+    "the planner itself does not wait to repair the plan": Case(
+        make_view(
+            there=there("ab"), plan=PLAN, probes=answers("bc"), stores=True,
+            workers=runs(PLAN, in_place=True, movable=True, rejected_at=NOW - 0.5),
+        ),
+        "plan 3: a b, MemberLost, 0 restarts, in place",
+    ),
+    "no cause shows: request another plan": Case(
+        member(workers=runs(AS_C, in_place=True, movable=True, rejected_at=NOW - 1)), "publish ready of round 3"
+    ),
+    "it leaves: its workers take part until a plan without it": Case(member(**LEAVES), "wait 0.8 s"),
+    "then they leave at the end of their step": Case(member(WITHOUT, **LEAVES), "move to plan 3, 0.5 s"),
+    "and are waited for": Case(
+        member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True), **LEAVES), "wait 0.8 s"
+    ),
+    "they have left: stop them": Case(
+        member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True, waiting=True), **LEAVES), "stop, 30 s to save"
+    ),
+    "no plan comes: stop them": Case(
+        member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}), "stop, 30 s to save"
+    ),
+    "the only member does not wait for a plan": Case(
+        member(make_plan("c", agent_store=True, in_place=True, round_number=2, me="c"), **LEAVES), "stop, 30 s to save"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANNER)
+def test_the_planner_lets_workers_continue_as_soon_as_possible(name: str) -> None:
+    case = PLANNER[name]
+    assert describe(decide(case.view, NOW)) == case.does
+
+
+@pytest.mark.parametrize("name", MEMBER)
+def test_a_member_restarts_no_worker_that_can_continue(name: str) -> None:
+    case = MEMBER[name]
+    assert describe(decide(case.view, NOW)) == case.does
+
+
+STARTS_NONE = {
+    "it still imports": member(WITHOUT, workers=runs(AS_C, NONE), further={"warm": False}),
+    "it is being removed": member(WITHOUT, workers=runs(AS_C, NONE), spec=SpecValue(min=2, max=3, draining=["c"])),
+    "they failed a moment ago": member(
+        WITHOUT, workers=runs(WITHOUT, DEAD, failure=FAILED[0], changed_at=NOW - 1), mine={"in_place": 2}
+    ),
+    "the plan does not continue in place": member(make_plan("ab", me="c"), workers=runs(AS_C, NONE)),
+}
+
+
+@pytest.mark.parametrize("name", STARTS_NONE)
+def test_a_member_outside_the_plan_starts_workers_only_to_join(name: str) -> None:
+    does = describe(decide(STARTS_NONE[name], NOW))
+    assert not does.startswith(("start", "report")), does

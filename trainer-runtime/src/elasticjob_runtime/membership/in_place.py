@@ -1,0 +1,236 @@
+"""Continuing in place: when worker processes follow a new plan without a restart, and who is ready to join them. Pure.
+
+A script with an ElasticSession says so when it starts. Once all worker processes of a plan have, the planner marks the
+plan (`in_place`), and from then on:
+
+1. Who starts worker processes starts them in worlds of their own (`alone`), also for a member that is not in a plan
+   yet: it is ready to join when they wait for one.
+2. A new plan moves the processes that run, instead of replacing them.
+3. A member whose worker process failed is left out of the next plan if the others are enough, so that they continue at
+   once; it joins again when its replacement is ready. The other processes of that member wait for that.
+4. A plan whose members have all failed is not continued: their workers start as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticjob_runtime.contract import MemberState, PlanReason
+from elasticjob_runtime.membership.actions import (
+    Action,
+    AmendPlan,
+    MoveWorkers,
+    PublishState,
+    StartWorkers,
+    Wait,
+)
+from elasticjob_runtime.membership.eligibility import join_names, ranks_of
+from elasticjob_runtime.membership.planned_changes import is_planned
+from elasticjob_runtime.membership.sizes import group_size
+from elasticjob_runtime.membership.view import ALIVE, Member, Plan, View, WorkersState
+
+PATIENCE = 0.5
+"""Seconds that a step may take to end at a planned change. Longer: fewer steps are interrupted and repeated. Shorter: a
+join waits less for a slow step."""
+
+WARM_UP_AGAIN = 5.0
+"""Seconds after which workers that failed before they could join are started again."""
+
+REJECTED_GRACE = 1.0
+"""Seconds for the planner to see why a world could not be formed, usually the loss of a process, before another plan is
+requested."""
+
+LEAVE_PATIENCE = 1.0
+"""Seconds that a leaving member waits for a plan without it, so that the others need not repeat a step."""
+
+
+# -- a member's part
+
+
+def move_workers(view: View, plan: Plan, reason: str) -> MoveWorkers | None:
+    """Follows a new plan without a restart; None: that is not possible. A plan that came back with a backup of etcd is
+    not new: its worker store still holds what was agreed there."""
+    workers = view.workers
+    if not plan.value.in_place or workers.state is not WorkersState.RUNNING or not workers.movable:
+        return None
+    if plan.round <= workers.round:
+        return None
+    patient = is_planned(plan.value, after=workers.round) and not workers.incomplete
+    return MoveWorkers(plan=plan, patience=PATIENCE if patient else 0.0, reason=reason)
+
+
+def warm_up_workers(view: View, now: float) -> StartWorkers | None:
+    """Starts the workers of a member that may join the plan's, so that these need not wait for it."""
+    plan, due = view.store.plan, warm_up_due(view)
+    if plan is None or due is None or now < due:
+        return None
+    return StartWorkers(plan=plan, alone=True, reason=f"starting workers that can join plan {plan.round}")
+
+
+def warm_up_due(view: View) -> float | None:
+    """When to start workers that may join; None: not as things are."""
+    plan, workers = view.store.plan, view.workers
+    if plan is None or plan.rank is not None or not plan.value.in_place or not view.warm or workers.state in ALIVE:
+        return None
+    if view.settings.me in view.spec.draining or view.leaving_since is not None or not view.store.registered:
+        return None
+    failed_as_spare = view.runs_plan and workers.state is WorkersState.FAILED
+    return workers.changed_at + WARM_UP_AGAIN if failed_as_spare else 0.0
+
+
+def report_in_place(view: View, _now: float) -> Action | None:
+    """Publishes that the workers can continue under another plan, and if they no longer can: for every plan that is not
+    marked yet, because they may have been restarted for it, and for every plan that this member may join."""
+    me, plan, workers = view.me, view.store.plan, view.workers
+    if me is None or plan is None or not view.runs_plan or view.leaving_since is not None:
+        return None
+    if plan.rank is not None and plan.value.in_place:
+        return None
+    published, able = me.value.in_place, workers.round if workers.in_place else 0
+    if published == able or (able == 0 and published != workers.round):
+        return None
+    which = "can" if able else "can no longer"
+    return PublishState(
+        state=me.value.state, round=me.value.round, stores=view.stores, in_place=able,
+        reason=f"the worker processes {which} continue under another plan",
+    )  # fmt: skip
+
+
+def request_plan(view: View, now: float) -> Action | None:
+    """Publishes a later round, for which the planner makes another plan: this one's world could not be formed."""
+    me, plan, due = view.me, view.store.plan, request_plan_due(view)
+    if me is None or plan is None or due is None or now < due:
+        return None
+    reason = f"the world of plan {plan.round} could not be formed; requesting another plan"
+    return PublishState(state=me.value.state, round=plan.round + 1, stores=view.stores, reason=reason)
+
+
+def leave_world(view: View, now: float) -> Action | None:
+    """A leaving member takes part until a plan without it, and lets its workers leave at the end of their step; None:
+    nothing keeps it from stopping them."""
+    plan, workers, since = view.store.plan, view.workers, view.leaving_since
+    if plan is None or since is None or not workers.in_place or not plan.value.in_place or plan.value.size < 2:
+        return None
+    until = since + LEAVE_PATIENCE
+    if now >= until:
+        return None
+    if plan.rank is not None:
+        return Wait(until=until, reason="leaving: waiting for a plan without this member")
+    if not view.runs_plan:
+        return MoveWorkers(plan=plan, patience=PATIENCE, reason=f"leaving: plan {plan.round} continues without this")
+    if not workers.waiting:
+        return Wait(until=until, reason="leaving: waiting for the end of the step")
+    return None
+
+
+def request_plan_due(view: View) -> float | None:
+    """When to request another plan; None: this one's world is formed, or may still be."""
+    me, plan, workers = view.me, view.store.plan, view.workers
+    if me is None or plan is None or plan.rank is None or not view.runs_plan or workers.rejected_at is None:
+        return None
+    return None if me.value.round > plan.round else workers.rejected_at + REJECTED_GRACE
+
+
+def in_place_due(view: View, now: float) -> float | None:
+    """When to decide again even if nothing changes before."""
+    times = (warm_up_due(view), request_plan_due(view))
+    return min((at for at in times if at is not None and at > now), default=None)
+
+
+# -- the planner's part
+
+
+def is_ready_to_join(view: View, plan: Plan, member: Member, now: float) -> bool:
+    """Whether the plan's workers need not wait for the member's: they run, or have had all the time to start."""
+    rank = ranks_of(plan).get(member.name)
+    if not plan.value.in_place or (rank is not None and rank.incarnation == member.value.incarnation):
+        return True
+    return member.value.in_place >= plan.round or now >= join_deadline(view, member)
+
+
+def join_deadline(view: View, member: Member) -> float:
+    """Until when the planner waits for a joining member's workers to be ready. Counts from when the plan began, because
+    they may have failed in the one before."""
+    return max(member.ready_at, view.workers.changed_at) + view.settings.warm_timeout
+
+
+def await_joiners(view: View, plan: Plan, eligible: Sequence[Member], now: float) -> Wait | None:
+    """None: no member that would change the size of the group is still starting its workers."""
+    starting = [member for member in eligible if not is_ready_to_join(view, plan, member, now)]
+    ready = len(eligible) - len(starting)
+    if not starting or group_size(view.spec, len(eligible)) == group_size(view.spec, ready):
+        return None
+    until = min(join_deadline(view, member) for member in starting)
+    names = join_names([member.name for member in starting])
+    return Wait(until=until, reason=f"waiting for {names} to start workers that can join")
+
+
+def finished_before(view: View, plan: Plan) -> list[str]:
+    """Members of the plan whose worker processes ended with code 0 before they entered its world: it cannot be
+    formed."""
+    if not plan.value.in_place:
+        return []
+    found = []
+    for name, rank in ranks_of(plan).items():
+        member = view.store.members.get(name)
+        if member is not None and member.value.incarnation == rank.incarnation and is_finished(member):
+            found += [name] if member.value.round < plan.round else []
+    return found
+
+
+def is_finished(member: Member) -> bool:
+    return member.value.state is MemberState.SUCCEEDED
+
+
+def training_is_over(view: View, plan: Plan) -> bool:
+    """Whether all who took part in the plan before have finished, and only members that were to join them remain."""
+    finished = finished_before(view, plan)
+    if not finished or not plan.value.follows:
+        return False
+    took_part = [name for name, rank in ranks_of(plan).items() if rank.group_rank < plan.value.stayed]
+    return all(name in finished for name in took_part)
+
+
+def members_to_continue(view: View, plan: Plan, eligible: Sequence[Member], now: float) -> list[Member]:
+    """Of the eligible members those with which a broken plan's workers continue soonest: without members that failed or
+    are not ready, if the others are enough."""
+    if not plan.value.in_place:
+        return list(eligible)
+    failed = {failure.member for failure in view.store.failures}
+    ready = [member for member in eligible if is_ready_to_join(view, plan, member, now)]
+    whole = [member for member in ready if member.name not in failed and not is_finished(member)]
+    for candidates in (whole, ready):
+        if group_size(view.spec, len(candidates)) is not None:
+            return candidates
+    return list(eligible)
+
+
+def continues(view: View, reason: PlanReason, members: Sequence[Member]) -> bool:
+    """Whether the worker processes of the current plan continue under a new one with these members."""
+    plan = view.store.plan
+    if plan is None or not plan.value.in_place or not all(member.value.stores for member in members):
+        return False
+    failed = {failure.member for failure in view.store.failures} if reason is PlanReason.WORKER_FAILED else set()
+    ranks = ranks_of(plan)
+    return any(
+        member.name in ranks
+        and ranks[member.name].incarnation == member.value.incarnation
+        and (member.name not in failed or plan.value.nproc > 1)
+        for member in members
+    )
+
+
+def amend_plan(view: View, plan: Plan) -> AmendPlan | None:
+    """Marks the plan once all its workers can continue in place."""
+    if plan.value.in_place or not plan.value.agent_store:
+        return None
+    ranks, members = ranks_of(plan), view.store.members
+    if len(ranks) < plan.value.size:
+        return None
+    for name, rank in ranks.items():
+        member = members.get(name)
+        if member is None or member.value.incarnation != rank.incarnation or member.value.in_place != plan.round:
+            return None
+        if member.value.state is not MemberState.READY:
+            return None
+    return AmendPlan(plan=plan, reason=f"all worker processes of plan {plan.round} can continue under another plan")

@@ -1,0 +1,140 @@
+"""The local worker processes that can continue under another plan: what each was told, and how far it is.
+
+The messages are described in training/session/port.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.membership.view import Plan
+
+HEAR_TIMEOUT = 2.0
+"""s for a worker process to say that it has heard of a plan. A thread of its own does that, whatever the training does:
+a process that does not is frozen."""
+
+ARRIVE_TIMEOUT = 30.0
+"""s for a worker process to end or interrupt its step and meet the others, which wait for it. Longer: an evaluation
+between two steps may take longer. Shorter: one that is stuck in a kernel holds up the others for less."""
+
+START_TIMEOUT = 300.0
+"""s for a worker process that others wait for to start and meet them."""
+
+
+HEARD, ARRIVED, FORMED, ENTERED = "heard", "arrived", "formed", "entered"
+WAITING, FAILED = "waiting", "failed"
+"""How far a worker process is with a plan; see training/session/port.py."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlanReport:
+    """What a worker process reports of a plan."""
+
+    local_rank: int
+    state: str
+    round: int
+    attempt: str
+    at: float
+    """Unix time, s."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Follower:
+    alone: bool = False
+    """It started in a world of its own."""
+    connected: bool = False
+    proven: bool = False
+    """It has entered a world, or waits to."""
+    due: float | None = None
+    """Monotonic time at which it is killed unless it has reported."""
+    state: str = ""
+    """What it last reported of the newest plan."""
+
+
+class Followers:
+    """Keyed by local rank. Not thread-safe: use it on the agent's event loop only."""
+
+    def __init__(self, send: Callable[[int, Mapping[str, Any]], None]) -> None:
+        """`send`: sends a message to the worker of a local rank."""
+        self._send = send
+        self._followers: dict[int, _Follower] = {}
+        self._attempt = ""
+
+    @property
+    def deadline(self) -> float | None:
+        return min((each.due for each in self._followers.values() if each.due is not None), default=None)
+
+    def can_hear(self, local_rank: int) -> bool:
+        """Whether the process has said that it can continue under another plan."""
+        return local_rank in self._followers and self._followers[local_rank].connected
+
+    @property
+    def movable(self) -> bool:
+        """Whether no process needs a restart for the next plan."""
+        return all(each.proven or each.alone for each in self._followers.values())
+
+    @property
+    def proven(self) -> int:
+        """How many processes have shown that they can continue."""
+        return sum(each.proven for each in self._followers.values())
+
+    def count(self, state: str) -> int:
+        """How many processes last reported `state` of the newest plan."""
+        return sum(each.state == state for each in self._followers.values())
+
+    def overdue(self, now: float) -> list[int]:
+        """Local ranks that did not report in time, each once."""
+        late = [rank for rank, each in self._followers.items() if each.due is not None and now >= each.due]
+        for rank in late:
+            self._followers[rank].due = None
+        return late
+
+    def clear(self) -> None:
+        self._followers.clear()
+
+    def starts(self, local_rank: int, now: float, *, alone: bool, awaited: bool) -> None:
+        """A process for `local_rank` starts. `alone`: in a world of its own. `awaited`: others wait for it."""
+        self._followers[local_rank] = _Follower(alone=alone, due=now + START_TIMEOUT if awaited else None)
+
+    def ended(self, local_rank: int) -> None:
+        self._followers.pop(local_rank, None)
+
+    def said_hello(self, local_rank: int) -> None:
+        """The process can continue. The caller then tells it the current plan."""
+        self._followers.setdefault(local_rank, _Follower()).connected = True
+
+    def tell(
+        self, local_rank: int, plan: Plan, patience: float, environment: Mapping[str, str] | None, now: float
+    ) -> None:
+        """Sends `plan`. `environment`: the process's in it; None: it is not in the plan."""
+        self._attempt = plan.value.attempt
+        follower = self._followers[local_rank]
+        follower.state = ""
+        if follower.proven:  # one that still starts has more time
+            follower.due = now + HEAR_TIMEOUT
+        chosen = None if environment is None else {
+            name: environment[name] for name in Env.SET_BY_AGENT if name in environment
+        }  # fmt: skip
+        self._send(
+            local_rank,
+            {
+                "type": "plan", "in_place": True, "round": plan.round, "attempt": plan.value.attempt,
+                "patience": patience, "environment": chosen,
+            },
+        )  # fmt: skip
+
+    def reported(self, report: PlanReport, now: float) -> bool:
+        """Takes a report. Returns False if it is about an earlier plan."""
+        follower = self._followers.get(report.local_rank)
+        if follower is None or report.attempt != self._attempt:
+            return False
+        follower.state = report.state
+        if report.state != HEARD:
+            follower.due = None
+            follower.proven = follower.proven or report.state in (ENTERED, WAITING)
+        elif follower.proven:
+            follower.due = now + ARRIVE_TIMEOUT
+        return True
