@@ -29,3 +29,9 @@ def test_lazy_connections_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_only_lost_links_interrupt_a_step(error: Exception, expected: bool) -> None:
     assert torch_private.is_link_error(error) is expected
+
+
+def test_errors_that_scripts_raise_are_theirs_whatever_they_say() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer")
+    assert not torch_private.is_link_error(raised.value)

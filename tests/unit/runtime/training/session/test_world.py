@@ -58,9 +58,20 @@ def test_torn_states_are_never_a_beginning(others: list[Standing]) -> None:
         agree([standing(TORN, live=False), *others])
 
 
-def test_different_models_are_refused() -> None:
-    with pytest.raises(SessionError, match="model of rank 1"):
-        agree([standing(3), standing(3, layout="other")])
+@pytest.mark.parametrize(
+    ("standings", "strangers"),
+    [
+        ([standing(3), standing(3, layout="other")], (1,)),
+        ([standing(NO_STATE, live=False, layout="other"), standing(3), standing(3)], (0,)),
+        ([FRESH, standing(NO_STATE, live=False, layout="other"), FRESH], (1,)),
+    ],
+)
+def test_a_process_with_another_model_has_no_part_in_the_training(
+    standings: list[Standing], strangers: tuple[int, ...]
+) -> None:
+    agreement = agree(standings)
+    assert agreement.strangers == strangers
+    assert not set(strangers) & {*agreement.donors, *agreement.receivers}
 
 
 def test_large_tensors_come_from_all_donors_and_small_ones_from_one() -> None:

@@ -52,6 +52,8 @@ class Engine:
         """Of the current world."""
         self.world: World | None = None
         """The world that this process is in."""
+        self.between_steps = False
+        """Whether the script does what the session knows nothing about."""
         port.hello()
         threading.Thread(target=self._watch, name="elasticjob-plans", daemon=True).start()
 
@@ -65,21 +67,22 @@ class Engine:
         standing: Callable[[], Standing],
         settle: Callable[[World, Sequence[Standing]], None],
         *,
-        broken: bool,
+        broken: str,
     ) -> World:
         """Forms the world of the newest plan, and returns when all its processes agree on the state.
 
-        standing: how far this process is; settle: gives all processes of the formed group the same state. broken: the
-        current world has failed, so wait for a newer plan. A process that is not in it waits for the next one. Raises
-        SessionError if none comes.
+        standing: how far this process is; settle: gives all processes of the formed group the same state. broken: how
+        the current world has failed, so wait for a newer plan. A process that is not in it waits for the next one.
+
+        Raises SessionError if none comes.
         """
         over = self.world if broken else None
         if over is not None and not self.due:  # a lost process brings a plan anyway; a lost connection does not
-            self._port.report("failed", over, why="the communication failed")
+            self._port.report("failed", over, why=broken)
         attempts = 0
         while True:
             self.interruption.end()  # what other processes still wait for in the old world ends with it
-            world = self._wait_for_plan(over)
+            world = self._wait_for_plan(over, broken)
             if not world.environment:
                 self._port.report("waiting", world)
                 over = world
@@ -89,15 +92,15 @@ class Engine:
             except Exception as error:
                 if not torch_private.is_link_error(error):
                     raise
-                over = world
+                over, broken = world, first_line(error)
                 attempts += 1
                 if attempts >= MAX_ATTEMPTS:
                     raise SessionError(
-                        f"the processes of {attempts} plans in a row could not reach each other: {_first_line(error)}"
+                        f"the processes of {attempts} plans in a row could not reach each other: {broken}"
                     ) from error
                 if self._newest is world:
-                    logger.info("the world of plan %d could not be formed: %s", world.round, _first_line(error))
-                    self._port.report("failed", world, why=_first_line(error))
+                    logger.info("the world of plan %d could not be formed: %s", world.round, broken)
+                    self._port.report("failed", world, why=broken)
                 continue
             self.world = world
             if self.due:
@@ -126,7 +129,7 @@ class Engine:
         self._port.report("formed", world)
         return formed.standings
 
-    def _wait_for_plan(self, over: World | None) -> World:
+    def _wait_for_plan(self, over: World | None, broken: str) -> World:
         """The newest plan, as soon as it is another one than `over`."""
         # A process that is in no plan waits for one as long as its agent lives.
         timeout = None if over is not None and not over.environment else self._plan_timeout
@@ -135,7 +138,8 @@ class Engine:
             if self._agent_error:
                 raise SessionError(f"no further plans: {self._agent_error}")
             if not arrived or self._newest is None:
-                raise SessionError(f"no plan within {self._plan_timeout:g} s after the last world was lost")
+                after = f" after the communication failed: {broken}" if broken else ""
+                raise SessionError(f"no plan from the agent within {self._plan_timeout:g} s{after}")
             return self._newest
 
     # -- the watching thread
@@ -167,6 +171,11 @@ class Engine:
                 with self._changed:
                     old = None if self._current is self._newest else self.interruption
                 if old is not None:
+                    if self.between_steps and not old.over:
+                        logger.warning(
+                            "the world changes between two steps. If the script communicates there, it fails now: "
+                            "let session.evaluate() call it"
+                        )
                     old.end()
 
 
@@ -174,5 +183,5 @@ def _discard(formed: Formed) -> None:
     formed.links.cut()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:200]

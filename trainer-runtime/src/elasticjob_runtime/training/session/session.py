@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,12 +17,15 @@ from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
 from elasticjob_runtime.training.session import port, torch_private
-from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
-from elasticjob_runtime.training.session.snapshots import Snapshots
-from elasticjob_runtime.training.session.state import Parts, Undo, share
-from elasticjob_runtime.training.session.world import NO_STATE, TORN, SessionError, Standing, World, agree
+from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
+from elasticjob_runtime.training.session.refusals import refusal, warm_up
+from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.world import SessionError
+
+T = TypeVar("T")
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -42,7 +44,8 @@ class ElasticSession:
                     sched.step()
 
     Everything that a step changes belongs to the session: it takes anything with `state_dict` and `load_state_dict`.
-    All communication belongs inside of `session.step()`, before `optimizer.step()`.
+    All communication belongs inside of `session.step()`, before the last `optimizer.step()`, or inside of
+    `session.evaluate()`.
 
     A step that is interrupted because a process is lost ends silently at the end of its `with` block, and the loop
     then yields the same global batch again, dealt to the new world. The state of a lost process is not needed: all that
@@ -61,14 +64,16 @@ class ElasticSession:
         for ddp in self._parts.ddp:
             if not torch_private.uses_default_group(ddp):
                 raise TypeError("ElasticSession: a model in DistributedDataParallel must use the default process group")
+            if torch_private.group_of_hook(ddp):
+                raise TypeError(
+                    "ElasticSession: a communication hook has a process group of its own, which ends with each change; "
+                    "register it without one, and it uses the default group"
+                )
         self._weight = ShareWeight(self._parts.ddp)
-        self._layout = self._parts.layout()
-        self._cursor = Cursor()
-        self._committed = NO_STATE
-        self._fence = ""
-        self._live = False
+        self._state = TrainingState(self._parts)
+        self._undo: Undo | None = None
         self._formed = False
-        self._broken = False
+        self._broken = ""
         self._offered: Share | None = None
         self._stepped: set[int] = set()
         self._reported = False
@@ -76,8 +81,8 @@ class ElasticSession:
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._save: tuple[PathLike, int, int] | None = None
         for index, each in enumerate(self._parts.optimizers):
+            each.register_step_pre_hook(functools.partial(self._before_step, index))
             each.register_step_post_hook(lambda *_, index=index: self._stepped.add(index))
-        self._snapshots = Snapshots(self._layout)
         self._engine = engine = self._new_engine()
         if engine is not None:
             interruptible(self._parts.ddp, lambda: engine.interruption.guard)
@@ -87,12 +92,12 @@ class ElasticSession:
     @property
     def rank(self) -> int:
         """May change with every batch."""
-        self._settle()
+        self._begin()
         return dist.get_rank() if dist.is_initialized() else 0
 
     @property
     def world_size(self) -> int:
-        self._settle()
+        self._begin()
         return dist.get_world_size() if dist.is_initialized() else 1
 
     @property
@@ -103,7 +108,7 @@ class ElasticSession:
     @property
     def round(self) -> int:
         """The number of the agent's plan; 0 without an agent."""
-        self._settle()
+        self._begin()
         return number(Env.ROUND)
 
     def on_change(self, callback: Callable[[ElasticSession], None]) -> None:
@@ -115,14 +120,14 @@ class ElasticSession:
     @property
     def committed_steps(self) -> int:
         """Steps that are part of the training, in whatever worlds."""
-        self._settle()
-        return self._committed
+        self._begin()
+        return max(self._state.committed, 0)
 
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        self._settle()
-        return self._cursor.epoch
+        self._begin()
+        return self._state.cursor.epoch
 
     @property
     def weight(self) -> float:
@@ -145,24 +150,23 @@ class ElasticSession:
     ) -> Iterator[Any]:
         """Yields this rank's share of each global batch in the rest of the epoch (default: the current one).
 
-        batch_size: of the global batch, whatever the number of ranks. Every sample of the epoch is in exactly one
-        committed step, also those of a short last batch, unless `drop_last`. Nothing is yielded for an epoch that is
-        over, as for a process that joins in a later one.
+        batch_size: of the global batch, whatever the number of ranks. Ranks beyond it add nothing. Every sample of the
+        epoch is in exactly one committed step, also those of a short last batch, unless `drop_last`. Nothing is yielded
+        for an epoch that is over, as for a process that joins in a later one.
 
-        Raises TypeError for a data set without a length, ValueError for a batch size smaller than the world, and
+        Raises TypeError for a data set without a length, ValueError for a batch size with which there is no batch, and
         SessionError if a batch was not used in a `session.step()`.
         """
         self._settle()
         if not hasattr(dataset, "__len__"):
             raise TypeError("session.batches() needs a data set with a length: it must know where an epoch ends")
-        smallest = self._size
-        if batch_size < smallest:
-            raise ValueError(f"batch_size is of all ranks together: {batch_size} is less than the {smallest} ranks")
+        if batch_size < 1:
+            raise ValueError(f"batch_size is of all ranks together, and at least 1: {batch_size}")
         if drop_last and len(dataset) < batch_size:
             raise ValueError(f"with drop_last, a data set of {len(dataset)} has no batch of {batch_size}")
-        wanted = self._cursor.epoch if epoch is None else epoch
-        if wanted > self._cursor.epoch:
-            self._cursor = Cursor(epoch=wanted)
+        wanted = self._state.cursor.epoch if epoch is None else epoch
+        if wanted > self._state.cursor.epoch:
+            self._state.cursor = Cursor(epoch=wanted)
         return self._batches(
             Feed(
                 dataset,
@@ -187,7 +191,9 @@ class ElasticSession:
         offered = self._offered
         if offered is None:
             raise SessionError("session.step() needs a batch from session.batches() for each step")
-        undo = Undo(self._parts) if self._engine is not None else None
+        undo = self._undo = None if self._engine is None else Undo(self._parts)
+        if self._engine is not None:
+            self._engine.between_steps = False
         self._stepped.clear()
         self._weight.begin(offered, self._size)
         try:
@@ -195,17 +201,49 @@ class ElasticSession:
         except Exception as error:
             if undo is None or not torch_private.is_link_error(error):
                 raise
-            logger.info("step %d is interrupted: %s", self._committed + 1, str(error).partition("\n")[0][:200])
-            self._broken = True
-            if not self._stepped:
+            self._broken = first_line(error)
+            logger.info("step %d is interrupted: %s", self._state.committed + 1, self._broken)
+            if len(self._stepped) < len(self._parts.optimizers):
                 undo.restore()
-            elif len(self._stepped) == len(self._parts.optimizers) and self._parts.only_models_and_optimizers:
+            elif not self._parts.others:
                 self._commit(offered)  # what remained was for the user's eyes: a mean loss, say
             else:
-                self._committed, self._live = TORN, False
-            self._offered = None
+                self._state.tear()
             return
+        finally:
+            self._undo = self._offered = None
+            if self._engine is not None:
+                self._engine.between_steps = True
         self._commit(offered)
+
+    def evaluate(self, function: Callable[[], T]) -> T | None:
+        """What `function` returns, which may communicate with all ranks between two steps: a mean accuracy, say.
+
+        None if the world changes in the midst of it, or was about to: the training goes on then. Processes that join
+        later have no part in it.
+        """
+        if not self._formed:
+            self._settle()
+            if self._state.joined:
+                return None  # the others are elsewhere
+        engine = self._engine
+        if engine is None:
+            return function()
+        if self._broken or engine.due:
+            return None
+        modes = Modes(self._parts)
+        engine.between_steps = False
+        try:
+            return function()
+        except Exception as error:
+            if not torch_private.is_link_error(error):
+                raise
+            self._broken = first_line(error)
+            logger.info("an evaluation after step %d is interrupted: %s", self._state.committed, self._broken)
+            modes.restore()
+            return None
+        finally:
+            engine.between_steps = True
 
     def checkpoint(self, path: PathLike, *, every: int = 0, keep: int = DEFAULT_KEEP) -> None:
         """Continues from the newest checkpoint in `path`, unless this training has begun already, and saves there every
@@ -219,8 +257,7 @@ class ElasticSession:
         self._save = (path, every, keep)
         state = load_durable(path)
         if state is not None:
-            self._apply(state)
-            self._fence = str(state.get("fence", ""))
+            self._state.restore(state)
 
     # -- inside
 
@@ -229,12 +266,12 @@ class ElasticSession:
         return dist.get_world_size() if dist.is_initialized() else 1
 
     def _batches(self, feed: Feed, epoch: int) -> Iterator[Any]:
-        while True:
+        while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
             self._settle()
-            if self._cursor.epoch != epoch:
+            if self._state.cursor.epoch != epoch:
                 return
             place = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-            found = feed.next(self._cursor, *place)
+            found = feed.next(self._state.cursor, *place)
             if found is None:
                 return
             batch, self._offered = found
@@ -243,117 +280,67 @@ class ElasticSession:
                 self._offered = None
                 raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
 
+    def _before_step(self, index: int, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to step. Communication may follow in the same step if there are others, or within the
+        optimizer's step if it has a closure."""
+        others = set(range(len(self._parts.optimizers))) - self._stepped - {index}
+        if self._undo is not None and (others or len(args) > 1 or kwargs):
+            self._undo.keep(optimizer)
+
     def _commit(self, offered: Share) -> None:
-        self._committed += 1
-        self._cursor = offered.next
-        self._offered = None
+        self._state.commit(offered)
         if not self._reported:
             self._reported = True
-            channel.send_phase("first-step", step=self._committed)
-        progress.report_committed(self._committed)
-        if self._save is not None and self._save[1] and self._committed % self._save[1] == 0:
+            channel.send_phase("first-step", step=self._state.committed)
+        progress.report_committed(self._state.committed)
+        if self._save is not None and self._save[1] and self._state.committed % self._save[1] == 0:
             path, _, keep = self._save
             if not dist.is_initialized() or dist.get_rank() == 0:
-                save_durable(path, self._state(), self._committed, keep)
-        self._snapshots.committed(self._committed, self._state)
+                save_durable(path, self._state.collect(), self._state.committed, keep)
+        self._state.keep()
+
+    def _begin(self) -> None:
+        """Enters the first world, if this has not happened. Later ones begin with a batch, and nowhere else, so that
+        all processes are at the same place in the script then."""
+        if not self._formed:
+            self._settle()
 
     def _settle(self) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
         same state."""
         if self._offered is not None:
             return  # a batch is in use, and its step not yet committed
-        if self._engine is not None and (self._broken or self._engine.due or not self._formed):
+        engine = self._engine
+        if engine is not None and (self._broken or engine.due or not self._formed):
             first = not self._formed
-            self._engine.enter(self._standing, self._settle_in, broken=self._broken)
-            self._broken = False
+            engine.between_steps = False
+            engine.enter(
+                self._state.standing,
+                lambda world, standings: self._state.agree(standings, engine.interruption, world),
+                broken=self._broken,
+            )
+            engine.between_steps = True
+            self._broken = ""
             self._reported = False
             self._formed = True
             for callback in () if first else self._callbacks:
                 callback(self)
         elif not self._formed:
-            standings: list[Any] = [self._standing()]
+            standings: list[Any] = [self._state.standing()]
             if self._size > 1:
                 standings *= self._size
-                dist.all_gather_object(standings, self._standing())
-            self._agree(standings)
+                dist.all_gather_object(standings, self._state.standing())
+            self._state.agree(standings, None)
             self._formed = True
-
-    def _standing(self) -> Standing:
-        """Of this process's state, or of the one in memory if that is newer; then it is not loaded yet."""
-        own = Standing(committed=self._committed, live=self._live, layout=self._layout, fence=self._fence)
-        found = self._snapshots.found
-        if found is None:
-            return own
-        kept = dataclasses.replace(own, committed=found.step, live=False, fence=str(found.header.fence))
-        return max(own, kept, key=lambda standing: standing.precedence)
-
-    def _settle_in(self, world: World, standings: Sequence[Standing]) -> None:
-        self._agree(standings)
-        self._fence = world.environment.get(Env.FENCE, "")
-
-    def _agree(self, standings: Sequence[Standing]) -> None:
-        """Collective: all processes have the same state afterwards."""
-        agreement = agree(standings)
-        if self._engine is not None:
-            self._parts.forget_gradients()
-            for ddp in self._parts.ddp:
-                torch_private.rebuild(ddp)
-        rank = dist.get_rank() if dist.is_initialized() else 0
-        if rank in agreement.donors:
-            self._give(standings[rank])
-        given = self._state() if rank in agreement.donors else None
-        if self._engine is None:
-            state = share(agreement, rank, given)
-        else:
-            state = self._engine.interruption.run(lambda: share(agreement, rank, given))
-        if state is not None:
-            self._apply(state)
-        self._live = True
-        self._snapshots.entered()
-
-    def _give(self, standing: Standing) -> None:
-        """Makes this process's state the one that it stood for."""
-        if (standing.committed, standing.live, standing.fence) != (self._committed, self._live, self._fence):
-            self._apply(self._snapshots.load())
-            self._fence = standing.fence
-        elif self._committed == NO_STATE:
-            self._committed = 0
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "step": self._committed,
-            "epoch": self._cursor.epoch,
-            "consumed": self._cursor.consumed,
-            "fence": os.environ.get(Env.FENCE, ""),
-            "parts": self._parts.collect(),
-        }
-
-    def _apply(self, state: dict[str, Any]) -> None:
-        self._parts.apply(state["parts"])
-        self._committed = int(state["step"])
-        self._cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
 
     def _new_engine(self) -> Engine | None:
         agent = port.connect()
         if agent is None:
             return None
-        problem = torch_private.missing()
-        if not problem and not self._parts.ddp:
-            problem = "no model of the session is in DistributedDataParallel"
-        if not problem and dist.is_initialized() and "nccl" in str(dist.get_backend()):
-            problem = "the process group uses NCCL, which is not supported yet"
+        backend = str(dist.get_backend()) if dist.is_initialized() else ""
+        problem = torch_private.missing() or refusal(self._parts, backend=backend, groups=torch_private.groups())
         if problem:
             logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
             return None
-        _warm_up()
+        warm_up()
         return Engine(agent)
-
-
-def _warm_up() -> None:
-    """torch initializes much at the first step of a process, for which all others of its world would wait."""
-    parameter = torch.nn.Parameter(torch.zeros(8, 8))
-    optimizer = torch.optim.SGD([parameter], lr=0.0)
-    state = torch.get_rng_state()
-    (parameter @ torch.ones(8, 8)).square().mean().backward()
-    optimizer.step()
-    torch.set_rng_state(state)

@@ -10,6 +10,7 @@ Continuing in a new world needs no private function: `destroy_process_group`, `i
 from __future__ import annotations
 
 import datetime
+import dis
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -64,10 +65,22 @@ def is_link_error(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, (OverError, getattr(dist, "DistError", OverError))):
             return True
-        if isinstance(error, RuntimeError) and any(part in str(error) for part in _LINK_ERRORS):
+        if (
+            isinstance(error, RuntimeError)
+            and not _raised_by_python(error)
+            and any(part in str(error) for part in _LINK_ERRORS)
+        ):
             return True
         error = error.__cause__
     return False
+
+
+def _raised_by_python(error: BaseException) -> bool:
+    """Whether a `raise` statement raised it, and not torch's C++ code."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 Gloo = Any
@@ -122,6 +135,7 @@ def rebuild(ddp: DistributedDataParallel) -> None:
     ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
     if ddp.static_graph:
         ddp.reducer._set_static_graph()
+        ddp._static_graph_delay_allreduce_enqueued = False
     for hook, state in getattr(ddp, "_comm_hooks", ()):
         _register_comm_hook(ddp.reducer, state, hook)
 
@@ -138,6 +152,29 @@ def broadcast_buffers_with(
 ) -> None:
     """Makes the module broadcast its buffers before a forward pass with `broadcast(tensors, source rank)`."""
     ddp._distributed_broadcast_coalesced = lambda tensors, _, source=0: broadcast(tensors, source)  # type: ignore[method-assign]
+
+
+def group_of_hook(ddp: DistributedDataParallel) -> bool:
+    """Whether a communication hook of the module has a process group of its own, as far as that shows."""
+    states = [state for _, state in getattr(ddp, "_comm_hooks", ())]
+    held = [*states, *(getattr(state, "process_group", None) for state in states)]
+    return any(isinstance(each, dist.ProcessGroup) for each in held)
+
+
+def groups() -> int:
+    """How many process groups this process has."""
+    return len(distributed_c10d._world.pg_map)
+
+
+def not_compiled(part: Any) -> Any:
+    """The module inside of what `torch.compile` returns; anything else as it is."""
+    return getattr(part, "_orig_mod", part) if isinstance(part, torch.nn.Module) else part
+
+
+def forget_unscaled(part: Any) -> None:
+    """Makes a GradScaler forget which gradients it has unscaled: those of a step that was interrupted."""
+    if isinstance(part, torch.amp.GradScaler):
+        part._per_optimizer_states.clear()
 
 
 def has_comm_hook(ddp: DistributedDataParallel) -> bool:

@@ -107,7 +107,9 @@ class Agreement:
     donors: tuple[int, ...]
     """Ranks that have it, in ascending order."""
     receivers: tuple[int, ...]
-    """All others."""
+    """All others, without strangers."""
+    strangers: tuple[int, ...] = ()
+    """Ranks whose models are not those of the donors: the training cannot continue there."""
 
     def donor_of(self, receiver: int, tensor: int, size: int) -> int:
         """The rank that sends tensor number `tensor` with `size` bytes to `receiver`. Large ones are spread over all
@@ -121,14 +123,8 @@ def agree(standings: Sequence[Standing]) -> Agreement:
     """The highest committed step of a running training wins, among the processes that were in its latest world; without
     one, the newest checkpoint; without any, the state with which rank 0 begins.
 
-    Raises SessionError if the models differ, or no process has a whole state.
+    Raises SessionError if no process has a whole state.
     """
-    for rank, standing in enumerate(standings):
-        if standing.layout != standings[0].layout:
-            raise SessionError(
-                f"the model of rank {rank} has other parameters or buffers than that of rank 0: all ranks must build "
-                "the same model"
-            )
     ranks = range(len(standings))
     best = max(ranks, key=lambda rank: (standings[rank].precedence, -rank))
     if standings[best].committed == TORN or (
@@ -138,9 +134,14 @@ def agree(standings: Sequence[Standing]) -> Agreement:
             "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "
             "Communicate before optimizer.step(), not between it and the end of session.step()"
         )
+    same = [rank for rank in ranks if standings[rank].layout == standings[best].layout]
     if standings[best].committed == NO_STATE:
-        donors: tuple[int, ...] = (0,)
+        donors: tuple[int, ...] = (best,)
     else:
         wanted = standings[best].precedence
-        donors = tuple(rank for rank in ranks if standings[rank].precedence == wanted)
-    return Agreement(donors=donors, receivers=tuple(rank for rank in ranks if rank not in donors))
+        donors = tuple(rank for rank in same if standings[rank].precedence == wanted)
+    return Agreement(
+        donors=donors,
+        receivers=tuple(rank for rank in same if rank not in donors),
+        strangers=tuple(rank for rank in ranks if rank not in same),
+    )

@@ -1,0 +1,92 @@
+"""What cannot continue in place is refused with a sentence, and what cannot work at all with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from elasticjob_runtime.training import ElasticSession
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.refusals import refusal
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+def refused(backend: str = "gloo", groups: int = 1, **parts: Any) -> str:
+    return refusal(Parts(parts), backend=backend, groups=groups)
+
+
+@pytest.mark.usefixtures("group")
+def test_models_in_ddp_continue_in_place() -> None:
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    assert refused(model=ddp, optimizer=torch.optim.Adam(ddp.parameters())) == ""
+    assert refused(model=torch.compile(ddp)) == ""
+
+
+@pytest.mark.usefixtures("group")
+def test_what_cannot_continue_in_place_says_why() -> None:
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    normed = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    normed.module[1] = nn.SyncBatchNorm(2)
+    sharded = fully_shard(nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+    zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam)
+    assert "FSDP" in refused(model=sharded)
+    assert "no model of the session is in DistributedDataParallel" in refused(model=nn.Linear(2, 1))
+    assert "SyncBatchNorm" in refused(model=normed)
+    assert "NCCL" in refused(model=ddp, backend="cpu:gloo,cuda:nccl")
+    assert "process groups of its own" in refused(model=ddp, groups=2)
+    assert "ZeroRedundancyOptimizer" in refused(model=ddp, optimizer=zero)
+
+
+@pytest.mark.usefixtures("group")
+def test_models_on_another_group_are_refused() -> None:
+    own = dist.new_group([0])
+    with pytest.raises(TypeError, match="must use the default process group"):
+        ElasticSession(model=DistributedDataParallel(nn.Linear(2, 1), process_group=own))
+
+
+@pytest.mark.usefixtures("group")
+def test_a_hook_that_communicates_on_another_group_is_refused() -> None:
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    ddp.register_comm_hook(dist.new_group([0]), fp16_compress_hook)
+    with pytest.raises(TypeError, match="hook has a process group of its own"):
+        ElasticSession(model=ddp)
+
+
+def test_parts_without_a_state_are_refused() -> None:
+    with pytest.raises(TypeError, match="losses has no state_dict"):
+        ElasticSession(model=nn.Linear(2, 1), losses=[1.0])
+
+
+def test_bad_batches_are_refused_at_once() -> None:
+    session = ElasticSession(model=nn.Linear(2, 1))
+    with pytest.raises(TypeError, match="with a length"):
+        session.batches(iter([1, 2]), batch_size=1)
+    with pytest.raises(ValueError, match="at least 1: 0"):
+        session.batches([1, 2], batch_size=0)
+    with pytest.raises(ValueError, match="has no batch of 3"):
+        session.batches([1, 2], batch_size=3, drop_last=True)
+    for _ in session.batches([1, 2], batch_size=1):
+        with pytest.raises(ZeroDivisionError), session.step():
+            _ = 1 / 0
+        break
+    assert session.committed_steps == 0

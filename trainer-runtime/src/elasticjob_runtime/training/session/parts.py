@@ -1,0 +1,123 @@
+"""What the user gave to the session, and what an interrupted step changed of it, put back."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from elasticjob_runtime.training.session import torch_private
+
+
+class Parts:
+    """What the user gave to the session, by name."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self._parts = {name: torch_private.not_compiled(part) for name, part in parts.items()}
+        for name, part in self._parts.items():
+            for method in ("state_dict", "load_state_dict"):
+                if not callable(getattr(part, method, None)):
+                    raise TypeError(f"ElasticSession: {name} has no {method}(): {type(part).__name__}")
+        self.ddp = [part for part in self._parts.values() if isinstance(part, DistributedDataParallel)]
+        self.modules = [part for part in self._parts.values() if isinstance(part, torch.nn.Module)]
+        self.optimizers = [part for part in self._parts.values() if isinstance(part, torch.optim.Optimizer)]
+        self.others = [
+            part
+            for part in self._parts.values()
+            if not isinstance(part, (DistributedDataParallel, torch.optim.Optimizer))
+        ]
+        """Schedulers, gradient scalers, averaged models: what changes in the rest of a step."""
+
+    def collect(self) -> dict[str, Any]:
+        return {name: _unwrapped(part).state_dict() for name, part in self._parts.items()}
+
+    def apply(self, state: Mapping[str, Any]) -> None:
+        if state.keys() != self._parts.keys():
+            raise ValueError(f"the state has {sorted(state)}, this session {sorted(self._parts)}")
+        for name, part in self._parts.items():
+            _unwrapped(part).load_state_dict(state[name])
+
+    def layout(self) -> str:
+        """Differs if two processes have different models."""
+        digest = hashlib.blake2b(digest_size=8)
+        for module in self.modules:
+            for name, tensor in (*_unwrapped(module).named_parameters(), *_unwrapped(module).named_buffers()):
+                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad};".encode())
+        return digest.hexdigest()
+
+    def forget_gradients(self) -> None:
+        for module in self.modules:
+            for parameter in module.parameters():
+                parameter.grad = None
+
+
+class Modes:
+    """Which modules train, and which evaluate."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._modes = [(module, module.training) for part in parts.modules for module in part.modules()]
+
+    def restore(self) -> None:
+        for module, training in self._modes:
+            module.training = training
+
+
+class Undo:
+    """What a step changes before its last optimizer steps: buffers, modes and random states, and what `keep` has kept
+    of optimizers. Gradients are dropped, not restored: a step begins without any."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._modes = Modes(parts)
+        self._kept: dict[int, tuple[torch.optim.Optimizer, list[torch.Tensor], dict[str, Any]]] = {}
+        self._others: list[dict[str, Any]] = []
+        self._buffers = [(buffer, buffer.clone()) for module in parts.modules for buffer in module.buffers()]
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None and "numpy.random" in sys.modules else None
+
+    def keep(self, optimizer: torch.optim.Optimizer) -> None:
+        """Copies what `optimizer` is about to change, because communication may follow in the same step."""
+        if not self._kept:
+            self._others = [copy.deepcopy(part.state_dict()) for part in self._parts.others]
+        if id(optimizer) not in self._kept:
+            parameters = [parameter.detach().clone() for parameter in _parameters(optimizer)]
+            self._kept[id(optimizer)] = optimizer, parameters, copy.deepcopy(optimizer.state_dict())
+
+    def restore(self) -> None:
+        self._modes.restore()
+        for part, other in zip(self._parts.others, self._others, strict=False):  # none, if no optimizer was kept
+            part.load_state_dict(other)
+        for part in self._parts.others:
+            torch_private.forget_unscaled(part)
+        with torch.no_grad():
+            for optimizer, parameters, state in self._kept.values():
+                optimizer.load_state_dict(state)
+                for parameter, value in zip(_parameters(optimizer), parameters, strict=True):
+                    parameter.copy_(value)
+            for buffer, before in self._buffers:
+                buffer.copy_(before)
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        self._parts.forget_gradients()
+
+
+def _unwrapped(part: Any) -> Any:
+    return part.module if isinstance(part, DistributedDataParallel) else part
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]

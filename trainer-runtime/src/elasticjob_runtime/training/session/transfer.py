@@ -1,0 +1,95 @@
+"""Sends the state from the processes that have it to those that do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from elasticjob_runtime.training.session.world import Agreement
+
+
+def share(agreement: Agreement, rank: int, state: Any) -> Any | None:
+    """Sends `state` from the donors to the receivers, which get it returned; donors get None. Collective."""
+    if not agreement.receivers:
+        return None
+    first = agreement.donors[0]
+    if rank in agreement.donors:
+        tensors: list[torch.Tensor] = []
+        outline = pickle.dumps(_take_out(state, tensors))
+        if rank == first:
+            for receiver in agreement.receivers:
+                dist.send(torch.tensor([len(outline)]), receiver)
+                dist.send(torch.frombuffer(bytearray(outline), dtype=torch.uint8), receiver)
+        sent = [
+            work
+            for receiver in agreement.receivers
+            for index, tensor in enumerate(tensors)
+            if tensor.numel() and agreement.donor_of(receiver, index, tensor.nbytes) == rank
+            if (work := dist.isend(_as_bytes(tensor), receiver)) is not None
+        ]
+        _wait(sent)
+        return None
+    if rank not in agreement.receivers:
+        return None
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, first)
+    received = torch.empty(int(length), dtype=torch.uint8)
+    dist.recv(received, first)
+    received_outline = pickle.loads(received.numpy().tobytes())  # noqa: S301 from a rank of this job
+    slots: list[torch.Tensor] = []
+    result = _put_in(received_outline, slots)
+    _wait(
+        [
+            work
+            for index, tensor in enumerate(slots)
+            if tensor.numel()
+            if (work := dist.irecv(_as_bytes(tensor), agreement.donor_of(rank, index, tensor.nbytes))) is not None
+        ]
+    )
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slot:
+    """Stands for a tensor in the outline of a state."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
+    """`state` with its tensors replaced by slots, and the tensors in order."""
+    if isinstance(state, torch.Tensor):
+        tensors.append(state.detach().cpu().contiguous())
+        return _Slot(tuple(state.shape), state.dtype)
+    if isinstance(state, Mapping):
+        return {key: _take_out(value, tensors) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_take_out(value, tensors) for value in state)
+    return state
+
+
+def _put_in(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    """The reverse, with empty tensors."""
+    if isinstance(outline, _Slot):
+        tensors.append(torch.empty(outline.shape, dtype=outline.dtype))
+        return tensors[-1]
+    if isinstance(outline, Mapping):
+        return {key: _put_in(value, tensors) for key, value in outline.items()}
+    if type(outline) in (list, tuple):
+        return type(outline)(_put_in(value, tensors) for value in outline)
+    return outline
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)  # gloo does not send every type
+
+
+def _wait(works: Sequence[dist.Work]) -> None:
+    for work in works:
+        work.wait()
