@@ -65,6 +65,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def driver(tmp_path: pathlib.Path) -> Iterator[Driver]:
-    driver = Driver(tmp_path, **SETTINGS)
+    driver = Driver(tmp_path, SETTINGS)
     yield driver
     driver.close()

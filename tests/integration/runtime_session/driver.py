@@ -14,7 +14,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.contract import Env
@@ -52,9 +52,10 @@ class Worker:
 
 
 class Driver:
-    def __init__(self, folder: pathlib.Path, **environment: str) -> None:
+    def __init__(self, folder: pathlib.Path, environment: Mapping[str, str], script: pathlib.Path = SCRIPT) -> None:
         self._folder = folder
-        self.environment = environment
+        self._script = script
+        self.environment = dict(environment)
         """For the processes; `{name}` stands for each one's name."""
         self._store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         self._path = str(folder / "agent.sock")
@@ -78,7 +79,7 @@ class Driver:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        process = Fork(SCRIPT, environment, self._folder / f"{name}.log")
+        process = Fork(self._script, environment, self._folder / f"{name}.log")
         worker = self.workers[name] = Worker(name, process)
         return worker
 

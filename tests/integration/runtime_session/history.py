@@ -10,13 +10,17 @@ from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.driver import Driver, Worker
 
 
-def wait_until(driver: Driver, condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+def wait_until(
+    driver: Driver, condition: Callable[[], bool], what: str, timeout: float = 60.0, *, failures: bool = True
+) -> None:
+    """`failures`: whether a process that fails by itself is an error."""
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"not within {timeout} s: {what}\n{driver.stacks()}")
         driver.pump()
-        driver.check()
+        if failures:
+            driver.check()
 
 
 def begin(driver: Driver, *names: str, later: Sequence[str] = ()) -> list[Worker]:

@@ -1,0 +1,44 @@
+"""What people train with goes through a kill and a planned change, and ends with every bit of an undisturbed run."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.runtime_session import promises
+from tests.integration.runtime_session.driver import Driver
+from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("kind", promises.KINDS)
+def test_a_kill_and_a_planned_change_leave_no_trace_in_the_training(kind: str, tmp_path: pathlib.Path) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    with training(undisturbed, kind) as driver:
+        expected = finish(driver, undisturbed, begin(driver, "a", "b"))
+    changed = tmp_path / "changed"
+    with training(changed, kind) as driver:
+        a, b, c, d = begin(driver, "a", "b", later=["c", "d"])
+        wait_for_step(driver, changed, a, 10)
+        b.kill()
+        driver.plan([a, c])
+        wait_for_step(driver, changed, c, 20)
+        driver.plan([a, d], patience=0.5)
+        for run, same in zip(finish(driver, changed, [a, d]), expected, strict=True):
+            run.assert_same_training(same)
+        wait_until(driver, lambda: c.process.poll() == 0, "c leaves")
+        assert steps_of(changed, d)
+
+
+@contextlib.contextmanager
+def training(folder: pathlib.Path, kind: str) -> Iterator[Driver]:
+    folder.mkdir()
+    driver = Driver(folder, {"KIND": kind, "STEP_SECONDS": "0.005"}, pathlib.Path(promises.__file__))
+    try:
+        yield driver
+    finally:
+        driver.close()
