@@ -32,6 +32,7 @@ class Worker:
     connection: socket.socket | None = None
     heard: int = 0
     entered: int = 0
+    waiting: int = 0
     committed: int = -1
     failed: list[str] = dataclasses.field(default_factory=list)
 
@@ -42,6 +43,16 @@ class Worker:
     @property
     def ready(self) -> bool:
         return self.connection is not None
+
+    def learn(self, message: dict[str, Any]) -> None:
+        if message["state"] == "heard":
+            self.heard = message["round"]
+        elif message["state"] == "entered":
+            self.entered, self.committed = message["round"], message["committed"]
+        elif message["state"] == "waiting":
+            self.waiting = message["round"]
+        elif message["state"] == "failed":
+            self.failed.append(message["why"])
 
     def kill(self) -> None:
         self.process.kill()
@@ -133,12 +144,7 @@ class Driver:
             self._new.remove(connection)
             next(each for each in self.workers.values() if each.pid == message["pid"]).connection = connection
         elif message["type"] == "plan-state" and worker is not None:
-            if message["state"] == "heard":
-                worker.heard = message["round"]
-            elif message["state"] == "entered":
-                worker.entered, worker.committed = message["round"], message["committed"]
-            else:
-                worker.failed.append(message["why"])
+            worker.learn(message)
 
     def check(self) -> None:
         """Raises AssertionError if a process has failed by itself."""

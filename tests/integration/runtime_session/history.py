@@ -47,7 +47,18 @@ def wait_for_step(driver: Driver, tmp_path: pathlib.Path, worker: Worker, step: 
 
 
 def finish(driver: Driver, tmp_path: pathlib.Path, workers: Sequence[Worker]) -> list[Run]:
-    wait_until(driver, lambda: all(each.process.poll() is not None for each in workers), "all end")
-    for each in workers:
+    """Waits until `workers`, those of the plan, end. When one has, the others get a plan without it, as from agents."""
+    left = list(workers)
+
+    def all_end() -> bool:
+        ended = [each for each in left if each.process.poll() is not None]
+        if ended:
+            left[:] = [each for each in left if each not in ended and each.entered]
+            driver.plan(left, patience=5.0, told=left)
+        return not left
+
+    wait_until(driver, all_end, "all end")
+    done = [each for each in workers if each.process.poll() is not None]  # not those that never had a part in it
+    for each in done:
         assert each.process.returncode == 0, (tmp_path / f"{each.name}.log").read_text()[-3000:]
-    return [Run.read(tmp_path / each.name) for each in workers]
+    return [Run.read(tmp_path / each.name) for each in done]

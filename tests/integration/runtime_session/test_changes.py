@@ -60,14 +60,18 @@ def test_a_plan_that_loses_a_process_before_it_is_formed_is_superseded(
         run.assert_same_training(undisturbed)
 
 
-def test_a_leaver_ends_and_the_others_train_on(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
+def test_a_process_outside_the_plan_waits_and_may_return(
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
+) -> None:
     a, b, c = begin(driver, "a", "b", "c")
     wait_for_step(driver, tmp_path, a, 10)
-    driver.plan([b, c], patience=0.5)
-    for run in finish(driver, tmp_path, [b, c]):
+    without_a = driver.plan([b, c], patience=0.5)
+    wait_for_step(driver, tmp_path, b, 20)
+    wait_until(driver, lambda: a.waiting == without_a, "a waits")
+    driver.plan([a, c, b], patience=0.5)
+    for run in finish(driver, tmp_path, [a, b, c]):
         run.assert_same_training(undisturbed)
-    wait_until(driver, lambda: a.process.poll() is not None, "the leaver ends")
-    assert a.process.returncode == 0
+    assert {size for _, step, size in steps_of(tmp_path, b) if 15 < step <= 20} == {2}
 
 
 def test_one_survivor_trains_on_alone(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:

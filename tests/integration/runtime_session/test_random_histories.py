@@ -47,6 +47,8 @@ def test_any_history_of_changes_is_the_same_training(
                     lost.kill()
                 elif event == "freeze":
                     lost.freeze()
+                else:
+                    outside.insert(0, lost)  # it waits, and may return
         told = [each for each in driver.workers.values() if each is not lost or event == "leave"]
         driver.plan(inside, patience=patience, told=told)
         history.append(f"{event} {lost.name if lost else ''}: {' '.join(each.name for each in inside)}")
