@@ -64,7 +64,9 @@ class Model(torch.nn.Module):
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
-    output = os.environ.get("OUTPUT", "/tmp/session")
+    output = os.environ.get("OUTPUT", "/tmp/session").replace("{local_rank}", os.environ.get("LOCAL_RANK", "0"))
+    with pathlib.Path(f"{output}.pids").open("a") as pids:
+        pids.write(f"{os.getpid()}\n")
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     elif os.environ.get("ELASTICJOB_IN_PLACE"):
