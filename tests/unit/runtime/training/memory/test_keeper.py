@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from elasticjob_runtime.training.memory import Keeper, keeper, keeper_of_this_process, limits
-from elasticjob_runtime.training.memory.keeper import MOST_PURPOSES
+from elasticjob_runtime.training.memory.keeper import LARGE, MOST_PURPOSES
 
+from hack.support import eventually
 from tests.unit.runtime.training.memory.conftest import enter_round
 
 pytestmark = pytest.mark.torch
@@ -197,3 +198,34 @@ def test_a_forked_child_keeps_nothing() -> None:
         os._exit(0 if keeper_of_this_process() is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert keeper_of_this_process() is not None
+
+
+def test_memory_for_large_states_is_got_while_the_training_goes_on(process: Start) -> None:
+    first, large = process(1), {"a": torch.ones(LARGE // 4)}
+    calls: list[int] = []
+
+    def state_() -> dict[str, Any]:
+        calls.append(1)
+        return large
+
+    first.prepare("training", state_)
+    eventually(lambda: first.prepare("training", state_), what="the memory is there")
+    assert len(calls) == 1
+    (pair,) = first._pairs.values()
+    assert all(os.fstat(fd).st_blocks * 512 > LARGE for fd in pair.fds)
+    assert first.keep("training", large, 1) is not None
+    found = process(2).newest("training")
+    assert found is not None
+    assert found.step == 1
+
+
+def test_no_memory_is_got_in_advance_for_states_that_cannot_be_kept(
+    process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = process(1)
+    assert first.prepare("sparse", lambda: {"a": torch.zeros(3).to_sparse()})
+    monkeypatch.setattr(limits, "free_memory", lambda: LARGE)
+    large = {"a": torch.ones(LARGE // 4)}
+    first.prepare("large", lambda: large)
+    eventually(lambda: first.prepare("large", lambda: large), what="it gave up")
+    assert first.keep("large", large, 1) is None

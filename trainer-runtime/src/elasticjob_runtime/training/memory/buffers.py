@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
 
 from elasticjob_runtime.training.memory import format as snapshot_format
-from elasticjob_runtime.training.memory.format import Header, InvalidSnapshotError, aligned
+from elasticjob_runtime.training.memory.format import Header, InvalidSnapshotError
 
+_libc = ctypes.CDLL(None)
 _MADV_POPULATE_WRITE = 23
 """Not in mmap's constants."""
 
@@ -53,8 +54,8 @@ class Buffer:
             raise
 
     def reserve(self, size: int) -> None:
-        """Makes sure that there are `size` bytes to write to, all at once: page by page it takes longer. Raises
-        NoMemoryError."""
+        """Makes sure that there are `size` bytes to write to, all at once: page by page it takes longer. Other threads
+        of Python run meanwhile. Raises NoMemoryError."""
         if size > len(self.memory):
             try:
                 os.posix_fallocate(self.fd, 0, size)
@@ -63,9 +64,8 @@ class Buffer:
             self.memory = _mapped(self.fd)
             self._populated = 0
         if self._populated < size:
-            with contextlib.suppress(OSError):  # before Linux 5.14
-                self.memory.madvise(_MADV_POPULATE_WRITE, 0, aligned(size, mmap.PAGESIZE))
-            self._populated = size
+            _populate(self.memory)
+            self._populated = len(self.memory)
 
     def header(self) -> Header | None:
         try:
@@ -87,6 +87,12 @@ class Buffer:
 
 def _mapped(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED)
+
+
+def _populate(memory: mmap.mmap) -> None:
+    """Like mmap.madvise, which would stop all threads. Does nothing before Linux 5.14."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), _MADV_POPULATE_WRITE)
 
 
 def _lock(fd: int) -> int | None:

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import logging
 import os
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
@@ -16,12 +18,14 @@ from elasticjob_runtime.training.memory import format as snapshot_format
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
 from elasticjob_runtime.training.memory.format import Header, Layout
 from elasticjob_runtime.training.memory.outline import UnsupportedStateError
-from elasticjob_runtime.training.memory.pair import Pair, Recovered
+from elasticjob_runtime.training.memory.pair import Pair, Recovered, size_of
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
 MOST_PURPOSES = MAX_FDS // 2
 """Different states of one process that the agent can hold."""
+LARGE = 32 << 20
+"""Bytes of a snapshot for which getting memory takes noticeable time."""
 AGENT_TIMEOUT = 2.0
 """s. An agent that is busy for longer gets no snapshot this time, or has none to give."""
 
@@ -41,6 +45,7 @@ class Keeper:
         self._sent: tuple[Fence, list[int]] | None = None
         """What the agent has."""
         self._step = 0
+        self._preparing: dict[bytes, threading.Thread | None] = {}
         self._adopted = False
 
     def keep(self, what: str, state: Any, step: int) -> float | None:
@@ -52,12 +57,7 @@ class Keeper:
         if purpose in self._refused:
             return None
         self._adopt()
-        pair = self._pairs.get(purpose)
         try:
-            if pair is None:
-                if len(self._pairs) >= MOST_PURPOSES:
-                    raise NoMemoryError(f"this process keeps {MOST_PURPOSES} other states already")
-                pair = Pair.create()
             header = Header(
                 fence=current_fence(),
                 step=step,
@@ -65,14 +65,44 @@ class Keeper:
                 taken_at=time.time(),
                 layout=Layout(outline_size=0, payload_size=0),
             )
-            seconds = pair.write(state, header)
+            seconds = self._pair(purpose).write(state, header)
         except (UnsupportedStateError, NoMemoryError, OSError) as error:
             self._refused.add(purpose)
             logger.warning("no snapshots in memory: %s", error)
             return None
-        self._pairs[purpose] = pair
         self._hand_over(step)
         return seconds
+
+    def prepare(self, what: str, state: Callable[[], Any]) -> bool:
+        """Whether `keep` has the memory for a snapshot. Until then, a thread gets it, which takes a second for 1 GiB.
+
+        state: called the first time only.
+        """
+        purpose = self._purpose(what)
+        if purpose not in self._preparing:
+            self._adopt()
+            self._preparing[purpose] = self._begin_to_prepare(purpose, state())
+        thread = self._preparing[purpose]
+        return thread is None or not thread.is_alive()
+
+    def _begin_to_prepare(self, purpose: bytes, state: Any) -> threading.Thread | None:
+        try:
+            size, pair = size_of(state), self._pair(purpose)
+        except (UnsupportedStateError, NoMemoryError, OSError):
+            return None  # `keep` says so
+        if size < LARGE:
+            return None
+        thread = threading.Thread(target=_prepare, args=(pair, size), name="elasticjob-snapshot-memory", daemon=True)
+        thread.start()
+        return thread
+
+    def _pair(self, purpose: bytes) -> Pair:
+        """Raises NoMemoryError, OSError."""
+        if purpose not in self._pairs:
+            if len(self._pairs) >= MOST_PURPOSES:
+                raise NoMemoryError(f"this process keeps {MOST_PURPOSES} other states already")
+            self._pairs[purpose] = Pair.create()
+        return self._pairs[purpose]
 
     def newest(self, what: str) -> Recovered | None:
         """The newest complete snapshot for this purpose that any worker process of this machine has left. The caller
@@ -141,6 +171,11 @@ class Keeper:
         with contextlib.suppress(NoAgentError):  # it is ending, and with it this process
             self._link.keep(self._step, fds)
             self._sent = wanted
+
+
+def _prepare(pair: Pair, size: int) -> None:
+    with contextlib.suppress(NoMemoryError):  # `keep` says so
+        pair.prepare(size)
 
 
 def current_fence() -> Fence:

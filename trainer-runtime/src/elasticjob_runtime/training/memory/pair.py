@@ -56,7 +56,8 @@ class Pair:
         layout = Layout(outline_size=len(parts.data), payload_size=parts.payload_size)
         buffer = self._older()
         taken = time.perf_counter() - began
-        self._reserve(buffer, layout.size)
+        self._check(layout.size)
+        buffer.reserve(layout.size)
         staged = _pinned() if any(tensor.device.type != "cpu" for tensor in parts.tensors) else ()
         began = time.perf_counter()
         memory = buffer.memory
@@ -72,12 +73,23 @@ class Pair:
             return first[1] if first[0] is None else second[1]
         return first[1] if first[0].age < second[0].age else second[1]
 
-    def _reserve(self, buffer: Buffer, size: int) -> None:
+    def prepare(self, size: int) -> None:
+        """Gets the memory for snapshots of `size` bytes. Raises NoMemoryError."""
+        self._check(size)
+        for buffer in self.buffers:
+            buffer.reserve(size)
+
+    def _check(self, size: int) -> None:
         needed = sum(max(0, size - len(each.memory)) for each in self.buffers)
         free = limits.free_memory() if needed else None
         if not policy.fits(needed, free):
             raise NoMemoryError(f"two copies need {needed >> 20} MiB more, and only {(free or 0) >> 20} MiB are free")
-        buffer.reserve(size)
+
+
+def size_of(state: Any) -> int:
+    """Bytes of a snapshot. Raises UnsupportedStateError."""
+    parts = outline.take_apart(state)
+    return Layout(outline_size=len(parts.data), payload_size=parts.payload_size).size
 
 
 class Recovered:

@@ -46,6 +46,8 @@ class Snapshots:
         """Takes a snapshot if it is time for one. To be called after each step."""
         if self._keeper is None or channel.number("LOCAL_RANK") or not self._pace.is_due(step, time.monotonic()):
             return
+        if not self._keeper.prepare(self._purpose, state):
+            return  # after a later step
         cost = self._keeper.keep(self._purpose, state(), step)
         if cost is None:
             self._keeper = None
