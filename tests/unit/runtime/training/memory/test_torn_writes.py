@@ -18,7 +18,7 @@ from tests.unit.runtime.training.memory.states import header, recovered
 
 pytestmark = pytest.mark.torch
 
-SIZES = (10, 300_000, 1, 400_000, 77)
+SIZES = (10, 600_000, 1, 800_000, 77)
 
 
 def state(step: int) -> dict[str, object]:

@@ -13,7 +13,7 @@ from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.memory.format import PIECE
 from elasticjob_runtime.training.memory.outline import Outline, Slot, as_bytes
 
-STAGE = 32 * PIECE
+STAGE = 16 * PIECE
 """Bytes of each of the two buffers through which tensors of a GPU are copied."""
 MOST_THREADS = 4
 """One thread does not use all of a machine's memory bandwidth, and more than these gain little."""

@@ -27,7 +27,7 @@ COMMITTED = b"EJSNAP\x00\x01"
 """The first word of a complete snapshot, with the format's version as its last byte."""
 IN_WORK = bytes(len(COMMITTED))
 HEADER_SIZE = 4096
-PIECE = 1 << 20
+PIECE = 2 << 20
 """Bytes of the payload that have a sum of their own: small enough to stay in a processor's cache between being copied
 and being summed."""
 ALIGN = 64
