@@ -3,9 +3,23 @@
 - `session` is what scripts use; `engine` moves the process from one world to the next
 - `world` (what processes agree on) and `feed` (who trains on which samples) are decisions without I/O
 - `torch_private` alone knows what torch does not document; `port` is the agent's side
+
+Importing this package does not import torch: the tests of what processes agree on need none.
 """
 
-from elasticjob_runtime.training.session.session import ElasticSession
+from typing import TYPE_CHECKING, Any
+
 from elasticjob_runtime.training.session.world import SessionError
 
+if TYPE_CHECKING:
+    from elasticjob_runtime.training.session.session import ElasticSession
+
 __all__ = ["ElasticSession", "SessionError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ElasticSession":
+        from elasticjob_runtime.training.session.session import ElasticSession
+
+        return ElasticSession
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
