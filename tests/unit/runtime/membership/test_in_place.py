@@ -167,6 +167,13 @@ MEMBER = {
     "all have failed and the plan is without it: start them, to join later": Case(
         member(WITHOUT, workers=runs(AS_C, DEAD, failure=FAILED[0])), "start plan 3 alone"
     ),
+    "neighbours of an earlier plan follow a later one: its workers wait to join it": Case(
+        member(
+            WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True, waiting=True), mine={"in_place": 3},
+            further={"peer_round": 4, "peer_round_at": NOW - 5},
+        ),
+        "watch as follower of a",
+    ),
     "they fail outside the plan: it is not broken, and this member does not take over as planner": Case(
         member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=FAILED[0], changed_at=NOW - 1)), "watch as follower of a"
     ),

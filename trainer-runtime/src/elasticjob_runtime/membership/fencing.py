@@ -57,8 +57,10 @@ def fence_due(view: View, now: float) -> float | None:
 
 def superseded(view: View) -> bool:
     """Whether a neighbour knows a later plan than the one that runs here. If this agent does not see it, it does not
-    reach the store."""
-    return view.runs_plan and view.peer_round > view.workers.round
+    reach the store. The workers of a spare train with no other member, and may wait for the plan."""
+    plan = view.store.plan
+    in_plan = plan is not None and plan.rank is not None
+    return in_plan and view.runs_plan and view.peer_round > view.workers.round
 
 
 def _stop_superseded(view: View, now: float) -> Action | None:
