@@ -68,7 +68,7 @@ class Driver:
         self._script = script
         self.environment = dict(environment)
         """For the processes; `{name}` stands for each one's name."""
-        self._store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        self.store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         self._path = str(folder / "agent.sock")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self._path)
@@ -104,7 +104,7 @@ class Driver:
                 continue  # not in a plan yet
             environment = {
                 "RANK": str(rank), "WORLD_SIZE": str(len(workers)), "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(self._store.port), Env.ROUND: str(self.round), Env.FENCE: f"1.0.{self.round}",
+                "MASTER_PORT": str(self.store.port), Env.ROUND: str(self.round), Env.FENCE: f"1.0.{self.round}",
             }  # fmt: skip
             message = {
                 "type": "plan", "in_place": True, "round": self.round, "attempt": f"attempt-{self.round}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from elasticjob_runtime.training.session.forming import FORM_TIMEOUT
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from tests.integration.runtime_session.conftest import STEPS, Run
 from tests.integration.runtime_session.driver import Driver
@@ -81,3 +83,21 @@ def test_one_survivor_trains_on_alone(driver: Driver, tmp_path: pathlib.Path, un
     driver.plan([b])
     (run,) = finish(driver, tmp_path, [b])
     run.assert_same_training(undisturbed)
+
+
+def test_a_process_lost_while_the_others_connect_to_it_does_not_hold_them(
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
+) -> None:
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_step(driver, tmp_path, a, 10)
+    c.freeze()
+    number = driver.plan([a, b, c], told=[a, b])
+    here = PrefixStore(f"in-place/{number}/attempt-{number}", driver.store)
+    wait_until(driver, lambda: here.check(["standing/0", "standing/1"]), "both arrive")
+    keys = driver.store.num_keys()
+    here.set("standing/2", here.get("standing/1").decode())  # the last thing that c does
+    wait_until(driver, lambda: driver.store.num_keys() >= keys + 3, "both publish their addresses")
+    number = driver.plan([a, b], told=[a, b])
+    wait_until(driver, lambda: a.entered == b.entered == number, "both enter the next world", timeout=FORM_TIMEOUT)
+    for run in finish(driver, tmp_path, [a, b]):
+        run.assert_same_training(undisturbed)
