@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
@@ -17,12 +16,13 @@ from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
 from elasticjob_runtime.training.session import port, torch_private
-from elasticjob_runtime.training.session.engine import Engine, first_line
+from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
-from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
+from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import refusal, warm_up
 from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.world import SessionError
 
 T = TypeVar("T")
@@ -71,19 +71,14 @@ class ElasticSession:
                 )
         self._weight = ShareWeight(self._parts.ddp)
         self._state = TrainingState(self._parts)
-        self._undo: Undo | None = None
         self._formed = False
-        self._broken = ""
         self._offered: Share | None = None
-        self._stepped: set[int] = set()
         self._reported = False
         """The first step of this world is reported."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._save: tuple[PathLike, int, int] | None = None
-        for index, each in enumerate(self._parts.optimizers):
-            each.register_step_pre_hook(functools.partial(self._before_step, index))
-            each.register_step_post_hook(lambda *_, index=index: self._stepped.add(index))
         self._engine = engine = self._new_engine()
+        self._steps = Steps(self._parts, self._state, engine)
         if engine is not None:
             interruptible(self._parts.ddp, lambda: engine.interruption.guard)
 
@@ -191,30 +186,12 @@ class ElasticSession:
         offered = self._offered
         if offered is None:
             raise SessionError("session.step() needs a batch from session.batches() for each step")
-        undo = self._undo = None if self._engine is None else Undo(self._parts)
-        if self._engine is not None:
-            self._engine.between_steps = False
-        self._stepped.clear()
         self._weight.begin(offered, self._size)
         try:
-            yield
-        except Exception as error:
-            if undo is None or not torch_private.is_link_error(error):
-                raise
-            self._broken = first_line(error)
-            logger.info("step %d is interrupted: %s", self._state.committed + 1, self._broken)
-            if len(self._stepped) < len(self._parts.optimizers):
-                undo.restore()
-            elif not self._parts.others:
-                self._commit(offered)  # what remained was for the user's eyes: a mean loss, say
-            else:
-                self._state.tear()
-            return
+            with self._steps.take(functools.partial(self._commit, offered)):
+                yield
         finally:
-            self._undo = self._offered = None
-            if self._engine is not None:
-                self._engine.between_steps = True
-        self._commit(offered)
+            self._offered = None
 
     def evaluate(self, function: Callable[[], T]) -> T | None:
         """What `function` returns, which may communicate with all ranks between two steps: a mean accuracy, say.
@@ -226,24 +203,7 @@ class ElasticSession:
             self._settle()
             if self._state.joined:
                 return None  # the others are elsewhere
-        engine = self._engine
-        if engine is None:
-            return function()
-        if self._broken or engine.due:
-            return None
-        modes = Modes(self._parts)
-        engine.between_steps = False
-        try:
-            return function()
-        except Exception as error:
-            if not torch_private.is_link_error(error):
-                raise
-            self._broken = first_line(error)
-            logger.info("an evaluation after step %d is interrupted: %s", self._state.committed, self._broken)
-            modes.restore()
-            return None
-        finally:
-            engine.between_steps = True
+        return self._steps.evaluate(function)
 
     def checkpoint(self, path: PathLike, *, every: int = 0, keep: int = DEFAULT_KEEP) -> None:
         """Continues from the newest checkpoint in `path`, unless this training has begun already, and saves there every
@@ -280,13 +240,6 @@ class ElasticSession:
                 self._offered = None
                 raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
 
-    def _before_step(self, index: int, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimizer is about to step. Communication may follow in the same step if there are others, or within the
-        optimizer's step if it has a closure."""
-        others = set(range(len(self._parts.optimizers))) - self._stepped - {index}
-        if self._undo is not None and (others or len(args) > 1 or kwargs):
-            self._undo.keep(optimizer)
-
     def _commit(self, offered: Share) -> None:
         self._state.commit(offered)
         if not self._reported:
@@ -311,16 +264,16 @@ class ElasticSession:
         if self._offered is not None:
             return  # a batch is in use, and its step not yet committed
         engine = self._engine
-        if engine is not None and (self._broken or engine.due or not self._formed):
+        if engine is not None and (self._steps.broken or engine.due or not self._formed):
             first = not self._formed
             engine.between_steps = False
             engine.enter(
                 self._state.standing,
                 lambda world, standings: self._state.agree(standings, engine.interruption, world),
-                broken=self._broken,
+                broken=self._steps.broken,
             )
             engine.between_steps = True
-            self._broken = ""
+            self._steps.broken = ""
             self._reported = False
             self._formed = True
             for callback in () if first else self._callbacks:

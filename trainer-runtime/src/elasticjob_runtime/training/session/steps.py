@@ -1,0 +1,94 @@
+"""Takes one step after the other, and undoes those that are interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.engine import Engine, first_line
+from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
+from elasticjob_runtime.training.session.state import TrainingState
+
+T = TypeVar("T")
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+
+class Steps:
+    def __init__(self, parts: Parts, state: TrainingState, engine: Engine | None) -> None:
+        """engine: None if nothing interrupts steps."""
+        self._parts = parts
+        self._state = state
+        self._engine = engine
+        self._undo: Undo | None = None
+        self._stepped: set[int] = set()
+        """Optimizers that have stepped in this step."""
+        self.broken = ""
+        """How the communication in this world has failed; empty: not at all."""
+        for index, each in enumerate(parts.optimizers):
+            each.register_step_pre_hook(functools.partial(self._before_optimizer, index))
+            each.register_step_post_hook(lambda *_, index=index: self._stepped.add(index))
+
+    @contextlib.contextmanager
+    def take(self, commit: Callable[[], None]) -> Iterator[None]:
+        """One step, and then `commit`; neither if it is interrupted, unless it was complete."""
+        engine = self._engine
+        if engine is None:
+            yield
+            commit()
+            return
+        undo = self._undo = Undo(self._parts)
+        self._stepped.clear()
+        engine.between_steps = False
+        try:
+            yield
+        except Exception as error:
+            if not torch_private.is_link_error(error):
+                raise
+            self.broken = first_line(error)
+            logger.info("step %d is interrupted: %s", self._state.committed + 1, self.broken)
+            if not self._stepped or len(self._stepped) < len(self._parts.optimizers):
+                undo.restore()
+            elif not self._parts.others:
+                commit()  # what remained was for the user's eyes: a mean loss, say
+            else:
+                self._state.tear()
+            return
+        finally:
+            self._undo = None
+            engine.between_steps = True
+        commit()
+
+    def evaluate(self, function: Callable[[], T]) -> T | None:
+        """What `function` returns; None if it is interrupted, or about to be."""
+        engine = self._engine
+        if engine is None:
+            return function()
+        if self.broken or engine.due:
+            return None
+        modes = Modes(self._parts)
+        engine.between_steps = False
+        try:
+            return function()
+        except Exception as error:
+            if not torch_private.is_link_error(error):
+                raise
+            self.broken = first_line(error)
+            logger.info("an evaluation after step %d is interrupted: %s", self._state.committed, self.broken)
+            modes.restore()
+            return None
+        finally:
+            engine.between_steps = True
+
+    def _before_optimizer(self, index: int, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Communication may follow in the same step if there are other optimizers, or within this one's step if it has
+        a closure."""
+        others = set(range(len(self._parts.optimizers))) - self._stepped - {index}
+        if self._undo is not None and (others or len(args) > 1 or kwargs):
+            self._undo.keep(optimizer)
