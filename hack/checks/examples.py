@@ -14,6 +14,7 @@ import importlib.util
 import re
 import shlex
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from hack.checks import SOURCES
 from hack.checks.pages import Code, Problem, blocks
@@ -136,7 +137,20 @@ def _missing(module: str, names: Collection[str]) -> Iterator[str]:
         return
     try:
         imported = importlib.import_module(module)
-    except ModuleNotFoundError:
-        yield f"there is no module {module}"
-        return
-    yield from (f"{module} has no {name}" for name in names if not hasattr(imported, name))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ELSEWHERE:
+            yield f"there is no module {module}"
+            return
+        missing = [name for name in names if name not in _defined(module)]
+    else:
+        missing = [name for name in names if not hasattr(imported, name)]
+    yield from (f"{module} has no {name}" for name in missing)
+
+
+def _defined(module: str) -> frozenset[str]:
+    """The functions and classes of a module that cannot be imported here."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
