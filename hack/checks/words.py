@@ -51,6 +51,7 @@ EPOCHS_OF_DATA = {
     "docs/glossary.md": "says what an epoch is, and what it is not",
     "docs/design/0014-names-and-layout.md": "tells of the rename",
     "docs/explanation/in-place.md": "epochs of the training data",
+    "docs/guides/frameworks.md": "epochs of the training data",
     "docs/tutorials/adapt-your-script.md": "epochs of the training data",
     "client/src/elasticjob/starter/*": "epochs of the training data",
     "docs/design/0022-in-place.md": "epochs of the training data",
