@@ -5,6 +5,7 @@ Only what a test cluster lacks is changed: images, spot nodes, an NFS server, S3
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -35,7 +36,10 @@ SMALL = {
     "torchrun": ("--steps=40", "--save-every=20"),
 }  # fmt: skip
 """Example -> arguments that make it small."""
-ENDLESS = {"spot": ("--epochs=100000", "--samples=3000", "--save-every=1000000")}
+ENDLESS = {
+    "session": ("--epochs=100000", "--print-every=1", "--save-every=1000000"),
+    "spot": ("--epochs=100000", "--samples=3000", "--save-every=1000000"),
+}
 OTHERS = {
     "digits": "test_jobs.py and most other end-to-end tests run it",
     "fsdp2-dcp": "tests/integration/test_examples.py runs it: the image's torch 2.6 has no FSDP2 on CPUs",
@@ -111,16 +115,39 @@ class Example:
         status = self._cluster.kubectl.get("elasticjob", self.name, self._namespace).get("status", {})
         return int(status.get("progress", {}).get("step", 0))
 
+    def log(self, pod: str) -> str:
+        """Empty if the pod has not started."""
+        try:
+            return self._cluster.kubectl.logs(pod, namespace=self._namespace)
+        except KubeError:
+            return ""
+
     @property
     def logs(self) -> str:
-        """Of all worker pods that have started."""
-        found = []
-        for pod in self.pods:
-            try:
-                found.append(self._cluster.kubectl.logs(pod, namespace=self._namespace))
-            except KubeError:
-                continue
-        return "\n".join(found)
+        """Of all worker pods."""
+        return "\n".join(map(self.log, self.pods))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entered:
+    """A process of the session example has entered a world."""
+
+    pid: int
+    rank: int
+    workers: int
+    step: int
+
+
+def entered(log: str) -> list[Entered]:
+    """By one worker pod, in order."""
+    found = re.findall(r"^pid=(\d+) rank=(\d+) trains with (\d+) workers after step=(\d+)$", log, re.MULTILINE)
+    return [Entered(*map(int, numbers)) for numbers in found]
+
+
+def world(example: Example, workers: int) -> bool:
+    """Whether the first worker pod trains in a world of this size."""
+    worlds = entered(example.log(example.pods[0]))
+    return bool(worlds) and worlds[-1].workers == workers
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name not in {"hpa", "kueue", "nfs", "s3"}])
@@ -157,6 +184,36 @@ def test_the_spot_example_loses_no_step_when_a_pod_is_reclaimed(cluster: Cluster
 
     steps = eventually(resumed, 120, 0.5, "it continues from the checkpoint that SIGTERM made it write")
     assert max(steps) >= before
+    example.delete()
+
+
+def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
+    cluster: ClusterDriver, namespace: str
+) -> None:
+    example = Example(cluster, namespace, "session")
+    example.apply(replicas=3, least=1)
+    eventually(lambda: world(example, 3), 180, 0.3, "three worker pods train")
+    survivor, other, victim = example.pods
+    processes = {pod: entered(example.log(pod))[-1].pid for pod in example.pods}
+
+    cluster.kubectl.delete("pod", victim, namespace, wait=False)
+    eventually(lambda: world(example, 2), 60, 0.3, "the others continue without the pod")
+    eventually(lambda: world(example, 3), 180, 0.3, "its replacement joins")
+    assert entered(example.log(other))[-1].pid == processes[other], "the process of a remaining pod restarts never"
+
+    kill = f"import os; os.kill({processes[other]}, 9)"
+    cluster.kubectl.run("exec", other, "-n", namespace, "--", "python", "-c", kill)
+    eventually(
+        lambda: world(example, 3) and entered(example.log(other))[-1].pid != processes[other],
+        *(180, 0.3, "a new process takes the place of the killed one"),
+    )
+
+    worlds = entered(example.log(survivor))
+    print(*worlds, sep="\n")  # what the README promises, in the output of this test
+    assert {each.pid for each in worlds} == {processes[survivor]}, "one process trains through all changes"
+    steps = [int(step) for step in re.findall(r"^step=(\d+) ", example.log(survivor), re.MULTILINE)]
+    print(f"{len(steps)} steps, {steps[0]} to {steps[-1]}")
+    assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
     example.delete()
 
 
