@@ -31,6 +31,7 @@ class Worker:
     process: Fork
     connection: socket.socket | None = None
     heard: int = 0
+    arrived: int = 0
     entered: int = 0
     waiting: int = 0
     committed: int = -1
@@ -47,6 +48,8 @@ class Worker:
     def learn(self, message: dict[str, Any]) -> None:
         if message["state"] == "heard":
             self.heard = message["round"]
+        elif message["state"] == "arrived":
+            self.arrived = message["round"]
         elif message["state"] == "entered":
             self.entered, self.committed = message["round"], message["committed"]
         elif message["state"] == "waiting":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
 from elasticjob_runtime.training.session.forming import FORM_TIMEOUT
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
@@ -99,5 +100,19 @@ def test_a_process_lost_while_the_others_connect_to_it_does_not_hold_them(
     wait_until(driver, lambda: driver.store.num_keys() >= keys + 3, "both publish their addresses")
     number = driver.plan([a, b], told=[a, b])
     wait_until(driver, lambda: a.entered == b.entered == number, "both enter the next world", timeout=FORM_TIMEOUT)
+    for run in finish(driver, tmp_path, [a, b]):
+        run.assert_same_training(undisturbed)
+
+
+def test_plans_that_follow_each_other_fast_are_no_failures(
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
+) -> None:
+    a, b, c = begin(driver, "a", "b", "c")
+    wait_for_step(driver, tmp_path, a, 10)
+    c.freeze()
+    for _ in range(MAX_ATTEMPTS + 2):
+        driver.plan([a, b, c], told=[a, b])
+        wait_until(driver, lambda: a.arrived == b.arrived == driver.round, "a and b wait for c")
+    driver.plan([a, b], told=[a, b])
     for run in finish(driver, tmp_path, [a, b]):
         run.assert_same_training(undisturbed)

@@ -27,9 +27,8 @@ PLAN_TIMEOUT = 60.0
 """s to wait for a plan after the communication failed, or at the start. Planning takes 0.2 s; longer than etcd may be
 down for a short time."""
 MAX_ATTEMPTS = 10
-"""Consecutive plans whose world could not be formed, before the process gives up and is restarted. Some are superseded
-while several processes are lost at the same time."""
-
+"""Consecutive plans whose world could not be formed, before the process gives up and is restarted; without those that
+were superseded meanwhile."""
 OPERATION_TIMEOUT = 1800.0
 """s that a collective may wait in a formed group. Plans interrupt it long before."""
 
@@ -93,14 +92,15 @@ class Engine:
                 if not torch_private.is_link_error(error):
                     raise
                 over, broken = world, first_line(error)
+                if self._newest is not world:
+                    continue  # superseded: no failure, however often
+                logger.info("the world of plan %d could not be formed: %s", world.round, broken)
                 attempts += 1
                 if attempts >= MAX_ATTEMPTS:
                     raise SessionError(
                         f"the processes of {attempts} plans in a row could not reach each other: {broken}"
                     ) from error
-                if self._newest is world:
-                    logger.info("the world of plan %d could not be formed: %s", world.round, broken)
-                    self._port.report("failed", world, why=broken)
+                self._port.report("failed", world, why=broken)
                 continue
             self.world = world
             if self.due:
