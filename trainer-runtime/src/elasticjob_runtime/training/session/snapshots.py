@@ -22,6 +22,8 @@ class Snapshots:
         self._purpose = f"session {layout}"
         self._keeper = keeper_of_this_process()
         self._pace = Pace()
+        self._longest = 1
+        """Interval so far, for the log."""
         self.found: Recovered | None = self._keeper.newest(self._purpose) if self._keeper is not None else None
         """The newest one that earlier processes left; None after `entered`."""
 
@@ -52,7 +54,7 @@ class Snapshots:
         if cost is None:
             self._keeper = None
             return
-        before = self._pace.interval
         self._pace.took(cost, time.monotonic())
-        if self._pace.interval != before:
+        if self._pace.interval > self._longest:
+            self._longest = self._pace.interval
             logger.info("a snapshot in memory takes %.3f s: one in %d steps", cost, self._pace.interval)
