@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import time
 from collections.abc import Sequence
 
-import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training.session import torch_private
@@ -18,8 +16,8 @@ from elasticjob_runtime.training.session.world import Standing, World
 
 FORM_TIMEOUT = 5.0
 """s that forming a group may take once all its processes have arrived. gloo waits for connections five times that."""
-SLICE = 0.25
-"""s after which a thread that waits in the store looks whether its world is over."""
+FIRST_LOOK, LAST_LOOK = 0.0005, 0.01
+"""s between two looks into the store while processes of a plan are missing; doubles."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,9 +58,11 @@ def form(world: World, standing: Standing, interruption: Interruption) -> Formed
 
 def _wait(store: PrefixStore, keys: Sequence[str], timeout: float | None, interruption: Interruption) -> None:
     """Returns when the store has all `keys`, or after `timeout` seconds."""
+    # Not store.wait: nothing ends it before its timeout, which prints two lines of warnings.
     end = None if timeout is None else time.monotonic() + timeout
+    pause = FIRST_LOOK
     while not store.check(list(keys)) and (end is None or time.monotonic() < end):
         if interruption.over:
             raise OverError("a newer plan has arrived")
-        with contextlib.suppress(dist.DistStoreError):
-            store.wait(list(keys), datetime.timedelta(seconds=SLICE))
+        time.sleep(pause)
+        pause = min(2 * pause, LAST_LOOK)
