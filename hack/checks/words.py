@@ -59,6 +59,8 @@ EPOCHS_OF_DATA = {
     "examples/*": "epochs of the training data",
     "tests/integration/runtime_session/*": "epochs of the training data",
     "tests/unit/runtime/training/session/*": "epochs of the training data",
+    "tests/integration/runtime/test_framework_callbacks.py": "arguments of Lightning",
+    "trainer-runtime/src/elasticjob_runtime/training/integrations/*": "epochs of the training data",
     "trainer-runtime/src/elasticjob_runtime/training/session/*": "epochs of the training data",
     "hack/chaos/*": "the ledger proves that no sample of an epoch is lost",
     "hack/checks/*": "this check",

@@ -8,7 +8,7 @@ import pytest
 from elasticjob_runtime.contract import ProgressValue
 
 from hack.support import eventually
-from tests.integration.runtime import transformers_environment
+from tests.integration.runtime import framework_environments
 from tests.integration.runtime.agents import SOURCE, Job
 
 SCRIPT = """
@@ -43,12 +43,12 @@ def progress(job: Job) -> ProgressValue | None:
 @pytest.mark.transformers
 @pytest.mark.timeout(600)
 def test_hugging_faces_trainer_shows_percentage_time_left_and_loss_without_a_change(job: Job, tmp_path: Path) -> None:
-    python = transformers_environment.interpreter()
+    python = framework_environments.interpreter(framework_environments.TRANSFORMERS)
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = ["--no-python", str(python), str(script), str(tmp_path / "output")]
     for name in ("a", "b"):
-        job.start(name, nnodes="2", script=command, environment=transformers_environment.environment(SOURCE))
+        job.start(name, nnodes="2", script=command, environment=framework_environments.environment(SOURCE))
 
     def during() -> ProgressValue | None:
         found = progress(job)

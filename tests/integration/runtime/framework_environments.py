@@ -1,6 +1,6 @@
-"""An environment with the real transformers, created once in ~/.cache/elasticjob (200 MB).
+"""Environments with the real frameworks, each created once in ~/.cache/elasticjob (up to 200 MB).
 
-It uses torch of the tests' own environment, which takes 5 GB.
+They use torch of the tests' own environment, which takes 5 GB.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("transformers==5.23.0", "accelerate==1.15.0")
+TRANSFORMERS = ("transformers==5.23.0", "accelerate==1.15.0")
+LIGHTNING = ("lightning==2.6.6",)
 
 
-def interpreter() -> Path:
+def interpreter(packages: tuple[str, ...]) -> Path:
     """Skips the test if the packages are not installed and cannot be."""
-    name = f"{PACKAGES[0].replace('==', '-')}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    name = f"{packages[0].replace('==', '-')}-python{sys.version_info[0]}.{sys.version_info[1]}"
     folder = Path.home() / ".cache" / "elasticjob" / name
     python, done = folder / "bin" / "python", folder / "done"
     if not done.exists():
         new = folder.with_name(f"{name}.{os.getpid()}")  # another test process may do the same
         venv.create(new, with_pip=True, clear=True)
         found = subprocess.run(
-            [new / "bin" / "python", "-m", "pip", "install", "-q", "--no-cache-dir", *PACKAGES],
+            [new / "bin" / "python", "-m", "pip", "install", "-q", "--no-cache-dir", *packages],
             env={**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")},  # torch counts as installed
             capture_output=True,
             text=True,
             check=False,
         )
         if found.returncode:
-            pytest.skip(f"cannot install {' '.join(PACKAGES)}: {found.stderr[-500:]}")
+            pytest.skip(f"cannot install {' '.join(packages)}: {found.stderr[-500:]}")
         (new / "done").touch()
         if not folder.exists():
             new.rename(folder)
