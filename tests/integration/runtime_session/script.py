@@ -1,7 +1,8 @@
 """Trains with a session. All sums of gradients are exact, so that the weights after a run are the same, bit by bit, in
 whatever worlds it took place: a sample that is lost, seen twice, weighted wrongly, or used after another one shows.
 
-Environment: OUTPUT (folder's prefix for what it writes), SAMPLES, BATCH, EPOCHS, LOADERS, STEP_SECONDS.
+Environment: OUTPUT (folder's prefix for what it writes), SAMPLES, BATCH, EPOCHS, LOADERS, STEP_SECONDS; SLOW (a file)
+and SLOW_SECONDS (instead of STEP_SECONDS while that file exists).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def setting(name: str, default: str) -> float:
     return float(os.environ.get(name, default))
 
 
+SLOW = os.environ.get("SLOW", "")
 SAMPLES, BATCH = int(setting("SAMPLES", "512")), int(setting("BATCH", "16"))
 
 
@@ -87,7 +89,7 @@ def main() -> None:
                 Samples(), batch_size=BATCH, epoch=epoch, num_workers=int(setting("LOADERS", "0"))
             ):
                 with session.step():
-                    time.sleep(setting("STEP_SECONDS", "0"))
+                    time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
                     plain.zero_grad()
                     trained(batch).backward()
                     plain.step()

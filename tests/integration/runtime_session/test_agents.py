@@ -15,17 +15,27 @@ from elasticjob_runtime.contract import Env
 
 from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, SOURCE, Agent, Job
-from tests.integration.runtime_session.conftest import SETTINGS, STEPS, Run
+from tests.integration.runtime_session.conftest import SETTINGS, Run
 from tests.integration.runtime_session.driver import SCRIPT
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+LONG = {**SETTINGS, "EPOCHS": "6"}
+STEPS = 6 * 63
 
 START = 120.0
 """s for agents to import torch on a busy machine."""
 
 
 class SessionJob(Job):
-    """Agents whose scripts have a session."""
+    """Agents whose scripts have a session. Steps take 0.3 s until `hurry`, so that slow members can join."""
+
+    def __init__(self, endpoint: str, directory: pathlib.Path) -> None:
+        super().__init__(endpoint, directory)
+        (directory / "slow").touch()
+
+    def hurry(self) -> None:
+        (self.directory / "slow").unlink(missing_ok=True)
 
     def start(self, name: str, *flags: str, nnodes: str = "2:4", conf: str = QUICK, **environment: str) -> Agent:  # type: ignore[override]
         log = self.directory / f"{name}-{len(self.agents)}.log"
@@ -37,7 +47,8 @@ class SessionJob(Job):
             *("--max-restarts", "20", "--events", str(events), *flags, os.fspath(SCRIPT)),
         ]
         given = {
-            **SETTINGS, "STEP_SECONDS": "0.05", "PYTHONPATH": str(SOURCE), Env.MEMBER_ID: name, "OMP_NUM_THREADS": "1",
+            **LONG, "SLOW": str(self.directory / "slow"), "SLOW_SECONDS": "0.3",
+            "PYTHONPATH": str(SOURCE), Env.MEMBER_ID: name, "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo", "OUTPUT": str(self.directory / f"{name}-{{local_rank}}"), **environment,
         }  # fmt: skip
         with log.open("wb") as output:
@@ -71,6 +82,7 @@ class SessionJob(Job):
         eventually(trains, timeout, what=f"a world of {size}; logs:\n{self.logs}")
 
     def assert_finished(self, undisturbed: Run, *members: str, local_ranks: int = 1) -> None:
+        self.hurry()
         for agent in self.agents:
             if agent.name in members:
                 assert agent.exit_code(120.0) == 0, self.logs
@@ -86,6 +98,15 @@ def session_job(etcd: str, tmp_path: pathlib.Path) -> Iterator[SessionJob]:
     job = SessionJob(etcd, tmp_path)
     yield job
     job.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process, plain python, without DDP."""
+    output = tmp_path_factory.mktemp("undisturbed") / "plain"
+    environment = {**os.environ, **LONG, "STEP_SECONDS": "0", "OUTPUT": str(output)}
+    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=environment, check=True, timeout=120)
+    return Run.read(output)
 
 
 def test_no_surviving_process_restarts_through_a_crash_a_lost_node_a_join_and_a_leave(

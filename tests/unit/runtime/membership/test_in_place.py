@@ -73,6 +73,10 @@ PLANNER = {
     "no restarts are left: the job fails": Case(
         planner(failures=FAILED, settings={"max_restarts": 0}, probes=answers("bc")), "outcome failed because of c"
     ),
+    "no restarts are left, and another member has requested a plan meanwhile: the job fails": Case(
+        planner(failures=FAILED, changed={"b": {"round": 3}}, settings={"max_restarts": 0}, probes=answers("bc")),
+        "outcome failed because of c",
+    ),
     "a joining member starts its workers: wait for them": Case(planner("abcd", changed=COLD, settings=FOUR), "wait 70 s"),
     "they were ready for an earlier plan: wait": Case(planner("abcd", changed=STALE, settings=FOUR), "wait 70 s"),
     "they are ready: plan": Case(

@@ -25,6 +25,7 @@ from elasticjob_runtime.membership.actions import (
     PublishOutcome,
     Wait,
 )
+from elasticjob_runtime.membership.causes import find_cause
 from elasticjob_runtime.membership.eligibility import (
     compatible_members,
     describe,
@@ -38,13 +39,10 @@ from elasticjob_runtime.membership.eligibility import (
 )
 from elasticjob_runtime.membership.failures import (
     delay_or_end,
-    describe_failure,
-    first_failure,
 )
 from elasticjob_runtime.membership.in_place import (
     amend_plan,
     await_joiners,
-    finished_before,
     is_ready_to_join,
     members_to_continue,
     training_is_over,
@@ -72,7 +70,7 @@ def next_plan(view: View, now: float) -> Action | None:
         who = join_names([member.name for member in suspects])
         return ProbePeers(members=suspects, reason=f"no heartbeat from {who}: probing")
     stop = view.stop
-    if stop is None and not training_is_over(view, plan) and (broken := _find_cause(view, plan)):
+    if stop is None and not training_is_over(view, plan) and (broken := find_cause(view, plan)):
         return _repair(view, plan, broken, now)
     if _all_succeeded(view, plan) or training_is_over(view, plan):
         message = f"all {plan.value.world_size} worker processes exited with code 0"
@@ -114,36 +112,6 @@ def _first_plan(view: View, now: float) -> Action:
                 reason=f"{len(eligible)} of {largest(view.spec)} wanted members are present; waiting briefly for more",
             )
     return propose_plan(view, eligible, size, PlanReason.START)
-
-
-def _find_cause(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
-    """Why the current plan cannot continue. Causes that cost no restart come first: a member that lost a peer also sees
-    its own workers fail."""
-    members = view.store.members
-    lost: list[str] = []
-    left: list[str] = []
-    for name, rank in ranks_of(plan).items():
-        member = members.get(name)
-        if member is None or member.value.incarnation != rank.incarnation or known_unreachable(view, member):
-            lost.append(name)
-        elif member.value.state is MemberState.LEAVING or name in view.spec.draining:
-            left.append(name)
-    if unknown := plan.value.size - len(ranks_of(plan)):
-        lost.append(f"{unknown} members whose ranks etcd lost")
-    if lost:
-        return PlanReason.MEMBER_LOST, f"lost {join_names(lost)}"
-    if left:
-        return PlanReason.MEMBER_LEFT, f"{join_names(left)} left"
-    if ahead := [name for name in ranks_of(plan) if members[name].value.round > plan.round]:
-        return (
-            PlanReason.START,
-            f"{join_names(ahead)} cannot run the plan: their workers were stopped, or etcd was restored from a backup",
-        )
-    if view.store.failures:
-        return PlanReason.WORKER_FAILED, describe_failure(first_failure(view.store.failures))
-    if finished := finished_before(view, plan):
-        return PlanReason.MEMBER_LEFT, f"{join_names(finished)} finished before plan {plan.round}"
-    return None
 
 
 def _await_restore(view: View, now: float) -> Action | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import signal
 import time
@@ -19,15 +18,14 @@ from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import descriptors, logs
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.first_failure import FailureCollector
-from elasticjob_runtime.workers.followers import ENTERED, FAILED, WAITING, Followers, PlanReport
+from elasticjob_runtime.workers.followers import PlanReport
+from elasticjob_runtime.workers.in_place import InPlace
 from elasticjob_runtime.workers.messages import WorkerMessages
 from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
 from elasticjob_runtime.workers.starter import WorkerStarter
 from elasticjob_runtime.workers.timers import TimerServer
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
-
-logger = logging.getLogger(__name__)
 
 FIRST_HANDLER_CHECK, MAX_HANDLER_CHECK_INTERVAL = 0.25, 4.0
 """s after a start, and at most between two checks, until it is known whether a worker handles SIGTERM. A check costs
@@ -69,8 +67,9 @@ class WorkerGroup:
         )
         self._output = logs.SinkReader(event_loop)
         self._failures = FailureCollector(member)
-        self._followers = Followers(messages.send_to)
         self._workers: list[WorkerProcess] = []
+        self._in_place = InPlace(self._preparation, messages, self._workers)
+        self._followers = self._in_place.followers
         self._stopping = False
         self._kill_at: float | None = None
         self._messages = messages
@@ -133,10 +132,7 @@ class WorkerGroup:
             self.view, round=plan.round, changed_at=now, plan=plan, failure=None, incomplete=False, waiting=False,
             rejected_at=None, entered=self.view.trained_round,
         )  # fmt: skip
-        for worker in self._workers:
-            worker.spec = dataclasses.replace(worker.spec, rank=self._preparation.rank(plan, worker.spec.local_rank))
-            if self._followers.can_hear(worker.spec.local_rank):
-                self._tell(worker, patience, now)
+        self._in_place.move(plan, patience, now)
         running = {worker.spec.local_rank for worker in self._workers} | self._starter.local_ranks
         missing = [rank for rank in range(self.group.nproc) if rank not in running]
         if missing:
@@ -146,12 +142,9 @@ class WorkerGroup:
 
     def said_hello(self, local_rank: int, now: float) -> None:
         """The worker of `local_rank` can continue under another plan."""
-        worker = next((each for each in self._workers if each.spec.local_rank == local_rank), None)
-        if worker is None or self.view.state is not WorkersState.RUNNING:
-            return
-        self._followers.said_hello(local_rank)
-        self._tell(worker, 0.0, now)
-        self._update_in_place(now)
+        if self.view.state is WorkersState.RUNNING and self.view.plan is not None:
+            self._in_place.said_hello(local_rank, self.view.plan, now)
+            self._update_in_place(now)
 
     def reported(self, report: PlanReport, now: float) -> None:
         """A worker has reported how far it is with a plan."""
@@ -228,11 +221,7 @@ class WorkerGroup:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self.signal(signal.SIGKILL)
-        for local_rank in self._followers.overdue(now):
-            for worker in self._workers:
-                if worker.spec.local_rank == local_rank:
-                    logger.warning("worker process %d does not follow the plan, and is killed", worker.pid)
-                    worker.signal(signal.SIGKILL)
+        self._in_place.kill_overdue(now)
         if self._check_handlers_at is not None and now >= self._check_handlers_at:
             self.check_handlers()
             self._handler_check_interval = min(2 * self._handler_check_interval, MAX_HANDLER_CHECK_INTERVAL)
@@ -249,24 +238,8 @@ class WorkerGroup:
 
     # -- continuing in place
 
-    def _tell(self, worker: WorkerProcess, patience: float, now: float) -> None:
-        plan, local_rank = self.view.plan, worker.spec.local_rank
-        assert plan is not None
-        environment = None
-        if plan.rank is not None:
-            environment = self._preparation.worker_environment(plan, local_rank, str(worker.spec.error_file))
-        self._followers.tell(local_rank, plan, patience, environment, now)
-
     def _update_in_place(self, now: float) -> None:
-        followers, nproc = self._followers, self.group.nproc
-        self.view = dataclasses.replace(
-            self.view,
-            movable=followers.movable,
-            in_place=followers.proven == nproc == len(self._workers),
-            waiting=followers.count(WAITING) == nproc,
-            entered=None if followers.count(ENTERED) == nproc else self.view.entered,
-            rejected_at=(self.view.rejected_at or now) if followers.count(FAILED) else None,
-        )
+        self.view = self._in_place.seen(self.view, now)
 
     def _fail_one(self, now: float) -> None:
         """One worker has failed. The others can continue, and wait for its replacement."""

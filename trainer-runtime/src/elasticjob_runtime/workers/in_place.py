@@ -1,0 +1,69 @@
+"""The part of a worker group that continues in place: it sends plans to workers, and kills those that do not follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+from collections.abc import Sequence
+
+from elasticjob_runtime.membership.view import Plan, Workers
+from elasticjob_runtime.workers.followers import ENTERED, FAILED, WAITING, Followers
+from elasticjob_runtime.workers.messages import WorkerMessages
+from elasticjob_runtime.workers.prepare import WorkerPreparation
+from elasticjob_runtime.workers.process import WorkerProcess
+
+logger = logging.getLogger(__name__)
+
+
+class InPlace:
+    """Used by WorkerGroup only, on the agent's loop."""
+
+    def __init__(
+        self, preparation: WorkerPreparation, messages: WorkerMessages, workers: Sequence[WorkerProcess]
+    ) -> None:
+        """`workers`: the group's running workers, a list that the group changes."""
+        self._preparation = preparation
+        self._workers = workers
+        self.followers = Followers(messages.send_to)
+
+    def move(self, plan: Plan, patience: float, now: float) -> None:
+        """Sends `plan` to the workers that can continue under it. Those that have not said yet whether they can receive
+        it when they do."""
+        for worker in self._workers:
+            rank = self._preparation.rank(plan, worker.spec.local_rank)
+            worker.spec = dataclasses.replace(worker.spec, rank=rank)
+            if self.followers.can_hear(worker.spec.local_rank):
+                self._tell(worker, plan, patience, now)
+
+    def said_hello(self, local_rank: int, plan: Plan, now: float) -> None:
+        """The worker of `local_rank` can continue under another plan than `plan`."""
+        for worker in self._workers:
+            if worker.spec.local_rank == local_rank:
+                self.followers.said_hello(local_rank)
+                self._tell(worker, plan, 0.0, now)
+
+    def seen(self, view: Workers, now: float) -> Workers:
+        """`view` with what is known about the workers."""
+        followers, nproc = self.followers, self._preparation.group.nproc
+        return dataclasses.replace(
+            view,
+            movable=followers.movable,
+            in_place=followers.proven == nproc == len(self._workers),
+            waiting=followers.count(WAITING) == nproc,
+            entered=None if followers.count(ENTERED) == nproc else view.entered,
+            rejected_at=(view.rejected_at or now) if followers.count(FAILED) else None,
+        )
+
+    def kill_overdue(self, now: float) -> None:
+        for local_rank in self.followers.overdue(now):
+            for worker in self._workers:
+                if worker.spec.local_rank == local_rank:
+                    logger.warning("worker process %d does not follow the plan, and is killed", worker.pid)
+                    worker.signal(signal.SIGKILL)
+
+    def _tell(self, worker: WorkerProcess, plan: Plan, patience: float, now: float) -> None:
+        local_rank, environment = worker.spec.local_rank, None
+        if plan.rank is not None:
+            environment = self._preparation.worker_environment(plan, local_rank, str(worker.spec.error_file))
+        self.followers.tell(local_rank, plan, patience, environment, now)
