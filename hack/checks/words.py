@@ -60,6 +60,7 @@ EPOCHS_OF_DATA = {
     "tests/integration/runtime_session/*": "epochs of the training data",
     "tests/unit/runtime/training/session/*": "epochs of the training data",
     "tests/integration/runtime/test_framework_callbacks.py": "arguments of Lightning",
+    "tests/integration/runtime/test_lightning_continues.py": "epochs of the training data",
     "trainer-runtime/src/elasticjob_runtime/training/integrations/*": "epochs of the training data",
     "trainer-runtime/src/elasticjob_runtime/training/session/*": "epochs of the training data",
     "hack/chaos/*": "the ledger proves that no sample of an epoch is lost",
