@@ -108,6 +108,9 @@ PLANNER = {
     "a member finished before it entered the plan's world: the others continue": Case(
         planner(changed={"c": DONE}), "plan 3: a b, MemberLeft, 0 restarts, in place"
     ),
+    "the others are too few: all of them start again, once": Case(
+        planner(changed={"b": DONE, "c": DONE}), "plan 3: a b c, MemberLeft, 0 restarts"
+    ),
     "all who trained have finished, and only a joining member remains: the job is done": Case(
         planner(plan=JOINED, changed={"a": DONE, "b": DONE}), "outcome succeeded"
     ),

@@ -206,9 +206,12 @@ def members_to_continue(view: View, plan: Plan, eligible: Sequence[Member], now:
 
 
 def continues(view: View, reason: PlanReason, members: Sequence[Member]) -> bool:
-    """Whether the worker processes of the current plan continue under a new one with these members."""
+    """Whether the worker processes of the current plan continue under a new one with these members. Not with members
+    that have finished, which are included only if the others are too few: all take the last steps again."""
     plan = view.store.plan
     if plan is None or not plan.value.in_place or not all(member.value.stores for member in members):
+        return False
+    if any(is_finished(member) for member in members):
         return False
     failed = {failure.member for failure in view.store.failures} if reason is PlanReason.WORKER_FAILED else set()
     ranks = ranks_of(plan)
