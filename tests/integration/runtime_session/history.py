@@ -11,7 +11,7 @@ from tests.integration.runtime_session.driver import Driver, Worker
 
 
 def wait_until(
-    driver: Driver, condition: Callable[[], bool], what: str, timeout: float = 60.0, *, failures: bool = True
+    driver: Driver, condition: Callable[[], bool], what: str, timeout: float = 120.0, *, failures: bool = True
 ) -> None:
     """`failures`: whether a process that fails by itself is an error."""
     end = time.monotonic() + timeout
