@@ -18,7 +18,7 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./api -e ./operator -e ./client --group dev --group docs --group release --group torch
 	@touch $@
 
-quickstart: setup ## no cluster, no root, one minute: agents on this machine lose a worker process and gain a member
+quickstart: setup ## no cluster, no root, two minutes: agents on this machine lose a worker process and gain a member
 	$(BIN)/python -m hack.quickstart
 demo: setup ## an elastic job on a real cluster: a pod is killed mid-training, and the model trains to the end
 	$(BIN)/python -m hack.demo run

@@ -14,7 +14,7 @@ from pathlib import Path
 from elasticjob_runtime.contract import Env
 
 from hack.cluster.processes import Child
-from hack.quickstart.timeline import AgentEvent, StepLine, parse_event, parse_output
+from hack.quickstart.timeline import AgentEvent, ProcessLine, StepLine, parse_event, parse_output
 
 
 class Agent:
@@ -37,9 +37,9 @@ class Agent:
         """Events since the last call."""
         return [event for event in map(parse_event, self._events.new()) if event is not None]
 
-    def output(self) -> list[StepLine | float]:
-        """Steps and accuracies that its worker processes printed since the last call."""
-        found: list[StepLine | float] = []
+    def output(self) -> list[StepLine | ProcessLine | float]:
+        """Steps, process IDs and accuracies that its worker processes printed since the last call."""
+        found: list[StepLine | ProcessLine | float] = []
         for path in sorted(self._output.glob("*/attempt_*/0/stdout.log"), key=_round):
             lines = self._outputs.setdefault(path, _Lines(path))
             found += [said for line in lines.new() if (said := parse_output(_round(path), line)) is not None]

@@ -1,36 +1,47 @@
-"""Runs the quick start: agents train, one worker process is killed, one agent joins, and training finishes."""
+"""Runs the quick start: agents train, one worker process is killed, one agent joins, and training finishes. First with
+a script whose processes restart at each change, then with one whose processes continue."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import signal
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from hack.embedded_etcd.server import EmbeddedServer
 from hack.quickstart.agents import Agent
-from hack.quickstart.show import Screen, print_table
-from hack.quickstart.timeline import Change, Kind, Seen, StepLine, problem
+from hack.quickstart.show import CONTINUING, RESTARTING, Screen, print_table
+from hack.quickstart.timeline import Change, Kind, ProcessLine, Seen, StepLine, problem
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SCRIPT = CHECKOUT / "examples" / "digits" / "train.py"
+EXAMPLES = CHECKOUT / "examples"
 RUN_ID = "quickstart"
 AGENTS = 3
 KILL_AT = 100
 """Step at which a worker process is killed. The joining agent imports torch during the steps that are left, which takes
 seconds, and longer on a busy machine."""
+SESSION_BATCH = 64
+"""Samples per step of examples/session."""
 POLL_SECONDS = 0.05
 
 
 def run(steps: int, time_limit: float) -> int:
-    """Returns the exit code: 0 only if training resumed after both changes and the final accuracy is good."""
+    """Returns the exit code: 0 only if training resumed after all changes, the final accuracy is good, and with a
+    session no process restarted and no step was lost."""
     console = Console(highlight=False)
+    return _run(console, steps, time_limit, False) or _run(console, steps, time_limit, True)
+
+
+def _run(console: Console, steps: int, time_limit: float, is_session: bool) -> int:
     folder = Path(tempfile.mkdtemp(prefix="elasticjob-quickstart-"))
-    with EmbeddedServer() as store, Screen(console) as screen:
-        job = _Job(store, folder, steps)
+    with EmbeddedServer() as store, Screen(console, CONTINUING if is_session else RESTARTING) as screen:
+        job = _Job(store, folder, steps, is_session)
         try:
             job.follow(screen, time.time() + time_limit)
         finally:
@@ -42,8 +53,10 @@ def run(steps: int, time_limit: float) -> int:
         console.print(f"[bold red]The quick start failed:[/] {wrong}", soft_wrap=True)
         console.print(f"Logs and events: {folder}", soft_wrap=True)
         return 1
-    assert job.seen.accuracy is not None
-    console.print(f"[bold green]The trained model recognizes {job.seen.accuracy:.1%} of the test images.[/]")
+    if job.seen.accuracy is not None:
+        console.print(f"[bold green]The trained model recognizes {job.seen.accuracy:.1%} of the test images.[/]")
+    if is_session:
+        console.print(f"[bold green]{job.seen.step} steps, none lost. No process restarted but the killed one.[/]")
     shutil.rmtree(folder)
     return 0
 
@@ -51,12 +64,12 @@ def run(steps: int, time_limit: float) -> int:
 class _Job:
     """The agents, and the changes made to them."""
 
-    def __init__(self, store: EmbeddedServer, folder: Path, steps: int) -> None:
+    def __init__(self, store: EmbeddedServer, folder: Path, steps: int, is_session: bool) -> None:
         self._endpoint = store.endpoint
         self._folder = folder
         self._steps = steps
         self._agents: list[Agent] = []
-        self.seen = Seen()
+        self.seen = Seen(is_session=is_session)
         self._record(Change(Kind.START, "", time.time()))
         for _ in range(AGENTS):
             self._start_agent()
@@ -95,12 +108,18 @@ class _Job:
                     "--local-addr",
                     "127.0.0.1",
                 ),
-                *(SCRIPT, f"--steps={self._steps}", "--step-seconds=0.05", "--print-every=1", "--checkpoint-every=1"),
-                f"--checkpoint-dir={self._folder / 'checkpoints'}",
+                *self._script(),
+                *("--step-seconds=0.05", "--print-every=1", f"--checkpoint-dir={self._folder / 'checkpoints'}"),
             ],
         )
         self._agents.append(agent)
         return agent
+
+    def _script(self) -> list[str | Path]:
+        if self.seen.is_session:
+            samples = self._steps * SESSION_BATCH
+            return [EXAMPLES / "session" / "train.py", f"--samples={samples}", "--epochs=1", "--save-every=0"]
+        return [EXAMPLES / "digits" / "train.py", f"--steps={self._steps}", "--checkpoint-every=1"]
 
     def _ended(self) -> bool:
         """Whether all agents have exited, or one has failed."""
@@ -109,12 +128,14 @@ class _Job:
 
     def _observe(self) -> None:
         events = [event for agent in self._agents for event in agent.events()]
-        found = [what for agent in self._agents for what in agent.output()]
+        printed = [(agent.name, what) for agent in self._agents for what in agent.output()]
+        found = [what for _, what in printed]
         accuracies = [what for what in found if isinstance(what, float)]
         self.seen = dataclasses.replace(
             self.seen,
             events=[*self.seen.events, *events],
             steps=[*self.seen.steps, *(what for what in found if isinstance(what, StepLine))],
+            pids=_with_pids(self.seen.pids, printed),
             accuracy=accuracies[-1] if accuracies else self.seen.accuracy,
         )
 
@@ -123,11 +144,35 @@ class _Job:
         done = {change.kind for change in self.seen.changes}
         if Kind.WORKER_KILLED not in done:
             if self.seen.step >= KILL_AT:
-                victim = self._agents[1]
-                self._record(Change(Kind.WORKER_KILLED, victim.name, victim.kill_worker()))
-        elif Kind.AGENT_JOINS not in done and self.seen.first_step_of(Kind.WORKER_KILLED):
+                self._kill(self._agents[1])
+        elif Kind.AGENT_JOINS not in done and self.seen.first_step_of(self._last_of_kill):
             now = time.time()
             self._record(Change(Kind.AGENT_JOINS, self._start_agent().name, now))
 
+    @property
+    def _last_of_kill(self) -> Kind:
+        """The change that ends what began with the killed process."""
+        return Kind.REPLACEMENT_JOINS if self.seen.is_session else Kind.WORKER_KILLED
+
+    def _kill(self, victim: Agent) -> None:
+        if not self.seen.is_session:
+            self._record(Change(Kind.WORKER_KILLED, victim.name, victim.kill_worker()))
+            return
+        now = time.time()
+        os.kill(self.seen.pids[victim.name][-1], signal.SIGKILL)
+        self._record(Change(Kind.WORKER_KILLED, victim.name, now))
+        self._record(Change(Kind.REPLACEMENT_JOINS, victim.name, now))
+
     def _record(self, change: Change) -> None:
         self.seen = dataclasses.replace(self.seen, changes=[*self.seen.changes, change])
+
+
+def _with_pids(
+    known: Mapping[str, Sequence[int]], printed: Sequence[tuple[str, StepLine | ProcessLine | float]]
+) -> dict[str, list[int]]:
+    """The worker processes of each agent, with those that have just printed their process IDs."""
+    pids = {name: list(found) for name, found in known.items()}
+    for name, what in printed:
+        if isinstance(what, ProcessLine) and what.pid not in pids.get(name, []):
+            pids.setdefault(name, []).append(what.pid)
+    return pids

@@ -11,17 +11,21 @@ from rich.text import Text
 
 from hack.quickstart.timeline import PHASES, AgentEvent, Change, Kind, Row, Seen, rows
 
-INTRODUCTION = """\
+RESTARTING = """\
 Three agents train examples/digits on this machine. One worker process is killed, then a fourth agent joins.
 Each indented line is a phase of one agent: time since the cause, and duration.
+"""
+CONTINUING = """
+The same with examples/session: the script has an ElasticSession, so that the other processes continue.
 """
 
 
 class Screen:
     """Shows changes and phases as they are seen. A context manager."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, introduction: str) -> None:
         self._console = console
+        self._introduction = introduction
         self._live = (
             Live(Text(""), console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
         )
@@ -29,7 +33,7 @@ class Screen:
         self._shown: set[tuple[str, str, int]] = set()
 
     def __enter__(self) -> Screen:
-        self._console.print(INTRODUCTION, soft_wrap=True)
+        self._console.print(self._introduction, soft_wrap=True)
         if self._live:
             self._live.start()
         return self
@@ -61,6 +65,8 @@ def _described(change: Change) -> str:
         return "three agents start"
     if change.kind is Kind.AGENT_JOINS:
         return f"{change.member} starts"
+    if change.kind is Kind.REPLACEMENT_JOINS:
+        return f"{change.member} starts another process"
     return f"the worker process of {change.member} is killed (SIGKILL)"
 
 
@@ -87,6 +93,9 @@ LINES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("stop: the old processes have exited", lambda row: row.phases.get("stop")),
     ("fork: all processes run the script", lambda row: row.phases.get("fork")),
     ("connect: the process group is up", lambda row: row.phases.get("connect")),
+    ("interrupt: the step is interrupted", lambda row: row.phases.get("interrupt")),
+    ("form: the new process group is up", lambda row: row.phases.get("form")),
+    ("agree: all have the same state", lambda row: row.phases.get("agree")),
     ("restore: the checkpoint is loaded", lambda row: row.phases.get("restore")),
     ("first step", lambda row: row.phases.get("first-step")),
     ("training paused for", lambda row: row.paused),
@@ -96,12 +105,16 @@ LINES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
 
 
 def print_table(console: Console, seen: Seen) -> None:
-    """Prints a column for each change."""
+    """Prints a column for each change, and what is known of the processes."""
     found = rows(seen)
     table = Table("milliseconds since:", *(Column(row.what, justify="right") for row in found))
     for name, figure in LINES:
-        table.add_row(name, *(_number(figure(row)) for row in found))
+        figures = [figure(row) for row in found]
+        if any(each is not None for each in figures):
+            table.add_row(name, *map(_number, figures))
     console.print(table)
+    for member, pids in sorted(seen.pids.items()):
+        console.print(f"{member}: {', then '.join(f'process {pid}' for pid in dict.fromkeys(pids))}", soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

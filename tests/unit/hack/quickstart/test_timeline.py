@@ -9,6 +9,7 @@ from hack.quickstart.timeline import (
     AgentEvent,
     Change,
     Kind,
+    ProcessLine,
     Seen,
     StepLine,
     parse_event,
@@ -64,6 +65,39 @@ def recorded_job() -> Seen:
     )
 
 
+def recorded_session() -> Seen:
+    """Two agents start, b's process is killed at 20 s, its replacement joins at 21 s, and agent c at 35 s."""
+    return Seen(
+        is_session=True,
+        changes=[
+            Change(Kind.START, "", 0.0),
+            Change(Kind.WORKER_KILLED, "b", 20.0),
+            Change(Kind.REPLACEMENT_JOINS, "b", 20.0),
+            Change(Kind.AGENT_JOINS, "c", 30.0),
+        ],
+        events=[
+            event(5.0, "a", "plan", 1, change=1, cause="Start", world_size=2, since=5.0),
+            event(6.0, "a", "first-step", 1, change=1, step=1),
+            event(20.02, "a", "plan", 2, change=2, cause="WorkerFailed", world_size=1, since=0.02),
+            event(20.03, "a", "interrupt", 2, change=2, seconds=0.01),
+            event(20.04, "a", "form", 2, change=2),
+            event(20.05, "a", "agree", 2, change=2),
+            event(20.1, "a", "first-step", 2, change=2, step=101),
+            event(20.1, "a", "change", 2, change=2, steps_lost=0),
+            event(21.01, "a", "plan", 3, change=3, cause="MemberJoined", world_size=2, since=0.01),
+            event(21.05, "a", "interrupt", 3, change=3, seconds=0.04),
+            event(21.1, "a", "first-step", 3, change=3, step=110),
+            event(34.0, "c", "first-step", 0, change=1),
+            event(35.01, "a", "plan", 4, change=4, cause="MemberJoined", world_size=3, since=0.01),
+            event(35.02, "c", "plan", 4, change=1, cause="MemberJoined", world_size=3, since=0.02),
+            event(35.2, "a", "first-step", 4, change=4, step=300),
+        ],
+        steps=[StepLine(1, 1, 0), StepLine(1, 400, 3, "finished")],
+        exit_codes={"a": 0, "b": 0, "c": 0},
+        pids={"a": [10], "b": [11, 12], "c": [13]},
+    )
+
+
 def rounded(figures: Mapping[str, float]) -> dict[str, int]:
     return {name: round(value) for name, value in figures.items()}
 
@@ -108,6 +142,30 @@ def test_every_bad_end_is_a_failure_that_says_why() -> None:
     assert "below" in problem(dataclasses.replace(good, accuracy=0.5), 3)
 
 
+def test_processes_with_a_session_are_interrupted_twice_by_a_killed_one() -> None:
+    _, killed, replaced, _ = rows(recorded_session())
+    assert rounded(killed.phases) == {"plan": 20, "interrupt": 30, "form": 40, "agree": 50, "first-step": 100}
+    assert (killed.world, killed.steps_lost, killed.warm_up) == (1, 0, None)
+    assert rounded(replaced.phases) == {"plan": 10, "interrupt": 50, "first-step": 100}
+    assert replaced.paused is not None
+    assert replaced.warm_up is not None
+    assert (replaced.world, round(replaced.paused), round(replaced.warm_up)) == (2, 90, 1000)
+
+
+def test_what_a_joiner_with_a_session_does_alone_is_no_phase_of_the_join() -> None:
+    assert rounded(rows(recorded_session())[3].phases) == {"plan": 10, "first-step": 200}
+
+
+def test_a_restarted_process_or_a_lost_step_fails_a_session() -> None:
+    good = recorded_session()
+    assert problem(good, workers=3) == ""
+    assert "process of a was to continue" in problem(dataclasses.replace(good, pids={"a": [10, 14]}), 3)
+    lost = event(20.1, "a", "change", 2, change=2, steps_lost=4)
+    assert "4 steps were taken again" in problem(dataclasses.replace(good, events=[*good.events, lost]), 3)
+    without = [change for change in good.changes if change.kind is not Kind.REPLACEMENT_JOINS]
+    assert "REPLACEMENT_JOINS" in problem(dataclasses.replace(good, changes=without), 3)
+
+
 def test_an_incomplete_line_is_no_event() -> None:
     assert parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "pl') is None
     found = parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "detect", "round": null, "change": 2}')
@@ -119,4 +177,7 @@ def test_the_examples_lines_are_read() -> None:
     assert parse_output(1, "step=120 epoch=5 world=4 loss=0.1234") == StepLine(1, 120, 4)
     assert parse_output(1, "finished step=600 epoch=26 world=4") == StepLine(1, 600, 4, "finished")
     assert parse_output(1, "accuracy=0.9875") == 0.9875
+    assert parse_output(1, "step=120 epoch=1 loss=0.1234") == StepLine(1, 120, 0)
+    assert parse_output(1, "finished step=600 with 4 workers") == StepLine(1, 600, 4, "finished")
+    assert parse_output(1, "pid=77 rank=0 trains with 3 workers after step=34") == ProcessLine(77)
     assert parse_output(1, "hello") is None
