@@ -29,13 +29,17 @@ class JobError(Exception):
 class Job:
     """Agents are named agent-0, agent-1 ...; the first hosts torchrun's store, if any. A context manager."""
 
-    def __init__(self, system: System, folder: Path, etcd: str, *, least: int = 2, most: int = 4) -> None:
+    def __init__(
+        self, system: System, folder: Path, etcd: str, *, least: int = 2, most: int = 4, script: Path = SCRIPT
+    ) -> None:
         self._system = system
         self._folder = folder
         (folder / "steps").mkdir(parents=True)
         self._token = secrets.token_hex(6)
         self._endpoint = etcd if system.on_etcd else f"127.0.0.1:{free_ports(1)[0]}"
-        self._command = system.command(self._endpoint, self._token, least, most, str(SCRIPT))
+        self._command = system.command(self._endpoint, self._token, least, most, str(script))
+        self.environment: dict[str, str] = {}
+        """Of the agents that start from now on, in addition to the system's."""
         self._agents: dict[str, Child] = {}
         self._count = 0
         self._ended: set[str] = set()
@@ -130,15 +134,19 @@ class Job:
         environment = {
             **self._system.environment,
             MARK: self._mark(member),
+            **self.environment,
             "BENCH_FOLDER": str(self._folder),
             "BENCH_MEMBER": member,
             "ELASTICJOB_MEMBER_ID": member,
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
         }
-        self._agents[member] = Child(self._command, self._folder / f"{member}.log", environment)
+        self._agents[member] = Child(self._command_of(member), self._folder / f"{member}.log", environment)
         if self._count == 1 and not self._system.on_etcd:
             self._agents[member].wait_until(self._hosts_store, timeout=60)
+
+    def _command_of(self, member: str) -> list[str]:  # noqa: ARG002 - subclasses use it
+        return self._command
 
     def _hosts_store(self) -> bool:
         host, _, port = self._endpoint.rpartition(":")
