@@ -144,9 +144,9 @@ def entered(log: str) -> list[Entered]:
     return [Entered(*map(int, numbers)) for numbers in found]
 
 
-def world(example: Example, workers: int) -> bool:
-    """Whether the first worker pod trains in a world of this size."""
-    worlds = entered(example.log(example.pods[0]))
+def world(example: Example, pod: str, workers: int) -> bool:
+    """Whether this worker pod trains in a world of this size."""
+    worlds = entered(example.log(pod))
     return bool(worlds) and worlds[-1].workers == workers
 
 
@@ -192,26 +192,32 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
 ) -> None:
     example = Example(cluster, namespace, "session")
     example.apply(replicas=3, least=1)
-    eventually(lambda: world(example, 3), 180, 0.3, "three worker pods train")
-    survivor, other, victim = example.pods
-    processes = {pod: entered(example.log(pod))[-1].pid for pod in example.pods}
+    eventually(
+        lambda: len(example.pods) == 3 and all(world(example, pod, 3) for pod in example.pods),
+        *(180, 0.3, "three worker pods train"),
+    )
+    worlds = {pod: entered(example.log(pod))[-1] for pod in example.pods}
+    survivor, other, victim = sorted(worlds, key=lambda pod: worlds[pod].rank)  # rank 0 prints the steps
+    processes = {pod: each.pid for pod, each in worlds.items()}
 
     cluster.kubectl.delete("pod", victim, namespace, wait=False)
-    eventually(lambda: world(example, 2), 60, 0.3, "the others continue without the pod")
-    eventually(lambda: world(example, 3), 180, 0.3, "its replacement joins")
-    assert entered(example.log(other))[-1].pid == processes[other], "the process of a remaining pod restarts never"
+    eventually(lambda: world(example, survivor, 2), 60, 0.3, "the others continue without the pod")
+    eventually(lambda: world(example, survivor, 3), 180, 0.3, "its replacement joins")
+    assert entered(example.log(other))[-1].pid == processes[other], "the process of a remaining pod does not restart"
 
     kill = f"import os; os.kill({processes[other]}, 9)"
     cluster.kubectl.run("exec", other, "-n", namespace, "--", "python", "-c", kill)
     eventually(
-        lambda: world(example, 3) and entered(example.log(other))[-1].pid != processes[other],
+        lambda: world(example, survivor, 3) and entered(example.log(other))[-1].pid != processes[other],
         *(180, 0.3, "a new process takes the place of the killed one"),
     )
 
-    worlds = entered(example.log(survivor))
-    print(*worlds, sep="\n")  # what the README promises, in the output of this test
-    assert {each.pid for each in worlds} == {processes[survivor]}, "one process trains through all changes"
-    steps = [int(step) for step in re.findall(r"^step=(\d+) ", example.log(survivor), re.MULTILINE)]
+    log = example.log(survivor)
+    log = log[log.index(f"pid={processes[survivor]} ") :]  # its process may have restarted until all three were there
+    changes = entered(log)
+    print(*changes, sep="\n")  # with the process ID, in the output of this test
+    assert {each.pid for each in changes} == {processes[survivor]}, "one process trains through all changes"
+    steps = [int(step) for step in re.findall(r"^step=(\d+) ", log, re.MULTILINE)]
     print(f"{len(steps)} steps, {steps[0]} to {steps[-1]}")
     assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
     example.delete()
