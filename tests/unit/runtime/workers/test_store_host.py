@@ -85,3 +85,15 @@ def test_a_store_that_cannot_be_renewed_is_not_published_until_it_is(host: Host)
     assert host.received() == {"renew": 101}, "it is not tried again"
     host.send(renewed=101, problem="")
     assert host.claims()
+
+
+def test_a_second_store_host_process_exits_and_the_first_remains(host: Host) -> None:
+    host.send(pid=1, libuv=True)
+    ours, second = socket.socketpair()
+    with second:
+        host.agent.attach(ours)
+        assert second.recv(1) == b"", "it exits when its connection is closed"
+    assert host.claims()
+    host.agent.enter(1, leads=True)
+    host.agent.enter(2, leads=False)
+    assert host.received() == {"renew": 101}

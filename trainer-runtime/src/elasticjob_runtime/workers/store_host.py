@@ -64,7 +64,11 @@ class StoreHost:
         return self._deaths > 3
 
     def attach(self, connection: socket.socket) -> None:
-        """`connection`: to a new store host process."""
+        """`connection`: to a new store host process. It exits if there is one already: on a busy machine, a zygote and
+        its successor are both asked for one before the first is there."""
+        if self._connection is not None:
+            connection.close()
+            return
         self._connection = connection
         with contextlib.suppress(OSError):
             ipc.send(connection, {"ports": self._ports})

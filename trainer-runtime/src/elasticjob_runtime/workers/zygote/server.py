@@ -154,7 +154,10 @@ def host_stores(ours: socket.socket, _message: dict[str, Any], _agent: int) -> N
     def listen(port: int) -> object:
         return TCPStore("localhost", port, is_master=True, wait_for_workers=False, use_libuv=libuv)
 
-    first, _ = ipc.receive(ours)
+    try:
+        first, _ = ipc.receive(ours)
+    except (EOFError, OSError):
+        os._exit(0)  # the agent has a store host already
     ports: list[int] = first["ports"]
     try:
         listen(0)
