@@ -89,7 +89,9 @@ def change(
     if not later:
         return None
     first = min(later, key=lambda commit: commit.time)
-    before = [commit for commit in commits if commit.time < first.time and commit.generation != first.generation]
+    latest = max((commit for commit in commits if commit.time <= event), key=lambda commit: commit.time, default=first)
+    between = {commit.generation for commit in commits if event < commit.time < first.time} | {latest.generation}
+    before = [commit for commit in commits if commit.generation in between - {first.generation}]
     reached = max((commit.step for commit in before if commit.process not in victims), default=0)
     resumed = min(commit.step for commit in later if commit.generation == first.generation)
     return Change(

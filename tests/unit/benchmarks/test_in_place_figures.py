@@ -52,6 +52,16 @@ def test_steps_after_the_checkpoint_are_lost() -> None:
     assert cost.steps_lost == 2
 
 
+def test_steps_that_an_earlier_change_has_lost_do_not_count_again() -> None:
+    ledger = Ledger()
+    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.3, 0.4])
+    trained(ledger, "b", "2", 1, [1.0, 1.1])
+    trained(ledger, "c", "3", 3, [1.4])
+    cost = change(ledger.commits, 1.2)
+    assert cost is not None
+    assert cost.steps_lost == 0
+
+
 def test_a_step_that_only_the_lost_process_has_committed_is_not_lost() -> None:
     ledger = Ledger()
     for process in ("a", "b"):
