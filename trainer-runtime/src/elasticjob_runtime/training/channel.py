@@ -22,6 +22,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from elasticjob_runtime.contract import Env
@@ -34,6 +35,7 @@ class _Channel:
     connection: socket.socket | None = None
     connected_to: tuple[str, int] | None = None
     """Path and process id: a forked child must not use its parent's connection."""
+    muted: bool = False
 
     def send(self, path: str, message: bytes, wait: float) -> None:
         try:
@@ -68,11 +70,21 @@ class _Channel:
 _channel = _Channel()
 
 
+@contextlib.contextmanager
+def muted() -> Iterator[None]:
+    """Sends nothing meanwhile: what is done is not training."""
+    _channel.muted = True
+    try:
+        yield
+    finally:
+        _channel.muted = False
+
+
 def send(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
     """Sends one message; does nothing without an agent (plain python, torchrun). `wait`: s to wait for a busy
     agent."""
     path = os.environ.get(Env.AGENT_SOCKET)
-    if path:
+    if path and not _channel.muted:
         rank, round_number = number("RANK"), number(Env.ROUND)
         message = {"type": kind, "rank": rank, "round": round_number, "time": time.time(), **fields}
         _channel.send(path, json.dumps(message, separators=(",", ":")).encode(), wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.session.parts import Parts
 
 
@@ -43,5 +44,6 @@ def warm_up() -> None:
     optimizer = torch.optim.SGD([parameter], lr=0.0)
     state = torch.get_rng_state()
     (parameter @ torch.ones(8, 8)).square().mean().backward()
-    optimizer.step()
+    with channel.muted():  # the hook that reports the first step
+        optimizer.step()
     torch.set_rng_state(state)

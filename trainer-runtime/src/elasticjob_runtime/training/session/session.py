@@ -49,7 +49,8 @@ class ElasticSession:
 
     A step that is interrupted because a process is lost ends silently at the end of its `with` block, and the loop
     then yields the same global batch again, dealt to the new world. The state of a lost process is not needed: all that
-    remain have it. A joiner receives it from them.
+    remain have it. A joiner receives it from them. Code after the block runs for an interrupted step too: what must
+    happen once per step, such as logging it, belongs at the end of the block.
 
     Without an agent that supports this (plain python, torchrun, restarts by elasticrun), the same script trains in the
     world that it was started in.
