@@ -240,6 +240,9 @@ def test_a_member_restarts_no_worker_that_can_continue(name: str) -> None:
 
 
 STARTS_NONE = {
+    "etcd came back with a backup that has an older plan": member(
+        make_plan("ab", agent_store=True, in_place=True, me="c", ranks=None), workers=runs(AS_C, NONE)
+    ),
     "it still imports": member(WITHOUT, workers=runs(AS_C, NONE), further={"warm": False}),
     "it is being removed": member(WITHOUT, workers=runs(AS_C, NONE), spec=SpecValue(min=2, max=3, draining=["c"])),
     "they failed a moment ago": member(

@@ -74,6 +74,8 @@ def warm_up_due(view: View) -> float | None:
         return None
     if view.settings.me in view.spec.draining or view.leaving_since is not None or not view.store.registered:
         return None
+    if plan.round < workers.round:  # from a backup of etcd
+        return None
     failed_as_spare = view.runs_plan and workers.state is WorkersState.FAILED
     return workers.changed_at + WARM_UP_AGAIN if failed_as_spare else 0.0
 
