@@ -159,6 +159,10 @@ MEMBER = {
     "a new plan: its workers continue": Case(member(NEXT), "move to plan 3"),
     "a planned change: their step may end": Case(member(AFTER_JOIN), "move to plan 3, 0.5 s"),
     "a plan without this member: they leave": Case(member(WITHOUT), "move to plan 3, 0.5 s"),
+    "its rank arrived after the plan, for which its workers wait outside": Case(
+        member(NEXT, workers=runs(dataclasses.replace(NEXT, rank=None), in_place=True, movable=True, waiting=True)),
+        "move to plan 3",
+    ),
     "a plan that does not continue in place: they restart": Case(member(RESTART), "stop"),
     "an older plan, from a backup of etcd: they stop, and a later one is requested": Case(
         member(AS_C, workers=runs(NEXT, in_place=True, movable=True)), "stop"

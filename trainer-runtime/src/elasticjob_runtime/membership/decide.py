@@ -36,6 +36,7 @@ from elasticjob_runtime.membership.compatibility import exit_if_incompatible
 from elasticjob_runtime.membership.eligibility import describe
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.in_place import (
+    enter_late,
     in_place_due,
     leave_world,
     move_workers,
@@ -151,7 +152,7 @@ def _report_ready(view: View, _now: float) -> Action | None:
 def _follow_plan(view: View, now: float) -> Action | None:
     """Runs what the plan says: its round, or nothing."""
     plan, workers = view.store.plan, view.workers
-    if view.runs_plan and (action := warm_up_workers(view, now)):
+    if view.runs_plan and (action := warm_up_workers(view, now) or enter_late(view)):
         return action
     if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None

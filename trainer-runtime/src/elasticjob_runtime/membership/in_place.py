@@ -59,6 +59,17 @@ def move_workers(view: View, plan: Plan, reason: str) -> MoveWorkers | None:
     return MoveWorkers(plan=plan, patience=PATIENCE if patient else 0.0, reason=reason)
 
 
+def enter_late(view: View) -> MoveWorkers | None:
+    """Enters the plan whose workers wait outside of it: this member's rank arrived after the plan, because etcd had
+    lost its data in between."""
+    plan, workers = view.store.plan, view.workers
+    if plan is None or plan.rank is None or not view.runs_plan or workers.state is not WorkersState.RUNNING:
+        return None
+    if workers.plan is None or workers.plan.rank is not None:
+        return None
+    return MoveWorkers(plan=plan, reason=f"plan {plan.round} includes this member after all")
+
+
 def warm_up_workers(view: View, now: float) -> StartWorkers | None:
     """Starts the workers of a member that may join the plan's, so that these need not wait for it."""
     plan, due = view.store.plan, warm_up_due(view)
