@@ -102,6 +102,22 @@ def test_only_processes_that_were_in_a_world_or_have_one_of_their_own_need_no_re
     assert not followers.movable
 
 
+def test_a_process_that_is_done_before_it_enters_the_plan_leaves_a_world_that_cannot_be_formed() -> None:
+    followers = Bench().entered(0, 1)
+    followers.tell(0, NEXT, 0.0, {}, 10.0)
+    followers.tell(1, NEXT, 0.0, {}, 10.0)
+    followers.ended(0, done=True)
+    assert (followers.count(FAILED), followers.movable, followers.proven) == (1, True, 1)
+    followers.starts(0, 11.0, alone=True, awaited=True)
+    assert followers.count(FAILED) == 0
+
+
+def test_a_process_that_is_done_leaves_the_others_in_their_world() -> None:
+    followers = Bench().entered(0, 1)
+    followers.ended(0, done=True)
+    assert (followers.count(FAILED), followers.count(ENTERED)) == (0, 1)
+
+
 def test_reports_about_an_earlier_plan_are_ignored() -> None:
     followers = Bench().entered(0)
     followers.tell(0, NEXT, 0.0, {}, 10.0)

@@ -99,8 +99,12 @@ class Followers:
         """A process for `local_rank` starts. `alone`: in a world of its own. `awaited`: others wait for it."""
         self._followers[local_rank] = _Follower(alone=alone, due=now + START_TIMEOUT if awaited else None)
 
-    def ended(self, local_rank: int) -> None:
-        self._followers.pop(local_rank, None)
+    def ended(self, local_rank: int, *, done: bool = False) -> None:
+        """`done`: with code 0. If it had not entered the world of the newest plan, that world cannot be
+        formed."""
+        follower = self._followers.pop(local_rank, None)
+        if done and follower is not None and follower.proven and follower.state != ENTERED:
+            self._followers[local_rank] = _Follower(alone=True, state=FAILED)
 
     def said_hello(self, local_rank: int) -> None:
         """The process can continue. The caller then tells it the current plan."""

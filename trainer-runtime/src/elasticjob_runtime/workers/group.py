@@ -282,7 +282,7 @@ class WorkerGroup:
         self._workers.remove(worker)
         self._directory.copy_error_file(worker.spec.error_file)
         self._saver_done(worker)
-        self._followers.ended(worker.spec.local_rank)
+        self._followers.ended(worker.spec.local_rank, done=code == 0 and not self._stopping)
         if code != 0 and not self._stopping and self.view.movable:
             self._failures.add_exit(worker, code, [], now)
             self._fail_one(now)
@@ -292,6 +292,8 @@ class WorkerGroup:
                 self._fail(now)
         elif not self._workers and not self._starter.is_busy:
             self._all_ended(now)
+        else:
+            self._update_in_place(now)
 
     def _saver_done(self, worker: WorkerProcess) -> None:
         if self._savers is not None:
