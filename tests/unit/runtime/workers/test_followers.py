@@ -92,6 +92,14 @@ def test_a_replacement_that_others_wait_for_is_given_up_if_it_never_starts() -> 
     assert followers.overdue(START_TIMEOUT) == [0]
 
 
+def test_a_spare_that_others_begin_to_wait_for_is_given_up_if_it_never_starts() -> None:
+    followers = Bench().followers
+    followers.starts(0, 0.0, alone=True, awaited=False)
+    assert followers.deadline is None
+    followers.others_wait(100.0)
+    assert followers.deadline == 100.0 + START_TIMEOUT
+
+
 def test_only_processes_that_were_in_a_world_or_have_one_of_their_own_need_no_restart() -> None:
     followers = Bench().entered(0)
     assert followers.movable

@@ -99,6 +99,12 @@ class Followers:
         """A process for `local_rank` starts. `alone`: in a world of its own. `awaited`: others wait for it."""
         self._followers[local_rank] = _Follower(alone=alone, due=now + START_TIMEOUT if awaited else None)
 
+    def others_wait(self, now: float) -> None:
+        """A plan includes the processes: from now on others wait also for those that still start."""
+        for each in self._followers.values():
+            if not each.proven and each.alone and each.due is None:
+                each.due = now + START_TIMEOUT
+
     def ended(self, local_rank: int, *, done: bool = False) -> None:
         """`done`: with code 0. If it had not entered the world of the newest plan, that world cannot be
         formed."""

@@ -30,6 +30,8 @@ class InPlace:
     def move(self, plan: Plan, patience: float, now: float) -> None:
         """Sends `plan` to the workers that can continue under it. Those that have not said yet whether they can receive
         it when they do."""
+        if plan.rank is not None:
+            self.followers.others_wait(now)
         for worker in self._workers:
             rank = self._preparation.rank(plan, worker.spec.local_rank)
             worker.spec = dataclasses.replace(worker.spec, rank=rank)
