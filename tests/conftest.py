@@ -1,11 +1,17 @@
-"""What all tests share: an environment that no test changes for the next one."""
+"""What all tests share: an environment that no test changes for the next one, and signals as in a terminal."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # started in a shell's background: what tests start would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
