@@ -137,7 +137,10 @@ status.failingNodes[].name: string, required
 status.history.changes: array
 status.history.changes[].formSeconds: number
 status.history.changes[].message: string
+status.history.changes[].phases.agree: number
 status.history.changes[].phases.connect: number
+status.history.changes[].phases.form: number
+status.history.changes[].phases.interrupt: number
 status.history.changes[].phases.detect: number
 status.history.changes[].phases.firstStep: number
 status.history.changes[].phases.fork: number
