@@ -50,6 +50,9 @@ JOINED = make_plan("abc", agent_store=True, in_place=True, round_number=2, follo
 
 PLANNER = {
     "all workers can continue: the plan says so": Case(planner(plan=FIRST), "mark plan 1 as continuing in place"),
+    "a member joins at the same time: the plan says so first, so that no worker restarts": Case(
+        planner("abcd", plan=FIRST, settings=FOUR), "mark plan 1 as continuing in place"
+    ),
     "not all can: it does not": Case(planner(plan=FIRST, changed={"b": {"in_place": 0}}), "wait"),
     "they could before they were restarted: it does not, as some may be about to start in its world": Case(
         planner(plan=make_plan("abc", agent_store=True, round_number=2), changed={"a": {"in_place": 2}}), "wait"

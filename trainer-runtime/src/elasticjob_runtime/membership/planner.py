@@ -80,7 +80,7 @@ def next_plan(view: View, now: float) -> Action | None:
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     if stop is not None:
         return _after_saving(view, plan, stop, now)
-    return _resize(view, plan, now) or amend_plan(view, plan) or _probe_again(view, now)
+    return amend_plan(view, plan) or _resize(view, plan, now) or _probe_again(view, now)
 
 
 def _after_saving(view: View, plan: Plan, stop: Stop, now: float) -> Action:
