@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING
 from elasticjob_runtime.contract import Keys, MemberValue
 from elasticjob_runtime.etcd.interface import Operation, StoreError
 from elasticjob_runtime.membership import View
-from elasticjob_runtime.membership.actions import (
-    Action,
-    Exit,
-    MoveWorkers,
-    StartWorkers,
-    StopWorkers,
-    StoreAction,
-)
-from elasticjob_runtime.membership.view import (
-    Member,
-    MemberSettings,
-    Probe,
-    StoreView,
-)
+from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, StartWorkers, StopWorkers, StoreAction
+from elasticjob_runtime.membership.view import Member, MemberSettings, Probe, StoreView
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.member import NEVER, DecisionCache, LocalState, MemberLoop
 from elasticjob_runtime.rendezvous.peer_protocol import Purpose
@@ -31,7 +19,9 @@ from elasticjob_runtime.rendezvous.witnesses import TIMEOUT as OUTSIDE_TIMEOUT
 from tests.unit.runtime.simulation.clock import Actor
 from tests.unit.runtime.simulation.connection import Connection
 from tests.unit.runtime.simulation.heartbeats import Heartbeats
+from tests.unit.runtime.simulation.invariants import Broken
 from tests.unit.runtime.simulation.peers import Link, Port, connect
+from tests.unit.runtime.simulation.session_workers import SessionWorkerGroup
 from tests.unit.runtime.simulation.workers import WorkerGroup
 
 if TYPE_CHECKING:
@@ -39,6 +29,8 @@ if TYPE_CHECKING:
 
 KEYS = Keys("/sim", "run")
 LEASE_TTL = 5.0
+MOST_ACTIONS = 100
+"""Without a wait."""
 BATCH = 2
 """Members in one transaction: small, so that plans of few agents take several."""
 
@@ -52,6 +44,9 @@ class Agent:
         self.name = settings.me
         self.dead = False
         self.frozen = False
+        self.suspensions = 0
+        self.no_stores = False
+        """The process that hosts its worker stores has died, and is started again."""
         self.cut_off = False
         self.lossy = False
         self.wall_offset = 0.0
@@ -68,7 +63,10 @@ class Agent:
         self.exit: Exit | None = None
         self.leaving_since: float | None = None
         self.warm = False
-        self.workers = WorkerGroup(self)
+        self.workers: WorkerGroup | SessionWorkerGroup = (
+            SessionWorkerGroup(self, settings.nproc) if world.walk.session else WorkerGroup(self)
+        )
+        self._tick_at: float | None = None
         self.port = Port(self)
         self.heartbeats = Heartbeats(self)
         self._decisions = DecisionCache()
@@ -115,6 +113,11 @@ class Agent:
         return self.dead or self.frozen
 
     @property
+    def suspended(self) -> bool:
+        """Whether its machine is: its worker processes and the worker stores that it hosts are frozen too."""
+        return self.suspensions > 0
+
+    @property
     def live(self) -> bool:
         """Whether it takes part, or could."""
         return not self.dead and self.exit is None and self.leaving_since is None
@@ -123,6 +126,10 @@ class Agent:
         """Decides again, and resumes after a freeze."""
         self._thread.post(lambda: None)
         self._core_thread.wake()
+
+    def post(self, call: Callable[[], None]) -> None:
+        """`call` happens on the thread of its loop, which then decides again."""
+        self._thread.post(call)
 
     def leave(self) -> None:
         if self.leaving_since is None:
@@ -151,7 +158,17 @@ class Agent:
     # -- the thread of the loop
 
     def _run(self) -> None:
-        while self.exit is None and not self.stopped:
+        self.workers.tick()
+        self._act()
+        due = self.workers.deadline
+        if due is not None and due != self._tick_at:
+            self._tick_at = due
+            self.clock.later(due - self.now + 1e-6, lambda: self._thread.post(lambda: None))
+
+    def _act(self) -> None:
+        for _ in range(MOST_ACTIONS):
+            if self.exit is not None or self.stopped:
+                return
             before = self.loop.reason
             action = self.loop.decide(self.now)
             if action.reason != before:
@@ -164,11 +181,17 @@ class Agent:
                 if until != NEVER:
                     self.clock.later(until - self.now + 1e-6, lambda: self._thread.post(lambda: None))
                 return
+        raise Broken(f"{self} acts without end: {self.loop.reason}")
 
     # -- MemberOwner
 
     def state(self) -> LocalState:
-        return LocalState(workers=self.workers.view, warm=self.warm, leaving_since=self.leaving_since)
+        return LocalState(
+            workers=self.workers.view,
+            warm=self.warm,
+            stores=self.world.walk.session and not self.no_stores,
+            leaving_since=self.leaving_since,
+        )
 
     def decide(self, view: View, now: float) -> Action:
         return self._decisions.decide(view, now)
@@ -176,12 +199,15 @@ class Agent:
     def start_workers(self, action: StartWorkers, _now: float) -> None:
         self.world.invariants.starts(self, action.plan)
         self.world.invariants.saved_first(self, action.plan)
-        self.workers.start(action.plan)
+        self.workers.start(action.plan, alone=action.alone)
 
     def move_workers(self, action: MoveWorkers, _now: float) -> None:
-        raise NotImplementedError
+        assert isinstance(self.workers, SessionWorkerGroup)
+        self.world.invariants.starts(self, action.plan)
+        self.workers.move(action.plan, action.patience)
 
-    def stop_workers(self, action: StopWorkers, _now: float) -> None:
+    def stop_workers(self, action: StopWorkers, now: float) -> None:
+        self.world.invariants.stops(self, self.view(), now)
         self.workers.stop(action.grace)
 
     # -- MemberIO

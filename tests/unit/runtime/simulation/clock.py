@@ -44,6 +44,10 @@ class Clock:
         usual = self.random.expovariate(1 / 0.002)
         return self.slow * (usual if self.random.random() < 0.95 else self.random.uniform(0.0, 0.2))
 
+    def local_latency(self) -> float:
+        """The delay of a message within one machine."""
+        return self.random.uniform(0.0, 0.001)
+
     def run_until(self, end: float) -> None:
         while self._heap and self._heap[0][0] <= end:
             at, _, call = heapq.heappop(self._heap)
@@ -64,10 +68,13 @@ class Clock:
 
 
 class Actor:
-    """A thread of an agent: handles its messages one after the other, in order; none while `stopped()`."""
+    """A thread: handles its messages one after the other, in order; none while `stopped()`."""
 
-    def __init__(self, clock: Clock, stopped: Callable[[], bool], after: Call) -> None:
+    def __init__(
+        self, clock: Clock, stopped: Callable[[], bool], after: Call, latency: Callable[[], float] | None = None
+    ) -> None:
         self._clock = clock
+        self._latency = latency or clock.latency
         self._stopped = stopped
         self._after = after
         self._inbox: collections.deque[Call] = collections.deque()
@@ -85,7 +92,7 @@ class Actor:
     def wake(self) -> None:
         if not self._scheduled and not self._busy and self._inbox:
             self._scheduled = True
-            self._clock.later(self._clock.latency(), self._run)
+            self._clock.later(self._latency(), self._run)
 
     def _run(self) -> None:
         self._scheduled = False

@@ -16,6 +16,7 @@ class Kind(enum.Enum):
     """The next agent that writes ranks dies before it has written the head."""
     CRASH_WORKER = enum.auto()
     FREEZE = enum.auto()
+    """With `arg` even, worker processes that have a session freeze too."""
     CUT_STORE = enum.auto()
     CUT_PEERS = enum.auto()
     """It reaches no other member directly, and no other member reaches it."""
@@ -54,7 +55,18 @@ class Kind(enum.Enum):
     now on answers at the addresses of agents that have died."""
     FINISH = enum.auto()
     """The training has done its last step."""
+    FREEZE_WORKER = enum.auto()
+    """Worker process number `arg` of the agent."""
+    CRASH_FORMING = enum.auto()
+    """The next worker process that forms a world with the others crashes while it does."""
+    BREAK_LINKS = enum.auto()
+    """The network closes connections between worker processes, though none of them ends."""
+    STORES_GONE = enum.auto()
+    """The agent's process that hosts the worker stores dies, and is started again after `seconds`."""
 
+
+FOR_SESSIONS = (Kind.FREEZE_WORKER, Kind.CRASH_FORMING, Kind.BREAK_LINKS, Kind.STORES_GONE)
+"""Happen only in walks whose script has a session."""
 
 UNCLEAR = frozenset(
     {
@@ -85,6 +97,7 @@ SWITCHES = {
     Kind.CUT_STORE: "cut_off",
     Kind.PARTITION: "cut_off",
     Kind.LOSE_ANSWERS: "lossy",
+    Kind.STORES_GONE: "no_stores",
 }
 
 
@@ -116,4 +129,8 @@ class Walk:
     """Those that save call `checkpoint_wanted` instead: they save when all of their plan have been asked."""
     open_run: bool = False
     """Agents of an older version began the run, so it has no secret."""
+    session: bool = False
+    """The script has a session, so its worker processes continue in place."""
+    nproc: int = 1
+    """Worker processes per agent; of a script with a session only."""
     events: Sequence[Event] = ()

@@ -14,6 +14,7 @@ from tests.unit.runtime.simulation.agent import KEYS, Agent
 from tests.unit.runtime.simulation.events import SWITCHES, UNCLEAR, Event, Kind
 
 if TYPE_CHECKING:
+    from tests.unit.runtime.simulation.process import Process
     from tests.unit.runtime.simulation.world import World
 
 
@@ -27,7 +28,8 @@ class Faults:
         self._copies: list[State] = []
         self._cuts: list[set[str]] = []
         """One name: reaches no other member. Two names: do not reach each other."""
-        self._crash_planner = False
+        self._armed: set[Kind] = set()
+        """Crashes that happen at the next opportunity."""
 
     def apply(self, event: Event) -> None:
         world = self._world
@@ -44,8 +46,8 @@ class Faults:
             case Kind.SLOW:
                 self._clock.slow = 20.0
                 self._clock.later(event.seconds, lambda: setattr(self._clock, "slow", 1.0))
-            case Kind.CRASH_PLANNER:
-                self._crash_planner = True
+            case Kind.CRASH_PLANNER | Kind.CRASH_FORMING:
+                self._armed.add(event.kind)
             case Kind.STRANGER | Kind.FINISH:
                 (world.network.attack if event.kind is Kind.STRANGER else world.finish)()
             case _:
@@ -63,7 +65,7 @@ class Faults:
             self._copies.append(copy.deepcopy(self._server.state))
 
     def end(self) -> None:
-        self._crash_planner = False
+        self._armed.clear()
 
     def is_cut(self, one: str, other: str) -> bool:
         return any(cut <= {one, other} for cut in self._cuts)
@@ -71,33 +73,67 @@ class Faults:
     def wrote(self, agent: Agent, operations: Sequence[Operation]) -> None:
         """Kills the planner between the ranks and the plan, if CRASH_PLANNER is pending."""
         keys = {operation.key for operation in operations if isinstance(operation, Put)}
-        if self._crash_planner and any(key.startswith(KEYS.ranks) for key in keys) and KEYS.plan not in keys:
-            self._crash_planner = False
+        if (
+            Kind.CRASH_PLANNER in self._armed
+            and any(key.startswith(KEYS.ranks) for key in keys)
+            and KEYS.plan not in keys
+        ):
+            self._armed.discard(Kind.CRASH_PLANNER)
             self._clock.note(agent.name, "dies between the ranks and the plan")
             agent.kill()
 
+    def forming(self, process: Process) -> None:
+        """Kills the process, which is about to connect to the others, if CRASH_FORMING is pending."""
+        if Kind.CRASH_FORMING in self._armed:
+            self._armed.discard(Kind.CRASH_FORMING)
+            process.end(1, "crash while a world is formed")
+
     def _apply_to(self, agent: Agent, event: Event) -> None:
-        if event.kind in SWITCHES:
-            self._for_a_while(agent, SWITCHES[event.kind], event.seconds, stands_still=event.kind is Kind.SUSPEND)
-        if event.kind in (Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION):
-            there = [other.name for other in self._world.agents if not other.dead]
-            other = there[(there.index(agent.name) + event.arg) % len(there)]
-            self._cut([{agent.name, other} if event.kind is Kind.CUT_LINK else {agent.name}], event.seconds)
+        self._switch(agent, event)
+        self._cut_off(agent, event)
         match event.kind:
             case Kind.CRASH_AGENT:
                 agent.kill()
                 if event.arg % 2 == 0:
                     self._clock.later(event.seconds, lambda: self._world.restart(agent.name))
             case Kind.CRASH_WORKER:
-                self._world.invariants.crashes += agent.workers.fail(agent.workers.view.round, "crash")
+                agent.workers.crash(event.arg)
+            case Kind.FREEZE_WORKER:
+                agent.workers.freeze(event.arg, event.seconds)
+            case Kind.BREAK_LINKS:
+                agent.workers.lose_links()
             case Kind.LOSE_LEASE:
-                own = self._server.read(KEYS.member(agent.name))
-                if own is not None and own.lease and self._server.up:
-                    self._server.apply(Revoke(own.lease))
+                self._lose_lease(agent)
             case Kind.LEAVE:
                 agent.leave()
             case Kind.CLOCK_JUMPS:
                 agent.wall_offset += event.seconds * (-1) ** event.arg * 1000
+
+    def _lose_lease(self, agent: Agent) -> None:
+        own = self._server.read(KEYS.member(agent.name))
+        if own is not None and own.lease and self._server.up:
+            self._server.apply(Revoke(own.lease))
+
+    def _switch(self, agent: Agent, event: Event) -> None:
+        if event.kind in SWITCHES:
+            self._for_a_while(agent, SWITCHES[event.kind], event.seconds, stands_still=event.kind is Kind.SUSPEND)
+        if event.kind is Kind.SUSPEND or (event.kind is Kind.FREEZE and event.arg % 2 == 0):
+            self._suspend_processes(agent, event.seconds)
+
+    def _suspend_processes(self, agent: Agent, seconds: float) -> None:
+        def over() -> None:
+            agent.suspensions -= 1
+            for process in agent.workers.processes:
+                process.thaw()
+
+        agent.suspensions += 1
+        self._clock.later(seconds, over)
+
+    def _cut_off(self, agent: Agent, event: Event) -> None:
+        if event.kind in (Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION):
+            there = [other.name for other in self._world.agents if not other.dead]
+            other = there[(there.index(agent.name) + event.arg) % len(there)]
+            self._cut([{agent.name, other} if event.kind is Kind.CUT_LINK else {agent.name}], event.seconds)
 
     def _island(self, event: Event, there: Sequence[Agent]) -> None:
         inside = [agent for number, agent in enumerate(there) if event.arg >> ((number + event.who) % 6) & 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from elasticjob_runtime.contract import (
     CONSISTENT,
     PARTITION_GRACE,
     Keys,
+    MemberState,
     MemberValue,
     OutcomeState,
     OutcomeValue,
@@ -21,19 +23,25 @@ from elasticjob_runtime.membership.actions import (
     Action,
     ProposePlan,
 )
+from elasticjob_runtime.membership.fencing import fence
 from elasticjob_runtime.membership.planned_changes import PLANNED
 from elasticjob_runtime.membership.sizes import limit
 from elasticjob_runtime.membership.view import (
     Plan,
     View,
+    WorkersState,
 )
+from elasticjob_runtime.workers.followers import ARRIVE_TIMEOUT
 
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent
+    from tests.unit.runtime.simulation.process import Process
     from tests.unit.runtime.simulation.server import Server
 
 
 LEASE = 5.0
+MOST_PLANS = 100
+"""In one walk."""
 SLACK = 8.0
 """s for responses that never arrive, and until the next check."""
 
@@ -68,6 +76,8 @@ class Invariants:
         """Attempt -> lifetime of the store in which it was planned."""
         self._started: dict[str, int] = defaultdict(int)
         self._placed: dict[tuple[str, int], str] = {}
+        self.leaders: dict[str, str] = {}
+        """Attempt -> incarnation of its leader."""
         self.specs: list[SpecValue] = []
         """All that were in force, the last one now."""
         self.max_restarts = 0
@@ -105,7 +115,10 @@ class Invariants:
             self._plan = plan
             return
         before, self._plan = self._plan, plan
+        if before is not None and plan == dataclasses.replace(before, in_place=True):
+            return
         self.plans += 1
+        require(self.plans <= MOST_PLANS, f"{self.plans} plans were made, the last one because {plan.message}")
         require(self._outcome is None, f"plan {plan.round} was made after the outcome")
         attempt = self._attempts.setdefault((server.lifetime, plan.round), plan.attempt)
         require(attempt == plan.attempt, f"two plans of round {plan.round}: {attempt} and {plan.attempt}")
@@ -127,6 +140,7 @@ class Invariants:
         places = sorted(rank.group_rank for rank in ranks.values())
         require(places == list(range(plan.size)), f"plan {plan.round} of {plan.size} has ranks {places}")
         first = next(name for name, rank in ranks.items() if rank.group_rank == 0)
+        self.leaders[plan.attempt] = ranks[first].incarnation
         require(plan.leader == first, f"plan {plan.round}: leader is {plan.leader}, rank 0 is {first}")
 
     def _check_restarts(self, before: PlanValue | None, plan: PlanValue) -> None:
@@ -203,10 +217,45 @@ class Invariants:
                 [rank for _, rank in stay] == list(range(len(stay))),
                 f"{agent} puts a joiner before a survivor: {names}",
             )
+            self._continues(agent, action, plan)
+
+    def _continues(self, agent: Agent, action: ProposePlan, plan: Plan) -> None:
+        """A plan that follows one in place continues in place, if any worker process of it can."""
+        finished = any(each.value.state is MemberState.SUCCEEDED for each in action.members)
+        if finished or not plan.value.in_place or not all(each.value.stores for each in action.members):
+            return
+        if action.in_place:
+            return
+        for member in action.members:
+            other = agent.world.incarnation(member.value.incarnation)
+            rank = (plan.ranks or {}).get(member.name)
+            if other is None or other.dead or rank is None or rank.incarnation != member.value.incarnation:
+                continue
+            workers = other.workers.view
+            able = workers.state is WorkersState.RUNNING and workers.movable and not workers.incomplete
+            require(not able, f"{agent} restarts the workers of {other}, which can continue")
+
+    def stops(self, agent: Agent, view: View, now: float) -> None:
+        """No worker process that can continue is stopped, unless it is fenced, its member leaves, or its plan does not
+        continue in place."""
+        if view.workers.state is not WorkersState.RUNNING or not view.workers.movable:
+            return
+        store, plan = view.store, view.store.plan
+        restarts = plan is not None and (not plan.value.in_place or plan.round <= view.workers.round)
+        ends = store.outcome is not None or store.replaced_by or view.leaving_since is not None
+        require(restarts or ends or fence(view, now) is not None, f"{agent} stops workers that can continue")
+
+    def gives_up(self, process: Process) -> None:
+        """An agent kills a worker process that does not answer."""
+        require(
+            process.frozen_within(2 * ARRIVE_TIMEOUT) or process.agent.clock.slow > 1.0,
+            f"{process} is killed, though it was never frozen",
+        )
 
     def starts(self, agent: Agent, plan: Plan) -> None:
-        assert plan.rank is not None
         incarnation = agent.settings.incarnation
+        if plan.rank is None:  # they warm up, to join later
+            return
         require(
             plan.round > self._started[incarnation],
             f"{agent} goes from round {self._started[incarnation]} to {plan.round}",

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 
 import pytest
 
-from tests.unit.runtime.simulation.walks import failure_of, random_walk, shrink
+from tests.unit.runtime.simulation.events import Walk
+from tests.unit.runtime.simulation.walks import failure_of, random_walk, session_walk, shrink
 from tests.unit.runtime.simulation.world import World
 
 WALKS = int(os.environ.get("ELASTICJOB_WALKS", "0"))
@@ -21,11 +23,12 @@ FIRST = random.SystemRandom().randrange(10**9) if WALKS else 0
 
 
 @pytest.mark.timeout(0 if WALKS else 300)
+@pytest.mark.parametrize("make_walk", [random_walk, session_walk], ids=["restarts", "in place"])
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_every_random_walk_keeps_the_invariants_and_the_job_ends(chunk: int) -> None:
+def test_every_random_walk_keeps_the_invariants_and_the_job_ends(chunk: int, make_walk: Callable[[int], Walk]) -> None:
     each = (WALKS or 1000) // CHUNKS
     for seed in range(FIRST + chunk * each, FIRST + (chunk + 1) * each):
-        walk = random_walk(seed)
+        walk = make_walk(seed)
         if failure_of(walk) is not None:
             World(shrink(walk)).run()
             pytest.fail(f"seed {seed} fails, but the smaller walk made from it does not")

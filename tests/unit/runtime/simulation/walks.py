@@ -4,17 +4,51 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tests.unit.runtime.simulation.events import Event, Kind, Walk
+from tests.unit.runtime.simulation.events import FOR_SESSIONS, Event, Kind, Walk
 from tests.unit.runtime.simulation.invariants import Broken
 from tests.unit.runtime.simulation.world import World
 
+CHANGES = (
+    Kind.CRASH_AGENT, Kind.CRASH_WORKER, Kind.CRASH_FORMING, Kind.BREAK_LINKS, Kind.FREEZE_WORKER, Kind.FREEZE,
+    Kind.PARTITION, Kind.JOIN, Kind.JOIN, Kind.LEAVE, Kind.RESIZE, Kind.DRAIN, Kind.CUT_LINK,
+)  # fmt: skip
+"""What a script with a session meets more often than anything else in a walk."""
+
+
+def session_walk(seed: int) -> Walk:
+    """A walk whose script has a session. Most begin once the worker processes can continue in place, and most changes
+    happen in the midst of another one."""
+    draw = random.Random(seed)
+    walk = _walk(draw, [*Kind], seed)
+    first, *others = walk.events
+    if draw.random() < 0.9:
+        first = dataclasses.replace(first, after=round(draw.uniform(3.0, 8.0), 3))
+    changes = draw.sample(CHANGES, draw.randint(2, 6))
+    more = [_event(draw, changes, draw.choice([0.05, 0.5, 2.0])) for _ in range(draw.randint(0, 12))]
+    kept = [event for event in others if draw.random() < 0.3]
+    events = [first, *draw.sample([*more, *kept], len(more) + len(kept))]
+    agents = max(walk.agents, draw.randint(1, 4))
+    return dataclasses.replace(
+        walk,
+        session=True,
+        nproc=draw.choice([1, 1, 2]),
+        agents=agents,
+        least=min(walk.least, draw.randint(1, agents)),
+        most=max(walk.most, agents),
+        allowed=draw.choice([(), walk.allowed]),
+        max_restarts=draw.choice([100, 100, 100, 3]),
+        events=events,
+    )
+
 
 def random_walk(seed: int) -> Walk:
+    return _walk(random.Random(seed), [kind for kind in Kind if kind not in FOR_SESSIONS], seed)
+
+
+def _walk(draw: random.Random, kinds: list[Kind], seed: int) -> Walk:
     """Most walks draw from a few kinds of events only, so that these often coincide."""
-    draw = random.Random(seed)
-    kinds = list(Kind)
     if draw.random() < 0.8:
         kinds = draw.sample(kinds, draw.randint(1, 5))
     agents = draw.randint(1, 6)
@@ -37,11 +71,11 @@ def random_walk(seed: int) -> Walk:
     )
 
 
-def _event(draw: random.Random, kinds: list[Kind]) -> Event:
+def _event(draw: random.Random, kinds: Sequence[Kind], at_most: float = 8.0) -> Event:
     kind = draw.choice(kinds)
     long = [70.0] * 3 if kind is Kind.ISLAND else []  # longer than any island may train
     return Event(
-        after=round(draw.choice([0.0, 0.01, 0.1, 1.0, 3.0, 8.0]) * draw.random(), 3),
+        after=round(min(at_most, draw.choice([0.0, 0.01, 0.1, 1.0, 3.0, 8.0])) * draw.random(), 3),
         kind=kind,
         who=draw.randrange(6),
         seconds=round(draw.choice([0.05, 0.5, 2.0, 7.0, 15.0, *long]) * draw.random(), 3),
@@ -85,6 +119,7 @@ def _smaller(walk: Walk) -> Iterator[Walk]:
         dataclasses.replace(walk, saves=False),
         dataclasses.replace(walk, together=False),
         dataclasses.replace(walk, open_run=False),
+        dataclasses.replace(walk, nproc=1),
         dataclasses.replace(walk, operator=False, consistent=False),
     ]
     yield from (one for one in (*plainer, dataclasses.replace(walk, allowed=())) if one != walk)

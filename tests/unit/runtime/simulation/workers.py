@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Fence
@@ -18,6 +19,7 @@ from tests.unit.runtime.simulation.folder import Commit, Folder
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent
     from tests.unit.runtime.simulation.clock import Clock
+    from tests.unit.runtime.simulation.session_process import SessionProcess
 
 A_PEER_IS_GONE = "a peer is gone"
 
@@ -106,6 +108,8 @@ class WorkerGroup:
         self._clock = agent.clock
         self._training: Training | None = None
         self._life = 0
+        self.processes: Sequence[SessionProcess] = ()
+        """Those that follow plans; none."""
         self.may_save_until = 0.0
         """Until when they may save, where all members know that they can: no member may start other workers before."""
         self.view = Workers()
@@ -124,8 +128,16 @@ class WorkerGroup:
     def alive(self) -> bool:
         return self.view.state in (WorkersState.RUNNING, WorkersState.STOPPING)
 
-    def start(self, plan: Plan) -> None:
+    @property
+    def deadline(self) -> float | None:
+        return None
+
+    def tick(self) -> None:
+        """Nothing is due: these processes do not follow plans."""
+
+    def start(self, plan: Plan, *, alone: bool) -> None:
         assert not self.alive
+        assert not alone
         self._life += 1
         self.view = Workers(state=WorkersState.RUNNING, round=plan.round, changed_at=self._agent.now, plan=plan)
         self._training = self._agent.world.training(plan)
@@ -161,6 +173,16 @@ class WorkerGroup:
     def save_soon(self) -> None:
         """They save, and are killed."""
         self._ends_in(self._clock.random.uniform(0.0, 2.0))
+
+    def crash(self, _number: int) -> None:
+        """A process ends with an error."""
+        self._agent.world.invariants.crashes += self.fail(self.view.round, "crash")
+
+    def freeze(self, _number: int, _seconds: float) -> None:
+        """Processes freeze only where that matters: if they follow plans."""
+
+    def lose_links(self) -> None:
+        """Connections break where that is not the same as a crash: between processes that follow plans."""
 
     def fail(self, round_number: int, why: str) -> bool:
         """One of the worker processes ends with an error. False if none is running."""

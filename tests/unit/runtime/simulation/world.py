@@ -39,10 +39,13 @@ from tests.unit.runtime.simulation.folder import Folder
 from tests.unit.runtime.simulation.invariants import Broken, Invariants, require
 from tests.unit.runtime.simulation.peers import Network
 from tests.unit.runtime.simulation.server import Server
+from tests.unit.runtime.simulation.sessions import Sessions
 from tests.unit.runtime.simulation.workers import Training
 
 PATIENCE = 90.0
 """s after the last fault within which the job must have recovered."""
+SESSION_PATIENCE = 240.0
+"""The same, for a script with a session: joiners that do not get ready are waited for."""
 
 
 class World:
@@ -62,6 +65,7 @@ class World:
         self._incarnations = 0
         allowed = list(walk.allowed) if walk.operator else []  # agents have no flag for it
         self.folder = Folder()
+        self.sessions = Sessions(self, self.clock.random.choice([0.2, 0.5, 0.5, 2.0]) if walk.session else 0.0)
         self.spec = SpecValue(
             min=walk.least,
             max=walk.most,
@@ -97,14 +101,15 @@ class World:
         """Every member that can train does, or is a spare."""
         while len(self._able()) < self._enough():
             self.join()
-        end = self.clock.now + PATIENCE
+        patience = SESSION_PATIENCE if self.walk.session else PATIENCE
+        end = self.clock.now + patience
         reason = "?"
         while self.clock.now < end:
             self.clock.run_until(self.clock.now + 0.5)
             reason = "" if self.outcome() is not None else self._unsettled()
             if not reason:
                 return
-        raise Broken(f"not settled after {PATIENCE:g} s: {reason}")
+        raise Broken(f"not settled after {patience:g} s: {reason}")
 
     def _ends(self) -> None:
         self.finish()
@@ -135,8 +140,10 @@ class World:
             if rank is not None and rank.incarnation == agent.settings.incarnation:
                 if (workers.state, workers.round) != (WorkersState.RUNNING, plan.round):
                     return f"{agent} is planned, but its workers are {workers.state} in round {workers.round}"
-            elif agent.workers.alive:
+            elif agent.workers.alive and not (self.walk.session and plan.in_place):
                 return f"{agent} is not planned, but its workers are {workers.state} in round {workers.round}"
+        if self.walk.session and (waits := self.sessions.untrained(plan)):
+            return waits
         named = {agent.name for agent in able}
         return (
             "" if ranks.keys() <= named else f"plan {plan.round} names {sorted(ranks.keys() - named)}, who cannot train"
@@ -185,7 +192,7 @@ class World:
         settings = MemberSettings(
             me=name,
             incarnation=f"i{self._incarnations}",
-            nproc=1,
+            nproc=walk.nproc,
             min=walk.least,
             max=walk.most,
             max_restarts=walk.max_restarts,
@@ -203,6 +210,7 @@ class World:
         self.finished = True
         for training in self._trainings.values():
             training.complete()
+        self.sessions.complete()
 
     # -- what agents need
 

@@ -1,0 +1,238 @@
+"""The world of one plan: where worker processes with a session meet, form a group, agree on a state, and take steps.
+
+Stands for the worker store that the leader's agent hosts, for gloo, and for what `training/session` does with them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticjob_runtime.contract import Fence, PlanValue
+from elasticjob_runtime.training.session.world import Standing, agree
+
+from tests.unit.runtime.simulation.invariants import require
+from tests.unit.runtime.simulation.states import State
+
+if TYPE_CHECKING:
+    from tests.unit.runtime.simulation.session_process import SessionProcess
+    from tests.unit.runtime.simulation.world import World
+
+FORM_TIMEOUT, CONNECT_TIMEOUT = 5.0, 25.0
+"""As in training/session/forming.py: gloo waits five times as long as it is told."""
+LOOK = 0.5
+"""s between two looks at a store that may have been lost."""
+STALL = 0.25
+"""s until something is tried again that waits for a frozen process or a cut connection."""
+
+
+class Meeting:
+    def __init__(self, world: World, plan: PlanValue) -> None:
+        self._faults = world.faults
+        self._sessions = world.sessions
+        self._clock = world.clock
+        self._random = world.clock.random
+        self.plan = plan
+        self.size = plan.world_size
+        self.fence = Fence(plan.run_began, plan.store_generation, plan.round)
+        self.commits = 0
+        """Of all its processes."""
+        self._host = world.sessions.host(plan)
+        self._standings: dict[int, tuple[Standing, State | None]] = {}
+        self._waiting: list[SessionProcess] = []
+        self._forming: dict[int, SessionProcess] = {}
+        self.processes: list[SessionProcess] = []
+        """In the order of their ranks; empty until the group is formed."""
+        self._stepping: set[int] = set()
+        self._next: State | None = None
+
+    def __repr__(self) -> str:
+        return f"world {self.plan.round}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether its processes take steps, all of them."""
+        return bool(self.processes) and all(process.links is self for process in self.processes)
+
+    # -- meeting
+
+    def arrive(self, process: SessionProcess) -> None:
+        if self._host is None or self._host.dead:
+            process.soon(lambda: process.form_failed(self), 0.01)
+        elif not self._reaches_host(process):
+            process.soon(lambda: self._arrive_late(process), self._random.uniform(0.0, FORM_TIMEOUT))
+        else:
+            require(process.rank not in self._standings, f"two processes have rank {process.rank} of {self}")
+            self._standings[process.rank] = (process.standing, process.state)
+            self._waiting.append(process)
+            self._look_again(process, 0)
+            if len(self._standings) == self.size:
+                waiting, self._waiting = self._waiting, []
+                for each in waiting:
+                    each.soon(lambda each=each: self._meet(each), self._random.uniform(0.0, 0.01))  # type: ignore[misc]
+
+    def _arrive_late(self, process: SessionProcess) -> None:
+        if process.is_meeting(self):
+            if self._reaches_host(process):
+                self.arrive(process)
+            else:
+                process.form_failed(self)
+
+    def _reaches_host(self, process: SessionProcess) -> bool:
+        host = self._host
+        if host is None or host.dead or host.suspended:
+            return False
+        return self._sessions.connected(process.agent, host)
+
+    def _look_again(self, process: SessionProcess, missed: float) -> None:
+        def again() -> None:
+            if process not in self._waiting:
+                return
+            lost = 0.0 if self._reaches_host(process) else missed + LOOK
+            if self._host is None or self._host.dead or lost >= FORM_TIMEOUT:
+                self._waiting.remove(process)
+                process.form_failed(self)
+            else:
+                self._look_again(process, lost)
+
+        process.soon(again, LOOK)
+
+    # -- forming
+
+    def _meet(self, process: SessionProcess) -> None:
+        """All have arrived, though some may have left again for a newer plan."""
+        if not process.is_meeting(self):
+            return
+        self._faults.forming(process)
+        if process.dead:
+            return
+        process.forms()
+        self._forming[process.rank] = process
+        process.soon(lambda: process.form_failed(self), CONNECT_TIMEOUT)
+        if len(self._forming) == self.size:
+            self._connect()
+
+    def _connect(self) -> None:
+        """All processes connect to each other, as soon as all can."""
+        members = [self._forming[rank] for rank in range(self.size)]
+        if any(not each.is_meeting(self) for each in members):
+            return  # the others give up in time, or have a newer plan too
+        if self._stalled(members):
+            self._clock.later(STALL, self._connect)
+            return
+        self.processes = members
+        pause = self._random.uniform(0.004, 0.01)
+        for each in members:
+            each.links = self
+            each.soon(lambda each=each: each.formed(self), pause)  # type: ignore[misc]
+        agreement = agree([self._standings[rank][0] for rank in range(self.size)])
+        donors = [self._standings[rank][1] for rank in agreement.donors]
+        state = donors[0] or State(0, None, self.plan.attempt)
+        self._sessions.history.agreed(members, state, [donor or state for donor in donors])
+        moved = self._random.choice([0.001, 0.01, 0.01, 2.0]) if agreement.receivers else 0.001
+        self._clock.later(pause + moved * self._random.random(), lambda: self._settle(state))
+
+    def _settle(self, state: State) -> None:
+        """The state reaches all processes, unless one of them is lost meanwhile."""
+        if self._stalled(self.processes):
+            self._clock.later(STALL, lambda: self._settle(state))
+            return
+        if all(each.links is self for each in self.processes):
+            for each in self.processes:
+                each.soon(lambda each=each: each.settled(self, state))  # type: ignore[misc]
+
+    def _stalled(self, processes: list[SessionProcess]) -> bool:
+        """Whether one of them is frozen, or two do not reach each other."""
+        if any(each.frozen and not each.dead for each in processes):
+            return True
+        agents = list({id(each.agent): each.agent for each in processes}.values())
+        return any(
+            not self._sessions.connected(one, other) for number, one in enumerate(agents) for other in agents[:number]
+        )
+
+    # -- training
+
+    def step(self, process: SessionProcess) -> None:
+        """The process begins its next step."""
+        self._stepping.add(process.rank)
+        if len(self._stepping) == self.size and self.trains:
+            self._sessions.history.begins(self.processes)
+            before = process.state
+            assert before is not None
+            self._next = State(before.number + 1, before, self.plan.attempt, before.saved)
+            self._clock.later(self._random.uniform(0.5, 1.5) * self._sessions.step_time, self._reduce)
+
+    def _reduce(self) -> None:
+        """The all-reduce of the step ends, for some processes a moment earlier than for others."""
+        if not self.trains:
+            return  # it is interrupted
+        if self._stalled(self.processes):
+            self._clock.later(STALL, self._reduce)
+            return
+        self._stepping.clear()
+        state = self._next
+        assert state is not None
+        skewed = self._random.random() < 0.2
+        for each in self.processes:
+            self._clock.later(
+                self._random.uniform(0.0, 0.02) if skewed else 0.0,
+                lambda each=each: each.reduced(self, state),  # type: ignore[misc]
+            )
+
+    def lost(self, process: SessionProcess) -> None:
+        """The process has closed its connections, or has ended."""
+        if process in self._waiting:
+            self._waiting.remove(process)
+        if process.vanished:
+            return  # with its machine: the connections stay open
+        for each in self.processes or list(self._forming.values()):
+            if each is process or not self._sessions.connected(each.agent, process.agent):
+                continue
+            if self.processes:
+                each.soon(lambda each=each: each.link_error(self))  # type: ignore[misc]
+            elif self._random.random() < 0.5:
+                each.soon(lambda each=each: each.form_failed(self), 0.01)  # type: ignore[misc]
+
+
+class Start:
+    """Processes that start in the world of a plan: the script's own process group, before they have a session."""
+
+    def __init__(self, world: World, plan: PlanValue, *, plain: bool) -> None:
+        self._world = world
+        self._random = world.clock.random
+        self.size = plan.world_size
+        self.plain = plain
+        """They have no session, and train in this group."""
+        self._hangs = self._random.random() < 0.2
+        self._joined: list[SessionProcess] = []
+        self._broken = False
+
+    @property
+    def trains(self) -> bool:
+        return self.plain and len(self._joined) == self.size and not self._broken
+
+    def join(self, process: SessionProcess) -> None:
+        self._joined.append(process)
+        if self._broken:
+            self._break(process)
+        elif len(self._joined) == self.size and not self.plain:
+            for each in self._joined:
+                each.soon(each.say_hello, self._random.uniform(0.0, 0.3))
+        elif self.plain and self._world.finished:
+            self.complete()
+
+    def complete(self) -> None:
+        if self.trains:
+            for each in self._joined:
+                each.soon(lambda each=each: each.end(0), self._random.uniform(0.0, 0.5))  # type: ignore[misc]
+
+    def lost(self, process: SessionProcess) -> None:
+        """Called once its processes need the group: until they have said hello, or throughout."""
+        if not self._broken:
+            self._broken = True
+            for each in self._joined:
+                if each is not process:
+                    self._break(each)
+
+    def _break(self, process: SessionProcess) -> None:
+        if not self._hangs:
+            process.soon(lambda: process.lose_peer(self), self._random.uniform(0.0, 0.05))

@@ -1,0 +1,192 @@
+"""What scripts with a session are promised, one scenario each, with many seeds: no surviving worker process restarts,
+no step is lost, and training goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import OutcomeState, PlanReason
+from elasticjob_runtime.workers.followers import HEAR_TIMEOUT
+
+from tests.unit.runtime.simulation.agent import Agent
+from tests.unit.runtime.simulation.events import Kind
+from tests.unit.runtime.simulation.scenario import Scenario
+from tests.unit.runtime.simulation.session_process import SessionProcess
+from tests.unit.runtime.simulation.session_workers import KEEP_EVERY
+from tests.unit.runtime.simulation.states import State
+
+SEEDS = range(12)
+
+
+class SessionScenario(Scenario):
+    """A script with a session, whose worker processes continue in place."""
+
+    def __init__(self, *, agents: int = 3, least: int = 1, **more: Any) -> None:
+        super().__init__(agents=agents, least=least, max_restarts=100, session=True, **more)
+        self.wait(12.0)  # some processes take long to start
+        self.check(self.plan.in_place, "the worker processes cannot continue in place")
+        self.check(self.steps > 0, "no training")
+
+    def processes(self, *agents: Agent) -> list[SessionProcess]:
+        return [process for agent in agents or self.agents for process in agent.workers.processes]
+
+    @property
+    def in_training(self) -> list[SessionProcess]:
+        return [process for process in self.processes() if process.trains]
+
+    @property
+    def newest(self) -> State:
+        """The newest state of all processes that train."""
+        states = [process.state for process in self.in_training if process.state is not None]
+        self.check(states, "no process trains")
+        return max(states, key=lambda state: state.number)
+
+    @property
+    def steps(self) -> int:
+        return self.newest.number
+
+    def continues(self, survivors: list[SessionProcess], state: State, size: int) -> None:
+        """`size` processes train, among them all `survivors`, from `state` on."""
+        self.check(not any(each.dead for each in survivors), "a surviving process was restarted")
+        self.check(len(self.in_training) == size, f"{self.in_training} train, not {size}")
+        self.check(self.newest.extends(state), f"{state} is lost: {self.newest}")
+        self.check(self.newest is not state, "no further step")
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_restarts_the_crashed_process_only_and_loses_no_step(seed: int, nproc: int) -> None:
+    scenario = SessionScenario(seed=seed, nproc=nproc)
+    crashed = scenario.trainers[seed % 3]
+    survivors = scenario.processes(*(agent for agent in scenario.trainers if agent is not crashed))
+    if nproc == 2:
+        survivors.append(scenario.processes(crashed)[1])
+    state = scenario.newest
+    scenario.happens(Kind.CRASH_WORKER, crashed, arg=0)
+    scenario.wait(25.0)
+    scenario.continues(survivors, state, 3 * nproc)
+
+
+@pytest.mark.parametrize("kind", [Kind.CRASH_AGENT, Kind.LEAVE, Kind.DRAIN])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_others_continue_when_a_member_is_lost_or_leaves(seed: int, kind: Kind) -> None:
+    scenario = SessionScenario(seed=seed, operator=True)
+    gone = scenario.trainers[seed % 3]
+    survivors = scenario.processes(*(agent for agent in scenario.trainers if agent is not gone))
+    state = min((process.state for process in survivors if process.state), key=lambda one: one.number)
+    scenario.happens(kind, gone)
+    scenario.wait(8.0)
+    scenario.continues(survivors, state, 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_joining_member_restarts_no_process_and_gets_the_state(seed: int) -> None:
+    scenario = SessionScenario(agents=2, seed=seed)
+    survivors, state = scenario.processes(), scenario.newest
+    scenario.happens(Kind.JOIN)
+    scenario.wait(25.0)
+    scenario.continues(survivors, state, 3)
+    scenario.check(scenario.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_frozen_process_does_not_hold_up_the_others_when_a_plan_changes(seed: int) -> None:
+    scenario = SessionScenario(agents=4, most=4, seed=seed)
+    frozen, lost, *others = scenario.trainers
+    survivors, state = scenario.processes(*others), scenario.newest
+    scenario.happens(Kind.FREEZE_WORKER, frozen, seconds=1000.0, arg=0)
+    scenario.happens(Kind.CRASH_AGENT, lost)
+    scenario.wait(HEAR_TIMEOUT + 8.0)
+    scenario.check(all(process in scenario.in_training for process in survivors), "they wait for the frozen process")
+    scenario.check(scenario.newest.extends(state) or state.extends(scenario.newest), "other steps than before")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_connections_that_break_without_a_loss_bring_a_new_world_soon(seed: int) -> None:
+    scenario = SessionScenario(seed=seed)
+    survivors, state, before = scenario.processes(), scenario.newest, scenario.plan
+    scenario.happens(Kind.BREAK_LINKS, scenario.trainers[seed % 3])
+    scenario.wait(8.0)
+    scenario.continues(survivors, state, 3)
+    scenario.check(scenario.plan.round > before.round and scenario.plan.reason is PlanReason.START)
+    scenario.check(scenario.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_survivors_wait_for_a_plan_while_etcd_is_down(seed: int) -> None:
+    scenario = SessionScenario(seed=seed)
+    crashed, *others = scenario.trainers
+    survivors, state = scenario.processes(*others), scenario.newest
+    scenario.happens(Kind.STORE_DOWN, seconds=15.0 + seed)
+    scenario.happens(Kind.CRASH_WORKER, crashed, arg=0)
+    scenario.wait(60.0)
+    scenario.continues(survivors, state, 3)
+
+
+@pytest.mark.parametrize("kind", [Kind.STORE_DOWN, Kind.STORE_EMPTIED])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_join_during_an_etcd_outage_waits_for_it_and_restarts_nothing(seed: int, kind: Kind) -> None:
+    scenario = SessionScenario(agents=2, seed=seed)
+    survivors, state = scenario.processes(), scenario.newest
+    scenario.happens(kind, seconds=seed * 1.0)
+    scenario.happens(Kind.JOIN)
+    scenario.wait(60.0)
+    scenario.continues(survivors, state, 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_process_that_crashes_while_a_world_is_formed_does_not_hold_up_the_others(seed: int) -> None:
+    scenario = SessionScenario(agents=4, most=4, seed=seed)
+    lost, *others = scenario.trainers
+    before, state = scenario.processes(*others), scenario.newest
+    scenario.happens(Kind.CRASH_FORMING)
+    scenario.happens(Kind.CRASH_AGENT, lost)
+    scenario.wait(40.0)
+    scenario.continues([process for process in before if not process.dead], state, 3)
+    scenario.check(sum(process.dead for process in before) == 1, "more than one process ended")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_an_island_trained_meanwhile_does_not_replace_what_the_others_did(seed: int) -> None:
+    """Its processes are moved into a later plan of the others, and have more steps than these."""
+    scenario = SessionScenario(agents=1, seed=seed)
+    island = scenario.trainers[0]
+    scenario.happens(Kind.ISLAND, island, seconds=20.0, arg=1)
+    scenario.happens(Kind.JOIN)
+    scenario.wait(11.0)
+    scenario.happens(Kind.JOIN)
+    scenario.wait(8.5)
+    others = [process.state for process in scenario.in_training if process.agent is not island and process.state]
+    scenario.check(others, "the others do not train")
+    state = max(others, key=lambda each: each.number)
+    scenario.wait(40.0)
+    scenario.check(scenario.newest.extends(state), f"{state} of the others is lost: {scenario.newest}")
+    scenario.check(len(scenario.in_training) == 3)
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("kind", [Kind.JOIN, Kind.LEAVE, Kind.CRASH_WORKER])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_job_ends_even_if_a_change_meets_its_last_step(seed: int, kind: Kind, nproc: int) -> None:
+    scenario = SessionScenario(agents=3, least=2, most=4, seed=seed, nproc=nproc)
+    scenario.happens(kind)
+    scenario.wait(seed / 10)
+    scenario.happens(Kind.FINISH)
+    scenario.wait(60.0)
+    outcome = scenario.outcome()
+    scenario.check(outcome is not None and outcome.state is OutcomeState.SUCCEEDED, f"outcome {outcome}")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_if_all_processes_crash_they_start_from_what_was_kept_in_memory(seed: int) -> None:
+    scenario = SessionScenario(seed=seed)
+    state = scenario.newest
+    for agent in scenario.trainers:
+        scenario.happens(Kind.CRASH_WORKER, agent, arg=0)
+    scenario.wait(25.0)
+    scenario.check(len(scenario.in_training) == 3)
+    scenario.check(scenario.plan.in_place, "the new processes cannot continue in place")
+    while state.before is not None and state.number % KEEP_EVERY:
+        state = state.before
+    scenario.check(scenario.newest.extends(state), f"{state} is lost: {scenario.newest}")
