@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training import progress
+from elasticjob_runtime.training import progress, round_store
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.link import AgentLink, NoAgentError
 
@@ -163,14 +163,7 @@ def _agree_in_round(begun: int, seconds: float) -> int | None:
     rank, world = number("RANK"), number("WORLD_SIZE")
     if world <= 1:
         return begun + 1
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    store = TCPStore(
-        os.environ.get("MASTER_ADDR", ""),
-        number("MASTER_PORT"),
-        timeout=datetime.timedelta(seconds=seconds),
-        wait_for_workers=False,
-    )
+    store = round_store.connect(os.environ.get("MASTER_ADDR", ""), number("MASTER_PORT"), seconds)
     return agree(store, rank, world, begun, GIVE_UP * seconds)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import time
 from collections.abc import Sequence
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+from elasticjob_runtime.training import round_store
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.links import Links, socket_names
@@ -37,7 +37,7 @@ def form(world: World, standing: Standing, interruption: Interruption) -> Formed
     before the timeout.
     """
     host, port = world.store
-    store = TCPStore(host, port, None, False, datetime.timedelta(seconds=FORM_TIMEOUT), wait_for_workers=False)
+    store = round_store.connect(host, port, FORM_TIMEOUT)
     here = PrefixStore(world.prefix, store)
     here.set(f"standing/{world.rank}", standing.to_json())
     ranks = range(world.size)

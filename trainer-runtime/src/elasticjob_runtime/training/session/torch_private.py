@@ -103,7 +103,7 @@ def replace_group(gloo: Gloo, store: PrefixStore, rank: int, size: int, timeout:
     if old is not None:
         dist.destroy_process_group()
     original = distributed_c10d.ProcessGroupGloo
-    distributed_c10d.ProcessGroupGloo = lambda *_, **__: gloo  # type: ignore[assignment,misc]
+    distributed_c10d.ProcessGroupGloo = _class_of(gloo)  # type: ignore[misc]
     try:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     finally:
@@ -111,6 +111,19 @@ def replace_group(gloo: Gloo, store: PrefixStore, rank: int, size: int, timeout:
     assert _set_timeout is not None
     _set_timeout(datetime.timedelta(seconds=timeout))
     return old
+
+
+def _class_of(gloo: Gloo) -> Any:
+    """A class whose only instance is `gloo`: some versions of torch also check the type of the group (2.6)."""
+
+    class Class(type):
+        def __call__(cls, *_: Any, **__: Any) -> Gloo:
+            return gloo
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return instance is gloo
+
+    return Class("ProcessGroupGloo", (), {})
 
 
 def release(groups: list[dist.ProcessGroup]) -> None:
