@@ -180,7 +180,7 @@ class Engine:
 
 
 def _discard(formed: Formed) -> None:
-    formed.links.cut()
+    formed.links.forget()  # its group, to which nothing else refers, closes its connections when it is given up
 
 
 def first_line(error: Exception) -> str:

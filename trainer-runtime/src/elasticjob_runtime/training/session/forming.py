@@ -51,7 +51,8 @@ def form(world: World, standing: Standing, interruption: Interruption) -> Formed
         # No process begins to communicate, or closes a connection, while another one still connects to it.
         _wait(here, [f"formed/{rank}" for rank in ranks], FORM_TIMEOUT, interruption)
     except BaseException:
-        links.cut()
+        links.forget()
+        del group  # which closes its connections, and not those of the next attempt, which may have begun
         raise
     return Formed(standings=standings, group=group, links=links, store=here)
 

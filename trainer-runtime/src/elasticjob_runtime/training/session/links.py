@@ -22,7 +22,11 @@ class Links:
     """
 
     def __init__(self, before: set[str], store_port: int) -> None:
-        """`before`: the sockets of this process before the group was formed."""
+        """`before`: the sockets of this process before the group was formed.
+
+        If the process has given up an earlier attempt to form a group, which still connects in a thread of its own,
+        the connections of both are here. So cut only those of a group that is in use.
+        """
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         for fd, name in _sockets():
@@ -52,6 +56,13 @@ class Links:
             for each in self._sockets:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
+                each.close()
+            self._sockets.clear()
+
+    def forget(self) -> None:
+        """Leaves the connections as they are."""
+        with self._lock:
+            for each in self._sockets:
                 each.close()
             self._sockets.clear()
 

@@ -1,0 +1,69 @@
+"""Forming a group touches no connections but its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.forming import form
+from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.world import Standing, World
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+pytestmark = pytest.mark.timeout(60)
+
+STANDING = Standing(committed=0, live=True, layout="")
+
+
+@contextlib.contextmanager
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        other, _ = server.accept()
+        with other:
+            yield one, other
+
+
+def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next attempt begins while the thread of this one still connects, so that neither can tell whose a new
+    connection is."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    environment = {
+        "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+        "ELASTICJOB_ROUND": "1", "ELASTICJOB_FENCE": "1.0.1",
+    }  # fmt: skip
+    world = World(round=1, attempt="1", patience=0.0, environment=environment)
+    here = PrefixStore(world.prefix, store)
+    interruption = Interruption()
+    connect = torch_private.connect
+    peers: list[object] = []
+
+    def peer() -> None:
+        """Connects, and never says that it has."""
+        here.set("standing/1", STANDING.to_json())
+        peers.append(connect(PrefixStore("group", here), 1, 2, 20.0))
+
+    with contextlib.ExitStack() as stack:
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+
+        def connect_beside_the_next(*arguments: object) -> object:
+            pairs.append(stack.enter_context(connection()))
+            return connect(*arguments)  # type: ignore[arg-type]
+
+        threading.Thread(target=peer, daemon=True).start()
+        monkeypatch.setattr(torch_private, "connect", connect_beside_the_next)
+        threading.Timer(0.5, interruption.end).start()
+        with pytest.raises(OverError):
+            form(world, STANDING, interruption)
+        [(one, other)] = pairs
+        one.sendall(b"still there")
+        assert other.recv(100) == b"still there"
