@@ -115,10 +115,11 @@ for _ in range(5):  # SGD by hand: torch.optim imports torch._dynamo, which take
             parameter -= 0.1 * parameter.grad
 maximum = [line.strip() for line in torch.__config__.parallel_info().splitlines() if "max_threads" in line]
 weights = sum(parameter.detach().double().sum().item() for parameter in model.parameters())
-print(json.dumps({
+found = {
     "threads": [torch.get_num_threads(), torch.get_num_interop_threads(), *maximum], "weights": float(weights).hex(),
     "variable": os.environ.get("OMP_NUM_THREADS"), "debug": str(torch.distributed.get_debug_level()),
-}))
+}
+sys.stdout.write(json.dumps(found) + "\\n")  # one write for each rank; print makes two if unbuffered
 """
 COMPILES = """
 import torch._dynamo

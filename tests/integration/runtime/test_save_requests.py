@@ -165,7 +165,9 @@ def test_a_rank_that_first_calls_after_the_request_saves_too(job: Job) -> None:
     eventually(lambda: "the workers get time to save" in agent.output, what="rank 0 is asked")
     (job.directory / "go").touch()
     assert agent.exit_code() == ExitCode.TERMINATED
-    assert {rank: steps[-1] for rank, steps in ledger(job, "a", 1).items()} == {0: (2, True), 1: (2, True)}
+    last = {rank: steps[-1] for rank, steps in ledger(job, "a", 1).items()}
+    assert last[0] == last[1], job.logs
+    assert last[0] in ((1, True), (2, True))  # rank 0 may not have got further than to say that it saves
 
 
 @pytest.mark.torch
