@@ -55,12 +55,12 @@ def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alon
     with contextlib.ExitStack() as stack:
         pairs: list[tuple[socket.socket, socket.socket]] = []
 
-        def connect_beside_the_next(*arguments: object) -> object:
+        def connect_during_the_next(*arguments: object) -> object:
             pairs.append(stack.enter_context(connection()))
             return connect(*arguments)  # type: ignore[arg-type]
 
         threading.Thread(target=peer, daemon=True).start()
-        monkeypatch.setattr(torch_private, "connect", connect_beside_the_next)
+        monkeypatch.setattr(torch_private, "connect", connect_during_the_next)
         threading.Timer(0.5, interruption.end).start()
         with pytest.raises(OverError):
             form(world, STANDING, interruption)
