@@ -80,7 +80,7 @@ FAULTS: tuple[Fault, ...] = (
         "worker-stopped",
         "SIGSTOP to a worker process for 12 s",
         until_healed(lambda s: stopped(s.worker(1))),
-        Expect(new_group=False, same_pods=True),
+        Expect((1, 1), same_pods=True),
         lasts=12,
     ),
     Fault(

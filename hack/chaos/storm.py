@@ -40,7 +40,7 @@ AT_RANDOM = (
 )
 """Faults that may overlap. Their order is part of what a seed draws."""
 
-COSTS_A_RESTART = {"worker-killed", "rank-zero-exits", "agent-killed", "dns-frozen"}
+COSTS_A_RESTART = {"worker-killed", "rank-zero-exits", "worker-stopped", "agent-killed", "dns-frozen"}
 
 
 @dataclass(frozen=True)

@@ -144,14 +144,30 @@ def test_the_other_processes_of_a_member_continue_when_one_of_them_is_killed(
     assert [len(job.pids("a", rank)) for rank in range(3)] == [1, 2, 1]
 
 
-def test_a_frozen_process_is_replaced_and_the_others_continue(session_job: SessionJob, undisturbed: Run) -> None:
-    """The hang rule finds it: nothing else does, since its agent lives."""
+def test_a_process_that_a_signal_stops_is_replaced_and_the_others_continue(
+    session_job: SessionJob, undisturbed: Run
+) -> None:
+    """Nothing else happens to the job: only its agent can notice."""
     job = session_job
     for name in "abc":
         job.start(name)
     job.wait_for_world(3, "a", "b", "c", timeout=START)
-    frozen = job.pids("b")[-1]
-    os.kill(frozen, signal.SIGSTOP)
+    os.kill(job.pids("b")[-1], signal.SIGSTOP)
+    eventually(lambda: len(job.pids("b")) == 2, 60, what=f"b's process is replaced; logs:\n{job.logs}")
+    assert "stopped by SIGSTOP for 2 s" in job.logs
+    job.assert_finished(undisturbed, "a", "b", "c")
+    assert (len(job.pids("a")), len(job.pids("c"))) == (1, 1)
+
+
+def test_a_frozen_process_is_replaced_in_the_change_that_it_does_not_answer(
+    session_job: SessionJob, undisturbed: Run
+) -> None:
+    """A process that does not answer is given up, before it counts as stopped."""
+    job = session_job
+    for name in "abc":
+        job.start(name)
+    job.wait_for_world(3, "a", "b", "c", timeout=START)
+    os.kill(job.pids("b")[-1], signal.SIGSTOP)
     os.kill(job.pids("c")[-1], signal.SIGKILL)  # the change in which b does not answer
     eventually(lambda: len(job.pids("b")) == 2, 60, what=f"b's process is replaced; logs:\n{job.logs}")
     job.assert_finished(undisturbed, "a", "b", "c")

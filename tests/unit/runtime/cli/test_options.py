@@ -65,6 +65,7 @@ WRONG = {
     "a log folder that cannot be created": ((*ETCD, "--log-dir=train.py/logs"), 2, "--log-dir=train.py/logs: Not a directory", ""),
     "negative stalled restarts": ((*ETCD, "--max-stalled-restarts=-1"), 2, "--max-stalled-restarts=-1: must be 0 or more", ""),
     "a hang factor below 1": ((*ETCD, "--hang-factor=0.5"), 2, "--hang-factor=0.5: must be 1 or more, or 0", ""),
+    "a stopped timeout below 0": ((*ETCD, "--stopped-timeout=-1"), 2, "--stopped-timeout=-1: must be a number of", ""),
     "a hang factor of NaN": ((*ETCD, "--hang-factor=nan"), 2, "--hang-factor=nan: must be 1 or more", ""),
     "a negative backoff": ((*ETCD, "--rdzv-conf=restart_backoff=-1"), 2, "restart_backoff=-1 is not a number of seconds", ""),
     "a port that is too high": ((*ETCD, "--metrics-port=70000"), 2, "--metrics-port=70000: not a TCP port", ""),

@@ -107,7 +107,7 @@ class Agent:
             leave_on=self._config.leave_on,
             on_leave=self._leave,
             on_forward=self._processes.group.signal,
-            on_child=lambda: self._event_loop.call_soon(self._processes.reap_orphans),
+            on_child=lambda: self._event_loop.call_soon(self._processes.child_changed),
         )
         self._runner.start()
         try:

@@ -156,6 +156,11 @@ class Processes:
         """Reads reports that workers sent before they ended and that are still unread."""
         self._reports.drain()
 
+    def child_changed(self) -> None:
+        """To be called at every SIGCHLD: a child has ended, stopped or continued."""
+        self.group.check_stopped(time.monotonic())
+        self.reap_orphans()
+
     def reap_orphans(self) -> None:
         """Reaps processes that a dead worker left behind. They became children of this process, so no other process can
         collect their exit status."""

@@ -32,6 +32,10 @@ def factor_or_0(value: float) -> str:
     return "" if valid else "must be 1 or more, or 0 to disable hang detection"
 
 
+def seconds_or_0(value: float) -> str:
+    return "" if math.isfinite(value) and value >= 0 else "must be a number of seconds, 0 or more"
+
+
 def auto_or_off(text: str) -> bool:
     """Raises ArgumentTypeError."""
     if text not in ("auto", "off"):
@@ -88,6 +92,17 @@ OWN_FLAGS = (
         docs="`auto` (default): worker processes whose script has an [ElasticSession](explanation/in-place.md) "
         "continue when the group changes. `off`: they restart, as those of other scripts do",
         sets=(GroupSpec, "in_place"),
+    ),
+    Flag(
+        name="--stopped-timeout",
+        value="SECONDS",
+        convert=float,
+        default=default_of(GroupSpec, "stopped_timeout"),
+        help="Treat a worker process as failed if a signal such as SIGSTOP stops it for this long; 0: never.",
+        docs="treats a worker process as failed if a signal such as SIGSTOP has stopped it for this long; 0: never. "
+        f"Default: {default_of(GroupSpec, 'stopped_timeout'):g}. A debugger's breakpoints are no such signal",
+        sets=(GroupSpec, "stopped_timeout"),
+        check=seconds_or_0,
     ),
     Flag(
         name="--events",

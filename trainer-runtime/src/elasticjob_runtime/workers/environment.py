@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from elasticjob_runtime.contract import Env, Fence, PlanValue
+from elasticjob_runtime.membership.stopped import STOPPED_TIMEOUT
 
 RES_OPTIONS = "timeout:1 attempts:2"
 """For glibc's resolver (resolv.conf(5)) in the zygote, store host and workers, unless set otherwise. torch resolves the
@@ -30,6 +31,8 @@ class GroupSpec:
     virtual_local_rank: bool = False
     in_place: bool = True
     """Worker processes may continue under another plan."""
+    stopped_timeout: float = STOPPED_TIMEOUT
+    """s that a signal may stop a worker process before it counts as failed; 0: no limit."""
 
 
 def worker_environment(

@@ -76,6 +76,8 @@ class FailureCollector:
 
     def _failure_of(self, worker: WorkerProcess, code: int) -> FailureValue:
         spec = worker.spec
+        if worker.given_up is not None:
+            return self._failure(spec.rank, spec.local_rank, code, *worker.given_up)
         out_of_memory = code in KILL_EXIT_CODES and self._oom_kills.happened()
         reason, message, traceback = describe(code, spec.error_file, worker.stderr_tail, out_of_memory=out_of_memory)
         at = happened_at(code, spec.error_file, worker.traceback_at, time.time())

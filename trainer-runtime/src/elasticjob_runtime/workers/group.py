@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.membership.stopped import StoppedProcesses
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import descriptors, logs
 from elasticjob_runtime.workers.environment import GroupSpec
@@ -24,6 +25,7 @@ from elasticjob_runtime.workers.messages import WorkerMessages
 from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
 from elasticjob_runtime.workers.starter import WorkerStarter
+from elasticjob_runtime.workers.stopped import kill_stopped
 from elasticjob_runtime.workers.timers import TimerServer
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
 
@@ -70,6 +72,7 @@ class WorkerGroup:
         self._workers: list[WorkerProcess] = []
         self._in_place = InPlace(self._preparation, messages, self._workers)
         self._followers = self._in_place.followers
+        self._stopped = StoppedProcesses(group.stopped_timeout)
         self._stopping = False
         self._kill_at: float | None = None
         self._messages = messages
@@ -87,7 +90,7 @@ class WorkerGroup:
         """Monotonic time of the next `tick` that has something to do."""
         times = (
             self._kill_at, self._failures.decide_at, self._check_handlers_at, self._timers.deadline,
-            self._followers.deadline,
+            self._followers.deadline, self._stopped.deadline,
         )  # fmt: skip
         return min((at for at in times if at is not None), default=None)
 
@@ -217,11 +220,17 @@ class WorkerGroup:
         if any(worker.catches(signal.SIGTERM) for worker in self._workers):
             self.view = dataclasses.replace(self.view, saves=True)
 
+    def check_stopped(self, now: float) -> None:
+        """Fails workers that a signal has stopped for too long. To be called at every SIGCHLD."""
+        kill_stopped(self._stopped, self._workers if self.view.state is WorkersState.RUNNING else (), now)
+
     def tick(self, now: float) -> None:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self.signal(signal.SIGKILL)
         self._in_place.kill_overdue(now)
+        if self._stopped.deadline is not None and now >= self._stopped.deadline:
+            self.check_stopped(now)
         if self._check_handlers_at is not None and now >= self._check_handlers_at:
             self.check_handlers()
             self._handler_check_interval = min(2 * self._handler_check_interval, MAX_HANDLER_CHECK_INTERVAL)
@@ -262,6 +271,7 @@ class WorkerGroup:
         self._event_loop.add_reader(worker.pidfd, lambda: self._ended(worker))
         for sink in worker.sinks:
             self._output.add(sink)
+        self.check_stopped(time.monotonic())
 
     def _could_not_start(self, local_rank: int, error: Exception) -> None:
         assert self.view.plan is not None

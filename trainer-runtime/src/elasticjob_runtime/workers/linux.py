@@ -46,6 +46,15 @@ def caught(status: str, number: int) -> bool:
     return False
 
 
+def stop_signal(pid: int) -> int:
+    """The signal that has stopped process `pid`, a child of this process; 0: it is not stopped by a signal, or is
+    gone."""
+    with contextlib.suppress(OSError):
+        found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        return found.si_status if found is not None else 0
+    return 0
+
+
 def children() -> list[int]:
     """Process ids of this process's children, zombies included."""
     pids: list[int] = []
