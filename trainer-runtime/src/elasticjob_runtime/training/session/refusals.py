@@ -10,7 +10,8 @@ from elasticjob_runtime.training.session.parts import Parts
 
 def refusal(parts: Parts, *, backend: str, groups: int) -> str:
     """Why this training cannot continue in place, and restarts at every change instead. Empty: nothing is against it.
-    backend: of the default process group, "" without one; groups: of this process."""
+    backend: of the default process group, as `get_backend_config` returns it ("cpu:gloo,cuda:nccl"; `get_backend` says
+    "undefined" if the script names none), "" without one; groups: of this process."""
     if any(_sharded(module) for module in parts.modules):
         return "the model is sharded (FSDP), and no process has the state of a lost one"
     if any(type(each).__name__ == "ZeroRedundancyOptimizer" for each in parts.optimizers):

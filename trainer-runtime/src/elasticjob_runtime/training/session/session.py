@@ -291,7 +291,7 @@ class ElasticSession:
         agent = port.connect()
         if agent is None:
             return None
-        backend = str(dist.get_backend()) if dist.is_initialized() else ""
+        backend = dist.get_backend_config() if dist.is_initialized() else ""
         problem = torch_private.missing() or refusal(self._parts, backend=backend, groups=torch_private.groups())
         if problem:
             logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
