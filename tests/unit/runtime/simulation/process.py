@@ -75,7 +75,7 @@ class Process:
         self._thawed_at = self._clock.now
         self._actor.wake()
 
-    def signal(self, _number: int) -> None:
+    def fail(self, _reason: str, _message: str) -> None:
         """The agent kills it, because it does not follow the plan."""
         self._world.invariants.gives_up(self)
         self.kill("it does not follow the plan")

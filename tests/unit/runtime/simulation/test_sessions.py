@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import OutcomeState, PlanReason
-from elasticjob_runtime.workers.followers import HEAR_TIMEOUT
+from elasticjob_runtime.workers.followers import ACK_TIMEOUT
 
 from tests.unit.runtime.simulation.agent import Agent
 from tests.unit.runtime.simulation.events import Kind
@@ -97,7 +97,7 @@ def test_a_frozen_process_does_not_hold_up_the_others_when_a_plan_changes(seed: 
     survivors, state = scenario.processes(*others), scenario.newest
     scenario.happens(Kind.FREEZE_WORKER, frozen, seconds=1000.0, arg=0)
     scenario.happens(Kind.CRASH_AGENT, lost)
-    scenario.wait(HEAR_TIMEOUT + 8.0)
+    scenario.wait(ACK_TIMEOUT + 8.0)
     scenario.check(all(process in scenario.in_training for process in survivors), "they wait for the frozen process")
     scenario.check(scenario.newest.extends(state) or state.extends(scenario.newest), "other steps than before")
 

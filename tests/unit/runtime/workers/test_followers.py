@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from elasticjob_runtime.workers.followers import (
+    ACK_TIMEOUT,
     ARRIVE_TIMEOUT,
     ARRIVED,
     ENTERED,
     FAILED,
-    HEAR_TIMEOUT,
     HEARD,
     START_TIMEOUT,
     WAITING,
@@ -29,9 +30,9 @@ def report(local_rank: int, state: str, attempt: str) -> PlanReport:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, **timeouts: float) -> None:
         self.sent: list[tuple[int, Mapping[str, Any]]] = []
-        self.followers = Followers(lambda rank, message: self.sent.append((rank, message)))
+        self.followers = Followers(lambda rank, message: self.sent.append((rank, message)), **timeouts)
 
     def entered(self, *local_ranks: int) -> Followers:
         """Worker processes that are in the world of PLAN."""
@@ -62,9 +63,9 @@ def test_a_process_that_says_nothing_is_given_up() -> None:
     followers.tell(0, NEXT, 0.0, {}, 10.0)
     followers.tell(1, NEXT, 0.0, {}, 10.0)
     followers.reported(report(0, HEARD, NEXT_ATTEMPT), 10.1)
-    assert followers.deadline == 10.0 + HEAR_TIMEOUT
-    assert followers.overdue(10.0 + HEAR_TIMEOUT) == [1]
-    assert followers.overdue(10.0 + HEAR_TIMEOUT) == []
+    assert followers.deadline == 10.0 + ACK_TIMEOUT
+    assert followers.overdue(10.0 + ACK_TIMEOUT) == {1: "did not respond to a plan within 2 s"}
+    assert followers.overdue(10.0 + ACK_TIMEOUT) == {}
 
 
 def test_a_process_that_hears_but_does_not_leave_its_step_is_given_up_later() -> None:
@@ -74,6 +75,24 @@ def test_a_process_that_hears_but_does_not_leave_its_step_is_given_up_later() ->
     assert followers.deadline == 10.1 + ARRIVE_TIMEOUT
     followers.reported(report(0, ARRIVED, NEXT_ATTEMPT), 11.0)
     assert followers.deadline is None
+
+
+@pytest.mark.parametrize(("seconds", "deadline"), [(5.0, 15.0), (600.0, 610.0), (0.0, None)])
+def test_both_timeouts_can_be_set_and_disabled(seconds: float, deadline: float | None) -> None:
+    followers = Bench(ack_timeout=seconds).entered(0)
+    followers.tell(0, NEXT, 0.0, {}, 10.0)
+    assert followers.deadline == deadline
+    followers = Bench(arrive_timeout=seconds).entered(0)
+    followers.tell(0, NEXT, 0.0, {}, 9.0)
+    followers.reported(report(0, HEARD, NEXT_ATTEMPT), 10.0)
+    assert followers.deadline == deadline
+
+
+def test_a_process_that_does_not_end_its_step_is_reported_as_such() -> None:
+    followers = Bench().entered(0)
+    followers.tell(0, NEXT, 0.0, {}, 10.0)
+    followers.reported(report(0, HEARD, NEXT_ATTEMPT), 10.0)
+    assert followers.overdue(10.0 + ARRIVE_TIMEOUT) == {0: "did not end its step within 30 s"}
 
 
 def test_a_process_that_loads_its_data_before_its_first_step_is_not_given_up() -> None:
@@ -89,7 +108,7 @@ def test_a_replacement_that_others_wait_for_is_given_up_if_it_never_starts() -> 
     followers = Bench().followers
     followers.starts(0, 0.0, alone=True, awaited=True)
     followers.said_hello(0)
-    assert followers.overdue(START_TIMEOUT) == [0]
+    assert followers.overdue(START_TIMEOUT) == {0: "did not start and take its first batch within 300 s"}
 
 
 def test_a_spare_that_others_begin_to_wait_for_is_given_up_if_it_never_starts() -> None:

@@ -94,6 +94,31 @@ OWN_FLAGS = (
         sets=(GroupSpec, "in_place"),
     ),
     Flag(
+        name="--ack-timeout",
+        value="SECONDS",
+        convert=float,
+        default=default_of(GroupSpec, "ack_timeout"),
+        help="Replace a worker process that continues in place if it does not respond to a plan for this long; "
+        "0: never.",
+        docs="replaces a worker process that continues in place if it does not respond to a plan within this time; "
+        f"0: never. Default: {default_of(GroupSpec, 'ack_timeout'):g}. A thread of its own responds, whatever the "
+        "script does",
+        sets=(GroupSpec, "ack_timeout"),
+        check=seconds_or_0,
+    ),
+    Flag(
+        name="--arrive-timeout",
+        value="SECONDS",
+        convert=float,
+        default=default_of(GroupSpec, "arrive_timeout"),
+        help="Replace a worker process that continues in place if its step lasts this long after a plan; 0: never.",
+        docs="replaces a worker process that continues in place if it does not end its step, or what it does between "
+        "two steps, within this time after a plan; 0: never. The others wait for it meanwhile. Default: "
+        f"{default_of(GroupSpec, 'arrive_timeout'):g}. Set it above the time that your evaluation takes",
+        sets=(GroupSpec, "arrive_timeout"),
+        check=seconds_or_0,
+    ),
+    Flag(
         name="--stopped-timeout",
         value="SECONDS",
         convert=float,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from elasticjob_runtime.contract import Env, Fence, PlanValue
 from elasticjob_runtime.membership.stopped import STOPPED_TIMEOUT
+from elasticjob_runtime.workers.followers import ACK_TIMEOUT, ARRIVE_TIMEOUT
 
 RES_OPTIONS = "timeout:1 attempts:2"
 """For glibc's resolver (resolv.conf(5)) in the zygote, store host and workers, unless set otherwise. torch resolves the
@@ -31,6 +32,10 @@ class GroupSpec:
     virtual_local_rank: bool = False
     in_place: bool = True
     """Worker processes may continue under another plan."""
+    ack_timeout: float = ACK_TIMEOUT
+    """s for a worker process to acknowledge a plan under which it continues; 0: no limit."""
+    arrive_timeout: float = ARRIVE_TIMEOUT
+    """s for it to end or interrupt its step then; 0: no limit."""
     stopped_timeout: float = STOPPED_TIMEOUT
     """s that a signal may stop a worker process before it counts as failed; 0: no limit."""
 

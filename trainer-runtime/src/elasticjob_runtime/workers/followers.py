@@ -12,7 +12,7 @@ from typing import Any
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.membership.view import Plan
 
-HEAR_TIMEOUT = 2.0
+ACK_TIMEOUT = 2.0
 """s for a worker process to say that it has heard of a plan. A thread of its own does that, whatever the training does:
 a process that does not is frozen."""
 
@@ -23,6 +23,7 @@ between two steps may take longer. Shorter: one that is stuck in a kernel holds 
 START_TIMEOUT = 300.0
 """s for a worker process that others wait for to start and meet them."""
 
+START = "start and take its first batch"
 
 HEARD, ARRIVED, FORMED, ENTERED = "heard", "arrived", "formed", "entered"
 WAITING, FAILED = "waiting", "failed"
@@ -50,16 +51,31 @@ class _Follower:
     """It has entered a world, or waits to."""
     due: float | None = None
     """Monotonic time at which it is killed unless it has reported."""
+    late: str = ""
+    """Why it is killed then."""
     state: str = ""
     """What it last reported of the newest plan."""
+
+    def expect(self, what: str, seconds: float, now: float) -> None:
+        """`what`: what it does within `seconds`, or is killed; 0: it has any time."""
+        self.due = now + seconds if seconds else None
+        self.late = f"did not {what} within {seconds:g} s"
 
 
 class Followers:
     """Keyed by local rank. Not thread-safe: use it on the agent's event loop only."""
 
-    def __init__(self, send: Callable[[int, Mapping[str, Any]], None]) -> None:
-        """`send`: sends a message to the worker of a local rank."""
+    def __init__(
+        self,
+        send: Callable[[int, Mapping[str, Any]], None],
+        *,
+        ack_timeout: float = ACK_TIMEOUT,
+        arrive_timeout: float = ARRIVE_TIMEOUT,
+    ) -> None:
+        """`send`: sends a message to the worker of a local rank. A timeout of 0 means no limit."""
         self._send = send
+        self._ack_timeout = ack_timeout
+        self._arrive_timeout = arrive_timeout
         self._followers: dict[int, _Follower] = {}
         self._attempt = ""
 
@@ -85,25 +101,27 @@ class Followers:
         """How many processes last reported `state` of the newest plan."""
         return sum(each.state == state for each in self._followers.values())
 
-    def overdue(self, now: float) -> list[int]:
-        """Local ranks that did not report in time, each once."""
+    def overdue(self, now: float) -> dict[int, str]:
+        """Local ranks that did not report in time, each once, with what each did not do."""
         late = [rank for rank, each in self._followers.items() if each.due is not None and now >= each.due]
         for rank in late:
             self._followers[rank].due = None
-        return late
+        return {rank: self._followers[rank].late for rank in late}
 
     def clear(self) -> None:
         self._followers.clear()
 
     def starts(self, local_rank: int, now: float, *, alone: bool, awaited: bool) -> None:
         """A process for `local_rank` starts. `alone`: in a world of its own. `awaited`: others wait for it."""
-        self._followers[local_rank] = _Follower(alone=alone, due=now + START_TIMEOUT if awaited else None)
+        self._followers[local_rank] = _Follower(alone=alone)
+        if awaited:
+            self._followers[local_rank].expect(START, START_TIMEOUT, now)
 
     def others_wait(self, now: float) -> None:
         """A plan includes the processes: from now on others wait also for those that still start."""
         for each in self._followers.values():
             if not each.proven and each.alone and each.due is None:
-                each.due = now + START_TIMEOUT
+                each.expect(START, START_TIMEOUT, now)
 
     def ended(self, local_rank: int, *, done: bool = False) -> None:
         """`done`: with code 0. If it had not entered the world of the newest plan, that world cannot be
@@ -124,7 +142,7 @@ class Followers:
         follower = self._followers[local_rank]
         follower.state = ""
         if follower.proven:  # one that still starts has more time
-            follower.due = now + HEAR_TIMEOUT
+            follower.expect("respond to a plan", self._ack_timeout, now)
         chosen = None if environment is None else {
             name: environment[name] for name in Env.SET_BY_AGENT if name in environment
         }  # fmt: skip
@@ -146,5 +164,5 @@ class Followers:
             follower.due = None
             follower.proven = follower.proven or report.state in (ENTERED, WAITING)
         elif follower.proven:
-            follower.due = now + ARRIVE_TIMEOUT
+            follower.expect("end its step", self._arrive_timeout, now)
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import signal
 from collections.abc import Sequence
 
 from elasticjob_runtime.membership.view import Plan, Workers
@@ -14,6 +13,9 @@ from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import WorkerProcess
 
 logger = logging.getLogger(__name__)
+
+UNRESPONSIVE = "Unresponsive"
+"""Failure reason: the worker process did not follow a plan in time."""
 
 
 class InPlace:
@@ -25,7 +27,11 @@ class InPlace:
         """`workers`: the group's running workers, a list that the group changes."""
         self._preparation = preparation
         self._workers = workers
-        self.followers = Followers(messages.send_to)
+        self.followers = Followers(
+            messages.send_to,
+            ack_timeout=preparation.group.ack_timeout,
+            arrive_timeout=preparation.group.arrive_timeout,
+        )
 
     def move(self, plan: Plan, patience: float, now: float) -> None:
         """Sends `plan` to the workers that can continue under it. Those that have not said yet whether they can receive
@@ -58,11 +64,11 @@ class InPlace:
         )
 
     def kill_overdue(self, now: float) -> None:
-        for local_rank in self.followers.overdue(now):
-            for worker in self._workers:
-                if worker.spec.local_rank == local_rank:
-                    logger.warning("worker process %d does not follow the plan, and is killed", worker.pid)
-                    worker.signal(signal.SIGKILL)
+        overdue = self.followers.overdue(now)
+        for worker in self._workers:
+            if (message := overdue.get(worker.spec.local_rank)) is not None:
+                logger.warning("worker process %d %s; killing it", worker.pid, message)
+                worker.fail(UNRESPONSIVE, message)
 
     def _tell(self, worker: WorkerProcess, plan: Plan, patience: float, now: float) -> None:
         local_rank, environment = worker.spec.local_rank, None
