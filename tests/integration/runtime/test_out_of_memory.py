@@ -45,26 +45,31 @@ def small_cgroup() -> Iterator[pathlib.Path]:
         time.sleep(0.05)
 
 
-def test_an_out_of_memory_kill_is_reported_as_such(small_cgroup: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    script = tmp_path / "hungry.py"
-    script.write_text(HUNGRY)
+def run(script: str, cgroup: pathlib.Path, tmp_path: pathlib.Path) -> str:
+    """What an agent in this cgroup writes about a script that fails."""
+    path = tmp_path / "script.py"
+    path.write_text(script)
     source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
     agent = [
-        sys.executable,
-        "-S",
-        "-m",
-        "elasticjob_runtime",
-        "--standalone",
-        "--start-method",
-        "spawn",
-        "--max-restarts",
-        "0",
+        *(sys.executable, "-S", "-m", "elasticjob_runtime", "--standalone"),
+        *("--start-method", "spawn", "--max-restarts", "0"),
     ]
-    enter = ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(small_cgroup)]
+    enter = ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(cgroup)]
     environment = {"PYTHONPATH": source, "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [*enter, *agent, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*enter, *agent, str(path)], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1, done.stderr
-    assert "out of memory" in done.stderr
-    assert "(out of memory?)" not in done.stderr, "the agent only guesses"
+    return done.stderr
+
+
+def test_an_out_of_memory_kill_is_reported_as_such(small_cgroup: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output = run(HUNGRY, small_cgroup, tmp_path)
+    assert "out of memory" in output
+    assert "(out of memory?)" not in output, "the agent only guesses"
+
+
+def test_another_kill_is_not_taken_for_a_lack_of_memory(small_cgroup: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output = run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", small_cgroup, tmp_path)
+    assert "killed by SIGKILL" in output
+    assert "out of memory" not in output

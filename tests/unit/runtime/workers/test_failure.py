@@ -108,6 +108,13 @@ def test_only_a_sigkill_counts_as_out_of_memory(exit_code: int, out_of_memory: b
     assert ("raise the container's memory limit" in message) == (reason == "OutOfMemory")
 
 
+@pytest.mark.parametrize(
+    ("out_of_memory", "message"), [(None, "killed by SIGKILL (out of memory?)"), (False, "killed by SIGKILL")]
+)
+def test_the_agent_guesses_only_what_it_cannot_know(out_of_memory: bool | None, message: str) -> None:
+    assert describe(-signal.SIGKILL, None, "", out_of_memory=out_of_memory)[1] == message
+
+
 def test_a_missing_error_file_is_ignored(tmp_path: Path) -> None:
     assert describe(1, tmp_path / "error.json", TRACEBACK)[1] == "ValueError: loss is nan"
 

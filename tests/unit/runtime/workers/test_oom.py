@@ -59,10 +59,10 @@ def test_only_kills_since_the_start_count(tmp_path: Path) -> None:
     file = tmp_path / "memory.events"
     file.write_text("oom_kill 1\n")
     oom = OomKills(file)
-    assert not oom.happened()
+    assert oom.happened() is False
     file.write_text("oom_kill 2\n")
-    assert oom.happened()
+    assert oom.happened() is True
     oom.reset()
-    assert not oom.happened()
+    assert oom.happened() is False
     file.unlink()
-    assert not oom.happened(), "a missing file counts nothing"
+    assert oom.happened() is None, "a missing file says nothing"

@@ -29,21 +29,26 @@ TRACEBACK_BYTES = 4096
 KILL_EXIT_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a worker that was killed, and of a shell script whose program was."""
 
+SIGNAL = "Signal"
+"""Failure reason: a signal ended the worker."""
+
 OUT_OF_MEMORY = "OutOfMemory"
 """Failure reason; the operator uses it for containers that ran out of memory, too."""
 
 
 def describe(
-    exit_code: int, error_file: Path | None, stderr_tail: str, *, out_of_memory: bool = False
+    exit_code: int, error_file: Path | None, stderr_tail: str, *, out_of_memory: bool | None = None
 ) -> tuple[str, str, str]:
     """Returns (reason, one-line message, traceback) for a worker that ended with `exit_code`; negative: by that signal.
 
-    `out_of_memory`: the kernel's OOM killer was active while the worker ran.
+    `out_of_memory`: whether the kernel's OOM killer was active while the worker ran; None: unknown.
     """
     if out_of_memory and exit_code in KILL_EXIT_CODES:
         how = "killed by SIGKILL, out of memory: raise the container's memory limit, or let the script use less"
         return OUT_OF_MEMORY, how, _tail(stderr_tail)
     reason, message, traceback = _described(exit_code, error_file, stderr_tail)
+    if out_of_memory is None and reason == SIGNAL and exit_code == -signal.SIGKILL:
+        message += " (out of memory?)"
     aborted = exit_code == -signal.SIGABRT  # by NCCL's watchdog
     lost = (exit_code > 0 or aborted) and lost_peer(f"{message}\n{traceback}")
     return PEER_LOST if lost else reason, message, traceback
@@ -62,7 +67,7 @@ def _described(exit_code: int, error_file: Path | None, stderr_tail: str) -> tup
     traceback = last_traceback(stderr_tail)
     if exit_code < 0:
         name = signal_name(-exit_code)
-        return "Signal", f"killed by {name}" + _hint(-exit_code), _tail(traceback or stderr_tail)
+        return SIGNAL, f"killed by {name}", _tail(traceback or stderr_tail)
     if traceback:
         return "ApplicationError", _line(traceback.rstrip().rsplit("\n", 1)[-1]), _tail(traceback)
     last = stderr_tail.strip().rsplit("\n", 1)[-1]
@@ -100,10 +105,6 @@ def last_traceback(text: str) -> str:
     header, *lines = text[start:].splitlines()
     frames = list(itertools.takewhile(lambda line: line.startswith(" ") or not line, lines))
     return "\n".join([header, *frames, *lines[len(frames) : len(frames) + 1]])
-
-
-def _hint(number: int) -> str:
-    return " (out of memory?)" if number == signal.SIGKILL else ""
 
 
 def _line(text: str) -> str:

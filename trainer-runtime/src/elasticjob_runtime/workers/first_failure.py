@@ -78,7 +78,7 @@ class FailureCollector:
         spec = worker.spec
         if worker.given_up is not None:
             return self._failure(spec.rank, spec.local_rank, code, *worker.given_up)
-        out_of_memory = code in KILL_EXIT_CODES and self._oom_kills.happened()
+        out_of_memory = self._oom_kills.happened() if code in KILL_EXIT_CODES else False
         reason, message, traceback = describe(code, spec.error_file, worker.stderr_tail, out_of_memory=out_of_memory)
         at = happened_at(code, spec.error_file, worker.traceback_at, time.time())
         return self._failure(spec.rank, spec.local_rank, code, reason, message, traceback, at)

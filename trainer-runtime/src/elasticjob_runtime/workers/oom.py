@@ -22,10 +22,10 @@ class OomKills:
         """Ignores kills up to now."""
         self._before = self._count()
 
-    def happened(self) -> bool:
-        """Whether the kernel killed a process since `reset`. False if there is no counter."""
+    def happened(self) -> bool | None:
+        """Whether the kernel killed a process since `reset`; None: there is no counter."""
         before, count = self._before, self._count()
-        return before is not None and count is not None and count > before
+        return count > before if before is not None and count is not None else None
 
     def _count(self) -> int | None:
         with contextlib.suppress(OSError):
