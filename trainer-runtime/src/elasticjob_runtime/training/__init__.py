@@ -7,7 +7,11 @@
     if checkpoint_wanted(): ...                     # save now, because the worker group is about to change
     ElasticSession(model=ddp, optimizer=opt)        # continues in place when processes are lost or join
 
-Only `load_checkpoint`, `save_checkpoint` and `ElasticSession` import torch. The other functions work in any Python
+    state = {"model": model, "optimizer": optimizer}        # sharded over the ranks (FSDP2)
+    step = load_sharded_checkpoint(directory, state)        # call these on all ranks
+    save_sharded_checkpoint(directory, state, step=step)
+
+Only `ElasticSession` and the functions for checkpoints import torch. The other functions work in any Python
 script.
 """
 
@@ -20,6 +24,7 @@ from elasticjob_runtime.training.save_request import checkpoint_wanted
 
 if TYPE_CHECKING:
     from elasticjob_runtime.training.session import ElasticSession, SessionError
+    from elasticjob_runtime.training.sharded.save_load import load_sharded_checkpoint, save_sharded_checkpoint
 
 __all__ = [
     "CheckpointError",
@@ -28,8 +33,10 @@ __all__ = [
     "checkpoint_wanted",
     "expect_pause",
     "load_checkpoint",
+    "load_sharded_checkpoint",
     "report_progress",
     "save_checkpoint",
+    "save_sharded_checkpoint",
 ]
 
 
@@ -38,4 +45,8 @@ def __getattr__(name: str) -> Any:
         from elasticjob_runtime.training import session
 
         return getattr(session, name)
+    if name in ("load_sharded_checkpoint", "save_sharded_checkpoint"):
+        from elasticjob_runtime.training.sharded import save_load
+
+        return getattr(save_load, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

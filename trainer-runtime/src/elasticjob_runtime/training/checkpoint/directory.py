@@ -108,7 +108,8 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
 
     `read` reads what `write` wrote from a seekable binary file: `pickle.load`. It is called only if the checksum is
     right, so an exception in it means that it does not fit the state; it is passed on, because an older checkpoint
-    would not help. Corrupt and incomplete checkpoints are skipped, each with one warning in the log.
+    would not help. But a CorruptCheckpointError says that something that belongs to it is damaged. Corrupt and
+    incomplete checkpoints are skipped, each with one warning in the log.
 
     With the cache of a shared file system, two ranks may find different steps: load on rank 0, and broadcast.
 
@@ -123,15 +124,14 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
             path, step = folder / found.name, found.step
             try:
                 file, footer = _open_intact(path, step)
+                with file:
+                    return Checkpoint(step=step, path=path, state=read(file_format.open_payload(file, footer)))
             except _GoneError:
                 gone = True
                 continue
             except (CorruptCheckpointError, _FaultyStorageError) as error:
                 logger.warning("Skipping checkpoint %s for the previous one: %s.", path, error)
                 skipped[found] = error
-                continue
-            with file:
-                return Checkpoint(step=step, path=path, state=read(file_format.open_payload(file, footer)))
         if not gone:
             break  # otherwise, another process removed it after writing a newer one
     _report_skipped(folder, skipped)

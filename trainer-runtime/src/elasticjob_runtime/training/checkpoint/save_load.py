@@ -69,6 +69,11 @@ def load_durable(
     def read(file: BinaryIO) -> Any:
         import torch
 
+        if file.read(2) == b'{"':  # what torch writes begins otherwise
+            raise checkpoint.CheckpointError(
+                f"The newest checkpoint in {path} is sharded: load it with load_sharded_checkpoint, on all ranks."
+            )
+        file.seek(0)
         return torch.load(file, map_location=map_location, weights_only=weights_only)
 
     began = time.time()

@@ -1,0 +1,178 @@
+"""Sharded checkpoints: saved by all ranks, loaded by any number of them, and never half."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed.checkpoint as dcp
+from elasticjob_runtime.training import (
+    CheckpointError,
+    load_checkpoint,
+    load_sharded_checkpoint,
+    save_checkpoint,
+    save_sharded_checkpoint,
+)
+from torch import nn
+
+from tests.unit.runtime.training.sharded.worlds import Training, run
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+def train_and_save(path: pathlib.Path, *steps: int) -> dict[str, Any]:
+    training = Training()
+    for step in range(1, max(steps) + 1):
+        training.step(step)
+        if step in steps:
+            save_sharded_checkpoint(path, training.parts, step=step)
+    return training.whole()
+
+
+def load(path: pathlib.Path, further: int = 0) -> tuple[int | None, dict[str, Any]]:
+    training = Training()
+    step = load_sharded_checkpoint(path, training.parts)
+    for number in range((step or 0) + 1, (step or 0) + 1 + further):
+        training.step(number)
+    return step, training.whole()
+
+
+def load_another_model(path: pathlib.Path) -> int | None:
+    return load_sharded_checkpoint(path, Training(width=9).parts)
+
+
+def shards(path: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path.glob("*.shards-*"))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_checkpoint_loads_at_any_world_size(tmp_path: pathlib.Path, size: int) -> None:
+    saved = run(3, train_and_save, tmp_path, tmp_path / "c", 2)
+    assert run(size, load, tmp_path, tmp_path / "c") == [(2, saved[0])] * size
+
+
+def test_training_continues_as_if_it_had_not_been_interrupted(tmp_path: pathlib.Path) -> None:
+    run(2, train_and_save, tmp_path, tmp_path / "c", 2)
+    resumed = run(2, load, tmp_path, tmp_path / "c", 2)
+    undisturbed = run(2, train_and_save, tmp_path, tmp_path / "d", 4)
+    assert resumed == [(4 - 2, undisturbed[0])] * 2
+
+
+def test_without_a_checkpoint_nothing_is_loaded(tmp_path: pathlib.Path) -> None:
+    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [None, None]
+
+
+def _cut(file: pathlib.Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def _flip(file: pathlib.Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Of steps 1 and 2."""
+    directory = tmp_path_factory.mktemp("checkpoints")
+    run(2, train_and_save, directory, directory / "c", 1, 2)
+    return directory / "c"
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "__1_0.distcp", ".metadata"])
+@pytest.mark.parametrize("damage", [_cut, _flip, pathlib.Path.unlink], ids=["torn", "corrupt", "missing"])
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
+    tmp_path: pathlib.Path, two_checkpoints: pathlib.Path, name: str, damage: Callable[[pathlib.Path], None]
+) -> None:
+    shutil.copytree(two_checkpoints, tmp_path / "c")
+    damage(shards(tmp_path / "c")[1] / name)
+    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
+
+
+def test_files_without_a_manifest_do_not_count(tmp_path: pathlib.Path, two_checkpoints: pathlib.Path) -> None:
+    """A save that was cut off."""
+    shutil.copytree(two_checkpoints, tmp_path / "c")
+    max((tmp_path / "c").glob("*.ckpt")).unlink()
+    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTICJOB_FENCE", "1.0.1")
+    run(2, train_and_save, tmp_path, tmp_path / "c", 1, 2, 3, 4, 5)
+    kept = [
+        json.JSONDecoder().raw_decode(file.read_bytes().decode("utf-8", "replace"))[0]
+        for file in (tmp_path / "c").glob("*.ckpt")
+    ]
+    assert sorted(each["step"] for each in kept) == [3, 4, 5]
+    assert {each.name for each in shards(tmp_path / "c")} == {each["folder"] for each in kept}
+
+
+def test_a_group_that_was_replaced_can_no_longer_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTICJOB_FENCE", "1.0.2")
+    run(2, train_and_save, tmp_path, tmp_path / "c", 1)
+    monkeypatch.setenv("ELASTICJOB_FENCE", "1.0.1")
+    found = run(2, train_and_save, tmp_path, tmp_path / "c", 2)
+    assert [kind for kind, _ in found] == ["FencedError"] * 2
+    assert "a newer one, round 2" in found[1][1]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_plain_dcp_reads_the_files(tmp_path: pathlib.Path) -> None:
+    saved = run(2, train_and_save, tmp_path, tmp_path / "c", 1)[0]
+    (folder,) = shards(tmp_path / "c")
+    state = {"model": {"0.weight": torch.zeros(7, 4)}}
+    dcp.load(state, checkpoint_id=folder)
+    assert state["model"]["0.weight"].tolist() == saved["model.0.weight"]
+
+
+def test_a_checkpoint_of_another_model_is_refused_in_one_sentence(
+    tmp_path: pathlib.Path, two_checkpoints: pathlib.Path
+) -> None:
+    shutil.copytree(two_checkpoints, tmp_path / "c")
+    for kind, message in run(2, load_another_model, tmp_path, tmp_path / "c"):
+        assert kind == "CheckpointError"
+        assert "does not fit this state" in message
+        assert "\n" not in message
+
+
+def test_each_kind_of_checkpoint_names_the_function_that_loads_it(tmp_path: pathlib.Path) -> None:
+    model = nn.Linear(2, 2)
+    save_sharded_checkpoint(tmp_path / "sharded", {"model": model}, step=1)
+    with pytest.raises(CheckpointError, match="is sharded: load it with load_sharded_checkpoint"):
+        load_checkpoint(tmp_path / "sharded")
+    save_checkpoint(tmp_path / "plain", {"step": 1})
+    with pytest.raises(CheckpointError, match="not sharded: load it with load_checkpoint"):
+        load_sharded_checkpoint(tmp_path / "plain", {"model": model})
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_on_all_ranks(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "c").write_text("a file")
+    found = run(2, train_and_save, tmp_path, tmp_path / "c", 1)
+    assert [kind for kind, _ in found] == ["CheckpointError"] * 2
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ({"step": 3}, TypeError, "'step' has no state_dict"),
+        (
+            {"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)},
+            ValueError,
+            "the optimizer 'optimizer' has parameters of a model that is not given",
+        ),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_refused(
+    tmp_path: pathlib.Path, state: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        save_sharded_checkpoint(tmp_path, state, step=1)

@@ -1,0 +1,93 @@
+"""A script's models, optimizers and other objects as one state for torch.distributed.checkpoint.
+
+Models and optimizers by the names of their parameters, so that the state fits any number of ranks. Anything else (a
+scheduler, a sampler) as bytes, because the keys of its state may differ between saving and loading.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor
+
+from elasticjob_runtime.training import channel
+
+
+class Contents:
+    """What belongs to one checkpoint. The tensors of `collect` are those of the models and optimizers, not copies."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        """Raises TypeError for a part that has no state, ValueError for an optimizer whose model is missing."""
+        self._parts = dict(parts)
+        self._models = {name: part for name, part in self._parts.items() if isinstance(part, torch.nn.Module)}
+        for name, part in self._parts.items():
+            if not all(callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")):
+                raise TypeError(
+                    f"{name!r} has no state_dict() and load_state_dict(): {type(part).__name__}. Put numbers into an "
+                    "object that has both"
+                )
+        self._model_of = {
+            name: self._find_model(name, part)
+            for name, part in self._parts.items()
+            if isinstance(part, torch.optim.Optimizer)
+        }
+
+    def collect(self) -> dict[str, Any]:
+        return {name: self._state_of(name, part) for name, part in self._parts.items()}
+
+    def apply(self, state: Mapping[str, Any]) -> None:
+        """state: from `collect`, with its tensors overwritten."""
+        for name, part in self._parts.items():
+            if name in self._models:
+                set_model_state_dict(part, state[name])
+            elif name in self._model_of:
+                set_optimizer_state_dict(self._model_of[name], part, state[name])
+            else:
+                part.load_state_dict(_from_bytes(state[name]))
+
+    def _state_of(self, name: str, part: Any) -> Any:
+        if name in self._models:
+            return get_model_state_dict(part)
+        if name in self._model_of:
+            with channel.muted():  # takes a first step without gradients, if none was taken
+                return get_optimizer_state_dict(self._model_of[name], part)
+        return _to_bytes(part.state_dict())
+
+    def _find_model(self, name: str, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
+        wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        owners = {
+            key: model
+            for key, model in self._models.items()
+            if any(id(parameter) in wanted for parameter in model.parameters())
+        }
+        known = {id(parameter) for model in owners.values() for parameter in model.parameters()}
+        if not wanted <= known:
+            raise ValueError(
+                f"the optimizer {name!r} has parameters of a model that is not given: its state is saved by their names"
+            )
+        return next(iter(owners.values())) if len(owners) == 1 else torch.nn.ModuleDict(owners)
+
+
+def is_sharded(part: Any) -> bool:
+    """Whether a rank has only a part of this model's state."""
+    return isinstance(part, torch.nn.Module) and any(isinstance(each, DTensor) for each in part.parameters())
+
+
+def _to_bytes(value: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def _from_bytes(data: bytes) -> Any:
+    # Like DCP, which unpickles the metadata and everything that is not a tensor.
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)

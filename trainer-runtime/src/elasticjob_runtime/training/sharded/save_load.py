@@ -1,0 +1,58 @@
+"""`save_sharded_checkpoint` and `load_sharded_checkpoint`: for models of which each rank has only a part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from elasticjob_runtime.training import channel, checkpoint, progress
+from elasticjob_runtime.training.checkpoint.directory import PathLike
+from elasticjob_runtime.training.sharded import ranks, storage
+from elasticjob_runtime.training.sharded.contents import Contents
+
+
+def save_sharded_checkpoint(
+    path: PathLike,
+    state: Mapping[str, Any],
+    *,
+    step: int,
+    keep: int = checkpoint.DEFAULT_KEEP,
+) -> None:
+    """Saves a checkpoint in the directory `path`, which all ranks share. Call this on all ranks.
+
+        save_sharded_checkpoint(path, {"model": model, "optimizer": optimizer, "scheduler": scheduler}, step=step)
+
+    Each rank writes its part, in the format of torch.distributed.checkpoint. When this returns, the checkpoint is on
+    the disk. If a process dies meanwhile, earlier checkpoints are untouched.
+
+    - state: models, optimizers and anything else with `state_dict` and `load_state_dict`, by name. The model of each
+      optimizer must be among them. Of the others, the state of one rank is saved.
+    - step: names the checkpoint; the highest step is the newest.
+    - keep: how many checkpoints to keep.
+
+    Raises CheckpointError on all ranks if one of them cannot write, FencedError if a newer worker group saves there.
+    """
+    storage.save(path, Contents(state), step, keep)
+    if ranks.rank() == 0:
+        progress.remember_checkpoint(step)
+        channel.send_phase("checkpoint", step=step)
+
+
+def load_sharded_checkpoint(path: PathLike, state: Mapping[str, Any]) -> int | None:
+    """Loads the newest intact checkpoint of the directory `path` into `state`, and returns its step; None if there is
+    no checkpoint yet. Call this on all ranks, with what `save_sharded_checkpoint` gets.
+
+    The number of ranks may be another one than when it was saved: each rank reads what belongs to its part. Corrupt and
+    incomplete checkpoints are skipped for the previous one, each with one warning in the log.
+
+    Loading unpickles data, which can run code that its writer chose: use this only for directories you trust.
+
+    Raises CheckpointError on all ranks if the newest intact checkpoint cannot be read, or does not fit.
+    """
+    began = time.time()
+    step = storage.load(path, Contents(state))
+    if step is not None:
+        progress.remember_checkpoint(step)
+        channel.send_phase("restore", began=began, step=step)
+    return step

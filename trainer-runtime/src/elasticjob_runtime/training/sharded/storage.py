@@ -1,0 +1,256 @@
+"""A directory of sharded checkpoints.
+
+    step-000000000120-7.shards-1f3a9c02/      what DCP writes: a file of each rank, and .metadata
+    step-000000000120-7.ckpt                  the manifest: names, sizes and SHA-256 of these files
+
+The manifest is a checkpoint like any other (`elasticjob_runtime.training.checkpoint`): complete or not there, fenced,
+and the newest few are kept. It is written last, when all files are on the disk. Without it, the files do not count.
+Each folder can be read with plain DCP, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from elasticjob_runtime.training import checkpoint
+from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files
+from elasticjob_runtime.training.checkpoint.directory import PathLike
+from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+from elasticjob_runtime.training.sharded import ranks
+from elasticjob_runtime.training.sharded.contents import Contents
+
+FORMAT = "elasticjob-sharded-1"
+_SHARDS = re.compile(r"step-\d{12,}-(\d+)\.shards-[0-9a-f]+")
+_CHUNK = 1 << 20
+
+
+def save(path: PathLike, contents: Contents, step: int, keep: int) -> None:
+    """Collective. When it returns, the checkpoint survives a power loss. Raises CheckpointError on all ranks."""
+    folder = pathlib.Path(path)
+    name = ranks.from_first(lambda: _begin(folder, step))
+    target = folder / name
+    _run_dcp(
+        lambda: dcp.save(contents.collect(), storage_writer=dcp.FileSystemWriter(target)), f"Cannot write {target}"
+    )
+    written = ranks.from_all(lambda: _digests(target, ranks.rank()))
+    found = {file: about for each in written for file, about in each.items()}
+    ranks.from_first(lambda: _commit(folder, name, step, keep, found))
+
+
+def load(path: PathLike, contents: Contents) -> int | None:
+    """Loads the newest checkpoint whose files are all intact; returns its step, or None if there is none. Collective.
+
+    Raises CheckpointError on all ranks.
+    """
+    manifest = _choose(path)
+    if manifest is None:
+        return None
+    state = contents.collect()
+    source = pathlib.Path(path) / manifest["folder"]
+    _run_dcp(
+        lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(source)),
+        f"The checkpoint {source} does not fit this state",
+    )
+    contents.apply(state)
+    return int(manifest["step"])
+
+
+def is_manifest(file: BinaryIO) -> bool:
+    """Whether this checkpoint is a manifest. Leaves the file at its beginning."""
+    beginning = file.read(2)
+    file.seek(0)
+    return beginning == b'{"'
+
+
+# -- saving
+
+
+def _begin(folder: pathlib.Path, step: int) -> str:
+    """Claims the directory, and returns the name for a new folder of shards. Rank 0 only."""
+    if step < 0:
+        raise CheckpointError(f"The step of a checkpoint must be 0 or more, not {step}.")
+    try:
+        files.make_directory(folder)
+        claim = claims.claim_directory(folder, claims.writer_of(os.environ))
+        name = f"step-{step:012d}-{claim.number}.shards-{secrets.token_hex(4)}"
+        files.make_directory(folder / name)
+    except claims.RejectedError as error:
+        raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
+    except OSError as error:
+        raise CheckpointError(f"Cannot write to the checkpoint directory {folder}: {error.strerror}.") from error
+    return name
+
+
+def _digests(folder: pathlib.Path, rank: int) -> dict[str, tuple[int, str]]:
+    """Size and SHA-256 of the files that this rank has written."""
+    mine = [
+        file for file in folder.iterdir() if file.name.startswith(f"__{rank}_") or (rank == 0 and file.name[0] == ".")
+    ]
+    files.sync_directory(folder)
+    return {file.name: (file.stat().st_size, _sha256(file)) for file in mine}
+
+
+def _commit(folder: pathlib.Path, name: str, step: int, keep: int, written: dict[str, tuple[int, str]]) -> None:
+    """Rank 0 only."""
+    for file, (size, _) in written.items():
+        if problem := _size_problem(folder / name / file, size):
+            raise CheckpointError(
+                f"Rank 0 cannot use {folder / name / file}: {problem}. A sharded checkpoint needs a directory that all "
+                "ranks share."
+            )
+    manifest = {
+        "format": FORMAT,
+        "step": step,
+        "folder": name,
+        "world_size": ranks.size(),
+        "files": written,
+    }
+    checkpoint.save(folder, step, lambda file: file.write(json.dumps(manifest).encode()), keep=keep)
+    with contextlib.suppress(OSError):
+        _tidy(folder, name)
+
+
+def _tidy(folder: pathlib.Path, current: str) -> None:
+    """Removes shards without a manifest: of checkpoints that are no longer kept, and of saves that were cut off."""
+    claim = claims.list_directory(folder).claim.number
+    manifests = (_read_manifest(folder / f"{found.name}") for found in claims.list_directory(folder).checkpoints)
+    used = {current, *(each["folder"] for each in manifests if each is not None)}
+    for each in folder.iterdir():
+        match = _SHARDS.fullmatch(each.name)
+        if match is None or each.name in used:
+            continue
+        abandoned = time.time() - each.stat().st_mtime > files.ABANDONED_AFTER_SECONDS
+        # Only one group has a claim, and it saves one checkpoint at a time. Without claims, only age is a proof.
+        if int(match[1]) < claim or (int(match[1]) == claim and claim > 0) or abandoned:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+# -- loading
+
+
+def _choose(path: PathLike) -> dict[str, Any] | None:
+    """The manifest of the newest checkpoint whose files are all intact. Collective.
+
+    Rank 0 reads manifests, newest first. For each, all ranks check files; None ends that.
+    """
+    if ranks.rank() == 0:
+        return _lead(path)
+    while True:
+        wanted: dict[str, Any] | None = ranks.from_first(lambda: None)
+        if wanted is None:
+            return ranks.from_first(lambda: None)
+        ranks.gather(_problem(pathlib.Path(path), wanted))
+
+
+def _lead(path: PathLike) -> dict[str, Any] | None:
+    manifest, failed = None, None
+    try:
+        found = checkpoint.load(path, lambda file: _check_together(_parse(file, path), path))
+        manifest = found.state if found is not None else None
+    except CheckpointError as error:
+        failed = error
+
+    def end() -> None:
+        if failed is not None:
+            raise failed
+
+    ranks.from_first(end)
+    return ranks.from_first(lambda: manifest)
+
+
+def _check_together(manifest: dict[str, Any], path: PathLike) -> dict[str, Any]:
+    """Rank 0's side. Raises CorruptCheckpointError."""
+    ranks.from_first(lambda: manifest)
+    problems = ranks.gather(_problem(pathlib.Path(path), manifest))
+    for rank, problem in enumerate(problems):
+        if problem:
+            raise CorruptCheckpointError(f"rank {rank} found that {problem}" if len(problems) > 1 else problem)
+    return manifest
+
+
+def _parse(file: BinaryIO, path: PathLike) -> dict[str, Any]:
+    """Raises CheckpointError if this is no manifest: the file is intact, so an older one would not help."""
+    manifest = _manifest(file.read()) if is_manifest(file) else None
+    if manifest is None:
+        raise CheckpointError(
+            f"The newest checkpoint in {path} is not sharded: load it with load_checkpoint, or use another directory."
+        )
+    return manifest
+
+
+def _problem(folder: pathlib.Path, manifest: dict[str, Any]) -> str:
+    """What is wrong with this rank's share of the files; empty: nothing."""
+    names = sorted(manifest["files"])
+    for name in names[ranks.rank() :: ranks.size()]:
+        file = folder / manifest["folder"] / name
+        size, digest = manifest["files"][name]
+        if problem := _size_problem(file, size):
+            return f"{file} {problem}"
+        try:
+            if _sha256(file) != digest:
+                return f"the checksum of {file} does not match its content"
+        except OSError as error:
+            return f"{file} cannot be read: {error.strerror}"
+    return ""
+
+
+def _size_problem(file: pathlib.Path, size: int) -> str:
+    try:
+        found = file.stat().st_size
+    except OSError as error:
+        return f"is missing here ({error.strerror})"
+    return "" if found == size else f"has {found} bytes instead of {size}"
+
+
+def _read_manifest(file: pathlib.Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError):
+        return _manifest(file.read_bytes())
+    return None
+
+
+def _manifest(data: bytes) -> dict[str, Any] | None:
+    """data: may end with the footer of the checkpoint's format."""
+    with contextlib.suppress(ValueError, UnicodeDecodeError):
+        found, _ = json.JSONDecoder().raw_decode(data.decode("utf-8", "replace"))
+        if isinstance(found, dict) and found.get("format") == FORMAT:
+            return found
+    return None
+
+
+def _sha256(file: pathlib.Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _run_dcp(call: Callable[[], Any], what: str) -> None:
+    """Raises CheckpointError, with the first rank's reason. DCP's exception has the tracebacks of all ranks."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # a single process, as intended
+            call()
+    except CheckpointException as error:
+        rank, (reason, _) = min(error.failures.items())
+        raise CheckpointError(f"{what}: {_first_line(reason)} (rank {rank}).") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{what}: {_first_line(error)}.") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or repr(error)
