@@ -52,24 +52,31 @@ class Job(recovery.Job):
     def members(self) -> list[str]:
         """Those that train, in the order of their start."""
         newest = self._last_commits()
-        return sorted({_member(commit.process) for commit in newest})
+        return sorted({member_of(commit.process) for commit in newest})
 
     def kill(self, *members: str) -> tuple[float, list[str]]:
         """Kills the members' worker processes at once. Returns when, and which."""
-        victims = [commit.process for commit in self._last_commits() if _member(commit.process) in members]
+        return self._signal_workers(signal.SIGKILL, *members)
+
+    def freeze(self, member: str) -> tuple[float, list[str]]:
+        """Stops the member's worker process, but not its agent. Returns when, and which."""
+        return self._signal_workers(signal.SIGSTOP, member)
+
+    def _signal_workers(self, number: signal.Signals, *members: str) -> tuple[float, list[str]]:
+        victims = [commit.process for commit in self._last_commits() if member_of(commit.process) in members]
         if len(victims) != len(members):
             raise JobError(f"{members} do not all train")
         pids = {victim: int(victim.rpartition(".")[2]) for victim in victims}
-        if gone := [one for one in victims if pids[one] not in marked(MARK, self._mark(_member(one)))]:
+        if gone := [one for one in victims if pids[one] not in marked(MARK, self._mark(member_of(one)))]:
             raise JobError(f"{gone[0]} has ended")
         now = time.time()
         for pid in pids.values():
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         return now, victims
 
     def reset(self, member: str) -> tuple[float, list[str]]:
         """Kills the agent and its worker process at once."""
-        victims = [commit.process for commit in self._last_commits() if _member(commit.process) == member]
+        victims = [commit.process for commit in self._last_commits() if member_of(commit.process) == member]
         return self.reset_node(member), victims
 
     # -- observations
@@ -110,5 +117,5 @@ class Job(recovery.Job):
         return list(found.values()) if len(found) == newest.world else []
 
 
-def _member(process: str) -> str:
+def member_of(process: str) -> str:
     return process.split(".", 1)[0]

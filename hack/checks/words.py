@@ -69,6 +69,7 @@ EPOCHS_OF_DATA = {
     "hack/quickstart/*": "reads a training script's output",
     "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "hack/release/*": "SOURCE_DATE_EPOCH of reproducible builds",
+    "benchmarks/random_run/*": "epochs of the training data",
     "tests/e2e/test_examples.py": "arguments of the examples",
     "tests/integration/test_examples.py": "arguments of an example",
     "tests/integration/test_digits_example.py": "reads the example's output",
