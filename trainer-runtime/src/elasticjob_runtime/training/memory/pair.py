@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -106,6 +106,11 @@ class Recovered:
     def is_intact(self) -> bool:
         return payload_of(self._buffer, self.header.layout).is_intact()
 
+    def view(self) -> Any | None:
+        """The state, with tensors that are in the snapshot's memory; None as for `load`."""
+        payload = payload_of(self._buffer, self.header.layout)
+        return self._put_together(payload.view, any_object=True)
+
     def load(self, device: str | torch.device | None = "cpu", *, any_object: bool = True) -> Any | None:
         """The state, as a copy; None if its writer has not ended and has replaced it meanwhile, or if it has objects
         and not `any_object`.
@@ -117,7 +122,10 @@ class Recovered:
         def tensor(slot: outline.Slot) -> torch.Tensor:
             return payload.tensor(slot).to(slot.device if device is None else device)
 
-        if self._is_replaced():
+        return self._put_together(tensor, any_object=any_object)
+
+    def _put_together(self, tensor: Callable[[outline.Slot], torch.Tensor], *, any_object: bool) -> Any | None:
+        if self.is_replaced():
             return None
         start = snapshot_format.HEADER_SIZE
         data = self._buffer.memory[start : start + self.header.layout.outline_size]
@@ -126,12 +134,13 @@ class Recovered:
         except outline.UnsupportedStateError:
             return None
         except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError):
-            if self._is_replaced():
+            if self.is_replaced():
                 return None
             raise
-        return None if self._is_replaced() else state
+        return None if self.is_replaced() else state
 
-    def _is_replaced(self) -> bool:
+    def is_replaced(self) -> bool:
+        """Whether its writer, which had not ended, has written another one there."""
         return self._buffer.header() != self.header
 
     def close(self) -> None:

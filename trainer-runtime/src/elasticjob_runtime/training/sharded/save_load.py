@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from elasticjob_runtime.training import channel, checkpoint, progress
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.sharded import ranks, storage
 from elasticjob_runtime.training.sharded.contents import Contents
+from elasticjob_runtime.training.sharded.memory import Shards
 
 
 def save_sharded_checkpoint(
@@ -18,6 +20,7 @@ def save_sharded_checkpoint(
     *,
     step: int,
     keep: int = checkpoint.DEFAULT_KEEP,
+    durable: bool = True,
 ) -> None:
     """Saves a checkpoint in the directory `path`, which all ranks share. Call this on all ranks.
 
@@ -30,20 +33,30 @@ def save_sharded_checkpoint(
       optimizer must be among them. Of the others, the state of one rank is saved.
     - step: names the checkpoint; the highest step is the newest.
     - keep: how many checkpoints to keep.
+    - durable: False leaves the state in memory only, each part with the agent of its rank. It survives the death of all
+      worker processes. Without an agent (plain python, torchrun), nothing is saved.
+
+    Under elasticrun, the state is left in memory in either case, twice its size.
 
     Raises CheckpointError on all ranks if one of them cannot write, FencedError if a newer worker group saves there.
     """
-    storage.save(path, Contents(state), step, keep)
-    if ranks.rank() == 0:
-        progress.remember_checkpoint(step)
-        channel.send_phase("checkpoint", step=step)
+    contents = Contents(state)
+    if durable:
+        storage.save(path, contents, step, keep)
+        if ranks.rank() == 0:
+            progress.remember_checkpoint(step)
+            channel.send_phase("checkpoint", step=step)
+    shards = _shards(path)
+    if not any(ranks.gather(shards.is_busy(contents))):
+        shards.keep(contents, step)
 
 
 def load_sharded_checkpoint(path: PathLike, state: Mapping[str, Any]) -> int | None:
     """Loads the newest intact checkpoint of the directory `path` into `state`, and returns its step; None if there is
     no checkpoint yet. Call this on all ranks, with what `save_sharded_checkpoint` gets.
 
-    The number of ranks may be another one than when it was saved: each rank reads what belongs to its part. Corrupt and
+    The number of ranks may be another one than when it was saved: each rank reads what belongs to its part. Under
+    elasticrun, a snapshot in memory is used if all its parts are still there, and it is at least as new. Corrupt and
     incomplete checkpoints are skipped for the previous one, each with one warning in the log.
 
     Loading unpickles data, which can run code that its writer chose: use this only for directories you trust.
@@ -51,8 +64,12 @@ def load_sharded_checkpoint(path: PathLike, state: Mapping[str, Any]) -> int | N
     Raises CheckpointError on all ranks if the newest intact checkpoint cannot be read, or does not fit.
     """
     began = time.time()
-    step = storage.load(path, Contents(state))
+    step = _shards(path).restore(Contents(state), path)
     if step is not None:
         progress.remember_checkpoint(step)
         channel.send_phase("restore", began=began, step=step)
     return step
+
+
+def _shards(path: PathLike) -> Shards:
+    return Shards(f"sharded checkpoint {os.path.realpath(path)}")

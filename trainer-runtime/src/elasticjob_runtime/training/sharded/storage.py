@@ -43,9 +43,7 @@ def save(path: PathLike, contents: Contents, step: int, keep: int) -> None:
     folder = pathlib.Path(path)
     name = ranks.from_first(lambda: _begin(folder, step))
     target = folder / name
-    _run_dcp(
-        lambda: dcp.save(contents.collect(), storage_writer=dcp.FileSystemWriter(target)), f"Cannot write {target}"
-    )
+    run_dcp(lambda: dcp.save(contents.collect(), storage_writer=dcp.FileSystemWriter(target)), f"Cannot write {target}")
     written = ranks.from_all(lambda: _digests(target, ranks.rank()))
     found = {file: about for each in written for file, about in each.items()}
     ranks.from_first(lambda: _commit(folder, name, step, keep, found))
@@ -61,7 +59,7 @@ def load(path: PathLike, contents: Contents) -> int | None:
         return None
     state = contents.collect()
     source = pathlib.Path(path) / manifest["folder"]
-    _run_dcp(
+    run_dcp(
         lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(source)),
         f"The checkpoint {source} does not fit this state",
     )
@@ -239,7 +237,7 @@ def _sha256(file: pathlib.Path) -> str:
     return digest.hexdigest()
 
 
-def _run_dcp(call: Callable[[], Any], what: str) -> None:
+def run_dcp(call: Callable[[], Any], what: str) -> None:
     """Raises CheckpointError, with the first rank's reason. DCP's exception has the tracebacks of all ranks."""
     try:
         with warnings.catch_warnings():

@@ -1,0 +1,143 @@
+"""Snapshots of shards in memory: each rank leaves its own with its agent, and all of them together are a state."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+
+from elasticjob_runtime.contract import Fence
+from elasticjob_runtime.training import checkpoint
+from elasticjob_runtime.training.checkpoint import CheckpointError
+from elasticjob_runtime.training.checkpoint.directory import PathLike
+from elasticjob_runtime.training.memory import Keeper, Recovered, keeper_of_this_process
+from elasticjob_runtime.training.sharded import ranks, storage
+from elasticjob_runtime.training.sharded.choice import Choice, Held, choose
+from elasticjob_runtime.training.sharded.contents import Contents
+from elasticjob_runtime.training.sharded.reader import MemoryReader, plan_of
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+
+class Shards:
+    """The snapshots of one sharded state. Without an agent, there are none.
+
+    All ranks keep the same steps: of a step that one of them lacks, nothing is of use.
+    """
+
+    def __init__(self, what: str) -> None:
+        """what: the purpose, the same in a process that looks for the snapshots."""
+        self._what = what
+        self._keeper: Keeper | None = keeper_of_this_process()
+
+    @property
+    def is_possible(self) -> bool:
+        return self._keeper is not None
+
+    def is_busy(self, contents: Contents) -> bool:
+        """Whether this rank cannot take a snapshot yet: its memory is still being provided, or the one before is still
+        being copied to the neighbour, which has no older one."""
+        if self._keeper is None:
+            return True
+        return not self._keeper.prepare(self._what, lambda: _shard(contents)) or self._keeper.is_copying()
+
+    def keep(self, contents: Contents, step: int) -> bool:
+        """Takes this rank's part of a snapshot. Call it on all ranks, and only if none is busy."""
+        if self._keeper is not None and self._keeper.keep(self._what, _shard(contents), step) is None:
+            self._keeper = None  # which has been logged
+        if self._keeper is not None:
+            self._keeper.copy(self._what, step)
+        return self._keeper is not None
+
+    def restore(self, contents: Contents, path: PathLike | None) -> int | None:
+        """Loads the newest state of which all shards exist: from memory, or a checkpoint in `path`. Returns its step;
+        None: there is none. Collective. Raises CheckpointError on all ranks."""
+        with self._found() as found:
+            choice = self._choose(found, path)
+            if ranks.rank() == 0 and (choice.step is not None or path is not None):
+                logger.info("%s", choice.why)
+            if choice.step is not None:
+                self._load(contents, choice, found)
+                return choice.step
+        return storage.load(path, contents) if path is not None else None
+
+    @contextlib.contextmanager
+    def _found(self) -> Iterator[list[_Found]]:
+        """The intact snapshots that this rank's agent holds for it."""
+        recovered = self._keeper.shards(self._what) if self._keeper is not None else []
+        try:
+            found = []
+            for each, copied in recovered:
+                state = each.view() if each.is_intact() else None
+                if state is None:
+                    logger.warning("the snapshot of step %d in memory is damaged", each.step)
+                    continue
+                held = Held(
+                    rank=ranks.rank(),
+                    fence=each.header.fence,
+                    step=each.step,
+                    shard=state["shard"],
+                    of=state["of"],
+                    copied=copied,
+                )
+                found.append(_Found(held, each, state))
+            yield found
+        finally:
+            for each, _ in recovered:
+                each.close()
+
+    def _choose(self, found: list[_Found], path: PathLike | None) -> Choice:
+        everywhere = ranks.gather([(each.held, each.recovered.header.taken_at) for each in found])
+        held = [each for those in everywhere for each, _ in those]
+        latest: dict[Fence, float] = {}
+        for those in everywhere:
+            for each, taken_at in those:
+                latest[each.fence] = max(taken_at, latest.get(each.fence, 0.0))
+        return choose(held, ranks.from_first(lambda: _stored(path, latest)))
+
+    def _load(self, contents: Contents, choice: Choice, found: list[_Found]) -> None:
+        here = {each.held.shard: each for each in found if each.held == choice.sources.get(each.held.shard)}
+        plans = {
+            shard: plan
+            for each in ranks.gather({s: f.state["plan"] for s, f in here.items()})
+            for shard, plan in each.items()
+        }
+        reader = MemoryReader(
+            [plans[shard] for shard in range(len(choice.sources))],
+            {shard: held.rank for shard, held in choice.sources.items()},
+            {shard: each.state["data"] for shard, each in here.items()},
+        )
+        state = contents.collect()
+        storage.run_dcp(
+            lambda: dcp.load(state, storage_reader=reader), "The snapshot in memory does not fit this state"
+        )
+        if any(ranks.gather(any(each.recovered.is_replaced() for each in here.values()))):
+            raise CheckpointError("A process of an earlier round still writes to the snapshots in memory.")
+        contents.apply(state)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    held: Held
+    recovered: Recovered
+    state: dict[str, Any]
+    """Its tensors are in the snapshot's memory."""
+
+
+def _shard(contents: Contents) -> dict[str, Any]:
+    plan, data = plan_of(contents.collect())
+    return {"shard": ranks.rank(), "of": ranks.size(), "plan": plan, "data": data}
+
+
+def _stored(path: PathLike | None, latest: dict[Fence, float]) -> dict[Fence, int | None]:
+    """See `choose`."""
+    if path is None:
+        return dict.fromkeys(latest, -1)
+    return {
+        fence: checkpoint.newest_step(path, checkpoint.Copy(fence=fence, saved_at=saved_at))
+        for fence, saved_at in latest.items()
+    }
