@@ -66,7 +66,8 @@ class Model(torch.nn.Module):
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
-    output = os.environ.get("OUTPUT", "/tmp/session").replace("{local_rank}", os.environ.get("LOCAL_RANK", "0"))
+    local_rank = os.environ.get("ELASTICJOB_LOCAL_RANK", "0")
+    output = os.environ.get("OUTPUT", "/tmp/session").replace("{local_rank}", local_rank)
     with pathlib.Path(f"{output}.pids").open("a") as pids:
         pids.write(f"{os.getpid()}\n")
     if "RANK" in os.environ:

@@ -133,11 +133,12 @@ def test_no_surviving_process_restarts_through_a_crash_a_lost_node_a_join_and_a_
     assert a.exit_code() == 0
 
 
+@pytest.mark.parametrize("flags", [(), ("--virtual-local-rank",)], ids=["", "LOCAL_RANK is 0 in all of them"])
 def test_the_other_processes_of_a_member_continue_when_one_of_them_is_killed(
-    session_job: SessionJob, undisturbed: Run
+    session_job: SessionJob, undisturbed: Run, flags: tuple[str, ...]
 ) -> None:
     job = session_job
-    job.start("a", "--nproc-per-node=3", nnodes="1")
+    job.start("a", "--nproc-per-node=3", *flags, nnodes="1")
     job.wait_for_world(3, "a", timeout=START)
     os.kill(job.pids("a", 1)[-1], signal.SIGKILL)
     job.assert_finished(undisturbed, "a", local_ranks=3)

@@ -96,6 +96,13 @@ def test_with_virtual_local_rank_each_worker_process_sees_one_gpu(
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize("virtual", [False, True])
+def test_each_worker_process_has_a_number_that_no_other_one_of_its_agent_has(virtual: bool) -> None:
+    base = {"CUDA_VISIBLE_DEVICES": "4,5"}
+    found = [environment(base, local_rank=rank, virtual_local_rank=virtual) for rank in (0, 1)]
+    assert [each[Env.LOCAL_RANK] for each in found] == ["0", "1"]
+
+
 def test_virtual_local_rank_with_too_few_gpus_is_an_error() -> None:
     with pytest.raises(ValueError, match="local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=4"):
         environment({"CUDA_VISIBLE_DEVICES": "4"}, virtual_local_rank=True)

@@ -60,6 +60,10 @@ class Env:
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, ordered (see `Fence`). Shared resources such
     as a checkpoint directory refuse a writer whose token is smaller than one they have seen."""
 
+    LOCAL_RANK = "ELASTICJOB_LOCAL_RANK"
+    """Number of this worker process among those of its agent. LOCAL_RANK is 0 in all of them with
+    `--virtual-local-rank`."""
+
     IN_PLACE = "ELASTICJOB_IN_PLACE"
     """1: the agent lets worker processes continue under another plan (see training.session). Unset: it restarts
     them."""
@@ -86,7 +90,7 @@ class Env:
         "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
         "TORCHELASTIC_USE_AGENT_STORE",
         "TORCHELASTIC_ERROR_FILE",
-        AGENT_SOCKET, ROUND, FENCE, IN_PLACE,
+        AGENT_SOCKET, LOCAL_RANK, ROUND, FENCE, IN_PLACE,
     )  # fmt: skip
     """For its workers, overriding other values."""
     RESERVED = (*SET_BY_OPERATOR, RUNTIME, *SET_BY_AGENT)

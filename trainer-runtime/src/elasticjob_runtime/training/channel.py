@@ -95,6 +95,12 @@ def send_phase(phase: str, **fields: Any) -> None:
     send("phase", phase=phase, **fields)
 
 
+def own_local_rank() -> int:
+    """This process's number among the worker processes of its agent. LOCAL_RANK is none with
+    --virtual-local-rank."""
+    return number(Env.LOCAL_RANK if Env.LOCAL_RANK in os.environ else "LOCAL_RANK")
+
+
 def number(variable: str) -> int:
     """The value of an environment variable; 0 if it is not a number."""
     text = os.environ.get(variable, "")

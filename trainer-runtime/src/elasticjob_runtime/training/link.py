@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.channel import number
+from elasticjob_runtime.training.channel import number, own_local_rank
 
 MAX_FDS = 16
 """File descriptors per snapshot."""
@@ -97,13 +97,11 @@ class AgentLink:
         """
         if not 0 < len(fds) <= MAX_FDS:
             raise ValueError(f"a snapshot has 1 to {MAX_FDS} file descriptors, not {len(fds)}")
-        self._send(
-            {"type": "snapshot", "local_rank": number("LOCAL_RANK"), "round": number(Env.ROUND), "step": step}, fds
-        )
+        self._send({"type": "snapshot", "local_rank": own_local_rank(), "round": number(Env.ROUND), "step": step}, fds)
 
     def fetch(self, local_rank: int | None = None) -> Snapshot | None:
         """The newest snapshot of a local rank (default: this process's); None if there is none. Raises TimeoutError."""
-        wanted = number("LOCAL_RANK") if local_rank is None else local_rank
+        wanted = own_local_rank() if local_rank is None else local_rank
         self._send({"type": "fetch", "local_rank": wanted})
         end = time.monotonic() + self._timeout
         while True:

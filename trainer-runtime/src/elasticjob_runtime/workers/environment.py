@@ -78,6 +78,7 @@ def worker_environment(
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         Env.AGENT_SOCKET: agent_socket,
+        Env.LOCAL_RANK: str(local_rank),
         Env.ROUND: str(plan.round),
         Env.FENCE: str(fencing_token(base, plan)),
     }

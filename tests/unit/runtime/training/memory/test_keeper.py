@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.memory import Keeper, keeper, keeper_of_this_process, limits
 from elasticjob_runtime.training.memory.keeper import LARGE, MOST_PURPOSES
 
@@ -128,6 +129,17 @@ def test_snapshots_of_another_local_rank_are_found(process: Start, monkeypatch: 
     assert newest_step(process(2)) is None, "the only local rank"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert newest_step(process(2)) == 5
+
+
+def test_each_process_has_its_own_place_even_if_local_rank_is_0_in_all(
+    process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is with --virtual-local-rank."""
+    for local_rank in ("0", "1"):
+        monkeypatch.setenv(Env.LOCAL_RANK, local_rank)
+        keeper = process(1, ends=False)
+        keeper.keep("training", state(5), 5)
+    assert [len(found.fds) for rank in (0, 1) if (found := keeper._link.fetch(rank)) is not None] == [2, 2]
 
 
 def test_a_snapshot_costs_the_agent_nothing_after_the_first(process: Start) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
-from elasticjob_runtime.training.channel import number
+from elasticjob_runtime.training.channel import number, own_local_rank
 from elasticjob_runtime.training.link import MAX_FDS, AgentLink, NoAgentError
 from elasticjob_runtime.training.memory import format as snapshot_format
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
@@ -168,7 +168,7 @@ class Keeper:
         if self._adopted:
             return
         self._adopted = True
-        fds = self._fetch(number("LOCAL_RANK"))
+        fds = self._fetch(own_local_rank())
         for first, second in zip(fds[::2], fds[1::2], strict=False):
             purposes = {found.header.purpose for fd in (first, second) if (found := _recovered(os.dup(fd))) is not None}
             pair = Pair.adopt([first, second])

@@ -30,7 +30,7 @@ import time
 from typing import Any, Protocol
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.channel import number
+from elasticjob_runtime.training.channel import own_local_rank
 from elasticjob_runtime.training.link import AgentLink, NoAgentError
 from elasticjob_runtime.training.session.world import World
 
@@ -54,7 +54,7 @@ class AgentPort:
         self._link = link
 
     def hello(self) -> None:
-        self._link.tell({"type": "hello", "in_place": True, "local_rank": number("LOCAL_RANK"), "pid": os.getpid()})
+        self._link.tell({"type": "hello", "in_place": True, "local_rank": own_local_rank(), "pid": os.getpid()})
 
     def next_world(self, timeout: float) -> World | None:
         message = self._link.next_plan(timeout)
@@ -63,7 +63,7 @@ class AgentPort:
     def report(self, state: str, world: World, **fields: Any) -> None:
         self._link.tell({
             "type": "plan-state", "state": state, "round": world.round, "attempt": world.attempt,
-            "local_rank": number("LOCAL_RANK"), "time": time.time(), **fields,
+            "local_rank": own_local_rank(), "time": time.time(), **fields,
         })  # fmt: skip
 
 
