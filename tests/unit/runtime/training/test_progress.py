@@ -73,6 +73,25 @@ def test_the_agent_gets_one_message_per_call(agent: Agent) -> None:
     assert agent.receive()["step"] == 121
 
 
+def test_quick_steps_of_a_session_do_not_wake_the_agent_each_time(agent: Agent) -> None:
+    """It gets the first one, and the last one at the end of the process."""
+    for step in range(1, 101):
+        progress.report_committed(step)
+    progress._report_last()
+    reported = [agent.receive()["step"]]
+    while reported[-1] < 100:
+        reported.append(agent.receive()["step"])
+    assert reported[0] == 1
+    assert len(reported) < 50
+
+
+def test_slow_steps_of_a_session_are_all_reported(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REPORT_INTERVAL", 0.0)
+    for step in (1, 2, 3):
+        progress.report_committed(step)
+    assert [agent.receive()["step"] for _ in range(3)] == [1, 2, 3]
+
+
 def test_a_report_names_the_newest_checkpoint(agent: Agent) -> None:
     progress.remember_checkpoint(100)
     report_progress(120)
