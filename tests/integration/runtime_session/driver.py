@@ -32,6 +32,7 @@ class Worker:
     connection: socket.socket | None = None
     heard: int = 0
     arrived: int = 0
+    formed: int = 0
     entered: int = 0
     waiting: int = 0
     committed: int = -1
@@ -50,6 +51,8 @@ class Worker:
             self.heard = message["round"]
         elif message["state"] == "arrived":
             self.arrived = message["round"]
+        elif message["state"] == "formed":
+            self.formed = message["round"]
         elif message["state"] == "entered":
             self.entered, self.committed = message["round"], message["committed"]
         elif message["state"] == "waiting":

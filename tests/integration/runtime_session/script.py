@@ -13,6 +13,7 @@ import os
 import pathlib
 import signal
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,20 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):
         return torch.tensor([index, *((index * k) % 13 for k in range(1, WIDTH + 1))])
 
 
+class Ballast(torch.nn.Module):
+    """A large state that is not trained: BALLAST MiB, of numbers that differ between processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number in range(int(setting("BALLAST", "0"))):
+            part = torch.full((2**17,), float(os.getpid()), dtype=torch.float64)
+            self.register_parameter(f"part_{number}", torch.nn.Parameter(part, requires_grad=False))
+
+    @property
+    def numbers(self) -> list[float]:
+        return sorted({number for part in self.parameters() for number in part.unique().tolist()})
+
+
 class Model(torch.nn.Module):
     """`seen` has minus the number of times that each sample was trained on. `weights` has gradients that depend on the
     weights and the samples, but are whole numbers. `steps` is a buffer, changed in each forward pass."""
@@ -47,6 +62,7 @@ class Model(torch.nn.Module):
         self.seen = torch.nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
         self.weights = torch.nn.Parameter(torch.zeros(WIDTH, dtype=torch.float64))
         self.more = torch.nn.ParameterList(torch.zeros(WIDTH, dtype=torch.float64) for _ in range(3))
+        self.ballast = Ballast()
         self.steps: torch.Tensor
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
@@ -99,10 +115,15 @@ def main() -> None:
                     scheduler.step()
                 steps.write(f"{time.monotonic()} {session.committed_steps} {session.world_size}\n")
                 steps.flush()
-    torch.save(
-        {"model": model.state_dict(), "adam": adam.state_dict(), "scheduler": scheduler.state_dict()}, f"{output}.pt"
-    )
-    facts = {"rank": session.rank, "committed": session.committed_steps, "epoch": session.epoch, "changes": changes}
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith("ballast")}
+    torch.save({"model": state, "adam": adam.state_dict(), "scheduler": scheduler.state_dict()}, f"{output}.pt")
+    facts: dict[str, Any] = {
+        "rank": session.rank,
+        "committed": session.committed_steps,
+        "epoch": session.epoch,
+        "changes": changes,
+    }
+    facts["ballast"] = model.ballast.numbers
     pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
 
 

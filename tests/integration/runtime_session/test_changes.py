@@ -9,7 +9,7 @@ from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
 from elasticjob_runtime.training.session.forming import FORM_TIMEOUT
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from tests.integration.runtime_session.conftest import STEPS, Run
+from tests.integration.runtime_session.conftest import SETTINGS, STEPS, Run
 from tests.integration.runtime_session.driver import Driver
 from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
 
@@ -39,6 +39,28 @@ def test_a_joiner_receives_the_state_and_all_train_on(driver: Driver, tmp_path: 
         run.assert_same_training(undisturbed)
     assert steps_of(tmp_path, c)[0][1] > 10
     assert {size for _, step, size in steps_of(tmp_path, c)} == {3}
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.1])
+def test_a_donor_lost_in_the_midst_of_sending_leaves_no_mixture(
+    tmp_path: pathlib.Path, undisturbed: Run, pause: float
+) -> None:
+    """The state arrives in the joiner's own tensors."""
+    driver = Driver(tmp_path, {**SETTINGS, "BALLAST": "96"})
+    try:
+        a, b, c = begin(driver, "a", "b", later=["c"])
+        wait_for_step(driver, tmp_path, a, 10)
+        number = driver.plan([a, b, c], patience=0.5)
+        wait_until(driver, lambda: c.formed == number, "c is about to receive the state")
+        driver.pump(pause)
+        b.kill()
+        driver.plan([a, c])
+        runs = finish(driver, tmp_path, [a, c])
+    finally:
+        driver.close()
+    for run in runs:
+        run.assert_same_training(undisturbed)
+        assert run.facts["ballast"] == [float(a.pid)], "those of rank 0, with which all began"
 
 
 def test_a_silent_process_is_left_behind(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:

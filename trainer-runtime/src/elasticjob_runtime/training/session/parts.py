@@ -14,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elasticjob_runtime.training.session import torch_private
 
+LARGE_BUFFER = 1 << 18
+"""Bytes from which a buffer is copied at each step only if steps change it: a mask or a table of embeddings does not
+change, and may be larger than the model."""
+
 
 class Parts:
     """What the user gave to the session, by name."""
@@ -33,6 +37,8 @@ class Parts:
             if not isinstance(part, (DistributedDataParallel, torch.optim.Optimizer))
         ]
         """Schedulers, gradient scalers, averaged models: what changes in the rest of a step."""
+        self._constant: dict[int, tuple[int, int]] = {}
+        """Large buffers that no step has changed so far: id -> state, see `_mark`."""
 
     def collect(self) -> dict[str, Any]:
         return {name: _unwrapped(part).state_dict() for name, part in self._parts.items()}
@@ -41,7 +47,9 @@ class Parts:
         if state.keys() != self._parts.keys():
             raise ValueError(f"the state has {sorted(state)}, this session {sorted(self._parts)}")
         for name, part in self._parts.items():
-            _unwrapped(part).load_state_dict(state[name])
+            if not _is_its_own(state[name], part):
+                _unwrapped(part).load_state_dict(state[name])
+        self.forget_constants()
 
     def layout(self) -> str:
         """Differs if two processes have different models."""
@@ -50,6 +58,21 @@ class Parts:
             for name, tensor in (*_unwrapped(module).named_parameters(), *_unwrapped(module).named_buffers()):
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad};".encode())
         return digest.hexdigest()
+
+    def buffers(self) -> Iterator[torch.Tensor]:
+        return (buffer for module in self.modules for buffer in module.buffers())
+
+    def is_constant(self, buffer: torch.Tensor) -> bool:
+        """Whether no step has changed this buffer, as far as it is known. To be asked at each step."""
+        if buffer.nbytes < LARGE_BUFFER or buffer.is_inference():
+            return False
+        before, now = self._constant.get(id(buffer)), _mark(buffer)
+        self._constant[id(buffer)] = now if before in (None, now) else CHANGES
+        return before == now
+
+    def forget_constants(self) -> None:
+        """Something else than a step has changed buffers."""
+        self._constant.clear()
 
     def forget_gradients(self) -> None:
         for module in self.modules:
@@ -77,7 +100,13 @@ class Undo:
         self._modes = Modes(parts)
         self._kept: dict[int, tuple[torch.optim.Optimizer, list[torch.Tensor], dict[str, Any]]] = {}
         self._others: list[dict[str, Any]] = []
-        self._buffers = [(buffer, buffer.clone()) for module in parts.modules for buffer in module.buffers()]
+        self._constant: list[tuple[torch.Tensor, tuple[int, int]]] = []
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for buffer in parts.buffers():
+            if parts.is_constant(buffer):
+                self._constant.append((buffer, _mark(buffer)))
+            else:
+                self._buffers.append((buffer, buffer.clone()))
         self._torch = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
         self._python = random.getstate()
@@ -92,7 +121,8 @@ class Undo:
             parameters = [parameter.detach().clone() for parameter in _parameters(optimizer)]
             self._kept[id(optimizer)] = optimizer, parameters, copy.deepcopy(optimizer.state_dict())
 
-    def restore(self) -> None:
+    def restore(self) -> bool:
+        """False: the step has changed a large buffer that none had changed before, and which was not copied."""
         self._modes.restore()
         for part, other in zip(self._parts.others, self._others, strict=False):  # none, if no optimizer was kept
             part.load_state_dict(other)
@@ -112,10 +142,34 @@ class Undo:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
         self._parts.forget_gradients()
+        self._parts.forget_constants()
+        return all(_mark(buffer) == before for buffer, before in self._constant)
+
+
+CHANGES = (-1, -1)
+
+
+def _mark(buffer: torch.Tensor) -> tuple[int, int]:
+    """Differs after each change of `buffer`, unless it is hidden from torch."""
+    return buffer._version, buffer.data_ptr()
 
 
 def _unwrapped(part: Any) -> Any:
     return part.module if isinstance(part, DistributedDataParallel) else part
+
+
+def _is_its_own(state: Any, part: Any) -> bool:
+    """Whether `state` is in the memory of a module's own, as after a transfer into it."""
+    if not isinstance(part, torch.nn.Module):
+        return False
+    own = _unwrapped(part).state_dict()
+    return own.keys() == state.keys() and all(
+        isinstance(value, torch.Tensor)
+        and isinstance(state[name], torch.Tensor)
+        and value.numel()
+        and value.data_ptr() == state[name].data_ptr()
+        for name, value in own.items()
+    )
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

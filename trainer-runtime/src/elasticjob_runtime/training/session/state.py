@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -12,11 +13,14 @@ import torch.distributed as dist
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.feed import Cursor, Share
-from elasticjob_runtime.training.session.interruption import Interruption
+from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.transfer import share
-from elasticjob_runtime.training.session.world import NO_STATE, TORN, SessionError, Standing, World, agree
+from elasticjob_runtime.training.session.world import NO_STATE, TORN, Agreement, SessionError, Standing, World, agree
+
+LAST_BYTES = 5.0
+"""s for gloo to see that the connections of a world have ended. It takes milliseconds."""
 
 
 class TrainingState:
@@ -71,8 +75,11 @@ class TrainingState:
         if rank in agreement.donors:
             self._become(standings[rank])
         given = self.collect() if rank in agreement.donors else None
-        run: Callable[[Callable[[], Any]], Any] = _now if interruption is None else interruption.run
-        received = run(lambda: share(agreement, rank, given))
+        into = None
+        if rank in agreement.receivers and self.committed == NO_STATE and standings[agreement.donors[0]].live:
+            into = self.collect()
+            self.tear()
+        received = _share(agreement, rank, given, into, interruption)
         if received is not None:
             self.apply(received)
             self.joined = not self._live and standings[agreement.donors[0]].live
@@ -111,5 +118,21 @@ class TrainingState:
         self.cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
 
 
-def _now(function: Callable[[], Any]) -> Any:
-    return function()
+def _share(agreement: Agreement, rank: int, given: Any, into: Any, interruption: Interruption | None) -> Any | None:
+    """See `share`. If it is interrupted, nothing arrives in `into` any more."""
+    if interruption is None:
+        return share(agreement, rank, given, into=into)
+    ended = threading.Event()
+
+    def work() -> Any | None:
+        try:
+            return share(agreement, rank, given, into=into)
+        finally:
+            ended.set()
+
+    try:
+        return interruption.run(work)
+    except OverError:
+        if into is not None and not ended.wait(LAST_BYTES):
+            raise SessionError("the state of another process may still arrive in this one's memory") from None
+        raise

@@ -54,7 +54,8 @@ class Steps:
             self.broken = first_line(error)
             logger.info("step %d is interrupted: %s", self._state.committed + 1, self.broken)
             if not self._stepped or len(self._stepped) < len(self._parts.optimizers):
-                undo.restore()
+                if not undo.restore():
+                    self._state.tear()
             elif not self._parts.others:
                 commit()  # what remained was for the user's eyes: a mean loss, say
             else:

@@ -13,8 +13,12 @@ import torch.distributed as dist
 from elasticjob_runtime.training.session.world import Agreement
 
 
-def share(agreement: Agreement, rank: int, state: Any) -> Any | None:
-    """Sends `state` from the donors to the receivers, which get it returned; donors get None. Collective."""
+def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> Any | None:
+    """Sends `state` from the donors to the receivers, which get it returned; donors get None. Collective.
+
+    into: a state of the receiver itself. Tensors that are alike arrive in its own, which need no new memory and no
+    copy; if this is interrupted, some of them are of one state and some of the other.
+    """
     if not agreement.receivers:
         return None
     first = agreement.donors[0]
@@ -42,7 +46,7 @@ def share(agreement: Agreement, rank: int, state: Any) -> Any | None:
     dist.recv(received, first)
     received_outline = pickle.loads(received.numpy().tobytes())  # noqa: S301 from a rank of this job
     slots: list[torch.Tensor] = []
-    result = _put_in(received_outline, slots)
+    result = _put_in(received_outline, slots, into)
     _wait(
         [
             work
@@ -61,6 +65,14 @@ class _Slot:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def describes(self, tensor: torch.Tensor) -> bool:
+        """Whether gloo can receive straight into `tensor`."""
+        return (
+            type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and (tuple(tensor.shape), tensor.dtype, tensor.device.type) == (self.shape, self.dtype, "cpu")
+            and tensor.is_contiguous()
+        )
+
 
 def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
     """`state` with its tensors replaced by slots, and the tensors in order."""
@@ -74,15 +86,18 @@ def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
     return state
 
 
-def _put_in(outline: Any, tensors: list[torch.Tensor]) -> Any:
-    """The reverse, with empty tensors."""
+def _put_in(outline: Any, tensors: list[torch.Tensor], into: Any) -> Any:
+    """The reverse, with empty tensors, or those of `into`."""
     if isinstance(outline, _Slot):
-        tensors.append(torch.empty(outline.shape, dtype=outline.dtype))
+        own = isinstance(into, torch.Tensor) and outline.describes(into)
+        tensors.append(into.detach() if own else torch.empty(outline.shape, dtype=outline.dtype))
         return tensors[-1]
     if isinstance(outline, Mapping):
-        return {key: _put_in(value, tensors) for key, value in outline.items()}
+        same = into if isinstance(into, Mapping) else {}
+        return {key: _put_in(value, tensors, same.get(key)) for key, value in outline.items()}
     if type(outline) in (list, tuple):
-        return type(outline)(_put_in(value, tensors) for value in outline)
+        values = into if type(into) is type(outline) and len(into) == len(outline) else [None] * len(outline)
+        return type(outline)(_put_in(value, tensors, own) for value, own in zip(outline, values, strict=True))
     return outline
 
 
@@ -91,5 +106,12 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _wait(works: Sequence[dist.Work]) -> None:
+    """Returns when nothing more is read from, or written to, the memory of any of them. Raises the first error."""
+    errors: list[RuntimeError] = []
     for work in works:
-        work.wait()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,69 @@
+"""What an interrupted step has changed is put back."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from elasticjob_runtime.training.session.parts import LARGE_BUFFER, Parts, Undo
+
+
+class Model(torch.nn.Module):
+    small: torch.Tensor
+    large: torch.Tensor
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("small", torch.zeros(4))
+        self.register_buffer("large", torch.zeros(LARGE_BUFFER))
+        self.register_buffer("mask", torch.ones(LARGE_BUFFER))
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+def test_a_step_that_changes_a_large_buffer_again_and_again_is_undone(model: Model) -> None:
+    parts = Parts({"model": model})
+    for step in range(3):
+        undo = Undo(parts)
+        model.large += 1
+        model.small += 1
+        if step == 2:
+            assert undo.restore()
+    assert model.large.unique().tolist() == [2.0]
+    assert model.small.unique().tolist() == [2.0]
+
+
+def test_the_first_change_of_a_large_buffer_cannot_be_undone(model: Model) -> None:
+    parts = Parts({"model": model})
+    for _ in range(3):
+        Undo(parts)
+    undo = Undo(parts)
+    model.large += 1
+    assert not undo.restore(), "the process takes the state from another one"
+
+
+def test_the_first_step_is_undone_whatever_it_changes(model: Model) -> None:
+    parts = Parts({"model": model})
+    undo = Undo(parts)
+    model.large += 1
+    model.small -= 1
+    assert undo.restore()
+    assert model.large.unique().tolist() == [0.0]
+    assert model.small.unique().tolist() == [0.0]
+
+
+def test_large_buffers_that_no_step_changes_are_not_copied(model: Model) -> None:
+    parts = Parts({"model": model})
+    Undo(parts)
+    model.small += 1
+    assert parts.is_constant(model.mask)
+    assert not parts.is_constant(model.small)
+    parts.apply(parts.collect())  # another process's state
+    assert not parts.is_constant(model.mask)
+    assert parts.is_constant(model.mask)
