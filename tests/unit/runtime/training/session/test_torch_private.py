@@ -6,12 +6,29 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from elasticjob_runtime.training.session import torch_private
 
 
 def test_this_torch_has_all_that_continuing_in_place_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCH_GLOO_LAZY_INIT", raising=False)
     assert torch_private.missing() == ""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("torch.distributed", "_register_comm_hook"),
+        ("torch.distributed.distributed_c10d", "ProcessGroupGloo"),
+        ("torch.nn.parallel.DistributedDataParallel", "_ddp_init_helper"),
+    ],
+)
+def test_a_torch_without_what_a_change_in_place_needs_is_refused(
+    owner: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(f"{owner}.{name}")
+    shown = owner.removeprefix("torch.nn.parallel.")
+    assert torch_private.missing() == f"torch {torch.__version__} has no {shown}.{name}, which a change in place needs"
 
 
 def test_lazy_connections_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,17 +18,26 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, _register_comm_hook, distributed_c10d  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from elasticjob_runtime.training.session.interruption import OVER, OverError
 
-_OF_DDP = (
-    "_build_params_for_reducer",
-    "_build_debug_param_to_name_mapping",
-    "_ddp_init_helper",
-    "_distributed_broadcast_coalesced",
+_USED: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (dist, ("_register_comm_hook",)),
+    (distributed_c10d, ("ProcessGroupGloo", "_world")),
+    (
+        DistributedDataParallel,
+        (
+            "_build_params_for_reducer",
+            "_build_debug_param_to_name_mapping",
+            "_ddp_init_helper",
+            "_distributed_broadcast_coalesced",
+        ),
+    ),
 )
+_USED_OF_INSTANCES = ("_comm_hooks",)
+"""What the constructor of DistributedDataParallel sets."""
 
 _set_timeout = getattr(dist, "set_timeout", None) or getattr(distributed_c10d, "_set_pg_timeout", None)
 """Public since torch 2.15."""
@@ -50,11 +59,13 @@ def missing() -> str:
         return "this torch is built without gloo"
     if _set_timeout is None:
         return f"torch {torch.__version__} cannot change the timeout of a process group"
-    if not hasattr(distributed_c10d, "ProcessGroupGloo"):
-        return f"torch {torch.__version__} makes process groups of gloo in another way"
-    for name in _OF_DDP:
-        if not hasattr(DistributedDataParallel, name):
-            return f"DistributedDataParallel of torch {torch.__version__} has no {name}"
+    for owner, names in _USED:
+        for name in names:
+            if not hasattr(owner, name):
+                return f"torch {torch.__version__} has no {owner.__name__}.{name}, which a change in place needs"
+    for name in _USED_OF_INSTANCES:
+        if name not in DistributedDataParallel.__init__.__code__.co_names:
+            return f"DistributedDataParallel of torch {torch.__version__} has no {name}, which a change in place needs"
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
         return "TORCH_GLOO_LAZY_INIT is set: connections that open during a step cannot be closed to interrupt it"
     return ""
@@ -150,7 +161,7 @@ def rebuild(ddp: DistributedDataParallel) -> None:
         ddp.reducer._set_static_graph()
         ddp._static_graph_delay_allreduce_enqueued = False
     for hook, state in getattr(ddp, "_comm_hooks", ()):
-        _register_comm_hook(ddp.reducer, state, hook)
+        dist._register_comm_hook(ddp.reducer, state, hook)  # type: ignore[attr-defined]
 
 
 def wrap_hooks(
