@@ -16,6 +16,7 @@ from elasticjob_runtime.etcd.interface import (
     KeyRange,
     StoreError,
     TxnResult,
+    Unavailable,
 )
 from elasticjob_runtime.etcd.memory_state import Revoke, StateOperation
 from elasticjob_runtime.membership.actions import (
@@ -42,6 +43,8 @@ class FlakyStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[StoreError] = []
+        self.lost_answers = 0
+        """So many transactions succeed, but their callers do not learn that."""
         self.mute = False
         self.watching: list[Callable[..., None]] = []
         self.watching_from: list[int] = []
@@ -57,7 +60,11 @@ class FlakyStore(MemoryStore):
         self.calls += 1
         if self.errors:
             raise self.errors.pop(0)
-        return super().txn(*arguments, **settings)
+        result = super().txn(*arguments, **settings)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise Unavailable("the response was lost")
+        return result
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: Callable[..., None]) -> Any:
         self.watching.append(callback)

@@ -142,6 +142,26 @@ def test_a_member_that_lost_its_lease_can_register_again(store: FlakyStore) -> N
     assert core.view.registered
 
 
+def test_a_registration_whose_answer_was_lost_does_not_count(store: FlakyStore) -> None:
+    """The answer has the run's secret. Without it, the others would take the member for lost."""
+    core = CoreDriver(store)
+    core.join()
+    own = store.get(KEYS.member("a"))
+    assert own is not None
+    store.apply(Revoke(own.lease))
+    core.run_until(lambda: not core.view.registered)
+    new = SecretValue(secret="12" * 32)  # of a member that registered first after the store lost its data
+    store.put(KEYS.secret, new.to_json())
+
+    store.lost_answers = 1
+    assert isinstance(core.run(Register(reason="r")), Unavailable)
+    core.run_until(lambda: "a" in core.view.members)
+    before = core.view.registered
+    assert core.run(Register(reason="r")) is None
+    assert (before, core.view.registered) == (False, True)
+    assert core.secrets[-1] == new
+
+
 def test_a_late_report_about_an_old_lease_does_not_affect_the_new_one(store: FlakyStore) -> None:
     core = CoreDriver(store)
     core.join()

@@ -100,6 +100,9 @@ class Registration:
         """Of the last registration; kept for a store that loses its data."""
         self._open_run = False
         """This member has registered in a run without a secret."""
+        self.complete = False
+        """The current registration has been answered. If the answer is lost, this member's key exists, but what the
+        answer says, such as the run's secret, is not known."""
         self.member = member
         """The value of this member's key, which the others read."""
 
@@ -120,7 +123,8 @@ class Registration:
         self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
         self.member = self._changed(state, round_number, stores)
         joined = self._join(self._lease.id)
-        if not any(kv.key == self._key for kv in joined.kvs):
+        self.complete = any(kv.key == self._key for kv in joined.kvs)
+        if not self.complete:
             self.revoke()
             self._lease = None
         return joined
@@ -251,6 +255,7 @@ class Registration:
 
     def forget(self) -> None:
         """Stops renewing the lease, if there is one, and lets it expire."""
+        self.complete = False
         if self._lease is not None:
             self._lease.stop()
             self._lease = None

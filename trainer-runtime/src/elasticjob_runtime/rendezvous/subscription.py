@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from elasticjob_runtime.contract import Keys, MemberValue
@@ -190,14 +191,13 @@ class Subscription:
 
     def _publish(self) -> None:
         self._ranks.load(self.cache, self._registration.member.incarnation, everybody=self._role is Role.PLANNER)
-        self._on_view(
-            self.cache.view(
-                me=self._me,
-                incarnation=self._registration.member.incarnation,
-                role=self._role,
-                predecessor=self._predecessor,
-                ranks=self._ranks.known,
-                first_member=self._first_member,
-            )
+        view = self.cache.view(
+            me=self._me,
+            incarnation=self._registration.member.incarnation,
+            role=self._role,
+            predecessor=self._predecessor,
+            ranks=self._ranks.known,
+            first_member=self._first_member,
         )
+        self._on_view(dataclasses.replace(view, registered=view.registered and self._registration.complete))
         self._changed = False
