@@ -81,7 +81,29 @@ FENCE = {
             lease_expires_at=NOW - 9,
             **FOLLOWER,
         ),
-        "wait",
+        "wait 4 s",
+    ),
+    "stopped for a later plan, etcd is still unreachable: wait": Case(
+        make_view(
+            plan=AS_B,
+            workers=runs(AS_B, GONE),
+            peer_round=4,
+            peer_round_at=NOW - 5,
+            lease_expires_at=NOW - 9,
+            **FOLLOWER,
+        ),
+        "wait 1 s",
+    ),
+    "stopped for a later plan that a working etcd does not show: it was restored from a backup": Case(
+        make_view(
+            plan=AS_B,
+            workers=runs(AS_B, GONE),
+            peer_round=4,
+            peer_round_at=NOW - 5,
+            lease_expires_at=NOW + 3,
+            **FOLLOWER,
+        ),
+        "publish ready of round 4",
     ),
     "a neighbour that follows an earlier plan does not matter": Case(
         make_view(there="abc", plan=make_plan("abc", round_number=2), peer_round=1, peer_round_at=NOW - 9),

@@ -49,6 +49,9 @@ from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
 from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, WorkersState
 
+AWAIT_PLAN = 1.0
+"""s between two looks at whether an unreachable etcd shows a plan that a neighbour follows."""
+
 
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
@@ -157,7 +160,7 @@ def _follow_plan(view: View, now: float) -> Action | None:
     if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None
     if view.runs_plan and superseded(view):
-        return Wait(reason=f"waiting to see plan {view.peer_round}, which a neighbour already follows")
+        return _await_later_plan(view, plan, now)
     reason = f"plan {plan.round}: {plan.value.message or plan.value.reason.value}"
     if workers.state in ALIVE:
         return move_workers(view, plan, reason) or _stop_for(view, plan, reason)
@@ -170,14 +173,25 @@ def _follow_plan(view: View, now: float) -> Action | None:
     return None
 
 
+def _await_later_plan(view: View, plan: Plan, now: float) -> Action | None:
+    """A neighbour has followed a later plan. If a working etcd does not show it, it was restored from a backup, and the
+    members that followed that plan may be gone, too."""
+    me, until = view.me, view.peer_round_at + view.settings.reregister_grace
+    works = view.lease_expires_at is not None and now < view.lease_expires_at
+    if now < until or not works:
+        reason = f"waiting to see plan {view.peer_round}, which a neighbour already follows"
+        return Wait(until=max(until, now + AWAIT_PLAN), reason=reason)
+    return _request_later_plan(view, plan) if me is not None and me.value.round <= plan.round else None
+
+
 def _request_later_plan(view: View, plan: Plan) -> Action:
     """Publishing a later round makes the planner write a plan that this member can run."""
     workers = view.workers
-    if plan.round < workers.round:
-        cause = f"etcd was restored from a backup: plan {plan.round} cannot run after round {workers.round}"
+    if plan.round < (last := max(workers.round, view.peer_round)):
+        cause = f"etcd was restored from a backup: plan {plan.round} cannot run after round {last}"
     else:
         cause = f"the workers of plan {plan.round} were stopped"
-    after = max(workers.round, view.store.last_round, plan.round + 1)
+    after = max(workers.round, view.store.last_round, view.peer_round, plan.round + 1)
     return PublishState(
         state=MemberState.READY, round=after, stores=view.stores, reason=f"{cause}; requesting a later plan"
     )
