@@ -14,10 +14,11 @@ from collections.abc import Mapping
 
 from elasticjob_runtime.agent import signals
 from elasticjob_runtime.agent.config import AgentConfig
+from elasticjob_runtime.agent.copies import PeerCopies, copy_rate
 from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
-from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, ProgressValue
+from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, ProgressValue, SecretValue
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
@@ -67,9 +68,13 @@ class Agent:
             ports=[holder.getsockname()[1] for holder in held],
             on_trouble=self._store_trouble,
             on_imports=lambda imports, running: self._processes.use_imports(imports, running=running),
-            on_secret=lambda secret: self._recorder.registered(authenticated=secret is not None),
+            on_secret=self._use_secret,
             on_dropped=metrics.add_dropped_connection,
         )
+        self._copies = PeerCopies(
+            self._event_loop, config.member.settings.me, config.member.address, rate=copy_rate(environment)
+        )
+        self._runner.receive_copies(self._copies.serve)
         self._recorder = Recorder(
             event_log,
             metrics,
@@ -86,6 +91,7 @@ class Agent:
             on_report=self._reported,
             on_trainer_status=self._trainer_reported,
             on_learned=self._publish_imports,
+            copies=self._copies,
         )
         self._decisions = DecisionCache()
         self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
@@ -120,6 +126,7 @@ class Agent:
             self._runner.close()
             restore()
             self._processes.close()
+            self._copies.close()
             self._event_loop.close()
             async_writer.flush()
 
@@ -179,7 +186,12 @@ class Agent:
         if view.plan is not None and (before.plan is None or before.plan.round != view.plan.round):
             self._processes.group.check_handlers()
             self._processes.send_plan(view.plan)
+            self._copies.follow(view.plan.rank.neighbours if view.plan.rank is not None else ())
             self._publish_imports()
+
+    def _use_secret(self, secret: SecretValue | None) -> None:
+        self._copies.use_secret(secret)
+        self._recorder.registered(authenticated=secret is not None)
 
     def _store_trouble(self, trouble: str) -> None:
         self._recorder.store_trouble(trouble)

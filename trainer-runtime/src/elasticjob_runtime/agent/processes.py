@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.agent.config import AgentConfig
+from elasticjob_runtime.agent.copies import PeerCopies
 from elasticjob_runtime.agent.trainer_server import TrainerServer, is_wanted
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
 from elasticjob_runtime.agent.worker_server import WorkerServer
@@ -53,9 +54,11 @@ class Processes:
         on_report: Callable[[WorkerReport], None],
         on_trainer_status: Callable[[TrainerStatus], None] = lambda _status: None,
         on_learned: Callable[[], None] = lambda: None,
+        copies: PeerCopies | None = None,
     ) -> None:
         """`environment`: the part of the workers' environment that is the same for all. `held`: sockets that reserve
-        the ports of their stores; `close` closes them. `on_learned`: called when `imports` has changed."""
+        the ports of their stores; `close` closes them. `on_learned`: called when `imports` has changed. `copies`: see
+        WorkerServer."""
         self._config = config
         self._on_learned = on_learned
         self._on_report = on_report
@@ -72,6 +75,7 @@ class Processes:
             on_saved=self._saved,
             on_hello=lambda local_rank: self.group.said_hello(local_rank, time.monotonic()),
             on_plan_report=self._follows,
+            copies=copies,
             folder=self._reaper.folder,
         )
         self._trainer_server = _trainer_server(event_loop, on_trainer_status, environment, self._reaper.folder)

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from elasticjob_runtime.agent.copies import PeerCopies
 from elasticjob_runtime.agent.rate_meter import RateMeter
 from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
 from elasticjob_runtime.contract import PlanValue, ProgressValue
@@ -50,12 +51,13 @@ class WorkerServer:
         on_saved: Callable[[int, int], None] = lambda _rank, _round: None,
         on_hello: Callable[[int], None] = lambda _local_rank: None,
         on_plan_report: Callable[[PlanReport], None] = lambda _report: None,
+        copies: PeerCopies | None = None,
         folder: str | None = None,
     ) -> None:
         """`on_saves`: the worker of this rank and round saves when asked. `on_saved`: it has nothing left to save.
         `on_hello`: called with the local rank of a worker that can continue under another plan; `on_plan_report`:
-        with how far it is. `folder`: the folder in which to create the socket's
-        own folder; None: the system's folder for temporary files."""
+        with how far it is. `copies`: None: snapshots are not copied to other agents. `folder`: the folder in which to
+        create the socket's own folder; None: the system's folder for temporary files."""
         self._event_loop = event_loop
         self._on_progress = on_progress
         self._on_report = on_report
@@ -63,6 +65,7 @@ class WorkerServer:
         self._on_saved = on_saved
         self._on_hello = on_hello
         self._on_plan_report = on_plan_report
+        self._copies = copies
         self._in_place: dict[int, int] = {}
         """Local rank -> connection of the worker that can continue under another plan."""
         self._directory = tempfile.mkdtemp(prefix="socket-", dir=folder)
@@ -153,9 +156,9 @@ class WorkerServer:
             if kind == "snapshot" and fds:
                 offered = Snapshot(round=int(message["round"]), step=int(message["step"]), fds=fds)
                 return self._snapshots.keep(int(message["local_rank"]), offered)
-            if kind == "fetch":
-                self._read_others(fd)
-                self._hand_out(fd, self._snapshots.of(int(message["local_rank"])))
+            if kind in ("fetch", "copy"):
+                serve = self._hand_out if kind == "fetch" else self._copy
+                serve(fd, int(message["local_rank"]), message)
             if kind == "hello":
                 self._greet(fd, message)
             if kind in ("saves", "saved"):
@@ -189,7 +192,28 @@ class WorkerServer:
         if self._plan is not None:
             _send(self._connections[fd], self._plan)
 
-    def _hand_out(self, fd: int, snapshot: Snapshot | None) -> None:
+    def _copy(self, fd: int, local_rank: int, message: dict[str, Any]) -> None:
+        """Copies a snapshot to the neighbour, and tells the worker when that is over."""
+        step = int(message["step"])
+        purpose = bytes.fromhex(message["purpose"])
+        connection = self._connections[fd]
+
+        def done(copied: bool) -> None:
+            if self._connections.get(fd) is connection:
+                _send(connection, {"type": "copied", "step": step, "purpose": message["purpose"], "copied": copied})
+
+        snapshot = self._snapshots.of(local_rank)
+        if self._copies is None or snapshot is None:
+            done(False)
+        else:
+            self._copies.send(local_rank, purpose, step, snapshot.fds, done)
+
+    def _hand_out(self, fd: int, local_rank: int, message: dict[str, Any]) -> None:
+        self._read_others(fd)
+        snapshot = self._snapshots.of(local_rank)
+        if message.get("copies"):
+            held = self._copies.of(local_rank)[:MAX_FDS] if self._copies is not None else []
+            snapshot = Snapshot(round=0, step=0, fds=tuple(held)) if held else None
         if snapshot is None:
             _send(self._connections[fd], {"type": "snapshot", "step": None})
         else:

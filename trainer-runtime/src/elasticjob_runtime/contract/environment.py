@@ -77,6 +77,8 @@ class Env:
     # Set by you in the pod template.
     MEMORY_SNAPSHOTS = "ELASTICJOB_MEMORY_SNAPSHOTS"
     """0: worker processes leave no snapshots of their state in memory."""
+    COPY_RATE = "ELASTICJOB_COPY_RATE"
+    """MiB/s at which an agent copies the snapshots of sharded state to its neighbour, at most. 0: it copies none."""
 
     SET_BY_OPERATOR = (
         NNODES, NPROC_PER_NODE, RDZV_ID, RDZV_BACKEND, RDZV_ENDPOINT, MAX_RESTARTS, SHUTDOWN_TIMEOUT,

@@ -5,8 +5,9 @@ The agent that connects is the client. Both know the run's secret, and nothing b
 
     client -> server   hello      purpose, the client's nonce
     server -> client   greeting   the server's nonce, the round of the plan that it knows
-    client -> server   confirm    only for heartbeats: the client answers this connection, and is no recording
+    client -> server   confirm    not for probes: the client answers this connection, and is no recording
     server -> client   beat ...   only for heartbeats: the round of the plan that the server knows
+    client -> server   copy       only for copies: a snapshot (copy_stream.py)
 
 Every message has a fixed size and ends with its HMAC, which is checked before anything else in it is read. The server
 sends nothing before it has seen a valid hello. The HMAC also covers the server's incarnation and the nonces, so a
@@ -47,6 +48,8 @@ class Purpose(enum.Enum):
     PROBE = b"P"
     """Is it alive? The server closes the connection after its greeting."""
     HEARTBEATS = b"H"
+    COPY = b"C"
+    """The client gives the server a copy of a snapshot."""
 
 
 _PURPOSES = frozenset(purpose.value for purpose in Purpose)
@@ -72,12 +75,41 @@ class Client(Protocol):
         """What to send now, once; may be empty."""
         ...
 
+    def message_key(self) -> MessageKey:
+        """Once the server has answered. Raises NotAuthenticError in a run without a secret."""
+        ...
+
+
+class MessageKey:
+    """Makes and checks the HMACs of the messages on one connection, which follow each other in the same order on both
+    sides."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._messages = 0
+
+    def mac(self, message: bytes | memoryview) -> bytes:
+        """Of the next message."""
+        mac = hmac.new(self._key, b"copy" + self._messages.to_bytes(8, "big"), "sha256")
+        mac.update(message)
+        self._messages += 1
+        return mac.digest()[:MAC_SIZE]
+
+    def require(self, mac: bytes, message: bytes | memoryview) -> None:
+        """Raises NotAuthenticError if `mac` is not that of the next message."""
+        if not _equal(mac, self.mac(message)):
+            raise NotAuthenticError
+
 
 class Session(Protocol):
-    """The server's side of a connection for heartbeats, once the client is known."""
+    """The server's side of a connection, once the client is known."""
 
     def beat(self, round_number: int) -> bytes:
         """The next heartbeat. Every one must be sent, in order."""
+        ...
+
+    def message_key(self) -> MessageKey:
+        """For what is neither a probe nor a heartbeat. Raises NotAuthenticError in a run without a secret."""
         ...
 
 
@@ -103,6 +135,9 @@ class _AuthenticClient:
     def reply(self) -> bytes:
         reply, self._reply = self._reply, b""
         return reply
+
+    def message_key(self) -> MessageKey:
+        return MessageKey(self._key)
 
     def receive(self, data: bytes) -> Sequence[int]:
         rounds: list[int] = []
@@ -137,6 +172,9 @@ class _OpenClient:
         self._incarnation = incarnation
         self._greeted = False
         self._rest = b""
+
+    def message_key(self) -> MessageKey:
+        raise NotAuthenticError
 
     def receive(self, data: bytes) -> Sequence[int]:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -201,12 +239,18 @@ class _AuthenticSession:
         self._beats += 1
         return beat
 
+    def message_key(self) -> MessageKey:
+        return MessageKey(self._key)
+
 
 class OpenSession:
     """Of a run without a secret."""
 
     def beat(self, round_number: int) -> bytes:
         return b".%d\n" % round_number
+
+    def message_key(self) -> MessageKey:
+        raise NotAuthenticError
 
 
 def open_greeting(member: str, incarnation: str, round_number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The TCP port on which an agent answers the other agents of its run: probes and heartbeats.
+"""The TCP port on which an agent answers the other agents of its run: probes, heartbeats and copies of snapshots.
 
 Anything may connect to it, so until a connection has proved that it is an agent of this run (peer_protocol.py), it gets
 no answer and costs next to nothing: a bounded number of connections, a few dozen bytes each, a deadline, and a bounded
@@ -97,6 +97,8 @@ class PeerServer:
         self._member, self._incarnation = member, incarnation
         self._event_loop = event_loop
         self._on_listener = on_listener
+        self.on_copy: Callable[[socket.socket, Session], None] = lambda connection, _session: connection.close()
+        """Called with each connection on which a copy of a snapshot follows; closes it."""
         self._on_dropped = on_dropped
         self._acceptor = descriptors.Acceptor(self._socket, self._answer_last)
         self._secrets: tuple[SecretValue, ...] = ()
@@ -218,7 +220,8 @@ class PeerServer:
         """The hello or the confirm is complete. Raises NotAuthenticError and OSError."""
         if unknown.answer is not None:
             session = unknown.answer.session(unknown.received)
-            self._on_listener(self._forget(unknown), session)
+            known = self.on_copy if unknown.answer.purpose is Purpose.COPY else self._on_listener
+            known(self._forget(unknown), session)
             return
         unknown.answer, unknown.received = self._answer(unknown.received), b""
         unknown.connection.send(unknown.answer.greeting(self.round))

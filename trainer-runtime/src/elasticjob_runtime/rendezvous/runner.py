@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from elasticjob_runtime.membership.view import Member, Probe, StoreView
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.member import NEVER, MemberLoop, MemberOwner
+from elasticjob_runtime.rendezvous.peer_protocol import Session
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 from elasticjob_runtime.rendezvous.peers import probe_in_background
 from elasticjob_runtime.rendezvous.session import Rendezvous
@@ -109,6 +111,10 @@ class MemberRunner:
         """Registers with the store in the background. Peers are answered once `run` is called and this member has
         registered."""
         self.session.start()
+
+    def receive_copies(self, on_copy: Callable[[socket.socket, Session], None]) -> None:
+        """`on_copy`: see PeerServer."""
+        self._peers.on_copy = on_copy
 
     def run(self) -> Exit:
         """Decides and executes until the decision is to exit, and returns that action."""

@@ -10,6 +10,9 @@ It uses the same socket as `channel`. Each message is one JSON object, with file
     worker: {"type": "fetch", "local_rank": 0}
     agent:  {"type": "snapshot", "round": 2, "step": 120}
             with the descriptors; step is null if there is no snapshot
+    worker: {"type": "fetch", "local_rank": 0, "copies": true}                the copies from other members
+    worker: {"type": "copy", "local_rank": 0, "step": 120, "purpose": "..."}  copy this snapshot to the neighbour
+    agent:  {"type": "copied", "step": 120, "purpose": "...", "copied": true} that is over; false: it was not possible
     worker: {"type": "saves", "rank": 0, "round": 2}                          it saves when asked
     agent:  {"type": "save", "seconds": 30.0}                                 asks for that, before a planned change
     worker: {"type": "saved", "rank": 0, "round": 2}                          it may be killed now
@@ -56,6 +59,8 @@ class AgentLink:
         if not found:
             raise NoAgentError("no agent: this process was not started by elasticrun")
         self._timeout = timeout
+        self._copying: set[bytes] = set()
+        """Purposes of the snapshots that the agent is asked to copy."""
         self._plans: collections.deque[dict[str, Any]] = collections.deque()
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
@@ -99,10 +104,24 @@ class AgentLink:
             raise ValueError(f"a snapshot has 1 to {MAX_FDS} file descriptors, not {len(fds)}")
         self._send({"type": "snapshot", "local_rank": own_local_rank(), "round": number(Env.ROUND), "step": step}, fds)
 
-    def fetch(self, local_rank: int | None = None) -> Snapshot | None:
-        """The newest snapshot of a local rank (default: this process's); None if there is none. Raises TimeoutError."""
+    def copy(self, step: int, purpose: bytes) -> None:
+        """Asks the agent to copy this snapshot of this process to its neighbour."""
+        self._send({"type": "copy", "local_rank": own_local_rank(), "step": step, "purpose": purpose.hex()})
+        self._copying.add(purpose)
+
+    def is_copying(self, purpose: bytes) -> bool:
+        """Whether the agent has not finished with the last `copy`. Does not wait."""
+        while purpose in self._copying and self._receive(0.0) is not None:
+            pass
+        return purpose in self._copying
+
+    def fetch(self, local_rank: int | None = None, *, copies: bool = False) -> Snapshot | None:
+        """The newest snapshot of a local rank (default: this process's); None if there is none. Raises TimeoutError.
+
+        copies: those that the agent holds of other members' processes with this local rank.
+        """
         wanted = own_local_rank() if local_rank is None else local_rank
-        self._send({"type": "fetch", "local_rank": wanted})
+        self._send({"type": "fetch", "local_rank": wanted, **({"copies": True} if copies else {})})
         end = time.monotonic() + self._timeout
         while True:
             response = self._receive(end)
@@ -153,4 +172,6 @@ class AgentLink:
         message = json.loads(data)
         if message["type"] == "plan":
             self._plans.append(message)
+        if message["type"] == "copied":
+            self._copying.discard(bytes.fromhex(message["purpose"]))
         return message, fds

@@ -124,8 +124,8 @@ class Keeper:
         Unchecked. The caller closes them."""
         self._adopt()
         purpose = self._purpose(what)
-        local_rank = number("LOCAL_RANK")
-        held = [(fd, False) for fd in self._fetch(local_rank)]
+        local_rank = own_local_rank()
+        held = [(fd, copied) for copied in (False, True) for fd in self._fetch(local_rank, copies=copied)]
         found = [(recovered, copied) for fd, copied in held if (recovered := _recovered(fd)) is not None]
         for recovered, _ in found:
             if recovered.header.purpose != purpose:
@@ -133,11 +133,16 @@ class Keeper:
         return [each for each in found if each[0].header.purpose == purpose]
 
     def copy(self, what: str, step: int) -> None:
-        """Asks the agent to copy the last snapshot to its neighbour."""
+        """Asks the agent to copy the snapshot of `step` to its neighbour."""
+        with contextlib.suppress(NoAgentError):  # it is ending, and with it this process
+            self._link.copy(step, self._purpose(what))
 
-    def is_copying(self) -> bool:
-        """Whether that is not done yet."""
-        return False
+    def is_copying(self, what: str) -> bool:
+        """Whether that is not over."""
+        try:
+            return self._link.is_copying(self._purpose(what))
+        except NoAgentError:
+            return False
 
     def _purpose(self, what: str) -> bytes:
         return snapshot_format.purpose(self._run_id, str(self._fence.run), what)
@@ -154,9 +159,9 @@ class Keeper:
                     recovered.close()
         return found
 
-    def _fetch(self, local_rank: int) -> list[int]:
+    def _fetch(self, local_rank: int, *, copies: bool = False) -> list[int]:
         try:
-            snapshot = self._link.fetch(local_rank)
+            snapshot = self._link.fetch(local_rank, copies=copies)
         except (NoAgentError, TimeoutError) as error:
             logger.warning("no snapshot from the agent: %s", error)
             return []

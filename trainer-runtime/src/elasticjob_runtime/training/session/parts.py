@@ -40,6 +40,10 @@ class Parts:
         self._constant: dict[int, tuple[int, int]] = {}
         """Large buffers that no step has changed so far: id -> state, see `_mark`."""
 
+    @property
+    def named(self) -> Mapping[str, Any]:
+        return self._parts
+
     def collect(self) -> dict[str, Any]:
         return {name: _unwrapped(part).state_dict() for name, part in self._parts.items()}
 

@@ -13,7 +13,10 @@ def refusal(parts: Parts, *, backend: str, groups: int) -> str:
     backend: of the default process group, as `get_backend_config` returns it ("cpu:gloo,cuda:nccl"; `get_backend` says
     "undefined" if the script names none), "" without one; groups: of this process."""
     if any(_sharded(module) for module in parts.modules):
-        return "the model is sharded (FSDP), and no process has the state of a lost one"
+        return (
+            "the model is sharded (FSDP), and no process has the state of a lost one; it continues from the latest "
+            "snapshot in the memory of the agents"
+        )
     if any(type(each).__name__ == "ZeroRedundancyOptimizer" for each in parts.optimizers):
         return "the optimizer's state is sharded (ZeroRedundancyOptimizer), and no process has that of a lost one"
     if not parts.ddp:

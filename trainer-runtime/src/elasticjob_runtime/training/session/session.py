@@ -14,14 +14,14 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel, progress
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
-from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
+from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session import port, torch_private
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import refusal, warm_up
-from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.sharded import new_state
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.world import SessionError
 
@@ -71,7 +71,7 @@ class ElasticSession:
                     "register it without one, and it uses the default group"
                 )
         self._weight = ShareWeight(self._parts.ddp)
-        self._state = TrainingState(self._parts)
+        self._state = new_state(self._parts)
         self._formed = False
         self._offered: Share | None = None
         self._reported = False
@@ -127,8 +127,8 @@ class ElasticSession:
 
     @property
     def weight(self) -> float:
-        """By what to multiply the mean loss of this rank's share if the model has a communication hook of its own.
-        Without one, the session weights the gradients: shares may differ by a sample."""
+        """By what to multiply the mean loss of this rank's share if the model has a communication hook of its own,
+        or is sharded (FSDP2). Otherwise the session weights the gradients: shares may differ by a sample."""
         assert self._offered is not None, "only between batches() and the end of step()"
         return self._offered.weight(self._size)
 
@@ -211,14 +211,13 @@ class ElasticSession:
         `every` steps (0: never). Call it once, on all ranks, before the first batch.
 
         It is enough if one rank finds the checkpoint: the others receive the state. Under elasticrun, a snapshot in
-        memory is used instead if it is newer; see docs/design/0023-memory-snapshots.md.
+        memory is used instead if it is newer; see docs/design/0023-memory-snapshots.md. With a sharded model (FSDP2),
+        all ranks must share the directory; see docs/design/0024-sharded-state.md.
         """
         if self._formed:
             raise SessionError("session.checkpoint() must be called before anything else of the session")
         self._save = (path, every, keep)
-        state = load_durable(path)
-        if state is not None:
-            self._state.restore(state)
+        self._state.load(path)
 
     # -- inside
 
@@ -249,8 +248,7 @@ class ElasticSession:
         progress.report_committed(self._state.committed)
         if self._save is not None and self._save[1] and self._state.committed % self._save[1] == 0:
             path, _, keep = self._save
-            if not dist.is_initialized() or dist.get_rank() == 0:
-                save_durable(path, self._state.collect(), self._state.committed, keep)
+            self._state.save(path, keep)
         self._state.keep()
 
     def _begin(self) -> None:

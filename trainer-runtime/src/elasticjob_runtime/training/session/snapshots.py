@@ -17,10 +17,10 @@ logger = logging.getLogger("elasticjob_runtime.training")
 class Snapshots:
     """One process of each agent takes them: with DDP, all states are the same. Does nothing without an agent."""
 
-    def __init__(self, layout: str) -> None:
+    def __init__(self, layout: str, *, enabled: bool = True) -> None:
         """layout: of the model. Takes time for a large state, so no other process should wait for this one yet."""
         self._purpose = f"session {layout}"
-        self._keeper = keeper_of_this_process()
+        self._keeper = keeper_of_this_process() if enabled else None
         self._pace = Pace()
         self._longest = 1
         """Interval so far, for the log."""

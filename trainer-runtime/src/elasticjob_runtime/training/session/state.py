@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.feed import Cursor, Share
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
@@ -24,7 +25,7 @@ LAST_BYTES = 5.0
 
 
 class TrainingState:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, snapshots: bool = True) -> None:
         self.parts = parts
         self.cursor = Cursor()
         self.committed = NO_STATE
@@ -34,7 +35,7 @@ class TrainingState:
         self._layout = parts.layout()
         self._fence = ""
         """See `Standing`."""
-        self._snapshots = Snapshots(self._layout)
+        self._snapshots = Snapshots(self._layout, enabled=snapshots)
 
     def standing(self) -> Standing:
         """Of this process's state, or of the one in memory if that is newer; then it is not loaded yet."""
@@ -107,6 +108,16 @@ class TrainingState:
             "fence": os.environ.get(Env.FENCE, ""),
             "parts": self.parts.collect(),
         }
+
+    def load(self, path: PathLike) -> None:
+        """Continues from the newest checkpoint in `path`, if there is one."""
+        checkpoint = load_durable(path)
+        if checkpoint is not None:
+            self.restore(checkpoint)
+
+    def save(self, path: PathLike, keep: int) -> None:
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            save_durable(path, self.collect(), self.committed, keep)
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         self.apply(checkpoint)

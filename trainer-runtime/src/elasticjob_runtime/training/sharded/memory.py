@@ -43,7 +43,7 @@ class Shards:
         being copied to the neighbour, which has no older one."""
         if self._keeper is None:
             return True
-        return not self._keeper.prepare(self._what, lambda: _shard(contents)) or self._keeper.is_copying()
+        return not self._keeper.prepare(self._what, lambda: _shard(contents)) or self._keeper.is_copying(self._what)
 
     def keep(self, contents: Contents, step: int) -> bool:
         """Takes this rank's part of a snapshot. Call it on all ranks, and only if none is busy."""

@@ -1,0 +1,262 @@
+"""Copies of snapshots at other agents: each agent gives those of its worker processes to its neighbour, and holds those
+of another member.
+
+Only sharded training asks for that (`Shards.keep`): otherwise all processes have the same state. Copies are sent by a
+thread, one after the other, and received by a thread each. The event loop only starts them and takes their results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from elasticjob_runtime.contract import Env, Fence, Neighbour, SecretValue
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.rendezvous import copy_stream
+from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, NotAuthenticError, Purpose, Session, make_client
+from elasticjob_runtime.training.memory import limits, policy
+from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
+
+logger = logging.getLogger(__name__)
+
+RATE = 256.0
+"""MiB/s at which an agent sends copies, at most: a fifth of what a network of 10 Gbit/s carries."""
+TIMEOUT = 10.0
+"""s without any progress after which a copy is given up."""
+MOST = 64
+"""Copies that an agent holds."""
+MOST_AT_ONCE = 16
+"""Copies that it receives at the same time."""
+
+Done = Callable[[bool], None]
+
+
+def copy_rate(environment: Mapping[str, str]) -> float:
+    """MiB/s, from ELASTICJOB_COPY_RATE; the default if that is not a number."""
+    try:
+        return max(0.0, float(environment.get(Env.COPY_RATE, RATE)))
+    except ValueError:
+        logger.warning(
+            "%s=%s is not a number of MiB per second; using %g", Env.COPY_RATE, environment[Env.COPY_RATE], RATE
+        )
+        return RATE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Whose snapshot it is, and of what state."""
+
+    member: str
+    local_rank: int
+    purpose: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copy:
+    origin: Origin
+    fence: Fence
+    step: int
+
+
+def outdated(held: Iterable[Copy], arrived: Copy) -> list[Copy]:
+    """Which copies `arrived` makes useless. Pure.
+
+    The previous one of the same origin. Also those of earlier worker groups, once `arrived` is the second one of its
+    group: a group takes its second snapshot only when the first is complete everywhere.
+    """
+    others = [each for each in held if each.origin.purpose == arrived.origin.purpose]
+    second = any(each.origin == arrived.origin and each.fence == arrived.fence for each in others)
+    return [each for each in others if each.origin == arrived.origin or (second and each.fence < arrived.fence)]
+
+
+def neighbour_of(neighbours: Sequence[Neighbour], address: str) -> Neighbour | None:
+    """Who gets the copies of the member at `address`: the next one in the order of ranks, on another machine if
+    possible. None: there is no other member. Pure."""
+    reachable = [each for each in neighbours if each.peer_port]
+    return next((each for each in reachable if each.address != address), reachable[0] if reachable else None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Order:
+    """A snapshot to send. Its sender closes the buffer."""
+
+    buffer: Buffer
+    origin: Origin
+    neighbour: Neighbour
+    secret: SecretValue | None
+    done: Done
+
+
+class PeerCopies:
+    """Use it on the event loop only."""
+
+    def __init__(self, event_loop: EventLoop, member: str, address: str, *, rate: float = RATE) -> None:
+        """rate: MiB/s; 0: this agent sends no copies."""
+        self._event_loop = event_loop
+        self._member, self._address = member, address
+        self._rate = rate * (1 << 20)
+        self._secret: SecretValue | None = None
+        self._neighbour: Neighbour | None = None
+        self._held: dict[Copy, Buffer] = {}
+        self._receiving = 0
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._sender: threading.Thread | None = None
+        self._warned = False
+
+    def use_secret(self, secret: SecretValue | None) -> None:
+        self._secret = secret
+
+    def follow(self, neighbours: Sequence[Neighbour]) -> None:
+        """A plan has come, with these neighbours."""
+        self._neighbour = neighbour_of(neighbours, self._address)
+
+    def send(self, local_rank: int, purpose: bytes, step: int, fds: Sequence[int], done: Done) -> None:
+        """Copies the snapshot of `step`, which one of `fds` has, to the neighbour, and calls `done` with whether it is
+        there now. While it is sent, nothing must write to that memory."""
+        neighbour = self._neighbour
+        buffer = _find(fds, purpose, step) if neighbour is not None and self._rate else None
+        if neighbour is None or buffer is None:
+            done(False)
+            return
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send_all, name="send-copies", daemon=True)
+            self._sender.start()
+        origin = Origin(member=self._member, local_rank=local_rank, purpose=purpose)
+        self._orders.put(_Order(buffer, origin, neighbour, self._secret, done))
+
+    def serve(self, connection: socket.socket, session: Session) -> None:
+        """Receives a copy on this connection."""
+        if self._receiving >= MOST_AT_ONCE:
+            connection.close()
+            return
+        self._receiving += 1
+        threading.Thread(target=self._receive, args=(connection, session), name="receive-copy", daemon=True).start()
+
+    def of(self, local_rank: int) -> list[int]:
+        """Descriptors of all copies from processes with this local rank."""
+        return [buffer.fd for copy, buffer in self._held.items() if copy.origin.local_rank == local_rank]
+
+    def close(self) -> None:
+        self._orders.put(None)
+        for buffer in self._held.values():
+            buffer.close()
+        self._held.clear()
+
+    # -- the sending thread
+
+    def _send_all(self) -> None:
+        while (order := self._orders.get()) is not None:
+            failure = ""
+            try:
+                self._send(order)
+            except (OSError, NotAuthenticError) as error:
+                failure = str(error) or "it is not an agent of this run that takes copies"
+            order.buffer.close()
+            with contextlib.suppress(OSError):  # the agent has ended
+                self._event_loop.call_soon(lambda order=order, failure=failure: self._sent(order, failure))  # type: ignore[misc]
+
+    def _send(self, order: _Order) -> None:
+        header = order.buffer.header()
+        if header is None:
+            raise OSError("the snapshot was replaced")
+        peer = order.neighbour
+        client = make_client(order.secret, peer.incarnation, Purpose.COPY, os.urandom(NONCE_SIZE))
+        with socket.create_connection((peer.address, peer.peer_port), TIMEOUT) as connection:
+            connection.sendall(client.hello)
+            while not client.receive(data := connection.recv(1024)):
+                if not data:
+                    raise NotAuthenticError
+            connection.sendall(client.reply)
+            about = {
+                "member": order.origin.member,
+                "local_rank": order.origin.local_rank,
+                "purpose": order.origin.purpose.hex(),
+                "fence": str(header.fence),
+                "step": header.step,
+                "size": header.layout.size,
+            }
+            with memoryview(order.buffer.memory) as memory, memory[: header.layout.size] as data_to_send:
+                copy_stream.send(connection, client.message_key(), about, data_to_send, rate=self._rate)
+
+    def _sent(self, order: _Order, failure: str) -> None:
+        if failure and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s has no copy of this member's snapshots, and if this machine is lost, training continues from "
+                "storage: %s",
+                order.neighbour.name,
+                failure,
+            )
+        if not failure:
+            self._warned = False
+        order.done(not failure)
+
+    # -- receiving threads
+
+    def _receive(self, connection: socket.socket, session: Session) -> None:
+        found: tuple[Copy, Buffer] | None = None
+        failure = ""
+        try:
+            with connection:
+                connection.setblocking(True)
+                connection.settimeout(TIMEOUT)
+                found = _take(connection, session)
+        except (OSError, ValueError, KeyError, TypeError, NoMemoryError, NotAuthenticError) as error:
+            failure = repr(error)
+        with contextlib.suppress(OSError):  # the agent has ended
+            self._event_loop.call_soon(lambda: self._received(found, failure))
+
+    def _received(self, found: tuple[Copy, Buffer] | None, failure: str) -> None:
+        self._receiving -= 1
+        if found is None:
+            logger.info("a copy of another member's snapshot was not received: %s", failure)
+            return
+        copy, buffer = found
+        for each in outdated(self._held, copy):
+            self._held.pop(each).close()
+        if len(self._held) >= MOST:
+            self._held.pop(next(iter(self._held))).close()
+        self._held[copy] = buffer
+
+
+def _take(connection: socket.socket, session: Session) -> tuple[Copy, Buffer]:
+    """Raises OSError, ValueError, KeyError, TypeError, NoMemoryError, NotAuthenticError."""
+    key = session.message_key()
+    about = copy_stream.receive_about(connection, key)
+    origin = Origin(
+        member=str(about["member"]), local_rank=int(about["local_rank"]), purpose=bytes.fromhex(about["purpose"])
+    )
+    size = int(about["size"])
+    if not policy.fits(size, limits.free_memory()):
+        raise NoMemoryError(f"it has {size >> 20} MiB, more than half of the memory that is free")
+    buffer = Buffer.create()
+    try:
+        buffer.reserve(size)
+        with memoryview(buffer.memory) as memory, memory[:size] as target:
+            copy_stream.receive_data(connection, key, target)
+        header = buffer.header()
+        if header is None or header.purpose != origin.purpose:
+            raise ValueError("it is not a snapshot")
+        copy_stream.acknowledge(connection, key)
+    except BaseException:
+        buffer.close()
+        raise
+    return Copy(origin, header.fence, header.step), buffer
+
+
+def _find(fds: Sequence[int], purpose: bytes, step: int) -> Buffer | None:
+    """The memory that has this snapshot. The caller closes it."""
+    for fd in fds:
+        with contextlib.suppress(OSError, ValueError):
+            buffer = Buffer(os.dup(fd))
+            header = buffer.header()
+            if header is not None and (header.purpose, header.step) == (purpose, step):
+                return buffer
+            buffer.close()
+    return None

@@ -1,0 +1,129 @@
+"""The state of a training whose models are sharded over the ranks (FSDP2). Such a training restarts its worker
+processes at every change, and continues from the memory of the agents, or a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from elasticjob_runtime.training import channel
+from elasticjob_runtime.training.checkpoint.directory import PathLike
+from elasticjob_runtime.training.memory import Pace
+from elasticjob_runtime.training.session.feed import Cursor
+from elasticjob_runtime.training.session.interruption import Interruption
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.world import SessionError, Standing, World
+from elasticjob_runtime.training.sharded import ranks, storage
+from elasticjob_runtime.training.sharded.contents import Contents, is_sharded
+from elasticjob_runtime.training.sharded.memory import Shards
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+_POSITION = "elasticjob session"
+"""Name of the session's own part. No part of the user's has a space in its name."""
+
+
+def new_state(parts: Parts) -> TrainingState:
+    """Raises TypeError for models that are sharded in a way that is not supported."""
+    if any(type(each).__name__ == "FullyShardedDataParallel" for part in parts.modules for each in part.modules()):
+        raise TypeError(
+            "ElasticSession: a model in FullyShardedDataParallel (FSDP1) cannot be saved in shards; use fully_shard "
+            "(FSDP2)"
+        )
+    return ShardedState(parts) if any(is_sharded(part) for part in parts.modules) else TrainingState(parts)
+
+
+class ShardedState(TrainingState):
+    """Each rank has a part of it, so all of them save and load together."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts, snapshots=False)
+        self._contents = Contents({**parts.named, _POSITION: _Position(self)})
+        self._shards = Shards(f"sharded session {self._layout}")
+        self._path: PathLike | None = None
+        self._pace = _SharedPace()
+        self._keeps = False
+
+    def load(self, path: PathLike) -> None:
+        self._path = path  # see `agree`, which all ranks call
+
+    def save(self, path: PathLike, keep: int) -> None:
+        storage.save(path, self._contents, self.committed, keep)
+
+    def agree(
+        self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None
+    ) -> None:
+        assert (interruption, world) == (None, None), "sharded models do not continue in place"
+        for rank, standing in enumerate(standings):
+            if standing.layout != standings[0].layout:
+                raise SessionError(
+                    f"the models of rank {rank} have other parameters or buffers than those of rank 0: all ranks must "
+                    "build the same models"
+                )
+        began = time.time()
+        step = self._shards.restore(self._contents, self._path)
+        if step is not None:
+            channel.send_phase("restore", began=began, step=step)
+        self.committed = max(self.committed, 0)
+        self._live = True
+        self._keeps = all(ranks.gather(self._shards.is_possible))
+
+    def keep(self) -> None:
+        """Takes a snapshot in memory, if it is time for one: the same steps on all ranks."""
+        if not self._keeps or not self._pace.is_near(self.committed):
+            return
+        began = time.monotonic()
+        wishes = ranks.gather((self._shards.is_busy(self._contents), self._pace.interval, self._shards.is_possible))
+        self._keeps = all(possible for _, _, possible in wishes)
+        self._pace.agree(self.committed, max(interval for _, interval, _ in wishes))
+        if self._keeps and not any(busy for busy, _, _ in wishes):
+            self._shards.keep(self._contents, self.committed)
+            self._pace.took(time.monotonic() - began)
+
+
+class _SharedPace:
+    """After which steps all ranks take snapshots: each measures, and the largest interval counts."""
+
+    def __init__(self) -> None:
+        self._own = Pace()
+        self._next = 0
+        self._longest = 1
+        self._measures = False
+
+    @property
+    def interval(self) -> int:
+        return self._own.interval
+
+    def is_near(self, step: int) -> bool:
+        """Whether all ranks meet after this step. To be called after each step."""
+        self._own.is_due(step, time.monotonic())
+        return step >= self._next
+
+    def agree(self, step: int, interval: int) -> None:
+        if interval > self._longest:
+            self._longest = interval
+            logger.info("one snapshot in memory in %d steps", interval)
+        self._next = (step // interval + 1) * interval
+
+    def took(self, cost: float) -> None:
+        if self._measures:  # the first one takes longer: its memory is new
+            self._own.took(cost, time.monotonic())
+        self._measures = True
+
+
+class _Position:
+    """How far the training is, as a part of its state."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        cursor = self._state.cursor
+        return {"step": self._state.committed, "epoch": cursor.epoch, "consumed": cursor.consumed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state.committed = int(state["step"])
+        self._state.cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
