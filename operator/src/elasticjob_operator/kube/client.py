@@ -14,6 +14,8 @@ from urllib.parse import urlencode
 
 import aiohttp
 import orjson
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.connector import Connection
 from kubernetes.aio.client import ApiClient
 
 from elasticjob_operator import metrics
@@ -71,9 +73,28 @@ class NotLeaderError(ConnectionError):
     """This operator lost the leader election and must not write."""
 
 
+NOT_LEADER = "not sent: this operator is no longer the leader"
+
+
+def _checked_requests(may_write: Callable[[], bool]) -> type[aiohttp.ClientRequest]:
+    """Requests with a body that check `may_write` when nothing but the write to the socket is left: a process may be
+    frozen while it waits for a connection."""
+
+    class Request(aiohttp.ClientRequest):
+        async def write_bytes(
+            self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+        ) -> None:
+            if may_write() or conn.protocol is None:
+                await super().write_bytes(writer, conn, content_length)
+            else:  # the headers are sent together with the body
+                conn.protocol.set_exception(NotLeaderError(NOT_LEADER))
+
+    return Request
+
+
 class KubeClient:
     """Concurrent requests, bounded by a connection pool. Watches are outside the pool: those of many namespaces would
-    exhaust it. `may_write` is checked before every request but GET."""
+    exhaust it. `may_write` is checked before every request but GET, and again when a connection is free for it."""
 
     def __init__(self, client: ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
         self._client = client
@@ -86,7 +107,9 @@ class KubeClient:
         pool = aiohttp.TCPConnector(
             limit=limit, ssl=self._client.rest_client.ssl_context, keepalive_timeout=KEEP_ALIVE_SECONDS
         )
-        return aiohttp.ClientSession(connector=pool, cookie_jar=aiohttp.DummyCookieJar())
+        return aiohttp.ClientSession(
+            connector=pool, cookie_jar=aiohttp.DummyCookieJar(), request_class=_checked_requests(self._may_write)
+        )
 
     async def request(
         self,
@@ -155,7 +178,7 @@ class KubeClient:
         session: aiohttp.ClientSession | None = None,
     ) -> aiohttp.ClientResponse:
         if method != "GET" and not self._may_write():
-            raise NotLeaderError(f"{method} {path}: not sent: this operator is no longer the leader")
+            raise NotLeaderError(f"{method} {path}: {NOT_LEADER}")
         configuration = self._configuration
         headers = {"Accept": accept, "Content-Type": content_type}
         if token := await configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
@@ -172,6 +195,8 @@ class KubeClient:
                 server_hostname=configuration.tls_server_name,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error.__cause__, NotLeaderError):
+                raise NotLeaderError(f"{method} {path}: {error.__cause__}") from error
             metrics.count_request(method, path, query or {}, 0)
             raise _no_answer(method, path, error) from error
         metrics.count_request(method, path, query or {}, response.status)
