@@ -125,7 +125,13 @@ def runs(plan: Plan, state: WorkersState = WorkersState.RUNNING, **fields: Any) 
 
 
 def make_failure(
-    member: str, *, round_number: int = 1, rank: int = 0, time: float = 0.0, message: str = "boom"
+    member: str,
+    *,
+    round_number: int = 1,
+    rank: int = 0,
+    time: float = 0.0,
+    message: str = "boom",
+    reason: str = "ApplicationError",
 ) -> FailureValue:
     return FailureValue(
         member=member,
@@ -133,7 +139,7 @@ def make_failure(
         rank=rank,
         local_rank=0,
         exit_code=1,
-        reason="ApplicationError",
+        reason=reason,
         message=message,
         time=time,
     )

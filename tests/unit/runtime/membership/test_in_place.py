@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import MemberState, PlanReason, SpecValue
+from elasticjob_runtime.contract import PEER_LOST, MemberState, PlanReason, SpecValue
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.view import Role, WorkersState
 
@@ -63,6 +63,12 @@ PLANNER = {
     ),
     "a worker process fails: the others continue without its member": Case(
         planner(failures=FAILED), "plan 3: a b, WorkerFailed, 1 restarts, in place"
+    ),
+    "and no member is probed first": Case(
+        planner(failures=FAILED, probes={}), "plan 3: a b, WorkerFailed, 1 restarts, in place"
+    ),
+    "it fails because it has lost a peer: that member may be lost, so probe": Case(
+        planner(failures=[make_failure("c", round_number=2, reason=PEER_LOST)], probes={}), "probe b c"
     ),
     "the planner's own fails: the others continue without it": Case(
         planner(failures=[make_failure("a", round_number=2)]), "plan 3: b c, WorkerFailed, 1 restarts, in place"

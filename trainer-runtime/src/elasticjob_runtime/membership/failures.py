@@ -28,6 +28,12 @@ def describe_failure(failure: FailureValue) -> str:
     return f"rank {failure.rank} on {failure.member} failed: {failure.message}"
 
 
+def may_follow_from_loss(view: View, plan: Plan) -> bool:
+    """Whether the failures may be due to the loss of a member. Worker processes that continue in place do not fail
+    because another one is gone."""
+    return not plan.value.in_place or any(failure.reason == PEER_LOST for failure in view.store.failures)
+
+
 def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     """Waits, or ends the job; None: restart now."""
     assessment = assess_crash(view)

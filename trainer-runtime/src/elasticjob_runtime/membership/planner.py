@@ -5,7 +5,8 @@
 1. There is no plan: make one when all wanted members are present, or, once there are enough, a short grace after the
    last join.
 2. The plan is broken (a member is lost or leaving, a worker process failed): probe the other members, since an answer
-   takes a millisecond and a lease expires in seconds, then plan with those that answered. A failure beyond the restart
+   takes a millisecond and a lease expires in seconds, then plan with those that answered. Not after a worker process
+   that continues in place failed by itself. A failure beyond the restart
    budget ends the job, and repeated crashes without progress wait (crash_loop.py). A lost member costs no restart.
 3. All members succeeded: so has the job.
 4. The number of wanted or present members changed: make a new plan, with joins batched.
@@ -39,6 +40,7 @@ from elasticjob_runtime.membership.eligibility import (
 )
 from elasticjob_runtime.membership.failures import (
     delay_or_end,
+    may_follow_from_loss,
 )
 from elasticjob_runtime.membership.in_place import (
     amend_plan,
@@ -145,7 +147,7 @@ def _not_registered_again(view: View, plan: Plan, now: float) -> list[str]:
 def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) -> Action:
     reason, why = broken
     if reason is PlanReason.WORKER_FAILED:
-        if asking := _probe_present(view, plan, why, now, since=view.store.failed_at):
+        if may_follow_from_loss(view, plan) and (asking := _probe_present(view, plan, why, now, view.store.failed_at)):
             return asking
         if action := delay_or_end(view, plan, now):
             return action
