@@ -167,7 +167,7 @@ def test_a_rank_that_first_calls_after_the_request_saves_too(job: Job) -> None:
     assert agent.exit_code() == ExitCode.TERMINATED
     last = {rank: steps[-1] for rank, steps in ledger(job, "a", 1).items()}
     assert last[0] == last[1], job.logs
-    assert last[0] in ((1, True), (2, True))  # rank 0 may not have got further than to say that it saves
+    assert last[0][1], "True in the last step"
 
 
 @pytest.mark.torch

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 from elasticjob_runtime.training.session import torch_private
+
+from hack.support import eventually
 
 
 def test_this_torch_has_all_that_continuing_in_place_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +58,21 @@ def test_errors_that_scripts_raise_are_theirs_whatever_they_say() -> None:
     with pytest.raises(RuntimeError) as raised:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer")
     assert not torch_private.is_link_error(raised.value)
+
+
+def test_a_group_is_given_up_when_nothing_else_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread that may block: its destructor may never return."""
+    monkeypatch.setattr(torch_private, "RELEASE_INTERVAL", 0.01)
+    by: list[str] = []
+
+    class Group:
+        def __del__(self) -> None:
+            by.append(threading.current_thread().name)
+
+    groups: list[Any] = [Group()]
+    frame_of_an_error = groups[0]
+    torch_private.release(groups)
+    time.sleep(0.1)
+    assert by == []
+    del frame_of_an_error
+    eventually(lambda: by == ["elasticjob-release"])

@@ -14,7 +14,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.feed import Cursor, Share
-from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.transfer import share
@@ -133,17 +133,10 @@ def _share(agreement: Agreement, rank: int, given: Any, into: Any, interruption:
     """See `share`. If it is interrupted, nothing arrives in `into` any more."""
     if interruption is None:
         return share(agreement, rank, given, into=into)
-    ended = threading.Event()
-
-    def work() -> Any | None:
-        try:
-            return share(agreement, rank, given, into=into)
-        finally:
-            ended.set()
-
+    released = threading.Event()
     try:
-        return interruption.run(work)
-    except OverError:
-        if into is not None and not ended.wait(LAST_BYTES):
+        return interruption.run(lambda: share(agreement, rank, given, into=into, released=released.set))
+    except Exception:
+        if into is not None and not released.wait(LAST_BYTES):
             raise SessionError("the state of another process may still arrive in this one's memory") from None
         raise

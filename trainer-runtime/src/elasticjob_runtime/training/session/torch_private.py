@@ -12,7 +12,9 @@ from __future__ import annotations
 import datetime
 import dis
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -138,11 +140,28 @@ def _class_of(gloo: Gloo) -> Any:
 
 
 def release(groups: list[dist.ProcessGroup]) -> None:
-    """Gives up `groups`, to which nothing else refers, in a thread of its own: the destructor of a gloo group takes
-    30 ms, and does not return while gloo still waits for an operation that it has lost."""
+    """Gives up `groups` in a thread of its own, each when nothing else refers to it: the destructor of a gloo group
+    takes 30 ms, and does not return while gloo still waits for an operation that it has lost. Frames of errors may
+    refer to a group for a while; the garbage collector then frees them in any thread."""
     held = [*groups]
     groups.clear()
-    threading.Thread(target=held.clear, name="elasticjob-release", daemon=True).start()
+    threading.Thread(target=_release, args=(held,), name="elasticjob-release", daemon=True).start()
+
+
+def _release(held: list[dist.ProcessGroup]) -> None:
+    while held:
+        for index in reversed(range(len(held))):
+            if sys.getrefcount(held[index]) <= ALONE:
+                del held[index]
+        if held:
+            time.sleep(RELEASE_INTERVAL)
+
+
+_only = [object()]
+ALONE = sys.getrefcount(_only[0])
+"""References to what only one list refers to, counted as in `_release`."""
+RELEASE_INTERVAL = 1.0
+"""s between two looks whether a group can be given up."""
 
 
 def rebuild(ddp: DistributedDataParallel) -> None:

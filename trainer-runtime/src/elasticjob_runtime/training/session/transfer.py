@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pickle
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,49 +15,71 @@ import torch.distributed as dist
 from elasticjob_runtime.training.session.world import Agreement
 
 
-def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> Any | None:
+def share(
+    agreement: Agreement, rank: int, state: Any, *, into: Any = None, released: Callable[[], None] = lambda: None
+) -> Any | None:
     """Sends `state` from the donors to the receivers, which get it returned; donors get None. Collective.
 
     into: a state of the receiver itself. Tensors that are alike arrive in its own, which need no new memory and no
-    copy; if this is interrupted, some of them are of one state and some of the other.
+    copy; if this is interrupted, some of them are of one state and some of the other. released: called, perhaps after
+    an error, when gloo no longer uses the memory of any tensor.
     """
-    if not agreement.receivers:
-        return None
-    first = agreement.donors[0]
-    if rank in agreement.donors:
-        tensors: list[torch.Tensor] = []
-        outline = pickle.dumps(_take_out(state, tensors))
-        if rank == first:
-            for receiver in agreement.receivers:
-                dist.send(torch.tensor([len(outline)]), receiver)
-                dist.send(torch.frombuffer(bytearray(outline), dtype=torch.uint8), receiver)
-        sent = [
-            work
-            for receiver in agreement.receivers
-            for index, tensor in enumerate(tensors)
-            if tensor.numel() and agreement.donor_of(receiver, index, tensor.nbytes) == rank
-            if (work := dist.isend(_as_bytes(tensor), receiver)) is not None
-        ]
-        _wait(sent)
-        return None
-    if rank not in agreement.receivers:
-        return None
-    length = torch.zeros(1, dtype=torch.int64)
-    dist.recv(length, first)
-    received = torch.empty(int(length), dtype=torch.uint8)
-    dist.recv(received, first)
-    received_outline = pickle.loads(received.numpy().tobytes())  # noqa: S301 from a rank of this job
-    slots: list[torch.Tensor] = []
-    result = _put_in(received_outline, slots, into)
-    _wait(
-        [
-            work
-            for index, tensor in enumerate(slots)
-            if tensor.numel()
-            if (work := dist.irecv(_as_bytes(tensor), agreement.donor_of(rank, index, tensor.nbytes))) is not None
-        ]
-    )
+    works: list[dist.Work] = []
+    try:
+        result = None
+        if rank in agreement.receivers:
+            result = _receive(agreement, rank, into, works)
+        elif rank in agreement.donors:
+            _send(agreement, rank, state, works)
+        for work in works:
+            work.wait()
+    except RuntimeError:
+        threading.Thread(target=_outlive, args=(works, released), name="elasticjob-transfer", daemon=True).start()
+        raise
+    released()
     return result
+
+
+def _send(agreement: Agreement, rank: int, state: Any, works: list[dist.Work]) -> None:
+    """Adds what it begins to `works`."""
+    tensors: list[torch.Tensor] = []
+    outline = pickle.dumps(_take_out(state, tensors))
+    if rank == agreement.donors[0]:
+        for receiver in agreement.receivers:
+            dist.send(torch.tensor([len(outline)]), receiver)
+            dist.send(torch.frombuffer(bytearray(outline), dtype=torch.uint8), receiver)
+    for receiver in agreement.receivers:
+        for index, tensor in enumerate(tensors):
+            if tensor.numel() and agreement.donor_of(receiver, index, tensor.nbytes) == rank:
+                _add(works, dist.isend(_as_bytes(tensor), receiver))
+
+
+def _receive(agreement: Agreement, rank: int, into: Any, works: list[dist.Work]) -> Any:
+    """A state that is complete when `works` are, to which it adds."""
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, agreement.donors[0])
+    outline = torch.empty(int(length), dtype=torch.uint8)
+    dist.recv(outline, agreement.donors[0])
+    slots: list[torch.Tensor] = []
+    result = _put_in(pickle.loads(outline.numpy().tobytes()), slots, into)  # noqa: S301 from a rank of this job
+    for index, tensor in enumerate(slots):
+        if tensor.numel():
+            _add(works, dist.irecv(_as_bytes(tensor), agreement.donor_of(rank, index, tensor.nbytes)))
+    return result
+
+
+def _add(works: list[dist.Work], work: dist.Work | None) -> None:
+    assert work is not None, "this process is a rank of the group"
+    works.append(work)
+
+
+def _outlive(works: Sequence[dist.Work], released: Callable[[], None]) -> None:
+    """gloo may have lost an operation. Giving it up would then block the thread that does, which may be any: errors
+    and their frames form cycles, which the garbage collector ends."""
+    for work in works:
+        with contextlib.suppress(RuntimeError):
+            work.wait()
+    released()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,15 +127,3 @@ def _put_in(outline: Any, tensors: list[torch.Tensor], into: Any) -> Any:
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)  # gloo does not send every type
-
-
-def _wait(works: Sequence[dist.Work]) -> None:
-    """Returns when nothing more is read from, or written to, the memory of any of them. Raises the first error."""
-    errors: list[RuntimeError] = []
-    for work in works:
-        try:
-            work.wait()
-        except RuntimeError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
