@@ -118,6 +118,7 @@ class Engine:
             self.interruption, self._current, self._formed = interruption, world, False
         self._port.report("arrived", world)
         formed = interruption.run(lambda: form(world, standing, interruption), discard=_discard)
+        interruption.silent = formed.links.are_closed
         interruption.at_end(formed.links.cut)
         old = torch_private.replace_group(formed.group, formed.store, world.rank, world.size, OPERATION_TIMEOUT)
         if old is not None:

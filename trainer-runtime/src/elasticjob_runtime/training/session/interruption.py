@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,6 +34,8 @@ class Interruption:
         self._lock = threading.Lock()
         self._at_end: list[Callable[[], None]] = []
         self._over = False
+        self.silent: Callable[[], bool] = lambda: True
+        """Whether gloo has closed all connections of this world, so that it writes to no memory any more."""
 
     @property
     def over(self) -> bool:
@@ -45,6 +48,16 @@ class Interruption:
             callbacks, self._at_end = self._at_end, []
         for each in callbacks:
             each()
+
+    def wait_for_silence(self, timeout: float) -> bool:
+        """Ends the world, and waits until it is silent. False if it is not within `timeout` seconds."""
+        self.end()
+        until = time.monotonic() + timeout
+        while not self.silent():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.001)
+        return True
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once, at the end of the world, or now if it is over."""

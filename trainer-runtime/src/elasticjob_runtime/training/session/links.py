@@ -29,6 +29,7 @@ class Links:
         """
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
+        self._names: set[str] = set()
         for fd, name in _sockets():
             if name in before:
                 continue
@@ -38,6 +39,7 @@ class Links:
                 continue
             if _connects_processes(duplicate, store_port):
                 self._sockets.append(duplicate)
+                self._names.add(name)
             else:
                 duplicate.close()
 
@@ -58,6 +60,10 @@ class Links:
                     each.shutdown(socket.SHUT_RDWR)
                 each.close()
             self._sockets.clear()
+
+    def are_closed(self) -> bool:
+        """After `cut`: whether gloo has seen that they have ended. It may have read what had arrived before."""
+        return not self._names & socket_names()
 
     def forget(self) -> None:
         """Leaves the connections as they are."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,10 +132,9 @@ def _share(agreement: Agreement, rank: int, given: Any, into: Any, interruption:
     """See `share`. If it is interrupted, nothing arrives in `into` any more."""
     if interruption is None:
         return share(agreement, rank, given, into=into)
-    released = threading.Event()
     try:
-        return interruption.run(lambda: share(agreement, rank, given, into=into, released=released.set))
+        return interruption.run(lambda: share(agreement, rank, given, into=into))
     except Exception:
-        if into is not None and not released.wait(LAST_BYTES):
+        if into is not None and not interruption.wait_for_silence(LAST_BYTES):
             raise SessionError("the state of another process may still arrive in this one's memory") from None
         raise

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import pickle
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,14 +15,11 @@ import torch.distributed as dist
 from elasticjob_runtime.training.session.world import Agreement
 
 
-def share(
-    agreement: Agreement, rank: int, state: Any, *, into: Any = None, released: Callable[[], None] = lambda: None
-) -> Any | None:
+def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> Any | None:
     """Sends `state` from the donors to the receivers, which get it returned; donors get None. Collective.
 
     into: a state of the receiver itself. Tensors that are alike arrive in its own, which need no new memory and no
-    copy; if this is interrupted, some of them are of one state and some of the other. released: called, perhaps after
-    an error, when gloo no longer uses the memory of any tensor.
+    copy; if this is interrupted, some of them are of one state and some of the other.
     """
     works: list[dist.Work] = []
     try:
@@ -34,9 +31,8 @@ def share(
         for work in works:
             work.wait()
     except RuntimeError:
-        threading.Thread(target=_outlive, args=(works, released), name="elasticjob-transfer", daemon=True).start()
+        threading.Thread(target=_outlive, args=(works,), name="elasticjob-transfer", daemon=True).start()
         raise
-    released()
     return result
 
 
@@ -73,13 +69,12 @@ def _add(works: list[dist.Work], work: dist.Work | None) -> None:
     works.append(work)
 
 
-def _outlive(works: Sequence[dist.Work], released: Callable[[], None]) -> None:
+def _outlive(works: Sequence[dist.Work]) -> None:
     """gloo may have lost an operation. Giving it up would then block the thread that does, which may be any: errors
     and their frames form cycles, which the garbage collector ends."""
     for work in works:
         with contextlib.suppress(RuntimeError):
             work.wait()
-    released()
 
 
 @dataclasses.dataclass(frozen=True)
