@@ -81,7 +81,7 @@ def test_nothing_is_written_when_the_input_is_wrong(tmp_path: Path, capsys: pyte
     [
         (("-f", "/nowhere.yaml"), Exit.NOT_FOUND, "there is no file /nowhere.yaml"),
         (("-f", "/"), Exit.ERROR, "cannot read /: Is a directory"),
-        (("-f", str(INPUT), "-o", "/nowhere/job.yaml"), Exit.ERROR, "cannot write /nowhere/job.yaml"),
+        (("-f", str(INPUT), "-o", "/dev/null/job.yaml"), Exit.ERROR, "Cannot write /dev/null/job.yaml"),
         (("--report", "xml", "-f", str(INPUT)), Exit.USAGE, "xml"),
         ((), Exit.USAGE, "--filename"),
     ],

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.errors import AlreadyExistsError, ElasticJobError, Exit, NotFoundError
+from elasticjob.cli import files
+from elasticjob.errors import ElasticJobError, Exit, NotFoundError
 
 if TYPE_CHECKING:
     from elasticjob.convert import Converted
@@ -93,36 +93,5 @@ def _write(text: str, output: str, *, force: bool) -> None:
     """Raises AlreadyExistsError if the file exists and the user does not want it replaced."""
     if output == STANDARD_STREAM:
         sys.stdout.write(text)
-        return
-    path = Path(output)
-    if path.exists() and not force and not _may_replace(path):
-        raise AlreadyExistsError(f"{path} exists and is not replaced", "Use --force to replace it.")
-    try:
-        _replace(path, text)
-    except OSError as error:
-        raise ElasticJobError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _may_replace(path: Path) -> bool:
-    """Asks, if a person can answer."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(f"{path} exists. Replace it?", err=True)
-
-
-def _replace(path: Path, text: str) -> None:
-    """As a whole or not at all."""
-    if path.exists() and not path.is_file():  # /dev/stdout and the like
-        path.write_text(text, encoding="utf-8")
-        return
-    import tempfile  # slow, and only files need it
-
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    else:
+        files.write(Path(output), text.encode(), force=force)

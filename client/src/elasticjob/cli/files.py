@@ -1,7 +1,8 @@
-"""Writing files: nothing is overwritten without asking."""
+"""Writing files: nothing is overwritten without asking, and no file is written in part."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,12 +14,33 @@ from elasticjob.errors import AlreadyExistsError, ElasticJobError
 def write(file: Path, content: bytes, *, force: bool) -> None:
     """Asks on a terminal. Raises AlreadyExistsError, ElasticJobError."""
     if file.exists() and not force:
-        if not sys.stdin.isatty():
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise AlreadyExistsError(f"{file} exists already.", "Choose another name, or overwrite it with --force.")
-        if not typer.confirm(f"{file} exists already. Overwrite it?"):
+        if not typer.confirm(f"{file} exists already. Overwrite it?", err=True):
             raise AlreadyExistsError(f"{file} is left as it is.")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+        _replace(file, content)
     except OSError as error:
         raise ElasticJobError(f"Cannot write {file}: {error.strerror}.") from error
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """As a whole or not at all."""
+    if file.exists() and not file.is_file():  # /dev/stdout and the like
+        file.write_bytes(content)
+        return
+    file = file.resolve()  # what a link points to, not the link
+    import tempfile  # slow, and only files need it
+
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with open(descriptor, "wb") as opened:
+            opened.write(content)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(file.stat().st_mode & 0o777 if file.exists() else 0o666 & ~mask)
+        Path(temporary).replace(file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
