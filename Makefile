@@ -20,7 +20,7 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 
 quickstart: setup ## no cluster, no root, two minutes: agents on this machine lose a worker process and gain a member
 	$(BIN)/python -m hack.quickstart
-demo: setup ## an elastic job on a real cluster: a pod is killed mid-training, and the model trains to the end
+demo: setup ## a session on a real cluster: a pod is deleted mid-training; no other process restarts, no step is lost
 	$(BIN)/python -m hack.demo run
 demo-down: setup ## take down what `make demo` brought up
 	$(BIN)/python -m hack.demo down

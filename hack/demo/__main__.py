@@ -13,12 +13,17 @@ from hack.steps import StepError
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m hack.demo", description="Trains an elastic job on real data, and deletes a pod halfway."
+        prog="python -m hack.demo",
+        description="Trains an elastic job with an ElasticSession, and deletes a pod halfway.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="set up cluster, images and chart, then run the job and follow it")
     run.add_argument(
-        "--delete-at", type=int, metavar="STEP", help="step at which a worker pod is deleted (default: halfway)"
+        "--delete-at",
+        type=int,
+        default=course.HALFWAY,
+        metavar="STEP",
+        help=f"step at which a worker pod is deleted (default: {course.HALFWAY})",
     )
     run.add_argument(
         "--time-limit",

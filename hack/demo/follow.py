@@ -78,7 +78,7 @@ class Follower:
             for line in self._lines("logs", pod, "--follow", "--timestamps"):
                 stamp, _, text = line.partition(" ")
                 at = parse_stamp(stamp)
-                seen = parse_line(text)
+                seen = parse_line(text, uid)
                 if at is not None and at > newest:
                     newest = at
                     if seen:

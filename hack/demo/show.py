@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -34,7 +35,7 @@ class Screen:
         for entry in timeline.entries[self._entries :]:
             self._say(
                 entry.time - timeline.applied_at,
-                f"[bold]{entry.what}[/]" + (f" [dim]({entry.detail})[/]" if entry.detail else ""),
+                f"[bold]{escape(entry.what)}[/]" + (f" [dim]({escape(entry.detail)})[/]" if entry.detail else ""),
             )
         self._entries = len(timeline.entries)
         if self._live:
@@ -51,5 +52,5 @@ def print_table(console: Console, timeline: Timeline) -> None:
     """Prints the timeline."""
     rows = Table("when", "what", "", title="Timeline", title_justify="left")
     for row in table(timeline):
-        rows.add_row(*row)
+        rows.add_row(*map(escape, row))
     console.print(rows)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from typing import Any, cast
 
 import pytest
+import yaml
 
 from hack.demo.follow import parse_stamp, split_objects
-from hack.demo.run import steps_of
+from hack.demo.run import EXAMPLE, manifests
+from hack.drivers import ClusterDriver
 
 
 def test_objects_printed_one_after_the_other_are_separated() -> None:
@@ -37,9 +41,32 @@ def test_times_of_log_lines_are_read(stamp: str, expected: float | None) -> None
     assert parse_stamp(stamp) == expected
 
 
+CLAIM = {"persistentVolumeClaim": {"claimName": "mine"}}
+SHARED = {"hostPath": {"path": "/shared", "type": "Directory"}}
+
+
+@dataclasses.dataclass
+class Cluster:
+    checkpoint_volume: dict[str, Any] | None
+    shared_directory: str | None
+    pull_policy: str = "IfNotPresent"
+
+    def image(self, name: str) -> str:
+        return f"registry.example/{name}"
+
+
 @pytest.mark.parametrize(
-    ("args", "expected"), [(["--steps=90"], 90), (["--steps", "80", "x"], 80), (["--step-seconds=1"], 600)]
+    ("cluster", "volume"), [(Cluster(None, "/shared"), SHARED), (Cluster(CLAIM, None), CLAIM)], ids=["ours", "yours"]
 )
-def test_halfway_is_half_of_the_steps_in_the_manifest(args: list[str], expected: int) -> None:
-    container = {"command": ["elasticrun", "train.py"], "args": args}
-    assert steps_of({"spec": {"workers": {"template": {"spec": {"containers": [container]}}}}}) == expected
+def test_the_example_is_run_as_it_is_except_for_what_the_cluster_has(cluster: Cluster, volume: dict[str, Any]) -> None:
+    job = yaml.safe_load((EXAMPLE / "elasticjob.yaml").read_text())
+    script = {"kind": "ConfigMap", "data": {"train.py": "print()"}}
+    built = yaml.safe_dump_all([script, job])
+    one, other = manifests(built, cast(ClusterDriver, cluster))
+    assert one == script
+    container = other["spec"]["workers"]["template"]["spec"]["containers"][0]
+    assert (container["image"], container["imagePullPolicy"]) == ("registry.example/trainer", "IfNotPresent")
+    assert other["spec"]["checkpoint"]["volume"] == volume
+    before = job["spec"]["workers"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["python3", *before["command"][1:]]
+    assert container["args"] == before["args"]
