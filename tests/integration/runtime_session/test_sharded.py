@@ -37,7 +37,7 @@ class ShardedJob(Job):
     def hurry(self) -> None:
         (self.directory / "slow").unlink(missing_ok=True)
 
-    def begin(self, name: str, *flags: str, size: int, **environment: str) -> Agent:
+    def begin(self, name: str, *flags: str, size: int | str, **environment: str) -> Agent:
         variables = {
             "OUTPUT": str(self.directory / f"{name}-{{local_rank}}"), "STEPS": str(STEPS),
             "SLOW": str(self.directory / "slow"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment,
@@ -99,6 +99,11 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
     torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
 
 
+def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """With another number of ranks, gradients are added up in another order."""
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
 def test_a_lost_node_is_replaced_from_its_neighbours_copy_without_a_disk(
     job: ShardedJob, undisturbed: dict[str, Any]
 ) -> None:
@@ -115,6 +120,20 @@ def test_a_lost_node_is_replaced_from_its_neighbours_copy_without_a_disk(
     for name in "abd":
         assert_equal(job.state(name), undisturbed)
     assert "from the copy of a neighbour" in job.logs
+
+
+def test_a_lost_node_that_is_not_replaced_leaves_its_shards_to_the_others(
+    job: ShardedJob, undisturbed: dict[str, Any]
+) -> None:
+    a, b, c = (job.begin(name, size="2:3") for name in "abc")
+    job.wait_for_step(20, "a", "b", "c")
+    done, last = len(job.steps("a")), job.steps("a")[-1][0]
+    c.process.kill()
+    assert 0 <= last + 1 - job.continued_after("a", done) <= 2 * job.interval, job.logs
+    job.hurry()
+    assert [agent.exit_code(START) for agent in (a, b)] == [0, 0], job.logs
+    assert job.steps("a")[-1] == job.steps("b")[-1] == (STEPS, 2)
+    assert_close(job.state("a"), undisturbed)
 
 
 def test_training_continues_from_memory_when_all_worker_processes_are_killed(
@@ -146,7 +165,6 @@ def test_a_stopped_training_continues_from_storage_with_another_number_of_proces
         second.hurry()
         assert b.exit_code(START) == 0, second.logs
         assert second.steps("b")[-1] == (STEPS, 2)
-        # Gradients are added up in another order.
-        torch.testing.assert_close(second.state("b"), undisturbed, rtol=1e-9, atol=1e-12)
+        assert_close(second.state("b"), undisturbed)
     finally:
         second.close()

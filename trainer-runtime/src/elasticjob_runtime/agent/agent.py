@@ -181,12 +181,13 @@ class Agent:
         self._processes.group.stop(action.grace, now, self._leaving[1] if self._leaving else signal.SIGTERM)
 
     def store_changed(self, before: StoreView, view: StoreView) -> None:
+        if view.plan is not None and view.plan.rank is not None:
+            self._copies.follow(view.plan.rank.neighbours)
         if view.stop is not before.stop:
             self._processes.group.check_handlers()
         if view.plan is not None and (before.plan is None or before.plan.round != view.plan.round):
             self._processes.group.check_handlers()
             self._processes.send_plan(view.plan)
-            self._copies.follow(view.plan.rank.neighbours if view.plan.rank is not None else ())
             self._publish_imports()
 
     def _use_secret(self, secret: SecretValue | None) -> None:

@@ -138,9 +138,10 @@ class PeerCopies:
         self._receiving += 1
         threading.Thread(target=self._receive, args=(connection, session), name="receive-copy", daemon=True).start()
 
-    def of(self, local_rank: int) -> list[int]:
-        """Descriptors of all copies from processes with this local rank."""
-        return [buffer.fd for copy, buffer in self._held.items() if copy.origin.local_rank == local_rank]
+    def share(self, local_rank: int, count: int) -> list[int]:
+        """Descriptors of the copies that the process `local_rank` of `count` reads. Each is read by one process; other
+        members may have more processes than this one."""
+        return [buffer.fd for copy, buffer in self._held.items() if copy.origin.local_rank % count == local_rank]
 
     def close(self) -> None:
         self._orders.put(None)

@@ -211,8 +211,8 @@ class WorkerServer:
     def _hand_out(self, fd: int, local_rank: int, message: dict[str, Any]) -> None:
         self._read_others(fd)
         snapshot = self._snapshots.of(local_rank)
-        if message.get("copies"):
-            held = self._copies.of(local_rank)[:MAX_FDS] if self._copies is not None else []
+        if count := int(message.get("copies_of", 0)):
+            held = self._copies.share(local_rank, count)[:MAX_FDS] if self._copies is not None else []
             snapshot = Snapshot(round=0, step=0, fds=tuple(held)) if held else None
         if snapshot is None:
             _send(self._connections[fd], {"type": "snapshot", "step": None})

@@ -10,7 +10,8 @@ It uses the same socket as `channel`. Each message is one JSON object, with file
     worker: {"type": "fetch", "local_rank": 0}
     agent:  {"type": "snapshot", "round": 2, "step": 120}
             with the descriptors; step is null if there is no snapshot
-    worker: {"type": "fetch", "local_rank": 0, "copies": true}                the copies from other members
+    worker: {"type": "fetch", "local_rank": 0, "copies_of": 4}                the copies from other members: one of 4
+            processes asks, which have equal shares of them
     worker: {"type": "copy", "local_rank": 0, "step": 120, "purpose": "..."}  copy this snapshot to the neighbour
     agent:  {"type": "copied", "step": 120, "purpose": "...", "copied": true} that is over; false: it was not possible
     worker: {"type": "saves", "rank": 0, "round": 2}                          it saves when asked
@@ -115,13 +116,13 @@ class AgentLink:
             pass
         return purpose in self._copying
 
-    def fetch(self, local_rank: int | None = None, *, copies: bool = False) -> Snapshot | None:
+    def fetch(self, local_rank: int | None = None, *, copies_of: int = 0) -> Snapshot | None:
         """The newest snapshot of a local rank (default: this process's); None if there is none. Raises TimeoutError.
 
-        copies: those that the agent holds of other members' processes with this local rank.
+        copies_of: instead, this process's share of the copies from other members, among so many processes.
         """
         wanted = own_local_rank() if local_rank is None else local_rank
-        self._send({"type": "fetch", "local_rank": wanted, **({"copies": True} if copies else {})})
+        self._send({"type": "fetch", "local_rank": wanted, **({"copies_of": copies_of} if copies_of else {})})
         end = time.monotonic() + self._timeout
         while True:
             response = self._receive(end)

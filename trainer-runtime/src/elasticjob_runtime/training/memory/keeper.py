@@ -125,12 +125,20 @@ class Keeper:
         self._adopt()
         purpose = self._purpose(what)
         local_rank = own_local_rank()
-        held = [(fd, copied) for copied in (False, True) for fd in self._fetch(local_rank, copies=copied)]
+        size = max(1, number("LOCAL_WORLD_SIZE"))
+        held = [
+            *((fd, False) for fd in self._fetch(local_rank)),
+            *((fd, True) for fd in self._fetch(local_rank, copies_of=size)),
+        ]
         found = [(recovered, copied) for fd, copied in held if (recovered := _recovered(fd)) is not None]
         for recovered, _ in found:
             if recovered.header.purpose != purpose:
                 recovered.close()
         return [each for each in found if each[0].header.purpose == purpose]
+
+    def refuses(self, what: str) -> bool:
+        """Whether it has turned out that `keep` cannot take snapshots for this purpose."""
+        return self._purpose(what) in self._refused
 
     def copy(self, what: str, step: int) -> None:
         """Asks the agent to copy the snapshot of `step` to its neighbour."""
@@ -159,9 +167,9 @@ class Keeper:
                     recovered.close()
         return found
 
-    def _fetch(self, local_rank: int, *, copies: bool = False) -> list[int]:
+    def _fetch(self, local_rank: int, *, copies_of: int = 0) -> list[int]:
         try:
-            snapshot = self._link.fetch(local_rank, copies=copies)
+            snapshot = self._link.fetch(local_rank, copies_of=copies_of)
         except (NoAgentError, TimeoutError) as error:
             logger.warning("no snapshot from the agent: %s", error)
             return []

@@ -16,9 +16,10 @@ from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.world import SessionError, Standing, World
-from elasticjob_runtime.training.sharded import ranks, storage
+from elasticjob_runtime.training.sharded import ranks
 from elasticjob_runtime.training.sharded.contents import Contents, is_sharded
 from elasticjob_runtime.training.sharded.memory import Shards
+from elasticjob_runtime.training.sharded.save_load import save_durable
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -51,7 +52,7 @@ class ShardedState(TrainingState):
         self._path = path  # see `agree`, which all ranks call
 
     def save(self, path: PathLike, keep: int) -> None:
-        storage.save(path, self._contents, self.committed, keep)
+        save_durable(path, self._contents, self.committed, keep)
 
     def agree(
         self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None

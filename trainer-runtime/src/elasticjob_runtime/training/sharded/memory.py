@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed.checkpoint as dcp
 
 from elasticjob_runtime.contract import Fence
-from elasticjob_runtime.training import checkpoint
+from elasticjob_runtime.training import checkpoint, progress
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.memory import Keeper, Recovered, keeper_of_this_process
@@ -36,22 +36,19 @@ class Shards:
 
     @property
     def is_possible(self) -> bool:
-        return self._keeper is not None
+        return self._keeper is not None and not self._keeper.refuses(self._what)
 
     def is_busy(self, contents: Contents) -> bool:
         """Whether this rank cannot take a snapshot yet: its memory is still being provided, or the one before is still
         being copied to the neighbour, which has no older one."""
-        if self._keeper is None:
+        if self._keeper is None or self._keeper.refuses(self._what):
             return True
         return not self._keeper.prepare(self._what, lambda: _shard(contents)) or self._keeper.is_copying(self._what)
 
-    def keep(self, contents: Contents, step: int) -> bool:
+    def keep(self, contents: Contents, step: int) -> None:
         """Takes this rank's part of a snapshot. Call it on all ranks, and only if none is busy."""
-        if self._keeper is not None and self._keeper.keep(self._what, _shard(contents), step) is None:
-            self._keeper = None  # which has been logged
-        if self._keeper is not None:
+        if self._keeper is not None and self._keeper.keep(self._what, _shard(contents), step) is not None:
             self._keeper.copy(self._what, step)
-        return self._keeper is not None
 
     def restore(self, contents: Contents, path: PathLike | None) -> int | None:
         """Loads the newest state of which all shards exist: from memory, or a checkpoint in `path`. Returns its step;
@@ -63,7 +60,10 @@ class Shards:
             if choice.step is not None:
                 self._load(contents, choice, found)
                 return choice.step
-        return storage.load(path, contents) if path is not None else None
+        step = storage.load(path, contents) if path is not None else None
+        if step is not None:
+            progress.remember_checkpoint(step)
+        return step
 
     @contextlib.contextmanager
     def _found(self) -> Iterator[list[_Found]]:

@@ -42,10 +42,7 @@ def save_sharded_checkpoint(
     """
     contents = Contents(state)
     if durable:
-        storage.save(path, contents, step, keep)
-        if ranks.rank() == 0:
-            progress.remember_checkpoint(step)
-            channel.send_phase("checkpoint", step=step)
+        save_durable(path, contents, step, keep)
     shards = _shards(path)
     if not any(ranks.gather(shards.is_busy(contents))):
         shards.keep(contents, step)
@@ -66,9 +63,16 @@ def load_sharded_checkpoint(path: PathLike, state: Mapping[str, Any]) -> int | N
     began = time.time()
     step = _shards(path).restore(Contents(state), path)
     if step is not None:
-        progress.remember_checkpoint(step)
         channel.send_phase("restore", began=began, step=step)
     return step
+
+
+def save_durable(path: PathLike, contents: Contents, step: int, keep: int) -> None:
+    """`save_sharded_checkpoint` without memory."""
+    storage.save(path, contents, step, keep)
+    progress.remember_checkpoint(step)
+    if ranks.rank() == 0:
+        channel.send_phase("checkpoint", step=step)
 
 
 def _shards(path: PathLike) -> Shards:
