@@ -68,6 +68,14 @@ def test_kubectl_scale_changes_the_size_within_the_bounds(cluster: Cluster) -> N
         cluster.kubectl("scale", "ej/digits", "--replicas=1")
 
 
+def test_a_job_without_replicas_has_its_smallest_size_and_can_be_scaled(cluster: Cluster) -> None:
+    bounds = {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 5}
+    cluster.apply(changed({**bounds, f"{WORKERS}.replicas": GONE}))
+    assert ElasticJob.parse(cluster.get()).replicas == 2
+    cluster.kubectl("scale", "ej/digits", "--replicas=3")
+    assert ElasticJob.parse(cluster.get()).replicas == 3
+
+
 def test_server_side_apply_without_replicas_keeps_what_an_autoscaler_set(cluster: Cluster) -> None:
     bounds = {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8}
     first = changed({**bounds, f"{WORKERS}.replicas": 2})

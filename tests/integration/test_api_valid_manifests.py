@@ -15,6 +15,15 @@ EXAMPLES = sorted(ROOT.glob("examples/**/elasticjob*.yaml"))
 VALID = {
     "only what is required": Case({f"{WORKERS}.replicas": GONE}),
     "elastic": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8}),
+    "bounds without replicas": Case({f"{WORKERS}.replicas": GONE, f"{WORKERS}.minReplicas": 2}),
+    "bounds and allowed sizes without replicas": Case(
+        {
+            f"{WORKERS}.replicas": GONE,
+            f"{WORKERS}.minReplicas": 2,
+            f"{WORKERS}.maxReplicas": 8,
+            f"{WORKERS}.allowedReplicas": [2, 4, 8],
+        }
+    ),
     "bounds equal to replicas": Case({f"{WORKERS}.minReplicas": 4, f"{WORKERS}.maxReplicas": 4}),
     "processes as a number": Case({f"{WORKERS}.procsPerWorker": 8}),
     "one process per GPU": Case({f"{WORKERS}.procsPerWorker": "gpu"}),

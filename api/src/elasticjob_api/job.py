@@ -87,8 +87,9 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Desired number of worker pods, rounded down to an allowed size."""
-        return self.round_down(self.spec.workers.replicas)
+        """Desired number of worker pods, rounded down to an allowed size. Below minReplicas is only a value that is not
+        set."""
+        return self.round_down(max(self.spec.workers.replicas, self.spec.workers.min_replicas or 1))
 
     def round_down(self, replicas: int) -> int:
         """The largest allowed size up to `replicas`, or the smallest allowed size if there is none."""

@@ -60,7 +60,7 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     """The worker pods: how many to run, and their template."""
 
     replicas: WorkerCount = 1
-    """Desired number of worker pods, between minReplicas and maxReplicas.
+    """Desired number of worker pods, between minReplicas and maxReplicas. If you do not set it: minReplicas, or 1.
 
     Changed by kubectl scale and by a HorizontalPodAutoscaler.
     """

@@ -43,6 +43,15 @@ def test_bounds_default_to_the_replicas(workers: dict[str, int], smallest: int, 
     assert (job.min_replicas, job.max_replicas) == (smallest, largest)
 
 
+@pytest.mark.parametrize(
+    ("workers", "replicas"),
+    [({}, 1), ({"minReplicas": 3}, 3), ({"minReplicas": 3, "replicas": 1}, 3), ({"minReplicas": 3, "replicas": 4}, 4)],
+)
+def test_a_job_without_replicas_has_the_smallest_size(workers: dict[str, int], replicas: int) -> None:
+    job = ElasticJob.parse(body(**workers))
+    assert (job.replicas, job.max_replicas) == (replicas, replicas)
+
+
 def test_the_training_container_is_the_named_one_or_the_first() -> None:
     assert ElasticJob.parse(body()).training_container == "trainer"
     assert ElasticJob.parse(body(container="logs")).training_container == "logs"

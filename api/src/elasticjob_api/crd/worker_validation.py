@@ -9,6 +9,13 @@ from elasticjob_api.crd.cel import Rule, literals, message, rules
 MAX_PROCS_PER_WORKER = 1024
 
 _BOUNDS_FIT = "(!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas)"
+_TOO_FEW = message(
+    "replicas (%d) is below minReplicas (%d): raise replicas or lower minReplicas", "self.replicas", "self.minReplicas"
+)
+_ENOUGH = f"!{_BOUNDS_FIT} || !has(self.minReplicas) || self.minReplicas <= self.replicas"
+_DESIRED = "(self.replicas == 1 && has(self.minReplicas) ? self.minReplicas : self.replicas)"
+"""1 is the schema's default, so it may mean that replicas is not set. A schema cannot have another default, and
+without any, kubectl scale and autoscalers fail."""
 _REPLICAS = rules(
     {
         "rule": _BOUNDS_FIT,
@@ -19,15 +26,9 @@ _REPLICAS = rules(
         ),
         "fieldPath": ".minReplicas",
     },
-    {
-        "rule": f"!{_BOUNDS_FIT} || !has(self.minReplicas) || self.minReplicas <= self.replicas",
-        **message(
-            "replicas (%d) is below minReplicas (%d): raise replicas or lower minReplicas",
-            "self.replicas",
-            "self.minReplicas",
-        ),
-        "fieldPath": ".replicas",
-    },
+    {"rule": f"{_ENOUGH} || self.replicas == 1", **_TOO_FEW, "fieldPath": ".replicas"},
+    # Changed to 1, it has been set.
+    {"rule": f"{_ENOUGH} || oldSelf.replicas == 1", **_TOO_FEW, "fieldPath": ".replicas"},
     {
         "rule": f"!{_BOUNDS_FIT} || !has(self.maxReplicas) || self.replicas <= self.maxReplicas",
         **message(
@@ -39,7 +40,8 @@ _REPLICAS = rules(
     },
 )
 
-_LEAST, _MOST = (f"(has(self.{bound}) ? self.{bound} : self.replicas)" for bound in ("minReplicas", "maxReplicas"))
+_LEAST = "(has(self.minReplicas) ? self.minReplicas : self.replicas)"
+_MOST = f"(has(self.maxReplicas) ? self.maxReplicas : {_DESIRED})"
 _ALLOWED = rules(
     {
         "rule": "!has(self.allowedReplicas) || !has(self.replicaStep)",
@@ -59,10 +61,10 @@ _ALLOWED = rules(
     },
     {
         "rule": "!has(self.allowedReplicas) || size(self.allowedReplicas) == 0 || self.allowedReplicas.exists(x, x <= "
-        "self.replicas)",
+        f"{_DESIRED})",
         **message(
             "replicas (%d) is below all of allowedReplicas %s: raise replicas, or allow a smaller size",
-            "self.replicas",
+            _DESIRED,
             "self.allowedReplicas",
         ),
         "fieldPath": ".replicas",

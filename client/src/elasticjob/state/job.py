@@ -133,7 +133,7 @@ def job_state(body: Json) -> JobState:
     workers, restarts = object_at(spec, "workers"), object_at(status, "restarts")
     pod = object_at(object_at(workers, "template"), "spec")
     container = _training_container(workers, pod)
-    replicas = int_or(workers.get("replicas"), 1)
+    replicas = max(int_or(workers.get("replicas"), 1), int_or(workers.get("minReplicas"), 1))
     rendezvous = object_at(status, "rendezvous")
     return JobState(
         name=str(metadata.get("name", "")),
