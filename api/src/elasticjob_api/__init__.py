@@ -2,7 +2,6 @@
 
 from elasticjob_api.checkpoint import Checkpoint
 from elasticjob_api.conditions import (
-    BLOCKING_REASONS,
     MESSAGES,
     Condition,
     ConditionStatus,
@@ -10,7 +9,6 @@ from elasticjob_api.conditions import (
     Reason,
     message,
     set_condition,
-    summary_of,
 )
 from elasticjob_api.history import Change, ChangeType, History, Phases, Sample
 from elasticjob_api.job import (
@@ -49,6 +47,7 @@ from elasticjob_api.status import (
     Status,
 )
 from elasticjob_api.stored_history import StoredHistory
+from elasticjob_api.summary import BLOCKING_REASONS, summary_of
 
 __all__ = [
     "API_VERSION",
