@@ -7,21 +7,11 @@ from typing import Any
 
 from elasticjob_api import Condition, ConditionStatus, ConditionType, ElasticJob, Failure, Restarts, Status
 from elasticjob_operator.names import COMPONENT_WORKER, worker_name
+from elasticjob_operator.node_state import Heartbeat, Node, NodeHealth
 from elasticjob_operator.policies.failures import PodFailure, classify_failure
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.resources.pods import template_hash
-from elasticjob_operator.state import (
-    Blocked,
-    Connectivity,
-    ContainerEnd,
-    Disruption,
-    Heartbeat,
-    Node,
-    NodeHealth,
-    Pod,
-    PodPhase,
-    RendezvousView,
-)
+from elasticjob_operator.state import Blocked, Connectivity, ContainerEnd, Disruption, Pod, PodPhase, RendezvousView
 from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, PlanReason, PlanValue
 
 NOW = datetime.datetime(2026, 1, 1, 12, 0, 0, tzinfo=datetime.timezone.utc)

@@ -12,18 +12,9 @@ from elasticjob_runtime.contract import Env
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json, to_bytes
 from elasticjob_operator.names import NamespacedName
+from elasticjob_operator.node_state import Node, NodeHealth
 from elasticjob_operator.policies.injection import mounts_images
-from elasticjob_operator.state import (
-    Blocked,
-    ContainerEnd,
-    Disruption,
-    Kind,
-    Node,
-    NodeHealth,
-    OwnedObject,
-    Pod,
-    PodPhase,
-)
+from elasticjob_operator.state import Blocked, ContainerEnd, Disruption, Kind, OwnedObject, Pod, PodPhase
 
 _HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"

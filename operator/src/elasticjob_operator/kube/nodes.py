@@ -15,8 +15,8 @@ from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import KubeClient, NotFoundError, RejectedError
 from elasticjob_operator.kube.convert import node_of
 from elasticjob_operator.names import NamespacedName
+from elasticjob_operator.node_state import Heartbeat, Node, NodeCounts
 from elasticjob_operator.policies.node_loss import count_nodes
-from elasticjob_operator.state import Heartbeat, Node, NodeCounts
 
 NODE_LEASES = "kube-node-lease"
 """Namespace of the Leases that kubelets renew."""

@@ -20,10 +20,11 @@ from collections.abc import Iterable
 
 from elasticjob_api import ElasticJob, Inject, Reason
 
+from elasticjob_operator.node_state import NodeCounts
 from elasticjob_operator.policies.condition_updates import Cause, cause
 from elasticjob_operator.resources.injection import InjectionWay
 from elasticjob_operator.resources.template import InvalidTemplateError, training_container
-from elasticjob_operator.state import NodeCounts, Pod
+from elasticjob_operator.state import Pod
 
 _KUBELET = (1, 35)
 """The first Kubernetes whose kubelets mount images without being told to."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_api import ElasticJob, FailingNode
 
+from elasticjob_operator.node_state import Node, NodeHealth
 from elasticjob_operator.policies.failures import Cost
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
-from elasticjob_operator.state import Node, NodeHealth, Pod
+from elasticjob_operator.state import Pod
 
 MEMORY = datetime.timedelta(hours=1)
 MOST = 32

@@ -28,8 +28,8 @@ from elasticjob_api import OnPartition, Reason
 from elasticjob_api.fields import format_time
 from elasticjob_runtime.contract import LEASE_TTL, PARTITION_GRACE
 
+from elasticjob_operator.node_state import Heartbeat, Node, NodeCounts, NodeHealth
 from elasticjob_operator.policies.condition_updates import Cause, cause
-from elasticjob_operator.state import Heartbeat, Node, NodeCounts, NodeHealth
 
 FRESH_SECONDS = 10.0
 """A heartbeat older than this is read again before it is used, in seconds."""

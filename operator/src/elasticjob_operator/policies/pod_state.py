@@ -14,10 +14,11 @@ from collections.abc import Iterable
 
 from elasticjob_api import RestartRule
 
+from elasticjob_operator.node_state import Node, NodeHealth
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.failures import PodFailure, classify_failure
 from elasticjob_operator.policies.node_loss import LossRules, NodeLoss, Nodes, assess_node, too_many
-from elasticjob_operator.state import Node, NodeHealth, Pod
+from elasticjob_operator.state import Pod
 
 STUCK_SECONDS = 30.0
 """How long after its deadline a terminating pod is lost if the operator may not read nodes, in seconds."""

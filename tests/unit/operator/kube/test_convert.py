@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.convert import job_of, node_of, pod_of
+from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.resources.pods import worker_pod
-from elasticjob_operator.state import Blocked, NodeHealth, PodPhase
+from elasticjob_operator.state import Blocked, PodPhase
 
 from tests.unit.operator.builders import NOW, UID, at, make_job
 

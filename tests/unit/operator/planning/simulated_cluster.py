@@ -7,6 +7,7 @@ import datetime
 
 import orjson
 from elasticjob_api import ConditionType, ElasticJob, OnPartition, Status
+from elasticjob_operator.node_state import Heartbeat, Node, NodeHealth
 from elasticjob_operator.planning import (
     Action,
     ClearRun,
@@ -28,11 +29,8 @@ from elasticjob_operator.settings import NetworkPolicySettings, Settings
 from elasticjob_operator.state import (
     Admission,
     Connectivity,
-    Heartbeat,
     JobState,
     Kind,
-    Node,
-    NodeHealth,
     OwnedObject,
     Pod,
     PodPhase,

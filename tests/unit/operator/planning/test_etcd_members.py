@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from elasticjob_api import ConditionType, ElasticJob, RendezvousStatus
+from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.planning import CreateCertificates, CreateObject, CreatePod, DeleteObject, DeletePod, Plan
 from elasticjob_operator.policies.rendezvous import rendezvous_of, unknown_outcome, with_store
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Connectivity, Kind, NodeHealth, Pod
+from elasticjob_operator.state import Connectivity, Kind, Pod
 
 from tests.unit.operator.builders import (
     NOW,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
+from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.planning import (
     CreatePod,
     DeletePod,
@@ -15,11 +16,7 @@ from elasticjob_operator.planning import (
     ReadHeartbeat,
 )
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import (
-    Connectivity,
-    NodeHealth,
-    Pod,
-)
+from elasticjob_operator.state import Connectivity, Pod
 
 from tests.unit.operator.builders import (
     NOW,

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from elasticjob_api import ConditionType, Reason
+from elasticjob_operator.node_state import NodeCounts
 from elasticjob_operator.planning import CreatePod, DryRunCreate, Plan
 from elasticjob_operator.policies.failures import Cost, classify_failure
 from elasticjob_operator.policies.injection import injection, is_about_volumes, mounts_images
 from elasticjob_operator.resources.injection import InjectionWay, has_image_volume
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Admission, Blocked, ContainerEnd, NodeCounts, Pod, PodPhase
+from elasticjob_operator.state import Admission, Blocked, ContainerEnd, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, ended, make_job, make_node, make_pod, make_status
 from tests.unit.operator.planning.plans import ask, condition, kinds

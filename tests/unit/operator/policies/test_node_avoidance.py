@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from elasticjob_api import FailingNode, Status
+from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes
 from elasticjob_operator.policies.pod_state import PodState
-from elasticjob_operator.state import NodeHealth, Pod, PodPhase
+from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_job, make_node, make_pod, with_status
 

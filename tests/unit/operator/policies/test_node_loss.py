@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_api import OnPartition, Reason
+from elasticjob_operator.node_state import Heartbeat, Node, NodeHealth
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, assess_node, count_nodes, too_many
-from elasticjob_operator.state import LONG_AGO, Heartbeat, Node, NodeHealth
+from elasticjob_operator.state import LONG_AGO
 from hypothesis import given
 from hypothesis import strategies as st
 

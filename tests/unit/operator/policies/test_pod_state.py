@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from elasticjob_operator.node_state import Node, NodeHealth
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
 from elasticjob_operator.policies.pod_state import PodState, pod_status
-from elasticjob_operator.state import LONG_AGO, Node, NodeHealth, Pod, PodPhase
+from elasticjob_operator.state import LONG_AGO, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_heartbeat, make_node, make_pod
 
