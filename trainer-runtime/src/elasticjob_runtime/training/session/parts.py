@@ -55,6 +55,15 @@ class Parts:
                 _unwrapped(part).load_state_dict(state[name])
         self.forget_constants()
 
+    @property
+    def are_sharded(self) -> bool:
+        """Whether a model is, by FSDP2 or FSDP1. By name: importing the classes takes longer than a restart may."""
+        return any(
+            type(each).__name__ in ("DTensor", "FullyShardedDataParallel")
+            for module in self.modules
+            for each in (*module.modules(), *module.parameters())
+        )
+
     def layout(self) -> str:
         """Differs if two processes have different models."""
         digest = hashlib.blake2b(digest_size=8)

@@ -12,7 +12,7 @@ def refusal(parts: Parts, *, backend: str, groups: int) -> str:
     """Why this training cannot continue in place, and restarts at every change instead. Empty: nothing is against it.
     backend: of the default process group, as `get_backend_config` returns it ("cpu:gloo,cuda:nccl"; `get_backend` says
     "undefined" if the script names none), "" without one; groups: of this process."""
-    if any(_sharded(module) for module in parts.modules):
+    if parts.are_sharded:
         return (
             "the model is sharded (FSDP), and no process has the state of a lost one; it continues from the latest "
             "snapshot in the memory of the agents"
@@ -32,14 +32,6 @@ def refusal(parts: Parts, *, backend: str, groups: int) -> str:
     if groups > 1:
         return "the script has process groups of its own, which would end with each change"
     return ""
-
-
-def _sharded(module: torch.nn.Module) -> bool:
-    try:
-        from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-    except ImportError:
-        return False
-    return any(isinstance(each, (FSDPModule, FullyShardedDataParallel)) for each in module.modules())
 
 
 def warm_up() -> None:

@@ -34,6 +34,7 @@ PRELOAD = (
     "torch.utils.data",
     "torch._dynamo",  # DistributedDataParallel imports it: 2.5 s
     "numpy",
+    "elasticjob_runtime.training.session.session",  # not learned: it may lie outside of site-packages
 )
 """What nearly every training script imports."""
 
