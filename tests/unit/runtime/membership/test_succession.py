@@ -26,6 +26,7 @@ from tests.unit.runtime.membership.builders import (
 
 PLAN = make_plan("abc")
 AS_B = make_plan("abc", me="b", ranks=None)
+AS_C = make_plan("abc", me="c", ranks=None)
 SPARE = make_plan("bc", me="a", ranks=None)
 LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
 FOLLOWER: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "a", "me": "b"}
@@ -79,8 +80,18 @@ WATCH = {
     "a failure unanswered for a while: watch as planner": Case(
         make_view(plan=AS_B, workers=fails(AS_B, "b", ago=0.2), reported_failure=1, **FOLLOWER), "watch as planner"
     ),
-    "a leader suspected for a while: watch as planner": Case(
-        make_view(plan=AS_B, store={"suspicions": (suspicion("a", "c", ago=0.2),)}, **FOLLOWER), "watch as planner"
+    "the leader is suspected: the next member watches as planner at once, to probe it": Case(
+        make_view(plan=AS_B, store={"suspicions": (suspicion("a", "c", ago=0.0),)}, **FOLLOWER), "watch as planner"
+    ),
+    "the leader is suspected: the member after the next one waits": Case(
+        make_view(
+            me="c",
+            plan=AS_C,
+            store={"suspicions": (suspicion("a", "b", ago=0.1),)},
+            role=Role.FOLLOWER,
+            predecessor="b",
+        ),
+        "wait 0.05 s",
     ),
     "another member is suspected: left to the leader": Case(
         make_view(plan=AS_B, store={"suspicions": (suspicion("c", "a", ago=9.0),)}, **FOLLOWER), "wait"

@@ -72,7 +72,8 @@ def plan_broken_since(view: View) -> float | None:
 def takeover_delay(view: View) -> float:
     """Seconds to wait for the planner before taking over.
 
-    Grows with the rank, so that the planner's successor comes first and the others usually need not act.
+    Grows with the rank, so that the planner's successor comes first and the others usually need not act. If the planner
+    is suspected, its successor need not wait: it probes the planner before it plans.
     Covers the backoff that the planner may apply before it restarts the same crash, unless the planner itself is
     suspected.
     """
@@ -84,7 +85,7 @@ def takeover_delay(view: View) -> float:
     if rank >= TAKE_OVER_BY_RANK:
         late = _jitter(view.settings.me) * LATE_TAKEOVER * (plan.value.size if plan else 1)
     return (
-        view.settings.takeover_delay * min(rank, TAKE_OVER_BY_RANK)
+        view.settings.takeover_delay * max(0, min(rank, TAKE_OVER_BY_RANK) - suspected)
         + late
         + crash_loop.longest_delay(history, view.settings.crash_limits)
     )
