@@ -15,7 +15,7 @@ from tests.unit.runtime.training.sharded.worlds import Training, run
 
 Agents = tuple[str, str, str]
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def train(path: pathlib.Path, last: int, *durable: int) -> dict[str, Any]:

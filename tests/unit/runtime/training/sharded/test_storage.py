@@ -25,7 +25,7 @@ from torch import nn
 
 from tests.unit.runtime.training.sharded.worlds import Training, run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def train_and_save(path: pathlib.Path, *steps: int) -> dict[str, Any]:

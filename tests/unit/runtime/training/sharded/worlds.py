@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.memory import keeper
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -70,7 +69,8 @@ def run(
 
     agents: for each rank, the socket of its agent and its local rank.
     """
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")  # a fork of this process could not use autograd
+    context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint"])
     results = context.Queue()
     store = directory / f"store-{os.urandom(4).hex()}"
     processes = [
@@ -89,10 +89,12 @@ def run(
 
 
 def _environment(agents: Sequence[tuple[str, int]], rank: int, round_number: int) -> dict[str, str]:
+    given = {name: value for name, value in os.environ.items() if name.startswith("ELASTICJOB_")}
     if not agents:
-        return {}
+        return given
     socket, local_rank = agents[rank]
     return {
+        **given,
         Env.AGENT_SOCKET: socket,
         Env.ROUND: str(round_number),
         Env.FENCE: f"1.0.{round_number}",
@@ -113,7 +115,6 @@ def _rank(
 ) -> None:
     torch.set_num_threads(1)
     os.environ.update(environment)
-    keeper._process = keeper._Process()  # this is no child of a training
     os.environ.update(GLOO_SOCKET_IFNAME="lo", RANK=str(rank), WORLD_SIZE=str(size))
     dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)  # type: ignore[attr-defined]
     try:
