@@ -108,7 +108,7 @@ def test_a_replacement_that_others_wait_for_is_given_up_if_it_never_starts() -> 
     followers = Bench().followers
     followers.starts(0, 0.0, alone=True, awaited=True)
     followers.said_hello(0)
-    assert followers.overdue(START_TIMEOUT) == {0: "did not start and take its first batch within 300 s"}
+    assert followers.overdue(START_TIMEOUT) == {0: "did not start and take its first batch within 1800 s"}
 
 
 def test_a_spare_that_others_begin_to_wait_for_is_given_up_if_it_never_starts() -> None:

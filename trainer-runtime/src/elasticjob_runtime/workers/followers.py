@@ -20,8 +20,9 @@ ARRIVE_TIMEOUT = 30.0
 """s for a worker process to end or interrupt its step and meet the others, which wait for it. Longer: an evaluation
 between two steps may take longer. Shorter: one that is stuck in a kernel holds up the others for less."""
 
-START_TIMEOUT = 300.0
-"""s for a worker process that others wait for to start and meet them."""
+START_TIMEOUT = 1800.0
+"""s for a worker process that others wait for to start and take its first batch: as long as `init_process_group` waits
+by default. It may be loading a large model."""
 
 START = "start and take its first batch"
 
