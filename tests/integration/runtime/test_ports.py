@@ -43,11 +43,10 @@ def listening_ports(pid: int) -> set[int]:
                 inodes[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
     ports = set()
     for process in children(pid):
-        try:
-            links = [str(link.readlink()) for link in pathlib.Path(f"/proc/{process}/fd").iterdir()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        ports |= {inodes[link] for link in links if link in inodes}
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
+            for link in pathlib.Path(f"/proc/{process}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    ports |= {inodes[name] for name in [str(link.readlink())] if name in inodes}
     return ports
 
 
