@@ -59,7 +59,7 @@ def test_torchs_own_sampler_loses_and_repeats_a_quarter_of_the_data() -> None:
     """The figure in our documents: four ranks that become three after 500 of 1000 samples."""
     from torch.distributed.elastic.utils.data import elastic_distributed_sampler
 
-    sampler: Any = elastic_distributed_sampler.ElasticDistributedSampler  # not a generic class before torch 2.8
+    sampler: Any = elastic_distributed_sampler.ElasticDistributedSampler  # not a generic class in torch 2.7
     before = [list(sampler(range(1000), 4, rank))[:125] for rank in range(4)]
     after = [list(sampler(range(1000), 3, rank, start_index=500)) for rank in range(3)]
     counts = Counter(itertools.chain.from_iterable(before + after))
