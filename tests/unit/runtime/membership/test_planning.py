@@ -172,8 +172,13 @@ REPAIR = {
     "a suspected member is probed by the planner": Case(
         make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b"),)}), "probe c"
     ),
+    "a member that answered before it was suspected is probed again": Case(
+        make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b", ago=0.1),)}, probes=answers("bc", ago=0.6)),
+        "probe c",
+    ),
     "a suspected member that responds to the planner is not evicted": Case(
-        make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b"),)}, probes=answers("c", ago=0.4)), "wait 0.6 s"
+        make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b", ago=0.5),)}, probes=answers("c", ago=0.4)),
+        "wait 0.6 s",
     ),
     "a suspected member that does not respond is lost": Case(
         make_view(

@@ -242,12 +242,16 @@ def _probe_again(view: View, now: float, why: str = "") -> Action | None:
 
 
 def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
-    """Members of the plan that a neighbour suspects and that have no recent probe result."""
-    suspected = {each.value.suspect for each in view.store.suspicions}
+    """Members of the plan that a neighbour suspects and that have no recent answer to a probe sent after that."""
+    suspected: dict[str, float] = {}
+    for each in view.store.suspicions:
+        suspected[each.value.suspect] = max(each.seen_at, suspected.get(each.value.suspect, 0.0))
     return tuple(
         member
         for member in eligible_members(view)
-        if member.name in suspected and member.name in ranks_of(plan) and not probed_recently(view, member, now)
+        if member.name in suspected
+        and member.name in ranks_of(plan)
+        and not probed_recently(view, member, now, suspected[member.name])
     )
 
 
