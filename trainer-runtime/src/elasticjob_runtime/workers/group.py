@@ -24,6 +24,7 @@ from elasticjob_runtime.workers.in_place import InPlace
 from elasticjob_runtime.workers.messages import WorkerMessages
 from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
+from elasticjob_runtime.workers.savers import Savers
 from elasticjob_runtime.workers.starter import WorkerStarter
 from elasticjob_runtime.workers.stopped import kill_stopped
 from elasticjob_runtime.workers.timers import TimerServer
@@ -75,12 +76,7 @@ class WorkerGroup:
         self._stopped = StoppedProcesses(group.stopped_timeout)
         self._stopping = False
         self._kill_at: float | None = None
-        self._messages = messages
-        self._save_on_request: set[int] = set()
-        """Ranks that call `checkpoint_wanted`: they are asked to save, instead of by a signal."""
-        self._savers: set[WorkerProcess] | None = None
-        """The workers that still save, if others do not or if some were asked: when all savers have ended or reported
-        that they have saved, all workers are killed."""
+        self._savers = Savers(messages.ask_to_save)
         self._check_handlers_at: float | None = None
         self._handler_check_interval = FIRST_HANDLER_CHECK
         self.view = Workers()
@@ -115,8 +111,7 @@ class WorkerGroup:
         assert not self._workers
         self._followers.clear()
         self._stopping = False
-        self._savers = None
-        self._save_on_request = set()
+        self._savers.clear()
         self._handler_check_interval = FIRST_HANDLER_CHECK
         self._check_handlers_at = now + FIRST_HANDLER_CHECK
         self._failures.begin_round(plan.round)
@@ -171,38 +166,26 @@ class WorkerGroup:
         self._check_handlers_at = None
         self._set_state(WorkersState.STOPPING, now, saving=grace > 0)
         self._kill_at = now + grace if grace > 0 else None
-        if grace <= 0:
-            self._savers = None
+        if grace > 0:
+            for worker in self._savers.begin(self._workers, number, grace):
+                worker.signal(number)
+        else:
+            self._savers.end()
             self.signal(signal.SIGKILL)
-            return
-        asked = {worker for worker in self._workers if self._saves_on_request(worker)}
-        signalled = {worker for worker in self._workers if worker not in asked and worker.catches(number)}
-        savers = asked | signalled
-        self._savers = savers if asked or (savers and len(savers) < len(self._workers)) else None
-        for worker in asked:
-            self._messages.ask_to_save(worker.spec.rank, grace)
-        for worker in signalled if self._savers is not None else list(self._workers):
-            worker.signal(number)
 
     def add_saver(self, rank: int, round_number: int) -> None:
         """This worker calls `checkpoint_wanted`. It is asked at once if others of its round are saving already."""
         if round_number != self.view.round:
             return
-        asking = any(self._saves_on_request(worker) for worker in self._savers or ())
-        self._save_on_request.add(rank)
         if self.view.state is WorkersState.RUNNING:
             self.view = dataclasses.replace(self.view, saves=True)
-        for worker in self._workers:
-            if asking and worker.spec.rank == rank and self._kill_at is not None and self._saves_on_request(worker):
-                assert self._savers is not None
-                self._savers.add(worker)
-                self._messages.ask_to_save(rank, max(0.0, self._kill_at - time.monotonic()))
+        remaining = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+        self._savers.add(rank, self._workers, remaining)
 
     def saved(self, rank: int, round_number: int) -> None:
         """This worker has nothing left to save."""
-        for worker in list(self._savers or ()):
-            if worker.spec.rank == rank and round_number == self.view.round:
-                self._saver_done(worker)
+        if round_number == self.view.round and self._savers.saved(rank):
+            self.signal(signal.SIGKILL)
 
     def fail_hung(self, message: str, now: float) -> None:
         """Fails the group because its workers run but make no progress."""
@@ -291,7 +274,8 @@ class WorkerGroup:
             self._output.close(sink)
         self._workers.remove(worker)
         self._directory.copy_error_file(worker.spec.error_file)
-        self._saver_done(worker)
+        if self._savers.done(worker):
+            self.signal(signal.SIGKILL)
         self._followers.ended(worker.spec.local_rank, done=code == 0 and not self._stopping)
         if code != 0 and not self._stopping and self.view.movable:
             self._failures.add_exit(worker, code, [], now)
@@ -304,16 +288,6 @@ class WorkerGroup:
             self._all_ended(now)
         else:
             self._update_in_place(now)
-
-    def _saver_done(self, worker: WorkerProcess) -> None:
-        if self._savers is not None:
-            self._savers.discard(worker)
-            if not self._savers:
-                self._savers = None
-                self.signal(signal.SIGKILL)
-
-    def _saves_on_request(self, worker: WorkerProcess) -> bool:
-        return worker.spec.rank in self._save_on_request and not worker.catches(signal.SIGTERM)
 
     def _fail(self, now: float) -> None:
         """Kills the other workers of this group, which cannot continue without the failed one."""
