@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import PlanReason
-from elasticjob_runtime.telemetry.transitions import Cause, EventRecord, Transitions, cause_of
+from elasticjob_runtime.telemetry.transition import Cause, EventRecord, cause_of
+from elasticjob_runtime.telemetry.transitions import Transitions
 
 
 def phases(records: list[EventRecord]) -> list[tuple[str, float, float]]:

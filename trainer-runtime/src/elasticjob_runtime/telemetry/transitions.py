@@ -1,31 +1,14 @@
-"""The phases of each transition to a new round, as one agent observes them. Pure: times go in, event records come out.
+"""The transitions of one agent to new rounds, one after the other: times go in, event records come out. Pure.
 
-A transition begins with its cause and ends with the first step of the new round. Its phases, in the usual order (stop
-and plan overlap):
-
-    detect      cause -> this agent knows (of causes other than its own start)
-    stop        this agent starts to stop the old workers -> they are gone
-    plan        this agent knows the cause -> it has seen the new plan
-    fork        start -> all local workers run the script
-    connect     -> all local workers have their process group
-    interrupt   the plan is sent to workers that continue in place -> all local ones have left their world
-    form        -> all local workers have the process group of the new world
-    agree       -> all have the same state
-    restore     a checkpoint is read
-    first-step  -> a local worker has done its first step
-
-Unknown phases are left out, or None in the summary; nothing is guessed. Times are Unix time, s. The event log calls a
-transition a `change`.
+`transition` describes one transition and its phases. Times are Unix time, s.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_runtime.contract import PlanReason, TransitionValue
+from elasticjob_runtime.telemetry.transition import PHASES, Cause, EventRecord, Transition, TransitionEnd
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +30,6 @@ class WorkerReport:
     """Of a pause."""
 
 
-PHASES = ("detect", "stop", "plan", "fork", "connect", "interrupt", "form", "agree", "restore", "first-step")
-
 _LAST_OF_ALL = ("interrupt", "form", "agree", "restore")
 """Phases that some local workers may not have: they end with the last report."""
 
@@ -56,72 +37,12 @@ STEP_NUMBER_SECONDS = 1.0
 """s after the first step to wait for a worker to report its number. After that, the summary is written without."""
 
 
-class Cause(str, enum.Enum):
-    """The values of PlanReason, and one that only heartbeats reveal."""
-
-    START = "Start"
-    WORKER_FAILED = "WorkerFailed"
-    MEMBER_LOST = "MemberLost"
-    MEMBER_SILENT = "MemberSilent"
-    MEMBER_LEFT = "MemberLeft"
-    MEMBER_JOINED = "MemberJoined"
-    RESIZED = "Resized"
-
-
-class TransitionEnd(str, enum.Enum):
-    """How a transition ended for this agent."""
-
-    TRAINED = "trained"
-    """The new round did its first step, or this agent is a spare in it."""
-    SUPERSEDED = "superseded"
-    """The next transition came first, or no step is ever reported: a spawned script without report_progress."""
-    FALSE_ALARM = "false-alarm"
-    """The silent member responds again."""
-    OVER = "over"
-    """The job or this agent ended."""
-
-
-EventRecord = tuple[str, float, dict[str, Any]]
-"""(event, Unix time, fields)."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Transition:
-    number: int
-    cause: Cause
-    caused_at: float | None
-    known_at: float
-    round: int | None = None
-    began: dict[str, float] = dataclasses.field(default_factory=dict)
-    ended: dict[str, float] = dataclasses.field(default_factory=dict)
-    step: int | None = None
-    last_step: int | None = None
-    """The last step that a local worker reported before this transition."""
-
-    @property
-    def zero(self) -> float:
-        return self.known_at if self.caused_at is None else min(self.caused_at, self.known_at)
-
-    def phase(self, name: str) -> dict[str, float] | None:
-        """{"since": s from the cause to the end of the phase, "seconds": its duration}; None if unknown."""
-        end = self.ended.get(name)
-        if end is None:
-            return None
-        begin = self.began.get(name, self._before(name))
-        return {"since": round(max(0.0, end - self.zero), 4), "seconds": round(max(0.0, end - begin), 4)}
-
-    def _before(self, name: str) -> float:
-        """The end of the last known phase before this one."""
-        earlier = [self.ended[phase] for phase in PHASES[: PHASES.index(name)] if phase in self.ended]
-        return max(earlier, default=self.zero)
-
-
 class Transitions:
     """The transitions of one agent, one after the other. Each method returns the records to write."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._open: _Transition | None = None
+        self._open: Transition | None = None
         self._last_step: int | None = None
         self._forking = False
         self._workers = 1
@@ -244,7 +165,7 @@ class Transitions:
 
     def _begin(self, cause: Cause, caused_at: float | None, now: float) -> list[EventRecord]:
         self._count += 1
-        self._open = _Transition(self._count, cause, caused_at, now)
+        self._open = Transition(self._count, cause, caused_at, now)
         self._forking = False
         return self._finished("detect", now) if caused_at is not None and cause is not Cause.START else []
 
@@ -263,7 +184,7 @@ class Transitions:
             return []
         transition.ended[phase] = max(at, transition.ended.get(phase, at))
         known = {name: value for name, value in fields.items() if value is not None}
-        return [("phase", at, {**_head(transition), "phase": phase, **(transition.phase(phase) or {}), **known})]
+        return [("phase", at, {**transition.head, "phase": phase, **(transition.phase(phase) or {}), **known})]
 
     def _supersede(self, now: float) -> list[EventRecord]:
         transition = self._open
@@ -274,49 +195,4 @@ class Transitions:
         transition, self._open = self._open, None
         if transition is None:
             return []
-        phases: Mapping[str, dict[str, float] | None] = {name: transition.phase(name) for name in PHASES}
-        return [
-            (
-                "change",
-                now,
-                {
-                    **_head(transition),
-                    "end": end.value,
-                    "caused_at": transition.caused_at,
-                    "step": transition.step,
-                    "steps_lost": _steps_lost(transition),
-                    "phases": phases,
-                },
-            )
-        ]
-
-
-def cause_of(reason: PlanReason, *, silent: bool) -> Cause:
-    """`silent`: the member was lost because of missed heartbeats, not a closed connection or an expired lease."""
-    return Cause.MEMBER_SILENT if reason is PlanReason.MEMBER_LOST and silent else Cause(reason.value)
-
-
-def _head(transition: _Transition) -> dict[str, Any]:
-    return {"change": transition.number, "cause": transition.cause.value, "round": transition.round}
-
-
-def transition_value(record: EventRecord) -> TransitionValue | None:
-    """What a finished transition is published as; None: the record is another one, or the round has not trained."""
-    name, _, fields = record
-    if name != "change" or fields["end"] != TransitionEnd.TRAINED or fields["phases"]["first-step"] is None:
-        return None
-    phases: Mapping[str, dict[str, float] | None] = fields["phases"]
-    return TransitionValue(
-        round=fields["round"],
-        seconds=fields["phases"]["first-step"]["since"],
-        phases={name: figures["seconds"] for name, figures in phases.items() if figures is not None},
-        step=fields["step"],
-        steps_lost=fields["steps_lost"],
-    )
-
-
-def _steps_lost(transition: _Transition) -> int | None:
-    """Steps that are repeated; None if no step was reported before or after."""
-    if transition.step is None or transition.last_step is None:
-        return None
-    return max(0, transition.last_step - transition.step + 1)
+        return [transition.summary(end, now)]
