@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from elasticjob_runtime.training.session.backend import FORM_TIMEOUT
 from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
-from elasticjob_runtime.training.session.forming import FORM_TIMEOUT
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from tests.integration.runtime_session.conftest import SETTINGS, STEPS, Run

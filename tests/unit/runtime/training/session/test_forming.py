@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.forming import form
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.world import Standing, World
@@ -63,7 +64,7 @@ def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alon
         monkeypatch.setattr(torch_private, "connect", connect_during_the_next)
         threading.Timer(0.5, interruption.end).start()
         with pytest.raises(OverError):
-            form(world, STANDING, interruption)
+            form(world, STANDING, interruption, Gloo())
         [(one, other)] = pairs
         one.sendall(b"still there")
         assert other.recv(100) == b"still there"

@@ -11,11 +11,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from elasticjob_runtime.training.link import NoAgentError
 from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import Backend, Begin
 from elasticjob_runtime.training.session.forming import Formed, form
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.port import Port
@@ -29,15 +32,14 @@ down for a short time."""
 MAX_ATTEMPTS = 10
 """Consecutive plans whose world could not be formed, before the process gives up and is restarted; without those that
 were superseded meanwhile."""
-OPERATION_TIMEOUT = 1800.0
-"""s that a collective may wait in a formed group. Plans interrupt it long before."""
 
 
 class Engine:
     """`enter`, `world` and `interruption` are for the training's thread only."""
 
-    def __init__(self, port: Port, *, plan_timeout: float = PLAN_TIMEOUT) -> None:
+    def __init__(self, port: Port, backend: Backend, *, plan_timeout: float = PLAN_TIMEOUT) -> None:
         self._port = port
+        self._backend = backend
         self._plan_timeout = plan_timeout
         self._changed = threading.Condition()
         self._newest: World | None = None
@@ -60,6 +62,10 @@ class Engine:
     def due(self) -> bool:
         """Whether there is a newer plan than the one of this world."""
         return self._newest is not self.world
+
+    def communicate(self, begin: Begin) -> torch.futures.Future[Any]:
+        """What `begin` returns; waiting for it ends with the world. For any thread of a step."""
+        return self._backend.communicate(begin, self.interruption)
 
     def enter(
         self,
@@ -117,10 +123,10 @@ class Engine:
                 raise OverError("a newer plan has arrived")
             self.interruption, self._current, self._formed = interruption, world, False
         self._port.report("arrived", world)
-        formed = interruption.run(lambda: form(world, standing, interruption), discard=_discard)
-        interruption.silent = formed.links.are_closed
-        interruption.at_end(formed.links.cut)
-        old = torch_private.replace_group(formed.group, formed.store, world.rank, world.size, OPERATION_TIMEOUT)
+        formed = interruption.run(lambda: form(world, standing, interruption, self._backend), discard=_discard)
+        interruption.silent = formed.group.is_silent
+        interruption.at_end(formed.group.interrupt)
+        old = formed.group.make_default(formed.store)
         if old is not None:
             self._old_groups.append(old)
         with self._changed:
@@ -181,7 +187,7 @@ class Engine:
 
 
 def _discard(formed: Formed) -> None:
-    formed.links.forget()  # its group, to which nothing else refers, closes its connections when it is given up
+    formed.group.forget()  # nothing else refers to it
 
 
 def first_line(error: Exception) -> str:

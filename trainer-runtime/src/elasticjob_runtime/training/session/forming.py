@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training import round_store
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import FORM_TIMEOUT, Backend, Group
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
-from elasticjob_runtime.training.session.links import Links, socket_names
 from elasticjob_runtime.training.session.world import Standing, World
 
-FORM_TIMEOUT = 5.0
-"""s that forming a group may take once all its processes have arrived. gloo waits for connections five times that."""
 FIRST_LOOK, LAST_LOOK = 0.0003, 0.01
 """s between two looks into the store while processes of a plan are missing: an eighth of the time so far, so that a
 process waits an eighth longer than it must, and one that waits for long costs the store's host little."""
@@ -25,14 +22,13 @@ process waits an eighth longer than it must, and one that waits for long costs t
 class Formed:
     standings: list[Standing]
     """Of all ranks, before they formed this world."""
-    group: torch_private.Gloo
-    links: Links
+    group: Group
     store: PrefixStore
 
 
-def form(world: World, standing: Standing, interruption: Interruption) -> Formed:
+def form(world: World, standing: Standing, interruption: Interruption, backend: Backend) -> Formed:
     """Meets the other processes of `world` in its store, and connects to them. Blocks; meant for `Interruption.run`,
-    since neither the store's host nor gloo may ever answer.
+    since neither the store's host nor another process may ever answer.
 
     All processes meet in the store before any of them connects to another one: who is missing there shows nowhere else
     before the timeout.
@@ -44,18 +40,16 @@ def form(world: World, standing: Standing, interruption: Interruption) -> Formed
     ranks = range(world.size)
     _wait(here, [f"standing/{rank}" for rank in ranks], None, interruption)
     standings = [Standing.from_json(text) for text in here.multi_get([f"standing/{rank}" for rank in ranks])]
-    before = socket_names()
-    group = torch_private.connect(PrefixStore("group", here), world.rank, world.size, FORM_TIMEOUT)
-    links = Links(before, port)
+    group = backend.connect(PrefixStore("group", here), world)
     try:
         here.set(f"formed/{world.rank}", "")
         # No process begins to communicate, or closes a connection, while another one still connects to it.
         _wait(here, [f"formed/{rank}" for rank in ranks], FORM_TIMEOUT, interruption)
     except BaseException:
-        links.forget()
+        group.forget()
         del group  # which closes its connections, and not those of the next attempt, which may have begun
         raise
-    return Formed(standings=standings, group=group, links=links, store=here)
+    return Formed(standings=standings, group=group, store=here)
 
 
 def _wait(store: PrefixStore, keys: Sequence[str], timeout: float | None, interruption: Interruption) -> None:

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: DDP checks the hook's annotations, and does not know them as text.
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # not in
 from torch.nn.parallel import DistributedDataParallel
 
 from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import Begin
 from elasticjob_runtime.training.session.feed import Share
 
-Guard = Callable[[torch.futures.Future[Any]], torch.futures.Future[Any]]
-"""Gives a future that also ends with the world: `Interruption.guard`."""
+Communicate = Callable[[Begin], torch.futures.Future[Any]]
+"""Begins a collective, and gives a future that also ends with the world: `Engine.communicate`."""
 
 
 class ShareWeight:
@@ -43,31 +45,35 @@ def _reduce(weight: ShareWeight, bucket: GradBucket) -> torch.futures.Future[tor
     return result
 
 
-def interruptible(models: Sequence[DistributedDataParallel], guard: Callable[[], Guard]) -> None:
-    """Makes all communication of `models` end with the world. `guard`: that of the current world.
+def interruptible(models: Sequence[DistributedDataParallel], communicate: Communicate) -> None:
+    """Makes all communication of `models` end with the world.
 
     Call it once. What DDP waits for by itself are the futures of its communication hooks, and buffers.
     """
     for model in models:
-        torch_private.wrap_hooks(model, lambda hook: _Guarded(hook, guard))
-        torch_private.broadcast_buffers_with(model, lambda tensors, source: _broadcast(tensors, source, guard()))
+        torch_private.wrap_hooks(model, lambda hook: _Interruptible(hook, communicate))
+        torch_private.broadcast_buffers_with(model, lambda tensors, source: _broadcast(tensors, source, communicate))
 
 
-class _Guarded:
-    def __init__(self, hook: Callable[[Any, GradBucket], Any], guard: Callable[[], Guard]) -> None:
-        self._hook, self._guard = hook, guard
+class _Interruptible:
+    def __init__(self, hook: Callable[[Any, GradBucket], Any], communicate: Communicate) -> None:
+        self._hook, self._communicate = hook, communicate
 
     def __call__(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return self._guard()(self._hook(state, bucket))
+        return self._communicate(lambda: self._hook(state, bucket))
 
 
-def _broadcast(tensors: Sequence[torch.Tensor], source: int, guard: Guard) -> None:
+def _broadcast(tensors: Sequence[torch.Tensor], source: int, communicate: Communicate) -> None:
     with torch.no_grad():
         for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
             same = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
             flat = torch.cat([tensor.reshape(-1) for tensor in same])
-            work = dist.broadcast(flat, source, async_op=True)
-            assert work is not None
-            guard(work.get_future()).wait()
+            communicate(functools.partial(_begin_broadcast, flat, source)).wait()
             for tensor, sent in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
                 tensor.copy_(sent.view_as(tensor))
+
+
+def _begin_broadcast(tensor: torch.Tensor, source: int) -> torch.futures.Future[Any]:
+    work = dist.broadcast(tensor, source, async_op=True)
+    assert work is not None
+    return work.get_future()

@@ -16,6 +16,7 @@ from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session import port, torch_private
+from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
@@ -81,7 +82,7 @@ class ElasticSession:
         self._engine = engine = self._new_engine()
         self._steps = Steps(self._parts, self._state, engine)
         if engine is not None:
-            interruptible(self._parts.ddp, lambda: engine.interruption.guard)
+            interruptible(self._parts.ddp, engine.communicate)
 
     # -- the world
 
@@ -295,7 +296,7 @@ class ElasticSession:
             logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
             return None
         warm_up()
-        return Engine(agent)
+        return Engine(agent, Gloo())
 
 
 def _new_state(parts: Parts) -> TrainingState:

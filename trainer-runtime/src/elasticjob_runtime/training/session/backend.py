@@ -1,0 +1,82 @@
+"""What a session needs of a backend of torch.distributed, and gloo, which has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.interruption import Interruption
+from elasticjob_runtime.training.session.links import Links, socket_names
+from elasticjob_runtime.training.session.world import World
+
+FORM_TIMEOUT = 5.0
+"""s that forming a group may take once all its processes have arrived. gloo waits for connections five times that."""
+OPERATION_TIMEOUT = 1800.0
+"""s that a collective may wait in a formed group. Plans interrupt it long before."""
+
+Begin = Callable[[], "torch.futures.Future[Any]"]
+"""Begins a collective."""
+
+
+class Group(Protocol):
+    """The process group of one world, as one of its processes has it."""
+
+    def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
+        """Makes it the default process group, and returns the one that was. Connects to no other process."""
+
+    def interrupt(self) -> None:
+        """Ends whatever waits for other processes in this world, here and in them. Any thread may call this, once."""
+
+    def is_silent(self) -> bool:
+        """After `interrupt`: whether no other process's state can arrive in this one's memory any more."""
+
+    def forget(self) -> None:
+        """Leaves its connections as they are: they close when nothing refers to it any more."""
+
+
+class Backend(Protocol):
+    """Forms process groups, and knows when their collectives are done."""
+
+    def connect(self, store: PrefixStore, world: World) -> Group:
+        """Connects to all other processes of `world`, which meet in `store`. Blocks, possibly forever, while one of
+        them does not connect to this one: for a thread that can be left to itself."""
+
+    def communicate(self, begin: Begin, interruption: Interruption) -> torch.futures.Future[Any]:
+        """What `begin` returns. Waiting for it fails if the world is over, at the latest when it ends. A step that uses
+        the result also needs `wait_for_collectives`."""
+
+    def wait_for_collectives(self, interruption: Interruption) -> None:
+        """Returns when all collectives that this thread has waited for are known to be done, before the end of the
+        world. Raises OverError if that cannot be known."""
+
+
+class Gloo:
+    """A future of gloo completes when its collective is done."""
+
+    def connect(self, store: PrefixStore, world: World) -> GlooGroup:
+        return GlooGroup(store, world)
+
+    def communicate(self, begin: Begin, interruption: Interruption) -> torch.futures.Future[Any]:
+        return interruption.guard(begin())
+
+    def wait_for_collectives(self, interruption: Interruption) -> None:
+        pass
+
+
+class GlooGroup:
+    def __init__(self, store: PrefixStore, world: World) -> None:
+        before = socket_names()
+        self._world = world
+        self.gloo = torch_private.connect(store, world.rank, world.size, FORM_TIMEOUT)
+        self._links = Links(before, world.store[1])
+        self.interrupt = self._links.cut
+        self.is_silent = self._links.are_closed
+        self.forget = self._links.forget
+
+    def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
+        return torch_private.replace_group(self.gloo, store, self._world.rank, self._world.size, OPERATION_TIMEOUT)
