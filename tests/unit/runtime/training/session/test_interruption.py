@@ -67,3 +67,27 @@ def test_errors_of_a_function_are_raised_as_they_are() -> None:
 
     with pytest.raises(KeyError):
         Interruption().run(fails)
+
+
+def test_what_is_reached_while_the_world_lasts_counts() -> None:
+    looks = iter([False, False, True])
+    Interruption().wait_until(lambda: next(looks))
+
+
+def test_what_the_end_of_the_world_has_completed_does_not_count() -> None:
+    """An aborted kernel completes, and leaves garbage."""
+    interruption = Interruption()
+
+    def reached() -> bool:
+        interruption.end()
+        return True
+
+    with pytest.raises(OverError):
+        interruption.wait_until(reached)
+
+
+def test_waiting_for_what_is_never_reached_ends_with_the_world() -> None:
+    interruption = Interruption()
+    threading.Timer(0.05, interruption.end).start()
+    with pytest.raises(OverError):
+        interruption.wait_until(lambda: False)

@@ -42,6 +42,9 @@ class Group(Protocol):
 class Backend(Protocol):
     """Forms process groups, and knows when their collectives are done."""
 
+    completes_early: bool
+    """Whether the future of a collective completes before it is done."""
+
     def connect(self, store: PrefixStore, world: World) -> Group:
         """Connects to all other processes of `world`, which meet in `store`. Blocks, possibly forever, while one of
         them does not connect to this one: for a thread that can be left to itself."""
@@ -56,7 +59,7 @@ class Backend(Protocol):
 
 
 class Gloo:
-    """A future of gloo completes when its collective is done."""
+    completes_early = False
 
     def connect(self, store: PrefixStore, world: World) -> GlooGroup:
         return GlooGroup(store, world)

@@ -67,6 +67,14 @@ class Engine:
         """What `begin` returns; waiting for it ends with the world. For any thread of a step."""
         return self._backend.communicate(begin, self.interruption)
 
+    def wait_for_collectives(self) -> None:
+        """Returns when those of the step are known to be done. Raises OverError if they may not be."""
+        self._backend.wait_for_collectives(self.interruption)
+
+    @property
+    def completes_early(self) -> bool:
+        return self._backend.completes_early
+
     def enter(
         self,
         standing: Callable[[], Standing],

@@ -13,6 +13,9 @@ import torch
 
 T = TypeVar("T")
 
+LOOK_INTERVAL = 0.0001
+"""s between two looks whether something is reached."""
+
 OVER = "elasticjob: this world is over"
 """In errors of torch, which keep only the text of those of callbacks."""
 
@@ -94,6 +97,17 @@ class Interruption:
             return done.result()
         finally:
             self._forget(interrupt)
+
+    def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Returns when `reached` while the world lasts. Raises OverError when it is over: what is reached then may be
+        so because of its end."""
+        while True:
+            was_reached = reached()
+            if self._over:  # read after: what was reached before has nothing to do with the end
+                raise OverError(OVER)
+            if was_reached:
+                return
+            time.sleep(LOOK_INTERVAL)
 
     def guard(self, future: torch.futures.Future[Any]) -> torch.futures.Future[Any]:
         """A future that completes with `future`, or fails when the world is over."""

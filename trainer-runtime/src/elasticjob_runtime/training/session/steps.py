@@ -33,7 +33,10 @@ class Steps:
         """How the communication in this world has failed; empty: not at all."""
         for index, each in enumerate(parts.optimizers):
             each.register_step_pre_hook(functools.partial(self._before_optimizer, index))
-            each.register_step_post_hook(lambda *_, index=index: self._stepped.add(index))
+            each.register_step_post_hook(functools.partial(self._after_optimizer, index))
+        for part in parts.others if engine is not None and engine.completes_early else ():
+            if isinstance(part, torch.amp.GradScaler):  # its step() looks at the gradients before optimizer.step()
+                part.step = functools.partial(self._step_of_scaler, part.step)  # type: ignore[method-assign]
 
     @contextlib.contextmanager
     def take(self, commit: Callable[[], None]) -> Iterator[None]:
@@ -48,6 +51,8 @@ class Steps:
         engine.between_steps = False
         try:
             yield
+            if not self._stepped:
+                self._wait_for_collectives()
         except Exception as error:
             if not torch_private.is_link_error(error):
                 raise
@@ -76,7 +81,9 @@ class Steps:
         modes = Modes(self._parts)
         engine.between_steps = False
         try:
-            return function()
+            result = function()
+            engine.wait_for_collectives()
+            return result
         except Exception as error:
             if not torch_private.is_link_error(error):
                 raise
@@ -90,6 +97,26 @@ class Steps:
     def _before_optimizer(self, index: int, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Communication may follow in the same step if there are other optimizers, or within this one's step if it has
         a closure."""
+        self._wait_for_collectives()
         others = set(range(len(self._parts.optimizers))) - self._stepped - {index}
-        if self._undo is not None and (others or len(args) > 1 or kwargs):
+        if self._undo is not None and (others or _has_closure(args, kwargs)):
             self._undo.keep(optimizer)
+
+    def _after_optimizer(self, index: int, _: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if _has_closure(args, kwargs):
+            self._wait_for_collectives()
+        self._stepped.add(index)
+
+    def _step_of_scaler(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._wait_for_collectives()
+        return step(*args, **kwargs)
+
+    def _wait_for_collectives(self) -> None:
+        """What they have produced is about to change the state. In the midst of a step only."""
+        if self._undo is not None and self._engine is not None:
+            self._engine.wait_for_collectives()
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Whether these are arguments of an optimizer's `step` that computes gradients itself."""
+    return len(args) > 1 or bool(kwargs)

@@ -1,0 +1,127 @@
+"""A step whose collectives may not be done changes nothing, wherever the script would use their results first.
+
+The engine's part of this is played: it says that the world is over where NCCL would, once kernels are aborted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.interruption import OVER, OverError
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.steps import Steps
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Aborted:
+    """An engine whose world ends after `waits` waits for collectives."""
+
+    completes_early = True
+    due = False
+    between_steps = False
+
+    def __init__(self, waits: int) -> None:
+        self.waits = waits
+
+    def wait_for_collectives(self) -> None:
+        if not self.waits:
+            raise OverError(OVER)
+        self.waits -= 1
+
+
+class Training:
+    def __init__(self, waits: int, *, optimizers: int = 1, kind: type[torch.optim.Optimizer] = torch.optim.SGD) -> None:
+        self.model = torch.nn.Linear(2, 1, bias=False)
+        self.optimizers = [kind(self.model.parameters(), lr=0.1) for _ in range(optimizers)]  # type: ignore[call-arg]
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        named: dict[str, Any] = {f"optimizer_{index}": each for index, each in enumerate(self.optimizers)}
+        self.parts = Parts({"model": self.model, "scaler": self.scaler, **named})
+        self.engine = Aborted(waits)
+        self.steps = Steps(self.parts, TrainingState(self.parts, snapshots=False), cast(Engine, self.engine))
+        self.before = self.model.weight.detach().clone()
+        self.scale_before = self.scaler.state_dict()
+        self.committed = 0
+
+    def commit(self) -> None:
+        self.committed += 1
+
+    def loss(self) -> torch.Tensor:
+        return self.model(torch.ones(1, 2)).sum()  # type: ignore[no-any-return]
+
+    def assert_nothing_changed(self) -> None:
+        assert torch.equal(self.model.weight, self.before)
+        assert self.model.weight.grad is None
+        assert self.scaler.state_dict() == self.scale_before
+        assert self.committed == 0
+        assert self.steps.broken == OVER
+
+
+def test_an_optimizer_never_uses_gradients_of_a_world_that_is_over() -> None:
+    training = Training(waits=0)
+    with training.steps.take(training.commit):
+        training.loss().backward()
+        training.optimizers[0].step()
+    training.assert_nothing_changed()
+
+
+def test_a_scaler_never_looks_at_gradients_of_a_world_that_is_over() -> None:
+    """It would skip the optimizer if they are not finite, and the script would lower the scale."""
+    training = Training(waits=0)
+    with training.steps.take(training.commit):
+        (training.loss() * float("inf")).backward()
+        training.scaler.step(training.optimizers[0])
+        training.scaler.update()
+    training.assert_nothing_changed()
+
+
+def test_a_second_optimizer_waits_for_what_was_communicated_since_the_first() -> None:
+    training = Training(waits=1, optimizers=2)
+    with training.steps.take(training.commit):
+        training.loss().backward()
+        training.optimizers[0].step()
+        training.loss().backward()
+        training.optimizers[1].step()
+    training.assert_nothing_changed()
+
+
+def test_an_optimizer_that_computes_gradients_itself_is_undone() -> None:
+    training = Training(waits=1, kind=torch.optim.LBFGS)
+
+    def closure() -> float:
+        loss = training.loss()
+        loss.backward()
+        return loss.item()
+
+    with training.steps.take(training.commit):
+        training.optimizers[0].step(closure)
+    training.assert_nothing_changed()
+
+
+def test_a_step_without_an_optimizer_counts_only_if_its_collectives_are_done() -> None:
+    training = Training(waits=0)
+    with training.steps.take(training.commit):
+        training.loss().backward()
+    training.assert_nothing_changed()
+
+
+def test_an_evaluation_gives_no_number_of_a_world_that_is_over() -> None:
+    assert Training(waits=0).steps.evaluate(lambda: 0.7) is None
+    assert Training(waits=1).steps.evaluate(lambda: 0.7) == 0.7
+
+
+def test_a_step_whose_collectives_are_done_counts() -> None:
+    training = Training(waits=2)
+    with training.steps.take(training.commit):
+        training.scaler.scale(training.loss()).backward()
+        training.scaler.step(training.optimizers[0])
+        training.scaler.update()
+    assert training.committed == 1
+    assert not torch.equal(training.model.weight, training.before)
