@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import sys
 
 import pytest
 
 from hack.support import eventually
+from tests.integration.runtime.agents import Job
 from tests.integration.runtime.standalone import Launch
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
@@ -22,7 +24,7 @@ from elasticjob_runtime.training import load_checkpoint, save_checkpoint
 folder, last, every = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-state = load_checkpoint(folder / "checkpoints")
+state = load_checkpoint(folder / "checkpoints", from_any_rank=len(sys.argv) > 4)
 step = state["step"] if state else 0
 total = state["total"] if state else torch.zeros(1000)
 log = (folder / f"rank-{rank}").open("a", buffering=1)
@@ -38,7 +40,7 @@ while step < last:
     log.write(f"step {step} {total[0].item():.0f}\\n")
     time.sleep(0.02)
 """
-"""Saves after each step; every `every` steps on the disk, too."""
+"""Saves after each step; every `every` steps on the disk, too. With another argument, loads from any rank."""
 
 
 def lines(folder: pathlib.Path, rank: int, word: str) -> list[tuple[int, int]]:
@@ -79,11 +81,32 @@ def test_training_continues_from_memory_when_all_worker_processes_are_killed(
     )  # fmt: skip
     killed_after = [kill_all(tmp_path, beginning, 15) for beginning in (1, 2, 3)]
     assert run.exit_code() == 0, run.output
+    assert_continued(tmp_path, killed_after)
+    assert (tmp_path / "checkpoints").exists() is bool(every)
+
+
+def test_what_one_machine_has_in_memory_serves_the_ranks_of_another(job: Job, tmp_path: pathlib.Path) -> None:
+    """Rank 0 saves with its agent, and the other rank's agent has nothing."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    for name in ("a", "b"):
+        job.start(
+            name,
+            *("--max-restarts", "3", "--no-python"),
+            nnodes="2",
+            script=[sys.executable, str(script), str(tmp_path), "120", "0", "any"],
+            environment={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        )
+    killed_after = [kill_all(tmp_path, beginning, 15) for beginning in (1, 2)]
+    assert [agent.exit_code(120) for agent in job.agents] == [0, 0], job.logs
+    assert_continued(tmp_path, killed_after)
+
+
+def assert_continued(folder: pathlib.Path, killed_after: list[int]) -> None:
     for rank in range(2):
-        begun = [step for _, step in lines(tmp_path, rank, "begin")]
+        begun = [step for _, step in lines(folder, rank, "begin")]
         assert begun[0] == 0
         for step, last in zip(begun[1:], killed_after, strict=True):
             assert step >= last, "no step is repeated that rank 0 had saved"
-        assert begun == [step for _, step in lines(tmp_path, 0, "begin")], "both ranks begin with the same step"
-    assert lines(tmp_path, 0, "step")[-1] == (120, sum(range(1, 121)))
-    assert (tmp_path / "checkpoints").exists() is bool(every)
+        assert begun == [step for _, step in lines(folder, 0, "begin")], "both ranks begin with the same step"
+    assert lines(folder, 0, "step")[-1] == (120, sum(range(1, 121)))

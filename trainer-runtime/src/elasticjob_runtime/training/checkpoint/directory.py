@@ -153,6 +153,16 @@ def newest_step(directory: PathLike, copy: Copy) -> int | None:
     return next((found.step for found in claims.valid(listing)), -1)
 
 
+def newest_claim(directory: PathLike) -> Claim:
+    """Of the group that saved in the directory last; number 0: there is none. Raises CheckpointError."""
+    try:
+        return claims.list_directory(pathlib.Path(directory)).claim
+    except FileNotFoundError:
+        return claims.UNCLAIMED
+    except OSError as error:
+        raise CheckpointError(f"Cannot read the checkpoint directory {directory}: {error.strerror}.") from error
+
+
 def steps(directory: PathLike) -> list[int]:
     """Steps of the checkpoints in a directory, intact or not, in ascending order. Raises CheckpointError if the
     directory cannot be read."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel, checkpoint, progress
+from elasticjob_runtime.training.checkpoint import any_rank
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,11 @@ _checked_content: set[pathlib.Path] = set()
 
 
 def load_checkpoint(
-    path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True
+    path: PathLike,
+    map_location: str | torch.device | None = "cpu",
+    *,
+    weights_only: bool = True,
+    from_any_rank: bool = False,
 ) -> Any | None:
     """Returns the state of the newest intact checkpoint in the directory `path`, or None if there is none yet.
 
@@ -42,29 +47,54 @@ def load_checkpoint(
     Under elasticrun, what `save_checkpoint` saved last is also in memory, with the agent of the rank that called it,
     and survives that process. It is used if it is at least as new as the directory's newest checkpoint, and no later
     worker group has saved there. A state that is only in memory (`durable=False`) is used if all ranks are on this
-    machine: the others could not find it.
+    machine, or with `from_any_rank`: otherwise, the others could not find it.
 
     - map_location: as for torch.load. The default keeps the ranks of a machine from loading all their states onto its
       first GPU.
     - weights_only: as for torch.load. With True, a checkpoint is data: tensors, numbers, strings, and dicts, lists and
       tuples of them. With False, it may contain any Python object, and loading it runs code that its writer chose: use
       this only for directories you trust.
+    - from_any_rank: all ranks call this, after `init_process_group`, and all get the newest checkpoint that any of them
+      has found, on its machine's disk or in memory. It is sent to the ranks that lack it.
 
-    Every rank may call this, but ranks on different machines can find different steps, because of a local disk or the
-    cache of a shared file system. If that matters, load on rank 0 and send the state to the others with
-    `torch.distributed.broadcast_object_list`.
+    Every rank may call this, but without `from_any_rank`, ranks on different machines can find different steps, because
+    of a local disk or the cache of a shared file system.
 
     Raises CheckpointError if the newest intact checkpoint cannot be read, or contains objects that `weights_only`
-    forbids.
+    forbids; with `from_any_rank`, on all ranks.
     """
+
+    if from_any_rank:
+        return any_rank.load(
+            lambda: _find(path, map_location, weights_only), map_location, weights_only=weights_only, restored=_restored
+        )
     remembered = _from_memory(path, map_location, weights_only)
-    return load_durable(path, map_location, weights_only=weights_only) if remembered is None else remembered
+    return load_durable(path, map_location, weights_only=weights_only) if remembered is None else remembered[1]
+
+
+def _find(
+    path: PathLike, map_location: str | torch.device | None, weights_only: bool
+) -> tuple[any_rank.Found, Any | None]:
+    """What this rank has. Raises CheckpointError."""
+    remembered = _from_memory(path, map_location, weights_only, anywhere=True)
+    if remembered is not None:
+        return remembered
+    found = _durable(path, map_location, weights_only)
+    return (any_rank.NOTHING, None) if found is None else (any_rank.in_directory(found.step, path), found.state)
 
 
 def load_durable(
     path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True
 ) -> Any | None:
     """`load_checkpoint` without memory."""
+    found = _durable(path, map_location, weights_only)
+    return None if found is None else found.state
+
+
+def _durable(
+    path: PathLike, map_location: str | torch.device | None, weights_only: bool
+) -> checkpoint.Checkpoint[Any] | None:
+    """Raises CheckpointError."""
 
     def read(file: BinaryIO) -> Any:
         import torch
@@ -88,7 +118,7 @@ def load_durable(
         return None
     progress.remember_checkpoint(found.step)
     channel.send_phase("restore", began=began, step=found.step)
-    return found.state
+    return found
 
 
 def save_checkpoint(
@@ -154,8 +184,13 @@ def _purpose(path: PathLike) -> str:
     return f"checkpoint {os.path.realpath(path)}"
 
 
-def _from_memory(path: PathLike, map_location: str | torch.device | None, weights_only: bool) -> Any | None:
-    """The state, if memory has what `load_checkpoint` should return. Raises CheckpointError."""
+def _from_memory(
+    path: PathLike, map_location: str | torch.device | None, weights_only: bool, *, anywhere: bool = False
+) -> tuple[any_rank.Found, Any] | None:
+    """The state, if memory has what `load_checkpoint` should return. Raises CheckpointError.
+
+    anywhere: whether other machines can get it from this one.
+    """
     began = time.time()
     keeper = _keeper()
     found = keeper.newest(_purpose(path)) if keeper is not None else None
@@ -164,16 +199,24 @@ def _from_memory(path: PathLike, map_location: str | torch.device | None, weight
     with contextlib.closing(found):
         copy = checkpoint.Copy(fence=found.header.fence, saved_at=found.header.taken_at)
         durable = checkpoint.newest_step(path, copy)
-        if durable is None or found.step < durable or (found.step > durable and not _all_ranks_are_here()):
+        if durable is None or found.step < durable:
+            return None
+        if found.step > durable and not (anywhere or _all_ranks_are_here()):
             return None
         if not _is_device(map_location):
             return None  # torch.load takes others, too
         state = found.load(map_location, any_object=not weights_only)
-    if state is not None:
-        if durable >= 0:
-            progress.remember_checkpoint(durable)
-        channel.send_phase("restore", began=began, step=found.step)
-    return state
+    if state is None:
+        return None
+    if durable >= 0:
+        progress.remember_checkpoint(durable)
+    channel.send_phase("restore", began=began, step=found.step)
+    return any_rank.Found(step=found.step, fence=found.header.fence, ours=True), state
+
+
+def _restored(step: int) -> None:
+    """Another rank has sent the checkpoint of this step."""
+    channel.send_phase("restore", began=time.time(), step=step)
 
 
 def _is_device(map_location: object) -> bool:

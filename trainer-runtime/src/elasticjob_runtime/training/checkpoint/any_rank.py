@@ -1,0 +1,138 @@
+"""`load_checkpoint(from_any_rank=True)`: the newest checkpoint that any rank has found, on its machine's disk or in its
+agent's memory, for all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from elasticjob_runtime.contract import Fence
+from elasticjob_runtime.training import channel
+from elasticjob_runtime.training.checkpoint import claims
+from elasticjob_runtime.training.checkpoint.directory import CheckpointError, newest_claim
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+NO_FENCE = Fence(0, 0, 0)
+PIECE = 64 << 20
+"""Bytes that are sent at a time: the memory that sending takes, besides the checkpoint itself."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What one rank has found."""
+
+    step: int
+    """-1: nothing."""
+    fence: Fence = NO_FENCE
+    """Of the worker group that saved it, or that saved last in the same directory."""
+    ours: bool = False
+    """Whether that group is of this job."""
+
+    @property
+    def precedence(self) -> tuple[bool, Fence, int]:
+        """The highest wins. As in one directory, what a later group has is newer, even at an earlier step. Fencing
+        tokens of different jobs say nothing about each other."""
+        return self.ours, self.fence if self.ours else NO_FENCE, self.step
+
+
+NOTHING = Found(step=-1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    rank: int | None
+    """Who sends its checkpoint to all others; None: each rank uses its own, or there is none."""
+    reason: str
+
+
+def choose(found: Sequence[Found]) -> Choice:
+    """Which checkpoint all ranks continue from. found: of each rank, in order. Pure."""
+    best = max(range(len(found)), key=lambda rank: (found[rank].step >= 0, found[rank].precedence, -rank))
+    if found[best].step < 0:
+        return Choice(None, "no rank has a checkpoint")
+    same = [rank for rank in range(len(found)) if found[rank].precedence == found[best].precedence]
+    if len(same) == len(found):
+        return Choice(None, f"all ranks have the checkpoint of step {found[best].step}")
+    lacking = ", ".join(str(rank) for rank in range(len(found)) if rank not in same)
+    return Choice(
+        best, f"rank {best} sends the checkpoint of step {found[best].step}, which these ranks lack: {lacking}"
+    )
+
+
+def load(
+    find: Callable[[], tuple[Found, Any]],
+    map_location: str | torch.device | None,
+    *,
+    weights_only: bool,
+    restored: Callable[[int], None],
+) -> Any | None:
+    """Collective. find: this rank's checkpoint and its state. restored: called with the step of one that another rank
+    has sent.
+
+    Raises CheckpointError on all ranks if one has failed.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from elasticjob_runtime.training.sharded import ranks
+
+    if not dist.is_initialized() and channel.number("WORLD_SIZE") > 1:
+        raise CheckpointError(
+            "load_checkpoint(from_any_rank=True) compares what the ranks have: call it on all of them, after "
+            "torch.distributed.init_process_group"
+        )
+    state: Any = None
+
+    def own() -> Found:
+        nonlocal state
+        found, state = find()
+        return found
+
+    found = ranks.from_all(own)
+    choice = choose(found)
+    if ranks.rank() == 0:
+        logger.info("%s", choice.reason)
+    if choice.rank is None:
+        return state
+    sends = ranks.rank() == choice.rank
+    data = _send(choice.rank, state if sends else None)
+    if sends or found[ranks.rank()].precedence == found[choice.rank].precedence:
+        return state
+    state = torch.load(io.BytesIO(data), map_location=map_location, weights_only=weights_only)
+    restored(found[choice.rank].step)
+    return state
+
+
+def _send(sender: int, state: Any) -> bytes:
+    """Collective. What `torch.save` makes of the sender's state, on all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    file = io.BytesIO()
+    sends = dist.get_rank() == sender
+    if sends:
+        torch.save(state, file)
+    size = [file.tell()]
+    dist.broadcast_object_list(size, src=sender)
+    file.seek(0)
+    for _ in range(0, size[0], PIECE):
+        piece = [file.read(PIECE) if sends else b""]
+        dist.broadcast_object_list(piece, src=sender)
+        if not sends:
+            file.write(piece[0])
+    return file.getvalue() if not sends else b""
+
+
+def in_directory(step: int, directory: str | os.PathLike[str]) -> Found:
+    """Of a checkpoint in a directory that this rank sees. Raises CheckpointError."""
+    claim = newest_claim(directory)
+    ours = claim.number > 0 and claim.writer.owner == claims.writer_of(os.environ).owner
+    return Found(step=step, fence=claim.writer.fence, ours=ours)
