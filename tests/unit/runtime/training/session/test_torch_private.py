@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,17 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.distributed as dist
 from elasticjob_runtime.training.session import torch_private
 
 from hack.support import eventually
+
+
+@pytest.fixture
+def world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
 
 
 def test_this_torch_has_all_that_continuing_in_place_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +67,17 @@ def test_errors_that_scripts_raise_are_theirs_whatever_they_say() -> None:
     with pytest.raises(RuntimeError) as raised:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer")
     assert not torch_private.is_link_error(raised.value)
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_a_model_exchanges_its_buffers_in_the_first_step_of_a_world_whatever_interrupted_the_last_one() -> None:
+    """Otherwise joiners, whose models are new, would wait for it in vain."""
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    with ddp.no_sync():
+        ddp(torch.ones(1, 1))
+    assert not ddp.require_forward_param_sync
+    torch_private.rebuild(ddp)
+    assert ddp.require_forward_param_sync
 
 
 def test_a_group_is_given_up_when_nothing_else_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

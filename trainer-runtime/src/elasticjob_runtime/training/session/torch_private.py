@@ -176,6 +176,7 @@ def rebuild(ddp: DistributedDataParallel) -> None:
     parameters, sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    ddp.require_forward_param_sync = True  # False after a micro-batch whose gradients were not exchanged (no_sync)
     if ddp.static_graph:
         ddp.reducer._set_static_graph()
         ddp._static_graph_delay_allreduce_enqueued = False
@@ -218,6 +219,11 @@ def forget_unscaled(part: Any) -> None:
     """Makes a GradScaler forget which gradients it has unscaled: those of a step that was interrupted."""
     if isinstance(part, torch.amp.GradScaler):
         part._per_optimizer_states.clear()
+
+
+def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """False for a wrapper that has the type of an optimizer, but not what its constructor makes."""
+    return hasattr(optimizer, "_optimizer_step_pre_hooks")
 
 
 def has_comm_hook(ddp: DistributedDataParallel) -> bool:
