@@ -127,4 +127,5 @@ def main() -> None:
     pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
 
 
-main()
+if __name__ == "__main__":
+    main()
