@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
+from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.parts import LARGE_BUFFER, Parts, Undo
+from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.steps import Steps
 
 
 class Model(torch.nn.Module):
@@ -67,3 +74,29 @@ def test_large_buffers_that_no_step_changes_are_not_copied(model: Model) -> None
     parts.apply(parts.collect())  # another process's state
     assert not parts.is_constant(model.mask)
     assert parts.is_constant(model.mask)
+
+
+def test_an_optimizer_that_only_wraps_another_one_is_refused_by_name() -> None:
+    """Such as Accelerate's: torch cannot register hooks on it."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(TypeError, match=r"optimizer wraps another optimizer \(Wrapper\).* ElasticAccelerator"):
+        Parts({"optimizer": Wrapper()})
+
+
+@pytest.mark.parametrize(("closure", "copies"), [(None, False), (lambda: 0.0, True)])
+def test_an_optimizer_is_copied_before_its_step_only_if_communication_may_follow(
+    closure: Callable[[], float] | None, copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accelerate calls `optimizer.step(None)`."""
+    kept: list[torch.optim.Optimizer] = []
+    monkeypatch.setattr(Undo, "keep", lambda _, optimizer: kept.append(optimizer))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    parts = Parts({"optimizer": optimizer})
+    engine = types.SimpleNamespace(completes_early=False, wait_for_collectives=lambda: None)
+    with Steps(parts, TrainingState(parts, snapshots=False), cast(Engine, engine)).take(lambda: None):
+        optimizer.step(closure)
+    assert bool(kept) is copies

@@ -28,6 +28,11 @@ class Parts:
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(part, method, None)):
                     raise TypeError(f"ElasticSession: {name} has no {method}(): {type(part).__name__}")
+            if isinstance(part, torch.optim.Optimizer) and not torch_private.has_hooks(part):
+                raise TypeError(
+                    f"ElasticSession: {name} wraps another optimizer ({type(part).__name__}): give the session that "
+                    "one. With Accelerate, use ElasticAccelerator and its session()"
+                )
         self.ddp = [part for part in self._parts.values() if isinstance(part, DistributedDataParallel)]
         self.modules = [part for part in self._parts.values() if isinstance(part, torch.nn.Module)]
         self.optimizers = [part for part in self._parts.values() if isinstance(part, torch.optim.Optimizer)]

@@ -276,6 +276,7 @@ class ElasticSession:
             self._steps.broken = ""
             self._reported = False
             self._formed = True
+            self._entered()
             for callback in () if first else self._callbacks:
                 callback(self)
         elif not self._formed:
@@ -285,6 +286,14 @@ class ElasticSession:
                 dist.all_gather_object(standings, self._state.standing())
             self._state.agree(standings, None)
             self._formed = True
+            self._entered()
+
+    def _entered(self) -> None:
+        """For adapters of frameworks: this process is in a world, also its first one, and has its state."""
+
+    def _communicate(self, function: Callable[[], T]) -> T:
+        """What `function` returns, which communicates. It ends with the world, whatever gloo waits for."""
+        return function() if self._engine is None else self._engine.interruption.run(function)
 
     def _new_engine(self) -> Engine | None:
         agent = port.connect()

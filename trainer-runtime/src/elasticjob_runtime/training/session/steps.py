@@ -119,4 +119,4 @@ class Steps:
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
     """Whether these are arguments of an optimizer's `step` that computes gradients itself."""
-    return len(args) > 1 or bool(kwargs)
+    return any(each is not None for each in (*args[1:], *kwargs.values()))  # Accelerate passes None
