@@ -47,6 +47,9 @@ test: setup ## every test (without root: all but end-to-end)
 	$(BIN)/python -m hack.run_tests
 test-unit: setup ## the fast tests only
 	$(BIN)/python -m pytest -q -n 2 tests/unit
+check-gpu: setup ## the tests that need a GPU, or two (all others skip them)
+	$(BIN)/python -c "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'check-gpu: torch sees no GPU here')"
+	$(BIN)/python -m pytest -q -rs -m gpu tests/unit tests/contract tests/integration
 check-torch: setup ## the tests that depend on torch, with another version of it (VERSION=2.9; downloads 3 GB)
 	$(BIN)/python -m hack.torch_versions $(VERSION)
 chaos: setup ## faults on real pods, with a ledger of everything trained and saved (root; about 40 minutes; ARGS=--nightly: hours)
@@ -86,4 +89,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit check-torch chaos bench-recovery bench-in-place random-run bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit check-gpu check-torch chaos bench-recovery bench-in-place random-run bench-rendezvous bench-pods bench-operator check check-types check-rest generate

@@ -8,10 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.gpu import skip_without_gpus
+
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # started in a shell's background: what tests start would ignore it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_without_gpus(item)
 
 
 @pytest.fixture(autouse=True)

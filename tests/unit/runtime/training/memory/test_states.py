@@ -137,7 +137,7 @@ def test_windows_cover_all_tensors(slots: list[Slot], found: list[Window]) -> No
     assert list(windows(slots, 100)) == found
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_state_on_a_gpu_comes_back_unchanged() -> None:
     pair = Pair.create()
     state: dict[str, Any] = {
