@@ -25,6 +25,7 @@ TOOLS = (
 TESTS = (
     "tests/unit/runtime/training",
     "tests/unit/runtime/data",
+    "tests/contract/test_session_backends.py",
     "tests/integration/runtime_session",
     "tests/integration/runtime/test_save_requests.py",
     "tests/integration/runtime/test_memory_snapshots.py",

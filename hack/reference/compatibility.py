@@ -33,7 +33,7 @@ This page is generated from the settings of the tests; `make check` fails if the
 - *Every run of the tests* is `make test`: a version in this column has passed all tests of its tier.
 - *The CI workflow* is `.github/workflows/ci.yaml`, which runs the tests that depend on a version with more of them. It has not run yet, so read this column as what is planned.
 - Versions of torch that were tried by hand: [with torchrun](torchrun.md#torch-versions), [with sessions](design/0022-in-place.md#versions-of-torch). `make check-torch VERSION=2.9` runs the tests that depend on torch with another version.
-- GPUs and NCCL: no test has used any yet. The tests train over gloo on CPUs.
+- GPUs and NCCL: no test has used any yet. The tests train over gloo on CPUs; `make check-gpu` runs those that wait for a GPU.
 - Architectures: all tests run on x86-64. A release has the runtime's image for amd64 and arm64; nothing has run on arm64, and the operator's image is built for the architecture of the machine that builds it.
 - Distributions: OpenShift's user IDs are tested by `helm template`; nothing has run on OpenShift, EKS, GKE or AKS.
 """

@@ -30,7 +30,9 @@ class Run:
 
     @classmethod
     def read(cls, output: pathlib.Path) -> Run:
-        return cls(torch.load(f"{output}.pt"), json.loads(pathlib.Path(f"{output}.json").read_text()))
+        return cls(
+            torch.load(f"{output}.pt", map_location="cpu"), json.loads(pathlib.Path(f"{output}.json").read_text())
+        )
 
     def assert_same_training(self, other: Run) -> None:
         """Bit by bit: every weight, all optimizer states, the scheduler's, and the buffers."""

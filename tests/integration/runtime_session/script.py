@@ -2,7 +2,7 @@
 whatever worlds it took place: a sample that is lost, seen twice, weighted wrongly, or used after another one shows.
 
 Environment: OUTPUT (folder's prefix for what it writes), SAMPLES, BATCH, EPOCHS, LOADERS, STEP_SECONDS; SLOW (a file)
-and SLOW_SECONDS (instead of STEP_SECONDS while that file exists).
+and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def setting(name: str, default: str) -> float:
 
 
 SLOW = os.environ.get("SLOW", "")
+DEVICE, BACKEND = os.environ.get("DEVICE", "cpu"), os.environ.get("BACKEND", "gloo")
 SAMPLES, BATCH = int(setting("SAMPLES", "512")), int(setting("BATCH", "16"))
 
 
@@ -69,8 +70,8 @@ class Model(torch.nn.Module):
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """The mean over the batch."""
         self.steps += 1
-        count = torch.zeros(SAMPLES, dtype=torch.float64).index_add_(
-            0, batch[:, 0], torch.ones(len(batch), dtype=torch.float64)
+        count = torch.zeros(SAMPLES, dtype=torch.float64, device=batch.device).index_add_(
+            0, batch[:, 0], torch.ones(len(batch), dtype=torch.float64, device=batch.device)
         )
         loss = (self.seen * (count / len(batch))).sum()
         for weights in (self.weights, *self.more):
@@ -82,15 +83,17 @@ class Model(torch.nn.Module):
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
+    if DEVICE != "cpu":
+        torch.cuda.set_device(DEVICE)
     local_rank = os.environ.get("ELASTICJOB_LOCAL_RANK", "0")
     output = os.environ.get("OUTPUT", "/tmp/session").replace("{local_rank}", local_rank)
     with pathlib.Path(f"{output}.pids").open("a") as pids:
         pids.write(f"{os.getpid()}\n")
     if "RANK" in os.environ:
-        dist.init_process_group("gloo")
+        dist.init_process_group(BACKEND)
     elif os.environ.get("ELASTICJOB_IN_PLACE"):
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    model = Model()
+        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    model = Model().to(DEVICE)
     trained = DistributedDataParallel(model, bucket_cap_mb=0.001) if dist.is_initialized() else model
     plain = torch.optim.SGD([model.seen], lr=BATCH)
     adam = torch.optim.AdamW([model.weights, *model.more], lr=0.05)
@@ -108,7 +111,7 @@ def main() -> None:
                 with session.step():
                     time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
                     plain.zero_grad()
-                    trained(batch).backward()
+                    trained(batch.to(DEVICE)).backward()
                     plain.step()
                     adam.step()
                     adam.zero_grad(set_to_none=False)

@@ -31,8 +31,8 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def refused(backend: str = "gloo", groups: int = 1, **parts: Any) -> str:
-    return refusal(Parts(parts), backend=backend, groups=groups)
+def refused(backend: str = "gloo", groups: int = 1, nccl: bool = False, **parts: Any) -> str:
+    return refusal(Parts(parts), backend=backend, groups=groups, nccl=nccl)
 
 
 @pytest.mark.usefixtures("group")
@@ -52,7 +52,8 @@ def test_what_cannot_continue_in_place_says_why() -> None:
     assert "FSDP" in refused(model=sharded)
     assert "no model of the session is in DistributedDataParallel" in refused(model=nn.Linear(2, 1))
     assert "SyncBatchNorm" in refused(model=normed)
-    assert "NCCL" in refused(model=ddp, backend="cpu:gloo,cuda:nccl")
+    assert "ELASTICJOB_IN_PLACE_NCCL=1 tries it" in refused(model=ddp, backend="cpu:gloo,cuda:nccl")
+    assert "must be on the same GPU" in refused(model=ddp, backend="cpu:gloo,cuda:nccl", nccl=True)
     assert "process groups of its own" in refused(model=ddp, groups=2)
     assert "ZeroRedundancyOptimizer" in refused(model=ddp, optimizer=zero)
 

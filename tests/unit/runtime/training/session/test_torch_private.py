@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training.session import torch_private
+from torch.distributed import HashStore, PrefixStore, distributed_c10d  # type: ignore[attr-defined]
 
 from hack.support import eventually
 
@@ -44,6 +45,44 @@ def test_a_torch_without_what_a_change_in_place_needs_is_refused(
     monkeypatch.delattr(f"{owner}.{name}")
     shown = owner.removeprefix("torch.nn.parallel.")
     assert torch_private.missing() == f"torch {torch.__version__} has no {shown}.{name}, which a change in place needs"
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ""),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "0"}, ""),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, "TORCH_NCCL_BLOCKING_WAIT"),
+        ({"TORCH_DIST_USE_NCCL2": "0"}, "TORCH_DIST_USE_NCCL2=0"),
+    ],
+)
+def test_another_nccl_than_the_one_that_sessions_know_is_refused(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(distributed_c10d, "ProcessGroupNCCL2"):
+        assert "has no nccl2" in torch_private.missing_nccl()
+        return
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert (expected in torch_private.missing_nccl()) if expected else torch_private.missing_nccl() == ""
+
+
+@pytest.mark.skipif(not hasattr(distributed_c10d, "ProcessGroupNCCL2"), reason="needs torch 2.15 with nccl2")
+def test_the_default_process_group_has_what_was_connected_for_cpu_and_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a GPU: a second gloo has NCCL's place, and the code under test is torch's."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    store = PrefixStore("group", HashStore())
+    first, second = (torch_private.connect(PrefixStore(name, store), 0, 1, 5.0) for name in "ab")
+    device = torch.device("cuda", 0)
+    torch_private.replace_group(first, store, 0, 1, 60.0, nccl=second, device=device)
+    try:
+        assert dist.group.WORLD is not None
+        assert dist.group.WORLD._get_backend(torch.device("cpu")) is first
+        assert dist.group.WORLD._get_backend(device) is second
+        assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
+    finally:
+        dist.destroy_process_group()
 
 
 def test_lazy_connections_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

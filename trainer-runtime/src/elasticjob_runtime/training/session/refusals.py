@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
+from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import Backend, Gloo
 from elasticjob_runtime.training.session.parts import Parts
 
+logger = logging.getLogger("elasticjob_runtime.training")
 
-def refusal(parts: Parts, *, backend: str, groups: int) -> str:
+
+def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
     """Why this training cannot continue in place, and restarts at every change instead. Empty: nothing is against it.
     backend: of the default process group, as `get_backend_config` returns it ("cpu:gloo,cuda:nccl"; `get_backend` says
-    "undefined" if the script names none), "" without one; groups: of this process."""
+    "undefined" if the script names none), "" without one; groups: of this process; nccl: whether the user wants to
+    continue in place with NCCL."""
     if parts.are_sharded:
         return (
             "the model is sharded (FSDP), and no process has the state of a lost one; it continues from the latest "
@@ -27,11 +35,34 @@ def refusal(parts: Parts, *, backend: str, groups: int) -> str:
                 "the model has SyncBatchNorm, which communicates inside of the forward pass; use BatchNorm, or layers "
                 "that do not depend on the batch (GroupNorm)"
             )
-    if "nccl" in backend:
-        return "the process group uses NCCL, which is not supported yet"
     if groups > 1:
         return "the script has process groups of its own, which would end with each change"
-    return ""
+    return _refusal_of_nccl(parts, nccl) if "nccl" in backend else ""
+
+
+def _refusal_of_nccl(parts: Parts, wanted: bool) -> str:
+    if not wanted:
+        return (
+            "the process group uses NCCL, with which continuing in place has never been tested on GPUs; "
+            f"{Env.IN_PLACE_NCCL}=1 tries it"
+        )
+    if [each.type for each in _devices(parts)] != ["cuda"]:
+        return "the process group uses NCCL, so all models of the session must be on the same GPU"
+    return torch_private.missing_nccl()
+
+
+def backend_for(parts: Parts, backend: str) -> Backend:
+    """What the session uses if nothing is against it. backend: as above."""
+    if "nccl" not in backend:
+        return Gloo()
+    logger.warning("continuing in place with NCCL, which has never been tested on GPUs (%s=1)", Env.IN_PLACE_NCCL)
+    from elasticjob_runtime.training.session.nccl import Nccl
+
+    return Nccl(_devices(parts)[0])
+
+
+def _devices(parts: Parts) -> list[torch.device]:
+    return list(dict.fromkeys(parameter.device for ddp in parts.ddp for parameter in ddp.parameters()))
 
 
 def warm_up() -> None:

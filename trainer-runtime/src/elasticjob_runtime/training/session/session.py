@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,12 +17,11 @@ from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session import port, torch_private
-from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.parts import Parts
-from elasticjob_runtime.training.session.refusals import refusal, warm_up
+from elasticjob_runtime.training.session.refusals import backend_for, refusal, warm_up
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.world import SessionError
@@ -300,12 +300,14 @@ class ElasticSession:
         if agent is None:
             return None
         backend = dist.get_backend_config() if dist.is_initialized() else ""
-        problem = torch_private.missing() or refusal(self._parts, backend=backend, groups=torch_private.groups())
+        nccl = os.environ.get(Env.IN_PLACE_NCCL) == "1"
+        groups = torch_private.groups()
+        problem = torch_private.missing() or refusal(self._parts, backend=backend, groups=groups, nccl=nccl)
         if problem:
             logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
             return None
         warm_up()
-        return Engine(agent, Gloo())
+        return Engine(agent, backend_for(self._parts, backend))
 
 
 def _new_state(parts: Parts) -> TrainingState:

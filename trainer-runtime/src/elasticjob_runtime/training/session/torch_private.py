@@ -47,6 +47,7 @@ _set_timeout = getattr(dist, "set_timeout", None) or getattr(distributed_c10d, "
 _LINK_ERRORS = (
     OVER,
     "gloo",
+    "NCCL",
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
@@ -70,6 +71,17 @@ def missing() -> str:
             return f"DistributedDataParallel of torch {torch.__version__} has no {name}, which a change in place needs"
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
         return "TORCH_GLOO_LAZY_INIT is set: connections that open during a step cannot be closed to interrupt it"
+    return ""
+
+
+def missing_nccl() -> str:
+    """What this process lacks to continue in place with NCCL; empty: nothing."""
+    if not dist.is_nccl_available() or not hasattr(distributed_c10d, "ProcessGroupNCCL2"):
+        return f"torch {torch.__version__} has no nccl2, which a change in place with NCCL needs (torch 2.15)"
+    if os.environ.get("TORCH_DIST_USE_NCCL2") == "0":
+        return "TORCH_DIST_USE_NCCL2=0 selects another implementation than nccl2, which a change in place needs"
+    if os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") not in ("", "0"):
+        return "TORCH_NCCL_BLOCKING_WAIT is set: nothing can interrupt how torch waits for NCCL then"
     return ""
 
 
@@ -106,37 +118,62 @@ def connect(store: PrefixStore, rank: int, size: int, timeout: float) -> Gloo:
     return distributed_c10d.ProcessGroupGloo(store, rank, size, timeout=datetime.timedelta(seconds=timeout))
 
 
-def replace_group(gloo: Gloo, store: PrefixStore, rank: int, size: int, timeout: float) -> dist.ProcessGroup | None:
-    """Makes `gloo` the default process group, and returns the one that was.
+Nccl = Any
+"""A ProcessGroupNCCL2, the implementation of NCCL since torch 2.15."""
+
+
+def connect_nccl(store: PrefixStore, rank: int, size: int, device: torch.device, timeout: float) -> Nccl:
+    """The same with NCCL. Gives up after `timeout` seconds, or later: some of what it does has none."""
+    options = distributed_c10d.ProcessGroupNCCL.Options()
+    options._timeout = datetime.timedelta(seconds=timeout)
+    options.config.blocking = 0  # so that connecting ends at all if another process does not take part
+    nccl = distributed_c10d.ProcessGroupNCCL2(store, rank, size, options, device)
+    nccl.eager_connect_single_device(device)
+    return nccl
+
+
+def replace_group(
+    gloo: Gloo,
+    store: PrefixStore,
+    rank: int,
+    size: int,
+    timeout: float,
+    *,
+    nccl: Nccl | None = None,
+    device: torch.device | None = None,
+) -> dist.ProcessGroup | None:
+    """Makes `gloo`, with `nccl` for tensors on GPUs, the default process group, and returns the one that was.
 
     Connecting is what may block for long, and has happened before, in a thread that could be left to itself.
-    timeout: s that each of its collectives may take.
+    timeout: s that each of its collectives may take; device: that of `nccl`.
     """
     old = dist.group.WORLD if dist.is_initialized() else None
     if old is not None:
         dist.destroy_process_group()
-    original = distributed_c10d.ProcessGroupGloo
-    distributed_c10d.ProcessGroupGloo = _class_of(gloo)  # type: ignore[misc]
+    connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, "ProcessGroupNCCL2": nccl}
+    backend = "gloo" if nccl is None else "cpu:gloo,cuda:nccl"
+    originals = {name: getattr(distributed_c10d, name) for name in connected}
+    vars(distributed_c10d).update({name: _class_of(name, each) for name, each in connected.items()})
     try:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=device)
     finally:
-        distributed_c10d.ProcessGroupGloo = original  # type: ignore[misc]
+        vars(distributed_c10d).update(originals)
     assert _set_timeout is not None
     _set_timeout(datetime.timedelta(seconds=timeout))
     return old
 
 
-def _class_of(gloo: Gloo) -> Any:
-    """A class whose only instance is `gloo`: some versions of torch also check the type of the group (2.6)."""
+def _class_of(name: str, group: Any) -> Any:
+    """A class whose only instance is `group`: some versions of torch also check the type of the group (2.6)."""
 
     class Class(type):
-        def __call__(cls, *_: Any, **__: Any) -> Gloo:
-            return gloo
+        def __call__(cls, *_: Any, **__: Any) -> Any:
+            return group
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return instance is gloo
+            return instance is group
 
-    return Class("ProcessGroupGloo", (), {})
+    return Class(name, (), {})
 
 
 def release(groups: list[dist.ProcessGroup]) -> None:
