@@ -185,7 +185,10 @@ class Job:
             assert len(workers) == plan.world_size, f"{len(workers)} of {plan.world_size} workers are connected"
             return workers
 
-        return eventually(connected, timeout, what=f"{size} members train; logs:\n{self.logs}")
+        try:
+            return eventually(connected, timeout, what=f"{size} members train")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; logs:\n{self.logs}") from error
 
     @property
     def logs(self) -> str:

@@ -153,7 +153,7 @@ def test_a_worker_process_that_a_signal_stops_counts_as_failed(job: Job) -> None
     stopped = job.wait_for_training(2)[1]
     os.kill(stopped.pid, signal.SIGSTOP)
     eventually(lambda: (now := job.plan) is not None and now.round > stopped.round, 30, what="the next plan")
-    assert f"rank 1 on {stopped.member} failed: stopped by SIGSTOP for 2 s" in job.logs
+    assert f"worker process {stopped.pid} is stopped by SIGSTOP for 2 s; killing it" in job.logs
     assert [each.restarts for each in job.wait_for_training(2)] == [1, 1]
 
 
