@@ -73,14 +73,15 @@ def test_the_default_process_group_has_what_was_connected_for_cpu_and_gpu(monkey
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     store = PrefixStore("group", HashStore())
-    first, second = (torch_private.connect(PrefixStore(name, store), 0, 1, 5.0) for name in "ab")
     device = torch.device("cuda", 0)
-    torch_private.replace_group(first, store, 0, 1, 60.0, nccl=second, device=device)
     try:
-        assert dist.group.WORLD is not None
-        assert dist.group.WORLD._get_backend(torch.device("cpu")) is first
-        assert dist.group.WORLD._get_backend(device) is second
-        assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
+        for world in ("first", "next"):
+            first, second = (torch_private.connect(PrefixStore(f"{world}/{n}", store), 0, 1, 5.0) for n in range(2))
+            torch_private.replace_group(first, PrefixStore(world, store), 0, 1, 60.0, nccl=second, device=device)
+            assert dist.group.WORLD is not None
+            assert dist.group.WORLD._get_backend(torch.device("cpu")) is first
+            assert dist.group.WORLD._get_backend(device) is second
+            assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
     finally:
         dist.destroy_process_group()
 

@@ -76,10 +76,9 @@ class GlooGroup:
         before = socket_names()
         self._world = world
         self.gloo = torch_private.connect(store, world.rank, world.size, FORM_TIMEOUT)
-        self._links = Links(before, world.store[1])
-        self.interrupt = self._links.cut
-        self.is_silent = self._links.are_closed
-        self.forget = self._links.forget
+        links = Links(before, world.store[1])
+        # Methods of `links`, and not of this object: who keeps one of them does not keep the group.
+        self.interrupt, self.is_silent, self.forget = links.cut, links.are_closed, links.forget
 
     def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
         return torch_private.replace_group(self.gloo, store, self._world.rank, self._world.size, OPERATION_TIMEOUT)

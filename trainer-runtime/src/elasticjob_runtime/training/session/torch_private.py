@@ -149,6 +149,8 @@ def replace_group(
     """
     old = dist.group.WORLD if dist.is_initialized() else None
     if old is not None:
+        if device is not None:  # the script's first group: only an aborted one is destroyed without other processes
+            old._get_backend(device).abort()
         dist.destroy_process_group()
     connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, "ProcessGroupNCCL2": nccl}
     backend = "gloo" if nccl is None else "cpu:gloo,cuda:nccl"
