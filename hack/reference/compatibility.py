@@ -23,7 +23,7 @@ PAGE = """\
 |---|---|---|---|
 | Python, in training images | {runtime_python} or newer | {dev_python} (development), {image_python} (images of the end-to-end tests) | {ci_python} |
 | Python, for the client | {client_python} or newer | {dev_python} | {ci_client_python} |
-| torch | any for `elasticrun`; 2.6 or newer for [torchrun with our rendezvous](torchrun.md) and for [sessions](explanation/in-place.md) | {torch} (development), {image_torch} (images) | {ci_torch} |
+| torch | any for `elasticrun`; 2.6 or newer for [torchrun with our rendezvous](torchrun.md) and for [sessions](explanation/in-place.md); 2.7 for [sharded models](guides/sharded.md) on CPUs | {torch} (development), {image_torch} (images) | {ci_torch} |
 | Kubernetes | {kubernetes_required} or newer | {kubernetes}, with containerd {containerd} | {ci_kubernetes}, with kind |
 | etcd | 3.4 or newer | {etcd} | |
 | Helm | 3 | {helm} | |

@@ -18,8 +18,9 @@ import torch
 
 from hack.support import eventually
 from tests.integration.runtime.agents import Agent, Job
+from tests.unit.runtime.training.sharded.worlds import needs_fsdp2
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [needs_fsdp2, pytest.mark.torch, pytest.mark.timeout(300)]
 
 SCRIPT = pathlib.Path(__file__).with_name("sharded_script.py")
 STEPS = 150

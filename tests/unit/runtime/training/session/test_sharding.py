@@ -17,6 +17,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from tests.unit.runtime.training.sharded.worlds import needs_fsdp2
+
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 IMPORTS = """
@@ -37,6 +39,7 @@ def test_sessions_do_not_import_what_only_sharded_models_need() -> None:
     subprocess.run([sys.executable, "-c", IMPORTS], check=True, timeout=100)
 
 
+@needs_fsdp2
 @pytest.mark.usefixtures("group")
 def test_a_sharded_model_trains_in_a_session() -> None:
     model = nn.Linear(2, 1)

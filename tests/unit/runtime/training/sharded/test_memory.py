@@ -11,11 +11,11 @@ pytest.importorskip("torch")
 
 from elasticjob_runtime.training import load_sharded_checkpoint, save_sharded_checkpoint
 
-from tests.unit.runtime.training.sharded.worlds import Training, run
+from tests.unit.runtime.training.sharded.worlds import Training, needs_fsdp2, run
 
 Agents = tuple[str, str, str]
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [needs_fsdp2, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def train(path: pathlib.Path, last: int, *durable: int) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from elasticjob_runtime.training import (
 )
 from torch import nn
 
-from tests.unit.runtime.training.sharded.worlds import Training, run
+from tests.unit.runtime.training.sharded.worlds import Training, needs_fsdp2, run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [needs_fsdp2, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def train_and_save(path: pathlib.Path, *steps: int) -> dict[str, Any]:

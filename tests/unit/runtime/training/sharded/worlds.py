@@ -10,14 +10,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training.sharded.contents import missing_support
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+
+needs_fsdp2 = pytest.mark.skipif(bool(missing_support(torch.__version__, {"cpu"})), reason="torch has no FSDP2 on CPUs")
 
 
 class Training:

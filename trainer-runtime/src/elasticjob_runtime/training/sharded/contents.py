@@ -7,7 +7,7 @@ scheduler, a sampler) as bytes, because the keys of its state may differ between
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -26,9 +26,12 @@ class Contents:
     """What belongs to one checkpoint. The tensors of `collect` are those of the models and optimizers, not copies."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
-        """Raises TypeError for a part that has no state, ValueError for an optimizer whose model is missing."""
+        """Raises TypeError for a part that has no state, ValueError for an optimizer whose model is missing, and
+        RuntimeError for a version of torch without FSDP2."""
         self._parts = dict(parts)
         self._models = {name: part for name, part in self._parts.items() if isinstance(part, torch.nn.Module)}
+        if problem := missing_support(torch.__version__, _devices(self._models.values())):
+            raise RuntimeError(problem)
         for name, part in self._parts.items():
             if not all(callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict")):
                 raise TypeError(
@@ -75,6 +78,25 @@ class Contents:
                 f"the optimizer {name!r} has parameters of a model that is not given: its state is saved by their names"
             )
         return next(iter(owners.values())) if len(owners) == 1 else torch.nn.ModuleDict(owners)
+
+
+def missing_support(version: str, devices: Collection[str]) -> str:
+    """Why sharded models cannot train with this version of torch; empty: they can. devices: of their parameters. Pure.
+
+    >>> missing_support("2.6.0+cu124", {"cuda"}), missing_support("2.15.0", {"cpu"})
+    ('', '')
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < (2, 6):
+        return f"sharded models (FSDP2) need torch 2.6 or newer, and this is torch {version}"
+    if (major, minor) < (2, 7) and "cpu" in devices:
+        return f"sharded models (FSDP2) on CPUs need torch 2.7 or newer, and this is torch {version}"
+    return ""
+
+
+def _devices(models: Iterable[torch.nn.Module]) -> set[str]:
+    """Of sharded parameters."""
+    return {each.device.type for model in models for each in model.parameters() if isinstance(each, DTensor)}
 
 
 def is_sharded(part: Any) -> bool:
