@@ -7,6 +7,7 @@ makes the metadata of the whole, and from that the plan of what each rank must r
 from __future__ import annotations
 
 import collections
+import datetime
 import io
 import math
 import os
@@ -20,6 +21,11 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan
 
 from elasticjob_runtime.training.sharded import ranks
+
+PATIENCE = 60.0
+"""s for a rank that is behind, at most."""
+SLOWEST = 10 << 20
+"""Bytes per second. A rank whose machine has vanished is noticed by the agents, and without agents by this."""
 
 Place = tuple[int, int]
 """A shard, and the position of an item in it."""
@@ -127,20 +133,24 @@ class MemoryReader(StorageReader):
     ) -> dict[Request, torch.Tensor]:
         """One message from each rank to each other rank that asks it."""
         group: Any = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        works, received = [], {}
-        for rank, requests in asked.items():
-            parts = [_bytes(self._part(each)) for each in requests if isinstance(self._item(each[0]), torch.Tensor)]
-            message = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
-            if message.numel():
-                works.append((dist.isend(message, rank, group=group), message))
-        for rank, requests in wanted.items():
-            size = sum(math.prod(each[2]) * types[each].itemsize for each in requests if each in types)
-            received[rank] = torch.empty(size, dtype=torch.uint8)
-            if size:
-                works.append((dist.irecv(received[rank], rank, group=group), received[rank]))
-        for work, _ in works:
+        sent: dict[int, torch.Tensor] = {}
+        received: dict[int, torch.Tensor] = {}
+
+        def prepare() -> None:
+            for rank, requests in asked.items():
+                parts = [_bytes(self._part(each)) for each in requests if isinstance(self._item(each[0]), torch.Tensor)]
+                sent[rank] = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+            for rank, requests in wanted.items():
+                size = sum(math.prod(each[2]) * types[each].itemsize for each in requests if each in types)
+                received[rank] = torch.empty(size, dtype=torch.uint8)
+
+        ranks.from_all(prepare)  # so that no rank waits for the message of one that has failed
+        works = [dist.isend(each, rank, group=group) for rank, each in sent.items() if each.numel()]
+        works += [dist.irecv(each, rank, group=group) for rank, each in received.items() if each.numel()]
+        largest = max((each.numel() for each in (*sent.values(), *received.values())), default=0)
+        for work in works:
             if work is not None:
-                work.wait()
+                work.wait(datetime.timedelta(seconds=PATIENCE + largest / SLOWEST))
         if group is not dist.group.WORLD:
             dist.destroy_process_group(group)
         found = {}
