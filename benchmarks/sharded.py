@@ -24,7 +24,7 @@ from elasticjob_runtime.contract import SECRET_BYTES, Env, Neighbour, SecretValu
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 from elasticjob_runtime.training.memory import keeper
-from elasticjob_runtime.training.sharded import storage
+from elasticjob_runtime.training.sharded import saving, storage
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.memory import Shards
 from elasticjob_runtime.training.sharded.reader import plan_of
@@ -118,7 +118,15 @@ def main() -> None:
             )
             print("restore from memory:", median(functools.partial(shards.restore, contents, None)))
     with tempfile.TemporaryDirectory() as folder:
-        print("save on the disk:", median(lambda: storage.save(folder, contents, 1, 1), 3))
+        print("save on the disk:", median(lambda: saving.save(folder, contents, 1, 1), 3))
+        begins = []
+        for step in range(3):
+            saving.finish()
+            began = time.perf_counter()
+            saving.save(folder, contents, step, 1, block=False)
+            begins.append(time.perf_counter() - began)
+        saving.finish()
+        print(f"the same in the background, until training continues: {statistics.median(begins):.3f}")
         print("load from the disk:", median(lambda: storage.load(folder, contents), 3))
     dist.destroy_process_group()
 

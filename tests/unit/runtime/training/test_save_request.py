@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training import checkpoint_wanted, progress, save_request
+from elasticjob_runtime.training import background, checkpoint_wanted, progress, save_request
 from elasticjob_runtime.training.link import AgentLink
 from elasticjob_runtime.training.save_request import SaveRequest, agree
 
@@ -142,6 +142,24 @@ def test_the_call_after_the_save_reports_it_and_waits_to_be_killed(
     assert time.monotonic() - began >= 1.5
     assert json.loads(connection.recv(1000)) == {"type": "saved", "rank": 0, "round": 5}
     assert not checkpoint_wanted(), "an agent that does not kill this process costs the grace period once"
+
+
+def test_a_save_in_the_background_is_complete_before_it_is_reported(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save_request, "NOT_KILLED", 0.0)
+    connection = start_worker(Agent(tmp_path), monkeypatch)
+    connection.settimeout(0.2)
+    ask(connection, 30.0)
+    call_until_true()
+    may_end = threading.Event()
+    background.begin(4, lambda: may_end.wait(30.0))
+    threading.Thread(target=checkpoint_wanted, daemon=True).start()
+    with pytest.raises(TimeoutError):
+        connection.recv(1000)
+    may_end.set()
+    connection.settimeout(10.0)
+    assert json.loads(connection.recv(1000))["type"] == "saved"
 
 
 def test_steps_after_the_last_checkpoint_are_not_reported(

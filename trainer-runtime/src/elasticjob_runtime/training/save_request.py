@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training import progress, round_store
+from elasticjob_runtime.training import background, progress, round_store
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.link import AgentLink, NoAgentError
 
@@ -79,6 +79,8 @@ class SaveRequest:
         self._calls = 0
         self._kill_at: float | None = None
         """When the agent kills this process; None: nothing is requested."""
+        self._asked_at = 0.0
+        """When a call returned True."""
         self._agreed = threading.Event()
         self._save_at: int | None = None
         """The call that returns True; None: not agreed."""
@@ -91,6 +93,7 @@ class SaveRequest:
         if not self._agreed.wait(self._remaining) or self._save_at is None:
             return False
         if self._calls == self._save_at:
+            self._asked_at = time.monotonic()
             progress.final_checkpoint_follows()
             return True
         if self._calls == self._save_at + 1:
@@ -115,6 +118,7 @@ class SaveRequest:
     def _end(self) -> None:
         """All is saved. Returns only if the agent does not kill this process."""
         assert self._link is not None
+        background.wait_for_saves(self._asked_at, self._remaining)
         try:
             self._link.report_saved()
         except NoAgentError:

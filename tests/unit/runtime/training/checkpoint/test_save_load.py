@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.training import CheckpointError, load_checkpoint, progress, save_checkpoint
+from elasticjob_runtime.training.checkpoint import steps
 
 pytestmark = pytest.mark.torch
 
@@ -44,6 +45,41 @@ def trained() -> dict[str, Any]:
     optimizer.step()
     sampler = {"seed": 0, "epoch": 1, "consumed": 64, "dataset_size": 1000}
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sampler": sampler, "step": 1}
+
+
+def test_a_save_in_the_background_has_the_state_of_its_step(tmp_path: pathlib.Path) -> None:
+    import torch
+
+    count = torch.zeros(3)
+    save_checkpoint(tmp_path, {"count": count, "step": 1}, block=False)
+    count += 1
+    save_checkpoint(tmp_path, {"count": count, "step": 2})  # waits for it
+    assert steps(tmp_path) == [1, 2]
+    assert torch.load(min(tmp_path.glob("*.ckpt")))["count"].tolist() == [0.0] * 3
+
+
+def test_an_error_in_the_background_is_raised_by_the_next_save(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "c").write_text("a file")
+    save_checkpoint(tmp_path / "c", {"step": 1}, block=False)
+    (tmp_path / "d").mkdir()
+    with pytest.raises(CheckpointError, match="Cannot write"):
+        save_checkpoint(tmp_path / "d", {"step": 2}, block=False)
+    save_checkpoint(tmp_path / "d", {"step": 3}, block=False)
+    save_checkpoint(tmp_path / "d", {"step": 4})
+    assert steps(tmp_path / "d") == [3, 4], "it is raised once"
+
+
+ENDS = """
+    import os, sys, time, torch
+    from elasticjob_runtime.training import save_checkpoint
+
+    save_checkpoint(sys.argv[1], {"weight": torch.zeros(10_000_000)}, step=2, block=False)
+"""
+
+
+def test_a_process_that_ends_waits_for_its_save_in_the_background(tmp_path: pathlib.Path) -> None:
+    subprocess.run([sys.executable, "-c", textwrap.dedent(ENDS), str(tmp_path)], check=True, timeout=100)
+    assert steps(tmp_path) == [2]
 
 
 def test_model_and_optimizer_are_restored_unchanged(tmp_path: pathlib.Path, state: progress._State) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import resource
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from elasticjob_runtime.training import (
     CheckpointError,
+    background,
     load_checkpoint,
     load_sharded_checkpoint,
     save_checkpoint,
@@ -123,6 +126,50 @@ def test_a_group_that_was_replaced_can_no_longer_save(tmp_path: pathlib.Path, mo
     found = run(2, train_and_save, tmp_path, tmp_path / "c", 2)
     assert [kind for kind, _ in found] == ["FencedError"] * 2
     assert "a newer one, round 2" in found[1][1]
+
+
+def train_and_save_in_background(path: pathlib.Path, *steps: int) -> dict[str, Any]:
+    """What the state was after the last of `steps`; the training goes on."""
+    training = Training()
+    saved = {}
+    for step in range(1, max(steps) + 1):
+        training.step(step)
+        if step in steps:
+            save_sharded_checkpoint(path, training.parts, step=step, block=False)
+            saved = training.whole()
+    training.step(max(steps) + 1)
+    return saved
+
+
+def test_a_save_in_the_background_has_the_state_of_its_step(tmp_path: pathlib.Path) -> None:
+    """The ranks end, and with them their process group, while it may be written."""
+    saved = run(3, train_and_save_in_background, tmp_path, tmp_path / "c", 1, 2)
+    assert run(2, load, tmp_path, tmp_path / "c") == [(2, saved[0])] * 2
+    assert not list((tmp_path / "c").glob("*.shards-*/.written-*"))
+
+
+def train_with_a_full_disk(path: pathlib.Path) -> list[str]:
+    """The disk of rank 1 is full at step 2. What the saves of steps 3 and 4 raise."""
+    training = Training()
+    errors = []
+    for step in range(1, 5):
+        if dist.get_rank() == 1:  # it writes its own files only, without the others
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100 if step == 2 else -1, -1))
+        try:
+            save_sharded_checkpoint(path, training.parts, step=step, block=False)
+        except CheckpointError as error:
+            errors.append(f"{step}: {error}")
+        if dist.get_rank() == 1:
+            background.wait_for_saves(0.0, 60.0)
+    return errors
+
+
+def test_an_error_in_the_background_is_raised_on_all_ranks_at_the_next_save(tmp_path: pathlib.Path) -> None:
+    found = run(2, train_with_a_full_disk, tmp_path, tmp_path / "c")
+    assert found[0] == found[1]
+    (error,) = found[0]
+    assert error.startswith("3: Rank 1: Cannot write")
+    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [4, 4]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -8,16 +8,17 @@ makes it safe, and `elasticjob_runtime.training.memory` for the snapshots in mem
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import pathlib
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training import channel, checkpoint, progress
+from elasticjob_runtime.training import background, channel, checkpoint, progress
 from elasticjob_runtime.training.checkpoint import any_rank
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ PathLike = str | os.PathLike[str]
 
 _checked_content: set[pathlib.Path] = set()
 """Directories in which this process has checked a checkpoint for objects that a safe load refuses."""
+
+
+class _Process:
+    saving: background.Save | None = None
+    """In the background."""
+
+
+_process = _Process()
 
 
 def load_checkpoint(
@@ -128,6 +137,7 @@ def save_checkpoint(
     step: int | None = None,
     keep: int = checkpoint.DEFAULT_KEEP,
     durable: bool = True,
+    block: bool = True,
 ) -> None:
     """Saves `state` as a checkpoint in the directory `path`, which is created if it does not exist.
 
@@ -142,6 +152,9 @@ def save_checkpoint(
     - durable: False leaves the state in memory only, with this machine's agent, which takes 0.15 s for 1 GiB: for
       checkpoints after every few steps between those on the disk. It survives the death of all worker processes, but
       not of the agent. Without an agent (plain python, torchrun), nothing is saved.
+    - block: False serializes the state into memory, and a thread writes that while the training continues. The next
+      durable save waits for it, and raises its error. A process that ends by itself waits for it, too; of one that is
+      killed, nothing is left.
 
     Under elasticrun, the state is left in memory in either case, twice its size, unless that takes more than half of
     the memory that is free. ELASTICJOB_MEMORY_SNAPSHOTS=0 turns this off.
@@ -154,16 +167,30 @@ def save_checkpoint(
     """
     number = _step_of(path, state, durable) if step is None else step
     if durable:
-        save_durable(path, state, number, keep)
+        save_durable(path, state, number, keep, block=block)
     if (keeper := _keeper()) is not None:
         keeper.keep(_purpose(path), state, number)
 
 
-def save_durable(path: PathLike, state: Any, number: int, keep: int) -> None:
+def save_durable(path: PathLike, state: Any, number: int, keep: int, *, block: bool = True) -> None:
     """`save_checkpoint` without memory."""
     import torch
 
-    written = checkpoint.save(path, number, lambda file: torch.save(state, file), keep=keep)
+    before, _process.saving = _process.saving, None
+    if before is not None:
+        before.result()
+    if block:
+        _write(path, lambda file: torch.save(state, file), number, keep)
+        return
+    data = io.BytesIO()
+    torch.save(state, data)
+    _process.saving = background.begin(
+        number, lambda: _write(path, lambda file: file.write(data.getbuffer()), number, keep)
+    )
+
+
+def _write(path: PathLike, write: Callable[[BinaryIO], Any], number: int, keep: int) -> None:
+    written = checkpoint.save(path, number, write, keep=keep)
     progress.remember_checkpoint(number)
     channel.send_phase("checkpoint", step=number)
     if written.parent not in _checked_content:

@@ -22,7 +22,7 @@ from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import backend_for, refusal, warm_up
-from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.world import SessionError
 
@@ -78,7 +78,6 @@ class ElasticSession:
         self._reported = False
         """The first step of this world is reported."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
-        self._save: tuple[PathLike, int, int] | None = None
         self._engine = engine = self._new_engine()
         self._steps = Steps(self._parts, self._state, engine)
         if engine is not None:
@@ -207,18 +206,19 @@ class ElasticSession:
                 return None  # the others are elsewhere
         return self._steps.evaluate(function)
 
-    def checkpoint(self, path: PathLike, *, every: int = 0, keep: int = DEFAULT_KEEP) -> None:
+    def checkpoint(self, path: PathLike, *, every: int = 0, keep: int = DEFAULT_KEEP, block: bool = True) -> None:
         """Continues from the newest checkpoint in `path`, unless this training has begun already, and saves there every
         `every` steps (0: never). Call it once, on all ranks, before the first batch.
 
         It is enough if one rank finds the checkpoint: the others receive the state. Under elasticrun, a snapshot in
         memory is used instead if it is newer; see docs/design/0023-memory-snapshots.md. With a sharded model (FSDP2),
         all ranks must share the directory; see docs/design/0024-sharded-state.md.
+
+        block: False copies the state, and writes it while the training continues; see `save_checkpoint`.
         """
         if self._formed:
             raise SessionError("session.checkpoint() must be called before anything else of the session")
-        self._save = (path, every, keep)
-        self._state.load(path)
+        self._state.load(Storage(path=path, every=every, keep=keep, block=block))
 
     # -- inside
 
@@ -247,9 +247,6 @@ class ElasticSession:
             self._reported = True
             channel.send_phase("first-step", step=self._state.committed)
         progress.report_committed(self._state.committed)
-        if self._save is not None and self._save[1] and self._state.committed % self._save[1] == 0:
-            path, _, keep = self._save
-            self._state.save(path, keep)
         self._state.keep()
 
     def _begin(self) -> None:

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from elasticjob_runtime.training import channel
-from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.memory import Pace
 from elasticjob_runtime.training.session.feed import Cursor
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
-from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.world import SessionError, Standing, World
-from elasticjob_runtime.training.sharded import ranks
+from elasticjob_runtime.training.sharded import ranks, saving
 from elasticjob_runtime.training.sharded.contents import Contents, is_sharded
 from elasticjob_runtime.training.sharded.memory import Shards
-from elasticjob_runtime.training.sharded.save_load import save_durable
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -44,15 +42,16 @@ class ShardedState(TrainingState):
         super().__init__(parts, snapshots=False)
         self._contents = Contents({**parts.named, _POSITION: _Position(self)})
         self._shards = Shards(f"sharded session {self._layout}")
-        self._path: PathLike | None = None
         self._pace = _SharedPace()
         self._keeps = False
 
-    def load(self, path: PathLike) -> None:
-        self._path = path  # see `agree`, which all ranks call
+    def load(self, storage: Storage) -> None:
+        self._storage = storage  # see `agree`, which all ranks call
 
-    def save(self, path: PathLike, keep: int) -> None:
-        save_durable(path, self._contents, self.committed, keep)
+    def _save(self) -> None:
+        storage = self._storage
+        assert storage is not None
+        saving.save(storage.path, self._contents, self.committed, storage.keep, block=storage.block)
 
     def agree(
         self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None
@@ -65,7 +64,7 @@ class ShardedState(TrainingState):
                     "build the same models"
                 )
         began = time.time()
-        step = self._shards.restore(self._contents, self._path)
+        step = self._shards.restore(self._contents, self._storage.path if self._storage is not None else None)
         if step is not None:
             channel.send_phase("restore", began=began, step=step)
         self.committed = max(self.committed, 0)
@@ -73,7 +72,9 @@ class ShardedState(TrainingState):
         self._keeps = all(ranks.gather(self._shards.is_possible))
 
     def keep(self) -> None:
-        """Takes a snapshot in memory, if it is time for one: the same steps on all ranks."""
+        """Saves and takes snapshots after the same steps on all ranks."""
+        if self._saves_at(self.committed):
+            self._save()
         if not self._keeps or not self._pace.is_near(self.committed):
             return
         began = time.monotonic()

@@ -23,6 +23,18 @@ LAST_BYTES = 5.0
 """s for gloo to see that the connections of a world have ended. It takes milliseconds."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Storage:
+    """Where checkpoints are, and how often to save one."""
+
+    path: PathLike
+    every: int
+    """Steps; 0: never."""
+    keep: int
+    block: bool = True
+    """Whether the training waits until a checkpoint is written."""
+
+
 class TrainingState:
     def __init__(self, parts: Parts, *, snapshots: bool = True) -> None:
         self.parts = parts
@@ -35,6 +47,7 @@ class TrainingState:
         self._fence = ""
         """See `Standing`."""
         self._snapshots = Snapshots(self._layout, enabled=snapshots)
+        self._storage: Storage | None = None
 
     def standing(self) -> Standing:
         """Of this process's state, or of the one in memory if that is newer; then it is not loaded yet."""
@@ -90,8 +103,13 @@ class TrainingState:
         self._snapshots.entered()
 
     def keep(self) -> None:
-        """Takes a snapshot in memory, if it is time for one."""
+        """Saves on storage and takes a snapshot in memory, each if it is time for that."""
+        if self._saves_at(self.committed):
+            self._save()
         self._snapshots.committed(self.committed, self.collect)
+
+    def _saves_at(self, step: int) -> bool:
+        return self._storage is not None and self._storage.every > 0 and step % self._storage.every == 0
 
     def _become(self, standing: Standing) -> None:
         """Makes this process's state the one that it stood for."""
@@ -108,15 +126,18 @@ class TrainingState:
             "parts": self.parts.collect(),
         }
 
-    def load(self, path: PathLike) -> None:
-        """Continues from the newest checkpoint in `path`, if there is one."""
-        checkpoint = load_durable(path)
+    def load(self, storage: Storage) -> None:
+        """Continues from the newest checkpoint there, if there is one."""
+        self._storage = storage
+        checkpoint = load_durable(storage.path)
         if checkpoint is not None:
             self.restore(checkpoint)
 
-    def save(self, path: PathLike, keep: int) -> None:
+    def _save(self) -> None:
+        assert self._storage is not None
         if not dist.is_initialized() or dist.get_rank() == 0:
-            save_durable(path, self.collect(), self.committed, keep)
+            storage = self._storage
+            save_durable(storage.path, self.collect(), self.committed, storage.keep, block=storage.block)
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         self.apply(checkpoint)

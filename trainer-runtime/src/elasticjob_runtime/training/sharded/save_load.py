@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_runtime.training import channel, checkpoint, progress
+from elasticjob_runtime.training import channel, checkpoint
 from elasticjob_runtime.training.checkpoint.directory import PathLike
-from elasticjob_runtime.training.sharded import ranks, storage
+from elasticjob_runtime.training.sharded import ranks, saving
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.memory import Shards
 
@@ -21,6 +21,7 @@ def save_sharded_checkpoint(
     step: int,
     keep: int = checkpoint.DEFAULT_KEEP,
     durable: bool = True,
+    block: bool = True,
 ) -> None:
     """Saves a checkpoint in the directory `path`, which all ranks share. Call this on all ranks.
 
@@ -35,6 +36,9 @@ def save_sharded_checkpoint(
     - keep: how many checkpoints to keep.
     - durable: False leaves the state in memory only, each part with the agent of its rank. It survives the death of all
       worker processes. Without an agent (plain python, torchrun), nothing is saved.
+    - block: False copies the state of each rank to its CPU's memory, and a thread writes that while the training
+      continues. The next durable save waits for it, and raises its error. A process that ends by itself waits for it,
+      too; of one that is killed, nothing is left.
 
     Under elasticrun, the state is left in memory in either case, twice its size.
 
@@ -42,7 +46,7 @@ def save_sharded_checkpoint(
     """
     contents = Contents(state)
     if durable:
-        save_durable(path, contents, step, keep)
+        saving.save(path, contents, step, keep, block=block)
     shards = _shards(path)
     if not any(ranks.gather(shards.is_busy(contents))):
         shards.keep(contents, step)
@@ -61,18 +65,11 @@ def load_sharded_checkpoint(path: PathLike, state: Mapping[str, Any]) -> int | N
     Raises CheckpointError on all ranks if the newest intact checkpoint cannot be read, or does not fit.
     """
     began = time.time()
+    saving.finish()
     step = _shards(path).restore(Contents(state), path)
     if step is not None:
         channel.send_phase("restore", began=began, step=step)
     return step
-
-
-def save_durable(path: PathLike, contents: Contents, step: int, keep: int) -> None:
-    """`save_sharded_checkpoint` without memory."""
-    storage.save(path, contents, step, keep)
-    progress.remember_checkpoint(step)
-    if ranks.rank() == 0:
-        channel.send_phase("checkpoint", step=step)
 
 
 def _shards(path: PathLike) -> Shards:

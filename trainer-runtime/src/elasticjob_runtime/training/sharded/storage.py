@@ -11,14 +11,8 @@ Each folder can be read with plain DCP, too.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import pathlib
-import re
-import secrets
-import shutil
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -27,26 +21,14 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from elasticjob_runtime.training import checkpoint
-from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files
+from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
 from elasticjob_runtime.training.sharded import ranks
 from elasticjob_runtime.training.sharded.contents import Contents
+from elasticjob_runtime.training.sharded.writing import digest_of, first_line
 
 FORMAT = "elasticjob-sharded-1"
-_SHARDS = re.compile(r"step-\d{12,}-(\d+)\.shards-[0-9a-f]+")
-_CHUNK = 1 << 20
-
-
-def save(path: PathLike, contents: Contents, step: int, keep: int) -> None:
-    """Collective. When it returns, the checkpoint survives a power loss. Raises CheckpointError on all ranks."""
-    folder = pathlib.Path(path)
-    name = ranks.from_first(lambda: _begin(folder, step))
-    target = folder / name
-    run_dcp(lambda: dcp.save(contents.collect(), storage_writer=dcp.FileSystemWriter(target)), f"Cannot write {target}")
-    written = ranks.from_all(lambda: _digests(target, ranks.rank()))
-    found = {file: about for each in written for file, about in each.items()}
-    ranks.from_first(lambda: _commit(folder, name, step, keep, found))
 
 
 def load(path: PathLike, contents: Contents) -> int | None:
@@ -72,72 +54,6 @@ def is_manifest(file: BinaryIO) -> bool:
     beginning = file.read(2)
     file.seek(0)
     return beginning == b'{"'
-
-
-# -- saving
-
-
-def _begin(folder: pathlib.Path, step: int) -> str:
-    """Claims the directory, and returns the name for a new folder of shards. Rank 0 only."""
-    if step < 0:
-        raise CheckpointError(f"The step of a checkpoint must be 0 or more, not {step}.")
-    try:
-        files.make_directory(folder)
-        claim = claims.claim_directory(folder, claims.writer_of(os.environ))
-        name = f"step-{step:012d}-{claim.number}.shards-{secrets.token_hex(4)}"
-        files.make_directory(folder / name)
-    except claims.RejectedError as error:
-        raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
-    except OSError as error:
-        raise CheckpointError(f"Cannot write to the checkpoint directory {folder}: {error.strerror}.") from error
-    return name
-
-
-def _digests(folder: pathlib.Path, rank: int) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of the files that this rank has written."""
-    mine = [
-        file for file in folder.iterdir() if file.name.startswith(f"__{rank}_") or (rank == 0 and file.name[0] == ".")
-    ]
-    files.sync_directory(folder)
-    return {file.name: (file.stat().st_size, _sha256(file)) for file in mine}
-
-
-def _commit(folder: pathlib.Path, name: str, step: int, keep: int, written: dict[str, tuple[int, str]]) -> None:
-    """Rank 0 only."""
-    for file, (size, _) in written.items():
-        if problem := _size_problem(folder / name / file, size):
-            raise CheckpointError(
-                f"Rank 0 cannot use {folder / name / file}: {problem}. A sharded checkpoint needs a directory that all "
-                "ranks share."
-            )
-    manifest = {
-        "format": FORMAT,
-        "step": step,
-        "folder": name,
-        "world_size": ranks.size(),
-        "files": written,
-    }
-    checkpoint.save(folder, step, lambda file: file.write(json.dumps(manifest).encode()), keep=keep)
-    with contextlib.suppress(OSError):
-        _tidy(folder, name)
-
-
-def _tidy(folder: pathlib.Path, current: str) -> None:
-    """Removes shards without a manifest: of checkpoints that are no longer kept, and of saves that were cut off."""
-    claim = claims.list_directory(folder).claim.number
-    manifests = (_read_manifest(folder / f"{found.name}") for found in claims.list_directory(folder).checkpoints)
-    used = {current, *(each["folder"] for each in manifests if each is not None)}
-    for each in folder.iterdir():
-        match = _SHARDS.fullmatch(each.name)
-        if match is None or each.name in used:
-            continue
-        abandoned = time.time() - each.stat().st_mtime > files.ABANDONED_AFTER_SECONDS
-        # Only one group has a claim, and it saves one checkpoint at a time. Without claims, only age is a proof.
-        if int(match[1]) < claim or (int(match[1]) == claim and claim > 0) or abandoned:
-            shutil.rmtree(each, ignore_errors=True)
-
-
-# -- loading
 
 
 def _choose(path: PathLike) -> dict[str, Any] | None:
@@ -196,17 +112,17 @@ def _problem(folder: pathlib.Path, manifest: dict[str, Any]) -> str:
     for name in names[ranks.rank() :: ranks.size()]:
         file = folder / manifest["folder"] / name
         size, digest = manifest["files"][name]
-        if problem := _size_problem(file, size):
+        if problem := size_problem(file, size):
             return f"{file} {problem}"
         try:
-            if _sha256(file) != digest:
+            if digest_of(file) != (size, digest):
                 return f"the checksum of {file} does not match its content"
         except OSError as error:
             return f"{file} cannot be read: {error.strerror}"
     return ""
 
 
-def _size_problem(file: pathlib.Path, size: int) -> str:
+def size_problem(file: pathlib.Path, size: int) -> str:
     try:
         found = file.stat().st_size
     except OSError as error:
@@ -214,7 +130,7 @@ def _size_problem(file: pathlib.Path, size: int) -> str:
     return "" if found == size else f"has {found} bytes instead of {size}"
 
 
-def _read_manifest(file: pathlib.Path) -> dict[str, Any] | None:
+def read_manifest(file: pathlib.Path) -> dict[str, Any] | None:
     with contextlib.suppress(OSError):
         return _manifest(file.read_bytes())
     return None
@@ -229,14 +145,6 @@ def _manifest(data: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _sha256(file: pathlib.Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def run_dcp(call: Callable[[], Any], what: str) -> None:
     """Raises CheckpointError, with the first rank's reason. DCP's exception has the tracebacks of all ranks."""
     try:
@@ -245,10 +153,6 @@ def run_dcp(call: Callable[[], Any], what: str) -> None:
             call()
     except CheckpointException as error:
         rank, (reason, _) = min(error.failures.items())
-        raise CheckpointError(f"{what}: {_first_line(reason)} (rank {rank}).") from error
+        raise CheckpointError(f"{what}: {first_line(reason)} (rank {rank}).") from error
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{what}: {_first_line(error)}.") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or repr(error)
+        raise CheckpointError(f"{what}: {first_line(error)}.") from error

@@ -1,0 +1,173 @@
+"""Saves sharded checkpoints in a directory as described in `storage`, at once or while the training continues.
+
+In the background, the ranks do not communicate: their process group is the training's. Each leaves what it has written
+in a small file in the folder, for which rank 0 waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import pickle
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+
+from elasticjob_runtime.training import background, channel, checkpoint, progress
+from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files
+from elasticjob_runtime.training.checkpoint.directory import PathLike
+from elasticjob_runtime.training.sharded import ranks
+from elasticjob_runtime.training.sharded.contents import Contents
+from elasticjob_runtime.training.sharded.storage import FORMAT, read_manifest, size_problem
+from elasticjob_runtime.training.sharded.writing import Writing, Written
+
+_SHARDS = re.compile(r"step-\d{12,}-(\d+)\.shards-[0-9a-f]+")
+_POLL = 0.2
+"""s between two looks for what other ranks have written."""
+LONGEST_WAIT = 3600.0
+"""s for which rank 0 waits for the files of other ranks, after its own are written."""
+WAIT_AT_END = 30.0
+"""s, if the training has ended on rank 0: the others have written theirs soon, or are no longer there."""
+
+
+def save(path: PathLike, contents: Contents, step: int, keep: int, *, block: bool = True) -> None:
+    """Collective. When it returns, the checkpoint survives a power loss; unless `block`, it may be written later.
+
+    Raises CheckpointError on all ranks, also if the previous save in the background has failed.
+    """
+    finish()
+    folder = pathlib.Path(path)
+    name = ranks.from_first(lambda: _begin(folder, step))
+    writing = Writing(folder / name, contents, copy=not block)
+    if block:
+        written = ranks.from_all(writing.write)
+        ranks.from_first(lambda: _commit(folder, name, step, keep, writing, written))
+        progress.remember_checkpoint(step)
+        return
+    _process.saving = _Saving(folder, name, step, keep, writing)
+
+
+def finish() -> None:
+    """Waits for the save in the background, if there is one. Collective. Raises CheckpointError on all ranks if it has
+    failed."""
+    saving, _process.saving = _process.saving, None
+    if saving is not None:
+        saving.finish()
+
+
+class _Process:
+    saving: _Saving | None = None
+
+
+_process = _Process()
+
+
+class _Saving:
+    """One checkpoint, written in the background."""
+
+    def __init__(self, folder: pathlib.Path, name: str, step: int, keep: int, writing: Writing) -> None:
+        self._folder, self._name, self._step, self._keep = folder, name, step, keep
+        self._writing = writing
+        self._rank = ranks.rank()
+        self._abandoned = threading.Event()
+        self._save = background.begin(step, self._lead if self._rank == 0 else self._follow)
+
+    def finish(self) -> None:
+        try:
+            ranks.from_all(lambda: None if self._rank == 0 else self._save.result())
+        except CheckpointError:
+            self._abandoned.set()
+            self._save.wait()
+            raise
+        ranks.from_first(self._save.result)
+        progress.remember_checkpoint(self._step)
+
+    # -- in a thread, without other ranks
+
+    def _follow(self) -> None:
+        note = self._note_of(self._rank)
+        with files.replace_atomically(note) as file:
+            file.write(pickle.dumps(self._writing.write()))
+
+    def _lead(self) -> None:
+        own = self._writing.write()
+        others = [self._wait_for(rank) for rank in range(1, self._writing.world_size)]
+        _commit(self._folder, self._name, self._step, self._keep, self._writing, [own, *others])
+        progress.remember_checkpoint(self._step)
+
+    def _wait_for(self, rank: int) -> Written:
+        began = time.monotonic()
+        while not self._abandoned.is_set():
+            with contextlib.suppress(FileNotFoundError):
+                data = self._note_of(rank).read_bytes()
+                self._note_of(rank).unlink()
+                written: Written = pickle.loads(data)  # noqa: S301 as DCP's metadata
+                return written
+            limit = LONGEST_WAIT if threading.main_thread().is_alive() else WAIT_AT_END
+            if time.monotonic() > began + limit:
+                raise CheckpointError(f"rank {rank} has not written its files within {limit:g} s")
+            self._abandoned.wait(_POLL)
+        raise CheckpointError("another rank could not write its files")
+
+    def _note_of(self, rank: int) -> pathlib.Path:
+        return self._folder / self._name / f".written-{rank}"
+
+
+def _begin(folder: pathlib.Path, step: int) -> str:
+    """Claims the directory, and returns the name for a new folder of shards. Rank 0 only."""
+    if step < 0:
+        raise CheckpointError(f"The step of a checkpoint must be 0 or more, not {step}.")
+    try:
+        files.make_directory(folder)
+        claim = claims.claim_directory(folder, claims.writer_of(os.environ))
+        name = f"step-{step:012d}-{claim.number}.shards-{secrets.token_hex(4)}"
+        files.make_directory(folder / name)
+    except claims.RejectedError as error:
+        raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
+    except OSError as error:
+        raise CheckpointError(f"Cannot write to the checkpoint directory {folder}: {error.strerror}.") from error
+    return name
+
+
+def _commit(
+    folder: pathlib.Path, name: str, step: int, keep: int, writing: Writing, written: Sequence[Written]
+) -> None:
+    """Rank 0 only."""
+    found = writing.finish(written)
+    for file, (size, _) in found.items():
+        if problem := size_problem(folder / name / file, size):
+            raise CheckpointError(
+                f"Rank 0 cannot use {folder / name / file}: {problem}. A sharded checkpoint needs a directory that all "
+                "ranks share."
+            )
+    manifest = {
+        "format": FORMAT,
+        "step": step,
+        "folder": name,
+        "world_size": writing.world_size,
+        "files": found,
+    }
+    checkpoint.save(folder, step, lambda file: file.write(json.dumps(manifest).encode()), keep=keep)
+    channel.send_phase("checkpoint", step=step)
+    with contextlib.suppress(OSError):
+        _tidy(folder, name)
+
+
+def _tidy(folder: pathlib.Path, current: str) -> None:
+    """Removes shards without a manifest: of checkpoints that are no longer kept, and of saves that were cut off."""
+    claim = claims.list_directory(folder).claim.number
+    manifests = (read_manifest(folder / f"{found.name}") for found in claims.list_directory(folder).checkpoints)
+    used = {current, *(each["folder"] for each in manifests if each is not None)}
+    for each in folder.iterdir():
+        match = _SHARDS.fullmatch(each.name)
+        if match is None or each.name in used:
+            continue
+        abandoned = time.time() - each.stat().st_mtime > files.ABANDONED_AFTER_SECONDS
+        # Only one group has a claim, and it saves one checkpoint at a time. Without claims, only age is a proof.
+        if int(match[1]) < claim or (int(match[1]) == claim and claim > 0) or abandoned:
+            shutil.rmtree(each, ignore_errors=True)
