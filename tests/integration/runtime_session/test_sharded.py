@@ -1,5 +1,6 @@
 """A sharded training (FSDP2) under real agents: it loses a node and continues from its neighbour's copy, without a
-disk; everything is stopped, and it continues from storage with another number of processes."""
+disk; members join and leave, and no step is repeated; everything is stopped, and it continues from storage with another
+number of processes."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from elasticjob_runtime.contract import ExitCode
 
 from hack.support import eventually
 from tests.integration.runtime.agents import Agent, Job
@@ -67,6 +69,11 @@ class ShardedJob(Job):
     def interval(self) -> int:
         """The largest one between snapshots, in steps."""
         return max((int(found) for found in re.findall(r"in memory in (\d+) steps", self.logs)), default=1)
+
+    @property
+    def leader(self) -> str:
+        assert self.plan is not None
+        return self.plan.leader
 
     def state(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = torch.load(self.directory / f"{name}-0.pt")
@@ -149,6 +156,61 @@ def test_training_continues_from_memory_when_all_worker_processes_are_killed(
     job.hurry()
     assert a.exit_code(START) == 0, job.logs
     assert_equal(job.state("a"), undisturbed)
+
+
+def assert_no_step_is_repeated(job: ShardedJob, first: str, *others: str) -> None:
+    """All steps of the training, which `first` took to its end; others only joined or left."""
+    assert [step for step, _ in job.steps(first)] == list(range(1, STEPS + 1)), job.logs
+    for name in others:
+        steps = [step for step, _ in job.steps(name)]
+        assert steps == list(range(steps[0], steps[-1] + 1)), job.logs
+
+
+def test_a_join_repeats_no_step(job: ShardedJob, undisturbed: dict[str, Any]) -> None:
+    a, b = (job.begin(name, size="2:3") for name in "ab")
+    job.wait_for_step(20, "a", "b")
+    c = job.begin("c", size="2:3")
+    job.continued_after("c", 0)
+    job.hurry()
+    assert [agent.exit_code(START) for agent in (a, b, c)] == [0, 0, 0], job.logs
+    assert_no_step_is_repeated(job, "a", "b", "c")
+    assert {size for _, size in job.steps("a")} == {2, 3}
+    for name in "abc":
+        assert_close(job.state(name), undisturbed)
+
+
+@pytest.mark.parametrize("leaver", ["a", "c"])
+def test_a_leave_repeats_no_step_without_a_disk(job: ShardedJob, undisturbed: dict[str, Any], leaver: str) -> None:
+    """The shards of the one that leaves go to its neighbour."""
+    agents = {name: job.begin(name, size="2:3") for name in "abc"}
+    job.wait_for_step(20, *agents)
+    agents[leaver].signal(signal.SIGTERM)
+    left = agents.pop(leaver)
+    assert left.exit_code(START) == ExitCode.TERMINATED, job.logs
+    first, second = agents
+    job.continued_after(first, len(job.steps(leaver)))
+    job.hurry()
+    assert [agent.exit_code(START) for agent in agents.values()] == [0, 0], job.logs
+    assert_no_step_is_repeated(job, first, second, leaver)
+    assert job.steps(first)[-1] == (STEPS, 2)
+    assert_close(job.state(first), undisturbed)
+
+
+def test_two_neighbours_that_leave_together_save_on_storage(
+    job: ShardedJob, tmp_path: pathlib.Path, undisturbed: dict[str, Any]
+) -> None:
+    storage = {"CHECKPOINTS": str(tmp_path / "checkpoints"), "EVERY": "1000"}
+    agents = {name: job.begin(name, size="1:3", **storage) for name in "abc"}
+    job.wait_for_step(20, *agents)
+    for name in "abc":
+        if name != (stays := job.leader):
+            agents[name].signal(signal.SIGTERM)
+    left = [agents[name].exit_code(START) for name in "abc" if name != stays]
+    assert left == [ExitCode.TERMINATED] * 2, job.logs
+    job.hurry()
+    assert agents[stays].exit_code(START) == 0, job.logs
+    assert_no_step_is_repeated(job, stays)
+    assert_close(job.state(stays), undisturbed)
 
 
 def test_a_stopped_training_continues_from_storage_with_another_number_of_processes(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
-from elasticjob_runtime.agent.copies import RATE, Copy, Origin, PeerCopies, copy_rate, neighbour_of, outdated
+from elasticjob_runtime.agent.copies import RATE, Copy, Origin, PeerCopies, copy_rate, outdated, receivers_of
 from elasticjob_runtime.contract import SECRET_BYTES, Env, Fence, Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.rendezvous import copy_stream
@@ -31,19 +32,21 @@ def neighbour(port: int = 1, address: str = "127.0.0.1", incarnation: str = "b1"
 class Pair:
     """Agent a, whose neighbour is agent b, on one event loop."""
 
-    def __init__(self, secret: SecretValue | None = SECRET, theirs: SecretValue | None = SECRET) -> None:
+    def __init__(
+        self, secret: SecretValue | None = SECRET, theirs: SecretValue | None = SECRET, rate: float = RATE
+    ) -> None:
         self.event_loop = EventLoop()
         self.server = PeerServer("b", "b1", self.event_loop, lambda connection, _session: connection.close())
         self.server.open(theirs)
-        self.a = PeerCopies(self.event_loop, "a", "127.0.0.1")
+        self.a = PeerCopies(self.event_loop, "a", "127.0.0.1", rate=rate)
         self.b = PeerCopies(self.event_loop, "b", "127.0.0.2")
         self.server.on_copy = self.b.serve
         self.a.use_secret(secret)
         self.a.follow([neighbour(self.server.port)])
 
-    def send(self, snapshot: Buffer, step: int, local_rank: int = 0) -> bool:
+    def send(self, snapshot: Buffer, step: int, local_rank: int = 0, *, last: bool = False) -> bool:
         results: list[bool] = []
-        self.a.send(local_rank, PURPOSE, step, [snapshot.fd], results.append)
+        self.a.send(local_rank, PURPOSE, step, [snapshot.fd], results.append, last=last)
 
         def finished() -> bool:
             self.event_loop.wait(0.01)
@@ -75,7 +78,7 @@ class Pair:
 def pair() -> Iterator[Callable[..., Pair]]:
     pairs: list[Pair] = []
 
-    def make(**settings: SecretValue | None) -> Pair:
+    def make(**settings: Any) -> Pair:
         pairs.append(Pair(**settings))
         return pairs[-1]
 
@@ -142,6 +145,41 @@ def test_a_neighbour_that_is_gone_costs_nothing_but_the_copy(pair: Callable[...,
     assert both.send(snapshot(4, PAYLOAD), 4)
 
 
+def test_a_member_that_leaves_takes_no_copies(pair: Callable[..., Pair]) -> None:
+    both = pair()
+    both.b.stays = False
+    assert not both.send(snapshot(4, PAYLOAD), 4)
+    assert both.held() == []
+
+
+def test_before_a_planned_change_the_next_neighbour_that_stays_gets_the_copy(pair: Callable[..., Pair]) -> None:
+    both = pair()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = neighbour(listener.getsockname()[1])
+    both.a.follow([gone, neighbour(both.server.port)])
+    assert not both.send(snapshot(4, PAYLOAD), 4)
+    assert both.send(snapshot(4, PAYLOAD), 4, last=True)
+    assert both.held() == [(4, PAYLOAD)]
+
+
+@pytest.mark.parametrize("all_stay", [False, True])
+def test_memory_that_no_member_takes_along_needs_no_copy_before_a_planned_change(
+    pair: Callable[..., Pair], all_stay: bool
+) -> None:
+    both = pair()
+    both.a.follow([])
+    both.a.all_stay = all_stay
+    assert both.send(snapshot(4, PAYLOAD), 4, last=True) == all_stay
+    assert not both.send(snapshot(4, PAYLOAD), 5, last=True), "this one is not there"
+
+
+def test_a_copy_that_a_worker_process_waits_for_is_sent_without_a_limit(pair: Callable[..., Pair]) -> None:
+    """At the limit, it would take an hour."""
+    both = pair(rate=0.001)
+    both.a.hurries = True
+    assert both.send(snapshot(4, PAYLOAD), 4, last=True)
+
+
 def test_a_snapshot_that_is_not_there_is_not_sent(pair: Callable[..., Pair]) -> None:
     both = pair()
     assert not both.send(snapshot(4, PAYLOAD), 5)
@@ -199,9 +237,14 @@ def test_copies_are_sent_at_the_given_rate() -> None:
             while right.recv(1 << 20):
                 pass
             os._exit(0)
-        rate = size / 6.0
         copy_stream.send(
-            left, MessageKey(b"key"), {}, memoryview(bytes(size)), rate=rate, clock=lambda: now, sleep=sleep
+            left,
+            MessageKey(b"key"),
+            {},
+            memoryview(bytes(size)),
+            rate=lambda: size / 6.0,
+            clock=lambda: now,
+            sleep=sleep,
         )
         left.shutdown(socket.SHUT_WR)
         os.waitpid(reader, 0)
@@ -236,19 +279,18 @@ def test_a_copy_is_dropped_when_a_newer_one_is_sure(held: list[Copy], arrived: C
 @pytest.mark.parametrize(
     ("neighbours", "expected"),
     [
-        ([], None),
-        ([neighbour(address="10.0.0.2")], "10.0.0.2"),
-        ([neighbour(address="10.0.0.1"), neighbour(address="10.0.0.3")], "10.0.0.3"),
-        ([neighbour(address="10.0.0.1")], "10.0.0.1"),
-        ([neighbour(0, "10.0.0.2"), neighbour(1, "10.0.0.3")], "10.0.0.3"),
+        ([], []),
+        ([neighbour(address="10.0.0.2"), neighbour(address="10.0.0.3")], ["10.0.0.2", "10.0.0.3"]),
+        ([neighbour(address="10.0.0.1"), neighbour(address="10.0.0.3")], ["10.0.0.3", "10.0.0.1"]),
+        ([neighbour(address="10.0.0.1")], ["10.0.0.1"]),
+        ([neighbour(0, "10.0.0.2"), neighbour(1, "10.0.0.3")], ["10.0.0.3"]),
     ],
     ids=["alone", "the next", "another machine", "the same machine", "one that listens"],
 )
 def test_the_next_member_on_another_machine_gets_the_copies(
-    neighbours: Sequence[Neighbour], expected: str | None
+    neighbours: Sequence[Neighbour], expected: list[str]
 ) -> None:
-    found = neighbour_of(neighbours, "10.0.0.1")
-    assert (found.address if found is not None else None) == expected
+    assert [each.address for each in receivers_of(neighbours, "10.0.0.1")] == expected
 
 
 def test_the_rate_is_a_setting(caplog: pytest.LogCaptureFixture) -> None:

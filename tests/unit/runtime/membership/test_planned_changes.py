@@ -8,6 +8,7 @@ import pytest
 from elasticjob_runtime.contract import MemberState, PlanReason, SpecValue
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.actions import ProposePlan, ProposeStop
+from elasticjob_runtime.membership.planned_changes import all_stay
 from elasticjob_runtime.membership.view import Role, WorkersState
 
 from tests.unit.runtime.membership.builders import (
@@ -189,3 +190,18 @@ def test_a_planned_change_is_dated_from_the_request_not_from_the_plan() -> None:
 def test_a_joiner_that_can_save_is_not_waited_for() -> None:
     there = {**joins(a=SAVED), "e": make_member("e", saves=True)}
     assert describe(decide(stopped(there=there), NOW)).startswith("plan 2: a b c d")
+
+
+@pytest.mark.parametrize(
+    ("reason", "leaving_since", "expected"),
+    [
+        (PlanReason.MEMBER_JOINED, None, True),
+        (PlanReason.MEMBER_JOINED, NOW, False),
+        (PlanReason.MEMBER_LEFT, None, False),
+        (PlanReason.RESIZED, None, False),
+        (None, None, False),
+    ],
+)
+def test_only_a_join_removes_no_member(reason: PlanReason | None, leaving_since: float | None, expected: bool) -> None:
+    stop = {} if reason is None else {"stop": make_stop(PLAN, reason=reason)}
+    assert all_stay(make_view(plan=PLAN, store=stop, leaving_since=leaving_since)) == expected

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import queue
 import socket
@@ -75,11 +76,11 @@ def outdated(held: Iterable[Copy], arrived: Copy) -> list[Copy]:
     return [each for each in others if each.origin == arrived.origin or (second and each.fence < arrived.fence)]
 
 
-def neighbour_of(neighbours: Sequence[Neighbour], address: str) -> Neighbour | None:
-    """Who gets the copies of the member at `address`: the next one in the order of ranks, on another machine if
-    possible. None: there is no other member. Pure."""
+def receivers_of(neighbours: Sequence[Neighbour], address: str) -> list[Neighbour]:
+    """Who may get the copies of the member at `address`, the best first: in the order of ranks, but on another machine
+    if possible. Pure."""
     reachable = [each for each in neighbours if each.peer_port]
-    return next((each for each in reachable if each.address != address), reachable[0] if reachable else None)
+    return sorted(reachable, key=lambda each: each.address == address)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class _Order:
 
     buffer: Buffer
     origin: Origin
-    neighbour: Neighbour
+    receivers: Sequence[Neighbour]
+    """One of them gets it: the first one that takes it."""
     secret: SecretValue | None
     done: Done
 
@@ -102,7 +104,13 @@ class PeerCopies:
         self._member, self._address = member, address
         self._rate = rate * (1 << 20)
         self._secret: SecretValue | None = None
-        self._neighbour: Neighbour | None = None
+        self._receivers: list[Neighbour] = []
+        self.hurries = False
+        """Whether the processes here wait for their copies, and not train: then there is no limit to the rate."""
+        self.stays = True
+        """Whether this member may be in the next plan. If not, it takes no copies: they would be lost with it."""
+        self.all_stay = False
+        """Whether all members will be in the next plan, so that what only they have in memory is not lost."""
         self._held: dict[Copy, Buffer] = {}
         self._receiving = 0
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
@@ -114,25 +122,36 @@ class PeerCopies:
 
     def follow(self, neighbours: Sequence[Neighbour]) -> None:
         """A plan has come, with these neighbours."""
-        self._neighbour = neighbour_of(neighbours, self._address)
+        self._receivers = receivers_of(neighbours, self._address)
 
-    def send(self, local_rank: int, purpose: bytes, step: int, fds: Sequence[int], done: Done) -> None:
+    def send(
+        self, local_rank: int, purpose: bytes, step: int, fds: Sequence[int], done: Done, *, last: bool = False
+    ) -> None:
         """Copies the snapshot of `step`, which one of `fds` has, to the neighbour, and calls `done` with whether it is
-        there now. While it is sent, nothing must write to that memory."""
-        neighbour = self._neighbour
-        buffer = _find(fds, purpose, step) if neighbour is not None and self._rate else None
-        if neighbour is None or buffer is None:
+        there now. While it is sent, nothing must write to that memory.
+
+        last: its process stops for a planned change. Then `done` hears whether the snapshot survives that, and the
+        neighbour after the first one gets the copy if that leaves, too.
+        """
+        buffer = _find(fds, purpose, step)
+        if last and buffer is not None and self.all_stay:
+            done(True)
+            done = _ignore
+        if buffer is None or not self._receivers or not self._rate:
+            if buffer is not None:
+                buffer.close()
             done(False)
             return
         if self._sender is None:
             self._sender = threading.Thread(target=self._send_all, name="send-copies", daemon=True)
             self._sender.start()
         origin = Origin(member=self._member, local_rank=local_rank, purpose=purpose)
-        self._orders.put(_Order(buffer, origin, neighbour, self._secret, done))
+        receivers = self._receivers if last else self._receivers[:1]
+        self._orders.put(_Order(buffer, origin, receivers, self._secret, done))
 
     def serve(self, connection: socket.socket, session: Session) -> None:
         """Receives a copy on this connection."""
-        if self._receiving >= MOST_AT_ONCE:
+        if self._receiving >= MOST_AT_ONCE or not self.stays:
             connection.close()
             return
         self._receiving += 1
@@ -154,19 +173,27 @@ class PeerCopies:
     def _send_all(self) -> None:
         while (order := self._orders.get()) is not None:
             failure = ""
-            try:
-                self._send(order)
-            except (OSError, NotAuthenticError) as error:
-                failure = str(error) or "it is not an agent of this run that takes copies"
+            for peer in order.receivers:
+                failure = self._try_to_send(order, peer)
+                if not failure:
+                    break
             order.buffer.close()
             with contextlib.suppress(OSError):  # the agent has ended
                 self._event_loop.call_soon(lambda order=order, failure=failure: self._sent(order, failure))  # type: ignore[misc]
 
-    def _send(self, order: _Order) -> None:
+    def _try_to_send(self, order: _Order, peer: Neighbour) -> str:
+        """Returns why it was not possible; empty: it was."""
+        try:
+            self._send(order, peer)
+        except (OSError, NotAuthenticError) as error:
+            why = str(error) or "it is not an agent of this run that takes copies"
+            return f"{peer.name} has no copy of this member's snapshots: {why}"
+        return ""
+
+    def _send(self, order: _Order, peer: Neighbour) -> None:
         header = order.buffer.header()
         if header is None:
             raise OSError("the snapshot was replaced")
-        peer = order.neighbour
         client = make_client(order.secret, peer.incarnation, Purpose.COPY, os.urandom(NONCE_SIZE))
         with socket.create_connection((peer.address, peer.peer_port), TIMEOUT) as connection:
             connection.sendall(client.hello)
@@ -183,17 +210,15 @@ class PeerCopies:
                 "size": header.layout.size,
             }
             with memoryview(order.buffer.memory) as memory, memory[: header.layout.size] as data_to_send:
-                copy_stream.send(connection, client.message_key(), about, data_to_send, rate=self._rate)
+                copy_stream.send(connection, client.message_key(), about, data_to_send, rate=self._rate_now)
+
+    def _rate_now(self) -> float:
+        return math.inf if self.hurries else self._rate
 
     def _sent(self, order: _Order, failure: str) -> None:
         if failure and not self._warned:
             self._warned = True
-            logger.warning(
-                "%s has no copy of this member's snapshots, and if this machine is lost, training continues from "
-                "storage: %s",
-                order.neighbour.name,
-                failure,
-            )
+            logger.warning("if this machine is lost, training continues from storage: %s", failure)
         if not failure:
             self._warned = False
         order.done(not failure)
@@ -224,6 +249,10 @@ class PeerCopies:
         if len(self._held) >= MOST:
             self._held.pop(next(iter(self._held))).close()
         self._held[copy] = buffer
+
+
+def _ignore(_copied: bool) -> None:
+    pass
 
 
 def _take(connection: socket.socket, session: Session) -> tuple[Copy, Buffer]:

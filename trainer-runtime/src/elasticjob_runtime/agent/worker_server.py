@@ -206,7 +206,7 @@ class WorkerServer:
         if self._copies is None or snapshot is None:
             done(False)
         else:
-            self._copies.send(local_rank, purpose, step, snapshot.fds, done)
+            self._copies.send(local_rank, purpose, step, snapshot.fds, done, last=bool(message.get("last")))
 
     def _hand_out(self, fd: int, local_rank: int, message: dict[str, Any]) -> None:
         self._read_others(fd)

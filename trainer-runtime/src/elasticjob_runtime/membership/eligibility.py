@@ -47,6 +47,12 @@ def select_members(view: View, among: Sequence[Member], size: int) -> tuple[Memb
     return tuple(among[index] for index in sorted(preferred[:size]))
 
 
+def may_stay(view: View) -> bool:
+    """Whether this member can be in the next plan, as far as it knows."""
+    spec, me = view.spec, view.settings.me
+    return view.leaving_since is None and me not in spec.draining and (not spec.members or me in spec.members)
+
+
 def known_unreachable(view: View, member: Member) -> bool:
     probe = view.probes.get(member.name)
     return probe is not None and probe.incarnation == member.value.incarnation and not probe.reachable

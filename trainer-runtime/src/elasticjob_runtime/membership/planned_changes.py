@@ -24,7 +24,7 @@ from elasticjob_runtime.membership.actions import (
     PublishState,
     StopWorkers,
 )
-from elasticjob_runtime.membership.eligibility import known_unreachable, ranks_of
+from elasticjob_runtime.membership.eligibility import known_unreachable, may_stay, ranks_of
 from elasticjob_runtime.membership.view import (
     ALIVE,
     Plan,
@@ -71,6 +71,11 @@ def _publish(view: View, *, reason: str, saves: bool | None = None, saved: int |
     return PublishState(
         state=value.state, round=value.round, stores=view.stores, saves=saves, saved=saved, reason=reason
     )
+
+
+def all_stay(view: View) -> bool:
+    """Whether the pending planned change removes no member, as far as this one knows."""
+    return view.stop is not None and view.stop.value.reason is PlanReason.MEMBER_JOINED and may_stay(view)
 
 
 def propose_stop(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:

@@ -28,20 +28,20 @@ def send(
     about: dict[str, Any],
     data: memoryview,
     *,
-    rate: float,
+    rate: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """rate: bytes per second, at most. Raises OSError, NotAuthenticError."""
+    """rate: bytes per second, at most; asked before each piece. Raises OSError, NotAuthenticError."""
     header = json.dumps(about).encode()
     connection.sendall(len(header).to_bytes(4, "big") + header + key.mac(header))
-    began = clock()
     for start in range(0, len(data), PIECE):
+        began = clock()
         piece = data[start : start + PIECE]
         mac = key.mac(piece)
         connection.sendall(piece)
         connection.sendall(mac)
-        sleep(max(0.0, began + (start + len(piece)) / rate - clock()))
+        sleep(max(0.0, began + len(piece) / rate() - clock()))
     key.require(receive_exactly(connection, MAC_SIZE), b"received")
 
 

@@ -12,7 +12,8 @@ It uses the same socket as `channel`. Each message is one JSON object, with file
             with the descriptors; step is null if there is no snapshot
     worker: {"type": "fetch", "local_rank": 0, "copies_of": 4}                the copies from other members: one of 4
             processes asks, which have equal shares of them
-    worker: {"type": "copy", "local_rank": 0, "step": 120, "purpose": "..."}  copy this snapshot to the neighbour
+    worker: {"type": "copy", "local_rank": 0, "step": 120, "purpose": "..."}  copy this snapshot to the neighbour; with
+            "last": true, as fast as possible, because this worker saves before a planned change
     agent:  {"type": "copied", "step": 120, "purpose": "...", "copied": true} that is over; false: it was not possible
     worker: {"type": "saves", "rank": 0, "round": 2}                          it saves when asked
     agent:  {"type": "save", "seconds": 30.0}                                 asks for that, before a planned change
@@ -62,6 +63,8 @@ class AgentLink:
         self._timeout = timeout
         self._copying: set[bytes] = set()
         """Purposes of the snapshots that the agent is asked to copy."""
+        self._copied: set[bytes] = set()
+        """Of those that it has copied."""
         self._plans: collections.deque[dict[str, Any]] = collections.deque()
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
@@ -105,16 +108,23 @@ class AgentLink:
             raise ValueError(f"a snapshot has 1 to {MAX_FDS} file descriptors, not {len(fds)}")
         self._send({"type": "snapshot", "local_rank": own_local_rank(), "round": number(Env.ROUND), "step": step}, fds)
 
-    def copy(self, step: int, purpose: bytes) -> None:
-        """Asks the agent to copy this snapshot of this process to its neighbour."""
-        self._send({"type": "copy", "local_rank": own_local_rank(), "step": step, "purpose": purpose.hex()})
+    def copy(self, step: int, purpose: bytes, *, last: bool = False) -> None:
+        """Asks the agent to copy this snapshot of this process to its neighbour. last: before a planned change; see
+        `was_copied`."""
+        message = {"type": "copy", "local_rank": own_local_rank(), "step": step, "purpose": purpose.hex()}
+        self._send({**message, "last": True} if last else message)
         self._copying.add(purpose)
+        self._copied.discard(purpose)
 
     def is_copying(self, purpose: bytes) -> bool:
         """Whether the agent has not finished with the last `copy`. Does not wait."""
         while purpose in self._copying and self._receive(0.0) is not None:
             pass
         return purpose in self._copying
+
+    def was_copied(self, purpose: bytes) -> bool:
+        """Whether the last `copy` was successful. With `last`, also if all members stay: then memory is not lost."""
+        return purpose in self._copied
 
     def fetch(self, local_rank: int | None = None, *, copies_of: int = 0) -> Snapshot | None:
         """The newest snapshot of a local rank (default: this process's); None if there is none. Raises TimeoutError.
@@ -174,5 +184,8 @@ class AgentLink:
         if message["type"] == "plan":
             self._plans.append(message)
         if message["type"] == "copied":
-            self._copying.discard(bytes.fromhex(message["purpose"]))
+            purpose = bytes.fromhex(message["purpose"])
+            self._copying.discard(purpose)
+            if message["copied"]:
+                self._copied.add(purpose)
         return message, fds

@@ -67,6 +67,11 @@ def checkpoint_wanted() -> bool:
     return _process.request.is_now()
 
 
+def seconds_to_save() -> float:
+    """Until the agent kills this process; for the step at which `checkpoint_wanted` returned True."""
+    return _process.request.seconds_to_save if _process.request is not None else 0.0
+
+
 class SaveRequest:
     """What this process knows about a request to save. `is_now` is called by the script's thread, `follow` by the
     thread that waits for the agent."""
@@ -118,12 +123,16 @@ class SaveRequest:
     def _end(self) -> None:
         """All is saved. Returns only if the agent does not kill this process."""
         assert self._link is not None
-        background.wait_for_saves(self._asked_at, self._remaining)
+        background.wait_for_saves(self._asked_at, self.seconds_to_save)
         try:
             self._link.report_saved()
         except NoAgentError:
             return
         time.sleep(self._remaining)
+
+    @property
+    def seconds_to_save(self) -> float:
+        return max(0.0, (self._kill_at or 0.0) - time.monotonic())
 
     @property
     def _remaining(self) -> float:

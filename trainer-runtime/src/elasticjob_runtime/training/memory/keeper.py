@@ -140,10 +140,10 @@ class Keeper:
         """Whether it has turned out that `keep` cannot take snapshots for this purpose."""
         return self._purpose(what) in self._refused
 
-    def copy(self, what: str, step: int) -> None:
-        """Asks the agent to copy the snapshot of `step` to its neighbour."""
+    def copy(self, what: str, step: int, *, last: bool = False) -> None:
+        """Asks the agent to copy the snapshot of `step` to its neighbour. last: before a planned change."""
         with contextlib.suppress(NoAgentError):  # it is ending, and with it this process
-            self._link.copy(step, self._purpose(what))
+            self._link.copy(step, self._purpose(what), last=last)
 
     def is_copying(self, what: str) -> bool:
         """Whether that is not over."""
@@ -151,6 +151,10 @@ class Keeper:
             return self._link.is_copying(self._purpose(what))
         except NoAgentError:
             return False
+
+    def was_copied(self, what: str) -> bool:
+        """Whether the snapshot survives the change, if the last `copy` was before one, and is over."""
+        return self._link.was_copied(self._purpose(what))
 
     def _purpose(self, what: str) -> bytes:
         return snapshot_format.purpose(self._run_id, str(self._fence.run), what)

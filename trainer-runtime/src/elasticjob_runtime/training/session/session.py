@@ -260,6 +260,7 @@ class ElasticSession:
         same state."""
         if self._offered is not None:
             return  # a batch is in use, and its step not yet committed
+        self._state.before_step()
         engine = self._engine
         if engine is not None and (self._steps.broken or engine.due or not self._formed):
             first = not self._formed

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from elasticjob_runtime.training import channel
+from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError
 from elasticjob_runtime.training.memory import Pace
+from elasticjob_runtime.training.save_request import checkpoint_wanted, seconds_to_save
 from elasticjob_runtime.training.session.feed import Cursor
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
@@ -20,6 +22,9 @@ from elasticjob_runtime.training.sharded.contents import Contents, is_sharded
 from elasticjob_runtime.training.sharded.memory import Shards
 
 logger = logging.getLogger("elasticjob_runtime.training")
+
+SHARE_FOR_MEMORY = 0.5
+"""Of the time to save before a planned change. What is left is for storage, if memory does not suffice."""
 
 _POSITION = "elasticjob session"
 """Name of the session's own part. No part of the user's has a space in its name."""
@@ -44,6 +49,8 @@ class ShardedState(TrainingState):
         self._shards = Shards(f"sharded session {self._layout}")
         self._pace = _SharedPace()
         self._keeps = False
+        self._ends = False
+        """All is saved for a planned change."""
 
     def load(self, storage: Storage) -> None:
         self._storage = storage  # see `agree`, which all ranks call
@@ -51,7 +58,8 @@ class ShardedState(TrainingState):
     def _save(self) -> None:
         storage = self._storage
         assert storage is not None
-        saving.save(storage.path, self._contents, self.committed, storage.keep, block=storage.block)
+        block = storage.block or self._ends  # what is not written before the end is lost
+        saving.save(storage.path, self._contents, self.committed, storage.keep, block=block)
 
     def agree(
         self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None
@@ -72,10 +80,20 @@ class ShardedState(TrainingState):
         self._keeps = all(ranks.gather(self._shards.is_possible))
 
     def keep(self) -> None:
-        """Saves and takes snapshots after the same steps on all ranks."""
+        """Saves and takes snapshots after the same steps on all ranks; in any case before a planned change."""
         if self._saves_at(self.committed):
             self._save()
-        if not self._keeps or not self._pace.is_near(self.committed):
+        if (self._keeps or self._saves) and checkpoint_wanted():
+            self._keep_last()
+        elif self._keeps:
+            self._keep()
+
+    @property
+    def _saves(self) -> bool:
+        return self._storage is not None and self._storage.every > 0
+
+    def _keep(self) -> None:
+        if not self._pace.is_near(self.committed):
             return
         began = time.monotonic()
         wishes = ranks.gather((self._shards.is_busy(self._contents), self._pace.interval, self._shards.is_possible))
@@ -84,6 +102,32 @@ class ShardedState(TrainingState):
         if self._keeps and not any(busy for busy, _, _ in wishes):
             self._shards.keep(self._contents, self.committed)
             self._pace.took(time.monotonic() - began)
+
+    def _keep_last(self) -> None:
+        """The worker group is about to change: the next one continues after this step."""
+        self._ends = True
+        step, seconds = self.committed, seconds_to_save()
+        try:
+            kept = self._keeps and self._shards.keep_last(self._contents, step, SHARE_FOR_MEMORY * seconds)
+            if not kept and self._saves_at(step):
+                saving.finish()
+            elif not kept and self._saves:
+                self._save()
+            elif not kept and ranks.rank() == 0:
+                logger.warning(
+                    "step %d could not be kept in memory before this change, and the session has no checkpoints on "
+                    "storage: the steps since the last snapshot may be repeated",
+                    step,
+                )
+        except FencedError:
+            raise
+        except (CheckpointError, RuntimeError) as error:  # of a rank that has been killed meanwhile, say
+            logger.warning("step %d could not be saved before this change: %s", step, error)
+
+    def before_step(self) -> None:
+        if self._ends:
+            self._ends = False  # in case that the agent does not end this process
+            checkpoint_wanted()  # says that nothing is left to save
 
 
 class _SharedPace:

@@ -108,6 +108,9 @@ class TrainingState:
             self._save()
         self._snapshots.committed(self.committed, self.collect)
 
+    def before_step(self) -> None:
+        """The script asks for the next batch. Does not return if the worker group ends before that step."""
+
     def _saves_at(self, step: int) -> bool:
         return self._storage is not None and self._storage.every > 0 and step % self._storage.every == 0
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
@@ -21,6 +22,9 @@ from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.reader import MemoryReader, plan_of
 
 logger = logging.getLogger("elasticjob_runtime.training")
+
+POLL = 0.005
+"""s between two looks at what the agent has answered."""
 
 
 class Shards:
@@ -45,10 +49,28 @@ class Shards:
             return True
         return not self._keeper.prepare(self._what, lambda: _shard(contents)) or self._keeper.is_copying(self._what)
 
-    def keep(self, contents: Contents, step: int) -> None:
+    def keep(self, contents: Contents, step: int, *, last: bool = False) -> None:
         """Takes this rank's part of a snapshot. Call it on all ranks, and only if none is busy."""
         if self._keeper is not None and self._keeper.keep(self._what, _shard(contents), step) is not None:
-            self._keeper.copy(self._what, step)
+            self._keeper.copy(self._what, step, last=last)
+
+    def keep_last(self, contents: Contents, step: int, seconds: float) -> bool:
+        """Takes a snapshot before a planned change, and returns whether it survives that: the shards of members that
+        leave are at their neighbours then. False also if this is not possible within `seconds`. Collective."""
+        until = time.monotonic() + seconds
+        _wait_while(lambda: self.is_possible and self.is_busy(contents), until)
+        if any(ranks.gather(self.is_busy(contents))):
+            return False
+        self.keep(contents, step, last=True)
+        _wait_while(self._is_copying, until)
+        return all(ranks.gather(self._is_safe()))
+
+    def _is_copying(self) -> bool:
+        return self._keeper is not None and self._keeper.is_copying(self._what)
+
+    def _is_safe(self) -> bool:
+        """Whether the snapshot of `keep_last` survives."""
+        return self._keeper is not None and self.is_possible and self._keeper.was_copied(self._what)
 
     def restore(self, contents: Contents, path: PathLike | None) -> int | None:
         """Loads the newest state of which all shards exist: from memory, or a checkpoint in `path`. Returns its step;
@@ -126,6 +148,11 @@ class _Found:
     recovered: Recovered
     state: dict[str, Any]
     """Its tensors are in the snapshot's memory."""
+
+
+def _wait_while(condition: Callable[[], bool], until: float) -> None:
+    while condition() and time.monotonic() < until:
+        time.sleep(POLL)
 
 
 def _shard(contents: Contents) -> dict[str, Any]:
