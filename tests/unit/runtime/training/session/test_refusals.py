@@ -48,6 +48,7 @@ def test_what_cannot_continue_in_place_says_why() -> None:
     normed = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     normed.module[1] = nn.SyncBatchNorm(2)
     sharded = fully_shard(nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+    elsewhere = DistributedDataParallel(nn.Linear(2, 1)).to("meta")  # as on a GPU
     zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam)
     assert "FSDP" in refused(model=sharded)
     assert "no model of the session is in DistributedDataParallel" in refused(model=nn.Linear(2, 1))
@@ -55,6 +56,7 @@ def test_what_cannot_continue_in_place_says_why() -> None:
     assert "ELASTICJOB_IN_PLACE_NCCL=1 tries it" in refused(model=ddp, backend="cpu:gloo,cuda:nccl")
     assert "must be on the same GPU" in refused(model=ddp, backend="cpu:gloo,cuda:nccl", nccl=True)
     assert "process groups of its own" in refused(model=ddp, groups=2)
+    assert "the model is on meta and the process group uses gloo" in refused(model=elsewhere)
     assert "ZeroRedundancyOptimizer" in refused(model=ddp, optimizer=zero)
 
 

@@ -37,7 +37,12 @@ def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
             )
     if groups > 1:
         return "the script has process groups of its own, which would end with each change"
-    return _refusal_of_nccl(parts, nccl) if "nccl" in backend else ""
+    if "nccl" in backend:
+        return _refusal_of_nccl(parts, nccl)
+    if elsewhere := [each for each in _devices(parts) if each.type != "cpu"]:
+        # What ends with the world is a future without a stream: gradients may be read before gloo has copied them back.
+        return f"the model is on {elsewhere[0]} and the process group uses gloo, which has been tested on CPUs only"
+    return ""
 
 
 def _refusal_of_nccl(parts: Parts, wanted: bool) -> str:
