@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -10,9 +13,18 @@ pytest.importorskip("torch")
 
 import torch
 from elasticjob_runtime.training.session import torch_private
-from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.interruption import WAIT_INTERVAL, Interruption, OverError
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def groups() -> list[Any]:
+    """Two ranks in this process."""
+    store = PrefixStore("groups", HashStore())
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda rank: torch_private.connect(store, rank, 2, 10.0), range(2)))
 
 
 def test_a_future_that_gloo_never_completes_fails_when_the_world_is_over() -> None:
@@ -44,6 +56,33 @@ def test_nothing_waits_in_a_world_that_is_over() -> None:
         interruption.guard(torch.futures.Future()).wait()
     with pytest.raises(OverError):
         interruption.run(threading.Event().wait)
+
+
+def test_a_collective_that_gloo_never_completes_ends_with_the_world(groups: Sequence[Any]) -> None:
+    interruption = Interruption()
+    work = groups[0].allreduce([torch.ones(1)])  # the other rank takes no part
+    threading.Timer(0.05, interruption.end).start()
+    with pytest.raises(OverError):
+        interruption.wait(work)
+    assert not work.is_completed()
+
+
+def test_waiting_for_a_collective_lasts_as_long_as_the_slowest_rank(groups: Sequence[Any]) -> None:
+    tensor, other = torch.ones(1), torch.ones(1)
+    work = groups[0].allreduce([tensor])
+    late = threading.Timer(3 * WAIT_INTERVAL.total_seconds(), lambda: groups[1].allreduce([other]).wait())
+    late.start()
+    Interruption().wait(work)
+    late.join()
+    assert (tensor.item(), other.item()) == (2, 2)
+
+
+def test_waiting_for_a_collective_that_fails_says_that_a_connection_is_lost(groups: list[Any]) -> None:
+    work = groups[0].allreduce([torch.ones(1)])
+    del groups[1]
+    with pytest.raises(RuntimeError) as raised:
+        Interruption().wait(work)
+    assert torch_private.is_link_error(raised.value)
 
 
 def test_a_function_that_blocks_is_left_to_its_thread_and_its_result_discarded() -> None:

@@ -67,6 +67,10 @@ class Engine:
         """What `begin` returns; waiting for it ends with the world. For any thread of a step."""
         return self._backend.communicate(begin, self.interruption)
 
+    def wait(self, work: Any) -> None:
+        """Waits for the work of a collective on the CPU, or until the world ends. For any thread of a step."""
+        self.interruption.wait(work)
+
     def wait_for_collectives(self) -> None:
         """Returns when those of the step are known to be done. Raises OverError if they may not be."""
         self._backend.wait_for_collectives(self.interruption)

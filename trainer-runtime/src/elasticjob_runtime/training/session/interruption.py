@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import datetime
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,10 @@ T = TypeVar("T")
 
 LOOK_INTERVAL = 0.0001
 """s between two looks whether something is reached."""
+
+WAIT_INTERVAL = datetime.timedelta(seconds=0.05)
+"""How long `Interruption.wait` waits at a time. Each time costs 0.2 ms, and an operation that gloo has lost ends that
+much later."""
 
 OVER = "elasticjob: this world is over"
 """In errors of torch, which keep only the text of those of callbacks."""
@@ -30,7 +35,7 @@ class Interruption:
     Closing gloo's connections is not enough to end what waits for them: gloo loses an operation that was waiting for
     its receiver, if the connection ends between the receiver's message and the answer to it (tcp/pair.cc: it is taken
     from the queue of pending operations, and not told that writing failed). So the training's thread waits for nothing
-    of gloo directly: `run` and `guard` end with the world.
+    of gloo directly: `run`, `wait` and `guard` end with the world.
     """
 
     def __init__(self) -> None:
@@ -108,6 +113,22 @@ class Interruption:
             if was_reached:
                 return
             time.sleep(LOOK_INTERVAL)
+
+    def wait(self, work: Any) -> None:
+        """Waits for the work of a collective, which must not be one on a GPU. Raises OverError if the world is over, or
+        what the collective raises.
+
+        Cheaper than `guard`: gloo's thread would call Python for each future, which takes 0.15 ms of processor time.
+        """
+        while not self._over:
+            try:
+                work.wait(WAIT_INTERVAL)
+                return
+            except RuntimeError:
+                if work.is_completed():  # it has failed, or is complete only now
+                    work.wait()
+                    return
+        raise OverError(OVER)
 
     def guard(self, future: torch.futures.Future[Any]) -> torch.futures.Future[Any]:
         """A future that completes with `future`, or fails when the world is over."""

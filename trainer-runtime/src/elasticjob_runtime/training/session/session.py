@@ -81,7 +81,7 @@ class ElasticSession:
         self._engine = engine = self._new_engine()
         self._steps = Steps(self._parts, self._state, engine)
         if engine is not None:
-            interruptible(self._parts.ddp, engine.communicate)
+            interruptible(self._parts.ddp, self._weight, engine.communicate, engine.wait)
 
     # -- the world
 

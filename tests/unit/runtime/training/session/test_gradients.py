@@ -1,0 +1,93 @@
+"""How DDP communicates in a session, whatever the size of its gradients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.feed import Cursor, Share
+from elasticjob_runtime.training.session.gradients import WAIT_TOGETHER, ShareWeight, interruptible
+from elasticjob_runtime.training.session.interruption import Interruption
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+pytestmark = pytest.mark.timeout(60)
+
+SMALL, LARGE = 100, WAIT_TOGETHER // 2
+"""Features of a model: with this many, gradients are waited for together, or for each bucket."""
+
+
+@pytest.fixture
+def world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Trained:
+    """A model, and the session's part of its communication."""
+
+    def __init__(self, features: int) -> None:
+        self.model = DistributedDataParallel(torch.nn.Linear(features, 1), bucket_cap_mb=1)
+        self.weight = ShareWeight([self.model])
+        self.interruption = Interruption()
+        self.guarded = 0
+        interruptible([self.model], self.weight, self._communicate, self.interruption.wait)
+        torch_private.rebuild(self.model)
+        self.inputs = torch.randn(4, features)
+
+    def _communicate(self, begin: Any) -> Any:
+        self.guarded += 1
+        return self.interruption.guard(begin())
+
+    def gradients(self) -> list[torch.Tensor]:
+        self.model.zero_grad()
+        self.model(self.inputs).mean().backward()
+        return [each.grad for each in self.model.parameters() if each.grad is not None]
+
+    def weigh(self, samples: int, batch: int, world_size: int) -> None:
+        share = Share(positions=tuple(range(samples)), samples=samples, batch=batch, next=Cursor())
+        self.weight.begin(share, world_size)
+
+
+@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.parametrize("features", [SMALL, LARGE])
+def test_gradients_are_weighted_in_each_step(features: int) -> None:
+    trained = Trained(features)
+    expected = [2 * trained.inputs.mean(0, keepdim=True) / 5, torch.tensor([2 / 5])]
+    trained.weigh(2, 5, 3)
+    for _ in range(3):  # DDP lays its buckets out again after the first
+        assert all(map(torch.allclose, trained.gradients(), expected))
+    trained.weigh(5, 5, 1)
+    assert all(torch.allclose(got, 5 * want / 2) for got, want in zip(trained.gradients(), expected, strict=True))
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_only_large_gradients_need_python_in_the_thread_of_gloo() -> None:
+    small, large = Trained(SMALL), Trained(LARGE)
+    small.gradients(), large.gradients()
+    assert small.guarded == 0 < large.guarded
+
+
+@pytest.mark.parametrize("features", [SMALL, LARGE])
+@pytest.mark.usefixtures("world_of_one")
+def test_a_backward_pass_ends_with_its_world(features: int) -> None:
+    trained = Trained(features)
+    store = PrefixStore("pair", HashStore())
+    with ThreadPoolExecutor(2) as pool:
+        own, _silent = pool.map(lambda rank: torch_private.connect(store, rank, 2, 30.0), range(2))
+    torch_private.replace_group(own, store, 0, 2, 30.0)
+    torch_private.rebuild(trained.model)
+    threading.Timer(0.1, trained.interruption.end).start()
+    with pytest.raises(RuntimeError) as raised:
+        trained.gradients()
+    assert torch_private.is_link_error(raised.value)
