@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from elasticjob_runtime.training.session.feed import Cursor, deal
+import torch.utils.data
+from elasticjob_runtime.training.session.feed import Cursor, Feed, deal
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -37,3 +39,41 @@ def test_an_epoch_takes_every_position_once_through_any_world_sizes(seed: int) -
             del seen[len(seen) - sum(counts) :]
     assert cursor == Cursor(epoch=4)
     assert sorted(seen) == list(range(size // batch_size * batch_size if drop_last else size))
+
+
+class Squares(torch.utils.data.Dataset[int]):
+    def __init__(self, size: int, broken: int = -1) -> None:
+        self._size, self._broken = size, broken
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> int:
+        if index == self._broken:
+            raise StopIteration
+        return index * index
+
+
+def feed(dataset: Squares, **others: Any) -> Feed:
+    settings = {"batch_size": 6, "drop_last": False, "shuffle": False, "seed": 0, "num_workers": 0, "collate_fn": list}
+    return Feed(dataset, epoch=0, **{**settings, **others})
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_each_batch_comes_with_its_share_also_after_a_change_of_the_world(num_workers: int) -> None:
+    fed, cursor, worlds = feed(Squares(40), num_workers=num_workers), Cursor(), [(0, 1), (1, 3), (1, 3), (0, 2), (3, 4)]
+    for rank, size in [*worlds, (0, 9), (8, 9)]:
+        found = fed.next(cursor, rank, size)
+        assert found is not None
+        batch, share = found
+        assert share == deal(cursor, size=40, batch_size=6, drop_last=False, rank=rank, world_size=size)
+        assert batch == [position**2 for position in share.positions]
+        if rank != 3:  # that step was interrupted
+            cursor = share.next
+    assert fed.next(Cursor(epoch=0, consumed=40), 0, 1) is None
+
+
+def test_a_data_set_that_raises_stop_iteration_does_not_end_the_epoch() -> None:
+    fed = feed(Squares(40, broken=3))
+    with pytest.raises(StopIteration):
+        fed.next(Cursor(), 0, 1)

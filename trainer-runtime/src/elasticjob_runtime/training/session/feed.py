@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -84,6 +85,8 @@ class Feed:
         self._start = Cursor(epoch=epoch)
         self._place = (0, 1)
         self._expected: tuple[Cursor, tuple[int, int]] | None = None
+        self._shares: collections.deque[Share] = collections.deque()
+        """Of the batches that the data loader loads, or has loaded ahead."""
         self._iterator: Iterator[Any] = iter(())
         self._loader = torch.utils.data.DataLoader(
             dataset,
@@ -96,13 +99,17 @@ class Feed:
 
     def next(self, cursor: Cursor, rank: int, world_size: int) -> tuple[Any, Share] | None:
         """The batch at `cursor`; None at the end of the epoch."""
-        share = self._deal(cursor, rank, world_size)
-        if share is None:
-            return None
         if self._expected != (cursor, (rank, world_size)):
             self._start, self._place = cursor, (rank, world_size)
+            self._shares.clear()
             self._iterator = iter(self._loader)
-        batch = next(self._iterator)
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            if self._shares:
+                raise  # the data set's own
+            return None
+        share = self._shares.popleft()
         self._expected = (share.next, (rank, world_size))
         return batch, share
 
@@ -113,6 +120,7 @@ class Feed:
             share = self._deal(cursor, rank, world_size)
             if share is None:
                 return
+            self._shares.append(share)
             yield [self._order[position] for position in share.positions]
             cursor = share.next
 
