@@ -100,3 +100,25 @@ def test_an_optimizer_is_copied_before_its_step_only_if_communication_may_follow
     with Steps(parts, TrainingState(parts, snapshots=False), cast(Engine, engine)).take(lambda: None):
         optimizer.step(closure)
     assert bool(kept) is copies
+
+
+def test_modules_and_buffers_that_a_script_adds_later_are_undone_too(model: Model) -> None:
+    parts = Parts({"model": model})
+    Undo(parts)
+    model.later = torch.nn.BatchNorm1d(2)
+    undo = Undo(parts)
+    model.later(torch.randn(4, 2))
+    model.eval()
+    assert undo.restore()
+    assert model.later.running_mean is not None
+    assert (model.later.running_mean.tolist(), model.later.training) == ([0.0, 0.0], True)
+
+
+def test_a_large_buffer_that_two_modules_share_is_undone(model: Model) -> None:
+    other = torch.nn.Module()
+    other.register_buffer("large", model.large)
+    model.other = other
+    undo = Undo(Parts({"model": model}))
+    model.large += 1
+    assert undo.restore()
+    assert model.large.unique().tolist() == [0.0]

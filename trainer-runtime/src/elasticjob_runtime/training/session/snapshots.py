@@ -46,7 +46,7 @@ class Snapshots:
 
     def committed(self, step: int, state: Callable[[], Any]) -> None:
         """Takes a snapshot if it is time for one. To be called after each step."""
-        if self._keeper is None or channel.own_local_rank() or not self._pace.is_due(step, time.monotonic()):
+        if self._keeper is None or not self._pace.is_due(step, time.monotonic()) or channel.own_local_rank():
             return
         if not self._keeper.prepare(self._purpose, state):
             return  # after a later step
