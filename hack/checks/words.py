@@ -56,6 +56,7 @@ EPOCHS_OF_DATA = {
     "docs/tutorials/four-lines.md": "epochs of the training data",
     "client/src/elasticjob/starter/*": "epochs of the training data",
     "docs/design/0022-in-place.md": "epochs of the training data",
+    "docs/design/0025-frameworks.md": "epochs of the training data",
     "examples/*": "epochs of the training data",
     "tests/integration/runtime_session/*": "epochs of the training data",
     "tests/unit/runtime/training/session/*": "epochs of the training data",

@@ -6,52 +6,30 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from hack.support import eventually
-from tests.integration.runtime import framework_environments
-from tests.integration.runtime.agents import SOURCE
+from tests.integration.runtime_session import hugging_face
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.session_job import LONG, START, SessionJob
 
 SETTINGS = {**LONG, "ACCUMULATE": "2"}
 SCRIPT = pathlib.Path(__file__).with_name("accelerate_script.py")
-ROOT = SCRIPT.parents[3]
 
 pytestmark = [pytest.mark.torch, pytest.mark.transformers, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="session")
-def python() -> pathlib.Path:
-    return framework_environments.interpreter(framework_environments.TRANSFORMERS)
-
-
-def environment() -> dict[str, str]:
-    found = framework_environments.environment(SOURCE)
-    return {**found, **SETTINGS, "PYTHONPATH": f"{found['PYTHONPATH']}{os.pathsep}{ROOT}"}
-
-
-@pytest.fixture(scope="session")
-def undisturbed(python: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One process, plain python, without DDP."""
-    output = tmp_path_factory.mktemp("undisturbed") / "plain"
-    given = {**os.environ, **environment(), "STEP_SECONDS": "0", "OUTPUT": str(output)}
-    subprocess.run([python, SCRIPT], env=given, check=True, timeout=200)
-    return Run.read(output)
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return hugging_face.train_undisturbed(SCRIPT, SETTINGS, tmp_path_factory.mktemp("undisturbed") / "plain")
 
 
 @pytest.fixture
-def accelerate_job(python: pathlib.Path, etcd: str, tmp_path: pathlib.Path) -> Iterator[SessionJob]:
-    job = SessionJob(
-        etcd,
-        tmp_path,
-        python=str(python),
-        script=SCRIPT,
-        environment=environment(),
-    )
+def accelerate_job(etcd: str, tmp_path: pathlib.Path) -> Iterator[SessionJob]:
+    environment = hugging_face.environment(SETTINGS)
+    job = SessionJob(etcd, tmp_path, python=str(hugging_face.python()), script=SCRIPT, environment=environment)
     yield job
     job.close()
 

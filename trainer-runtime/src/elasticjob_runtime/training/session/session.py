@@ -245,8 +245,8 @@ class ElasticSession:
         self._state.commit(offered)
         if not self._reported:
             self._reported = True
-            channel.send_phase("first-step", step=self._state.committed)
-        progress.report_committed(self._state.committed)
+            channel.send_phase("first-step", step=self._reported_step())
+        progress.report_committed(self._reported_step())
         self._state.keep()
 
     def _begin(self) -> None:
@@ -285,6 +285,10 @@ class ElasticSession:
             self._state.agree(standings, None)
             self._formed = True
             self._entered()
+
+    def _reported_step(self) -> int:
+        """How many steps the training has taken, as its agent shows it."""
+        return self._state.committed
 
     def _entered(self) -> None:
         """For adapters of frameworks: this process is in a world, also its first one, and has its state."""
