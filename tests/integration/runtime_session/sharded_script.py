@@ -1,7 +1,7 @@
 """Trains a sharded model (FSDP2) with a session.
 
-Environment: OUTPUT (prefix of what it writes), STEPS, CHECKPOINTS (a directory) and EVERY (steps); SLOW (a file): steps
-take 0.1 s while it exists.
+Environment: OUTPUT (prefix of what it writes), STEPS, CHECKPOINTS (a directory), EVERY (steps) and BLOCK (0: save in
+the background); SLOW (a file): steps take 0.1 s while it exists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
     session = ElasticSession(model=model, optimizer=optimizer, scheduler=scheduler)
     if folder := os.environ.get("CHECKPOINTS"):
-        session.checkpoint(folder, every=int(os.environ.get("EVERY", "0")))
+        block = os.environ.get("BLOCK") != "0"
+        session.checkpoint(folder, every=int(os.environ.get("EVERY", "0")), block=block)
 
     last = int(os.environ["STEPS"])
     slow = pathlib.Path(os.environ.get("SLOW", "/nonexistent"))

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 import torch
 from elasticjob_runtime.contract import ExitCode
+from elasticjob_runtime.training import checkpoint
 
 from hack.support import eventually
 from tests.integration.runtime.agents import Agent, Job
@@ -213,12 +214,15 @@ def test_two_neighbours_that_leave_together_save_on_storage(
     assert_close(job.state(stays), undisturbed)
 
 
+@pytest.mark.parametrize("block", ["1", "0"], ids=["it waits for saves", "saves in the background"])
 def test_a_stopped_training_continues_from_storage_with_another_number_of_processes(
-    job: ShardedJob, etcd: str, tmp_path: pathlib.Path, undisturbed: dict[str, Any]
+    job: ShardedJob, etcd: str, tmp_path: pathlib.Path, undisturbed: dict[str, Any], block: str
 ) -> None:
-    variables = {"CHECKPOINTS": str(tmp_path / "checkpoints"), "EVERY": "10"}
+    folder = tmp_path / "checkpoints"
+    variables = {"CHECKPOINTS": str(folder), "EVERY": "10", "BLOCK": block}
     a = job.begin("a", "--nproc-per-node=3", size=1, **variables)
     job.wait_for_step(25, "a")
+    eventually(lambda: max(checkpoint.steps(folder), default=0) >= 20, START, what=job.logs)
     a.process.kill()
     (tmp_path / "next").mkdir()
     second = ShardedJob(etcd, tmp_path / "next")
