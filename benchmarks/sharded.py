@@ -120,13 +120,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         print("save on the disk:", median(lambda: saving.save(folder, contents, 1, 1), 3))
         begins = []
-        for step in range(3):
+        for step in range(REPEATS):
             saving.finish()
             began = time.perf_counter()
             saving.save(folder, contents, step, 1, block=False)
             begins.append(time.perf_counter() - began)
         saving.finish()
-        print(f"the same in the background, until training continues: {statistics.median(begins):.3f}")
+        print(
+            f"the same in the background, until training continues: {statistics.median(begins):.3f} "
+            f"({min(begins):.3f} to {max(begins):.3f})"
+        )
         print("load from the disk:", median(lambda: storage.load(folder, contents), 3))
     dist.destroy_process_group()
 

@@ -197,21 +197,25 @@ def test_a_leave_repeats_no_step_without_a_disk(job: ShardedJob, undisturbed: di
     assert_close(job.state(first), undisturbed)
 
 
-def test_two_neighbours_that_leave_together_save_on_storage(
-    job: ShardedJob, tmp_path: pathlib.Path, undisturbed: dict[str, Any]
+@pytest.mark.parametrize("copies", [True, False], ids=["in memory", "on storage"])
+def test_two_neighbours_leave_their_shards_to_the_member_that_stays(
+    job: ShardedJob, tmp_path: pathlib.Path, undisturbed: dict[str, Any], copies: bool
 ) -> None:
-    storage = {"CHECKPOINTS": str(tmp_path / "checkpoints"), "EVERY": "1000"}
-    agents = {name: job.begin(name, size="1:3", **storage) for name in "abc"}
+    """Without copies in memory, all save on storage before the change."""
+    folder = tmp_path / "checkpoints"
+    variables = {} if copies else {"ELASTICJOB_COPY_RATE": "0", "CHECKPOINTS": str(folder), "EVERY": "1000"}
+    agents = {name: job.begin(name, size="1:3", **variables) for name in "abc"}
     job.wait_for_step(20, *agents)
-    for name in "abc":
-        if name != (stays := job.leader):
-            agents[name].signal(signal.SIGTERM)
-    left = [agents[name].exit_code(START) for name in "abc" if name != stays]
-    assert left == [ExitCode.TERMINATED] * 2, job.logs
+    stays = job.leader
+    for name in agents.keys() - {stays}:
+        agents[name].signal(signal.SIGTERM)
+    for name in agents.keys() - {stays}:
+        assert agents[name].exit_code(START) == ExitCode.TERMINATED, job.logs
     job.hurry()
     assert agents[stays].exit_code(START) == 0, job.logs
     assert_no_step_is_repeated(job, stays)
     assert_close(job.state(stays), undisturbed)
+    assert bool(checkpoint.steps(folder)) != copies
 
 
 @pytest.mark.parametrize("block", ["1", "0"], ids=["it waits for saves", "saves in the background"])
