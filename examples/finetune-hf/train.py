@@ -1,10 +1,11 @@
-"""Fine-tunes a causal language model with Hugging Face's Trainer while worker pods come and go.
+"""Fine-tunes a causal language model with Hugging Face's Trainer: when a worker is lost or joins, the others continue
+where they are.
 
     elasticrun --standalone --nproc-per-node 2 train.py
     kubectl apply -k .
 
 Without --model and --text it trains a tiny random model on random tokens, so it needs neither network nor data. The
-lines marked (1) to (3) are what a Trainer script needs to be elastic.
+lines marked (1) to (3) are what a Trainer script needs to continue in place.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 from pathlib import Path
 
 import torch
+from elasticjob_runtime.training.integrations.trainer import ElasticTrainer
+from elasticjob_runtime.training.integrations.transformers import newest_checkpoint
 from torch.utils.data import Dataset
 from transformers import (
     AutoModelForCausalLM,
@@ -21,7 +24,6 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
-    Trainer,
     TrainingArguments,
 )
 
@@ -68,22 +70,15 @@ def make_tokens(arguments: argparse.Namespace) -> torch.Tensor:
     return torch.randint(256, (100_000,), generator=torch.Generator().manual_seed(0))
 
 
-def newest_checkpoint(folder: str) -> str | None:
-    """The newest complete checkpoint: Trainer writes trainer_state.json last, so one without it was cut off."""
-    complete = [path.parent for path in Path(folder).glob("checkpoint-*/trainer_state.json")]
-    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
-
-
 def main() -> None:
     arguments = parse_arguments()
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    trainer = Trainer(
+    trainer = ElasticTrainer(  # (1) instead of Trainer
         model=make_model(arguments.model),
         args=TrainingArguments(
             output_dir=arguments.output,
             max_steps=arguments.steps,
-            per_device_train_batch_size=max(1, arguments.batch_size // world),  # (1) the batch of all workers stays
-            save_steps=arguments.save_every,  # (2) what is lost after a crash
+            per_device_train_batch_size=8,
+            save_steps=arguments.save_every,  # for when all workers are lost at once
             save_total_limit=2,
             logging_steps=10,
             use_cpu=not torch.cuda.is_available(),
@@ -93,13 +88,14 @@ def main() -> None:
             disable_tqdm=True,
         ),
         train_dataset=Sequences(make_tokens(arguments), arguments.length),
+        global_batch_size=arguments.batch_size,  # (2) of all workers together, whatever their number
     )
     checkpoint = newest_checkpoint(arguments.output)  # (3) continues, at any number of workers
     if trainer.is_world_process_zero():
-        print(f"begins after {checkpoint or 'nothing'} with {world} workers", flush=True)
+        print(f"begins after {checkpoint or 'nothing'} with {trainer.args.world_size} workers", flush=True)
     trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.is_world_process_zero():
-        print(f"finished step={trainer.state.global_step} with {world} workers", flush=True)
+        print(f"finished step={trainer.state.global_step} with {trainer.args.world_size} workers", flush=True)
 
 
 if __name__ == "__main__":
