@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -87,16 +87,29 @@ def test_an_optimizer_that_only_wraps_another_one_is_refused_by_name() -> None:
         Parts({"optimizer": Wrapper()})
 
 
-@pytest.mark.parametrize(("closure", "copies"), [(None, False), (lambda: 0.0, True)])
+@pytest.mark.parametrize(
+    ("kind", "completes_early", "closure", "copies"),
+    [
+        pytest.param(torch.optim.SGD, False, None, False, id="Accelerate calls optimizer.step(None)"),
+        pytest.param(torch.optim.SGD, False, lambda: 0.0, False, id="the closure fails before anything changes"),
+        pytest.param(torch.optim.SGD, True, lambda: 0.0, True, id="what the closure communicates fails later"),
+        pytest.param(torch.optim.LBFGS, False, lambda: 0.0, True, id="the closure is called again"),
+    ],
+)
 def test_an_optimizer_is_copied_before_its_step_only_if_communication_may_follow(
-    closure: Callable[[], float] | None, copies: bool, monkeypatch: pytest.MonkeyPatch
+    kind: type[torch.optim.Optimizer],
+    completes_early: bool,
+    closure: Callable[[], float] | None,
+    copies: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Accelerate calls `optimizer.step(None)`."""
     kept: list[torch.optim.Optimizer] = []
     monkeypatch.setattr(Undo, "keep", lambda _, optimizer: kept.append(optimizer))
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    optimizer: Any = kind([parameter])  # type: ignore[call-arg]
     parts = Parts({"optimizer": optimizer})
-    engine = types.SimpleNamespace(completes_early=False, wait_for_collectives=lambda: None)
+    engine = types.SimpleNamespace(completes_early=completes_early, wait_for_collectives=lambda: None)
     with Steps(parts, TrainingState(parts, snapshots=False), cast(Engine, engine)).take(lambda: None):
         optimizer.step(closure)
     assert bool(kept) is copies

@@ -38,6 +38,11 @@ class Steps:
             if isinstance(part, torch.amp.GradScaler):  # its step() looks at the gradients before optimizer.step()
                 part.step = functools.partial(self._step_of_scaler, part.step)  # type: ignore[method-assign]
 
+    @property
+    def can_undo(self) -> bool:
+        """Whether a step is in progress that would be undone if it were interrupted now."""
+        return self._undo is not None and not self._stepped
+
     @contextlib.contextmanager
     def take(self, commit: Callable[[], None]) -> Iterator[None]:
         """One step, and then `commit`; neither if it is interrupted, unless it was complete."""
@@ -99,8 +104,13 @@ class Steps:
         a closure."""
         self._wait_for_collectives()
         others = set(range(len(self._parts.optimizers))) - self._stepped - {index}
-        if self._undo is not None and (others or _has_closure(args, kwargs)):
+        if self._undo is not None and (others or (_has_closure(args, kwargs) and not self._ends_in_time(optimizer))):
             self._undo.keep(optimizer)
+
+    def _ends_in_time(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a step that communicates in a closure fails there, before it changes anything."""
+        known = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, torch.optim.LBFGS)
+        return known and self._engine is not None and not self._engine.completes_early
 
     def _after_optimizer(self, index: int, _: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if _has_closure(args, kwargs):
