@@ -148,9 +148,11 @@ def _missing(module: str, names: Collection[str]) -> Iterator[str]:
 
 
 def _defined(module: str) -> frozenset[str]:
-    """The functions and classes of a module that cannot be imported here."""
+    """The functions and classes of a module that cannot be imported here, and what it imports from others."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    own = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return frozenset(own | {each.asname or each.name for node in imports for each in node.names})

@@ -20,7 +20,7 @@ import json, sys, tempfile, warnings
 warnings.filterwarnings("ignore")
 import lightning, torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from elasticjob_runtime.training.integrations import lightning as integration
+from elasticjob_runtime.training.integrations.lightning import callback as integration
 
 settings, saves = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 generator = torch.Generator().manual_seed(1)

@@ -19,6 +19,7 @@ def block(language: str, text: str, above: str = "") -> str:
         ("python", "import torch\nfrom elasticjob_runtime.training import load_checkpoint\n...\n"),
         ("python", "import lightning"),
         ("python", "from elasticjob_runtime.training.integrations.transformers import ElasticCallback"),
+        ("python", "from elasticjob_runtime.training.integrations.lightning import ElasticStrategy"),
         ("text", "anything that is output"),
         ("yaml", "a: 1"),
     ],

@@ -129,6 +129,10 @@ class TrainingState:
             "parts": self.parts.collect(),
         }
 
+    def continue_from(self, committed: int, cursor: Cursor, fence: str) -> None:
+        """The rest of the state is loaded from a checkpoint by someone else."""
+        self.committed, self.cursor, self._fence = committed, cursor, fence
+
     def load(self, storage: Storage) -> None:
         """Continues from the newest checkpoint there, if there is one."""
         self._storage = storage

@@ -1,0 +1,154 @@
+"""Lightning with an ElasticStrategy: whatever is lost or joins, and wherever the training is, no surviving process
+restarts, and the end is that of an undisturbed training, bit by bit."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from hack.support import eventually
+from tests.integration.runtime import framework_environments
+from tests.integration.runtime.agents import SOURCE
+from tests.integration.runtime_session.conftest import Run
+from tests.integration.runtime_session.driver import Driver, Worker
+from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
+from tests.integration.runtime_session.session_job import START, SessionJob
+
+pytestmark = [pytest.mark.torch, pytest.mark.lightning, pytest.mark.timeout(400)]
+
+SCRIPT = pathlib.Path(__file__).with_name("lightning_script.py")
+SETTINGS = {"SAMPLES": "1000", "BATCH": "16", "EPOCHS": "2", "EVERY": "20", "STEP_SECONDS": "0.01"}
+STEPS = 126
+LONG = {**SETTINGS, "EPOCHS": "6"}
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+"""As an agent gives them to processes that start for a job that continues in place."""
+
+
+@pytest.fixture(scope="session")
+def installed() -> str:
+    """Where lightning is."""
+    python = framework_environments.interpreter(framework_environments.LIGHTNING)
+    found = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return found.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, installed: str) -> Run:
+    return train_undisturbed(tmp_path_factory.mktemp("undisturbed") / "plain", {**SETTINGS, "LIGHTNING": installed})
+
+
+def train_undisturbed(output: pathlib.Path, settings: Mapping[str, str]) -> Run:
+    """One process, plain python."""
+    environment = {
+        **os.environ, **settings, "STEP_SECONDS": "0", "OUTPUT": str(output), "PYTHONPATH": str(SOURCE),
+    }  # fmt: skip
+    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=environment, check=True, timeout=120)
+    return Run.read(output)
+
+
+@pytest.fixture
+def driver(tmp_path: pathlib.Path, installed: str) -> Iterator[Driver]:
+    environment = {**SETTINGS, **ALONE, "LIGHTNING": installed, "KILL_AT": str(tmp_path / "kill")}
+    driver = Driver(tmp_path, environment, SCRIPT)
+    yield driver
+    driver.close()
+
+
+def assert_same(run: Run, undisturbed: Run) -> None:
+    run.assert_same_training(undisturbed)
+    for fact in ("validations", "epochs"):
+        assert run.facts[fact] == undisturbed.facts[fact]
+
+
+@pytest.mark.parametrize("place", ["step", "validation", "epoch"])
+def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, place: str
+) -> None:
+    a, b, c, d = begin(driver, "a", "b", "c", later=["d"])
+    wait_for_step(driver, tmp_path, a, 10)
+    (tmp_path / "kill").write_text(f"{place} c")
+    wait_until(driver, lambda: c.process.poll() is not None, f"c is killed in a {place}")
+    driver.plan([a, b])
+    last = max(step for _, step, _ in steps_of(tmp_path, c))
+    wait_for_step(driver, tmp_path, a, last + 10)
+    driver.plan([b, a, d], patience=0.5)  # rank 0 changes hands, too
+    runs = finish(driver, tmp_path, [a, b, d])
+    assert len(runs) == 3
+    for run in runs:
+        assert_same(run, undisturbed)
+    for worker in (a, b):
+        assert [step for _, step, _ in steps_of(tmp_path, worker)] == list(range(1, STEPS + 1))
+    assert {size for _, _, size in steps_of(tmp_path, d)} == {3}
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.5])
+def test_changes_in_quick_succession_leave_no_trace(
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, patience: float
+) -> None:
+    """They fall into batches, validations and ends of epochs."""
+    a, b, c, d = begin(driver, "a", "b", later=["c", "d"])
+    wait_for_step(driver, tmp_path, a, 2)
+    worlds = ([a, b, c], [a, b], [d, a], [c, d, a, b])
+    for turn in range(60):
+        follow(driver, worlds[turn % 4], patience)
+        driver.pump(0.05)
+    runs = finish(driver, tmp_path, worlds[3])
+    assert len(runs) == 4
+    for run in runs:
+        assert_same(run, undisturbed)
+
+
+def follow(driver: Driver, workers: Sequence[Worker], patience: float) -> None:
+    """Plans until all of `workers` follow, or the training is over. On a busy machine, a world may fail to form."""
+    failures = -1
+    while failures != (failures := sum(len(each.failed) for each in workers)):
+        number = driver.plan(workers, patience=patience)
+        wait_until(driver, functools.partial(_ended, workers, number, failures), "all follow the plan, or fail")
+
+
+def _ended(workers: Sequence[Worker], number: int, failures: int) -> bool:
+    return (
+        all(each.entered >= number for each in workers)
+        or any(each.process.poll() is not None for each in workers)
+        or sum(len(each.failed) for each in workers) > failures
+    )
+
+
+@pytest.fixture
+def lightning_job(etcd: str, tmp_path: pathlib.Path, installed: str) -> Iterator[SessionJob]:
+    environment = {**LONG, "LIGHTNING": installed, "SLOW_SECONDS": "0.5"}
+    job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=environment)
+    yield job
+    job.close()
+
+
+def test_no_surviving_process_of_lightning_restarts_through_a_crash_a_join_and_a_leave(
+    lightning_job: SessionJob, tmp_path: pathlib.Path, installed: str
+) -> None:
+    undisturbed = train_undisturbed(tmp_path / "undisturbed", {**LONG, "LIGHTNING": installed})
+    job = lightning_job
+    for name in "abc":
+        job.start(name)
+    job.wait_for_world(3, "a", "b", "c", timeout=START)
+    job.start("d")  # imports meanwhile
+    os.kill(job.pids("b")[-1], signal.SIGKILL)
+    eventually(lambda: len(job.pids("b")) == 2, 60, what=f"b's process is replaced; logs:\n{job.logs}")
+    job.wait_for_world(4, "a", "b", "c", "d", timeout=START)
+    job.agents[2].signal(signal.SIGTERM)
+    job.wait_for_world(3, "a", "b", "d")
+    job.hurry()
+    for agent in job.agents:
+        if agent.name != "c":
+            assert agent.exit_code(120.0) == 0, job.logs
+            assert_same(Run.read(job.directory / f"{agent.name}-0"), undisturbed)
+    assert {name: len(job.pids(name)) for name in "abcd"} == {"a": 1, "b": 2, "c": 1, "d": 1}
