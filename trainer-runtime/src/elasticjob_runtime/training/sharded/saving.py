@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import pickle
@@ -31,8 +32,8 @@ _POLL = 0.2
 """s between two looks for what other ranks have written."""
 LONGEST_WAIT = 3600.0
 """s for which rank 0 waits for the files of other ranks, after its own are written."""
-WAIT_AT_END = 30.0
-"""s, if the training has ended on rank 0: the others have written theirs soon, or are no longer there."""
+WAIT_AT_END = 300.0
+"""s, once the training has ended on rank 0: the others have written theirs soon, or are no longer there."""
 
 
 def save(path: PathLike, contents: Contents, step: int, keep: int, *, block: bool = True) -> None:
@@ -75,6 +76,8 @@ class _Saving:
         self._writing = writing
         self._rank = ranks.rank()
         self._abandoned = threading.Event()
+        self._until = math.inf
+        self._ends = False
         self._save = background.begin(step, self._lead if self._rank == 0 else self._follow)
 
     def finish(self) -> None:
@@ -90,29 +93,34 @@ class _Saving:
     # -- in a thread, without other ranks
 
     def _follow(self) -> None:
-        note = self._note_of(self._rank)
-        with files.replace_atomically(note) as file:
-            file.write(pickle.dumps(self._writing.write()))
+        written = pickle.dumps(self._writing.write())
+        with files.replace_atomically(self._note_of(self._rank)) as file:
+            file.write(written)
 
     def _lead(self) -> None:
         own = self._writing.write()
+        self._until = time.monotonic() + LONGEST_WAIT
         others = [self._wait_for(rank) for rank in range(1, self._writing.world_size)]
         _commit(self._folder, self._name, self._step, self._keep, self._writing, [own, *others])
         progress.remember_checkpoint(self._step)
 
     def _wait_for(self, rank: int) -> Written:
-        began = time.monotonic()
         while not self._abandoned.is_set():
             with contextlib.suppress(FileNotFoundError):
                 data = self._note_of(rank).read_bytes()
                 self._note_of(rank).unlink()
                 written: Written = pickle.loads(data)  # noqa: S301 as DCP's metadata
                 return written
-            limit = LONGEST_WAIT if threading.main_thread().is_alive() else WAIT_AT_END
-            if time.monotonic() > began + limit:
-                raise CheckpointError(f"rank {rank} has not written its files within {limit:g} s")
+            if self._is_late():
+                raise CheckpointError(f"rank {rank} has not written its files in time")
             self._abandoned.wait(_POLL)
         raise CheckpointError("another rank could not write its files")
+
+    def _is_late(self) -> bool:
+        if not self._ends and not threading.main_thread().is_alive():
+            self._ends = True
+            self._until = min(self._until, time.monotonic() + WAIT_AT_END)
+        return time.monotonic() > self._until
 
     def _note_of(self, rank: int) -> pathlib.Path:
         return self._folder / self._name / f".written-{rank}"
