@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
+import torch
 
 from hack.support import eventually
 from tests.integration.runtime import framework_environments
@@ -152,3 +153,100 @@ def test_no_surviving_process_of_lightning_restarts_through_a_crash_a_join_and_a
             assert agent.exit_code(120.0) == 0, job.logs
             assert_same(Run.read(job.directory / f"{agent.name}-0"), undisturbed)
     assert {name: len(job.pids(name)) for name in "abcd"} == {"a": 1, "b": 2, "c": 1, "d": 1}
+
+
+def test_lightning_continues_from_memory_when_all_its_processes_are_lost(
+    lightning_job: SessionJob, undisturbed: Run
+) -> None:
+    job = lightning_job
+    job.start("a", nnodes="1", EPOCHS=SETTINGS["EPOCHS"])
+    job.wait_for_world(1, "a", timeout=START)
+    job.hurry()
+    eventually(lambda: len(job.steps("a")) > 70, 60, what="a is in its second epoch")
+    before = job.steps("a")[-1][0]
+    os.kill(job.pids("a")[-1], signal.SIGKILL)
+    assert job.agents[0].exit_code(120.0) == 0, job.logs
+    assert_same(Run.read(job.directory / "a-0"), undisturbed)
+    assert len(job.pids("a")) == 2
+    assert job.steps("a")[-(STEPS - before) - 1][0] > 1, "it has not begun again"
+
+
+@pytest.mark.parametrize("place", ["step", "validation", "epoch"])
+def test_a_checkpoint_of_lightning_continues_in_the_middle_of_the_data(
+    tmp_path: pathlib.Path, installed: str, undisturbed: Run, place: str
+) -> None:
+    environment = {
+        **os.environ, **SETTINGS, "OUTPUT": str(tmp_path / "plain"), "PYTHONPATH": str(SOURCE), "LIGHTNING": installed,
+        "CHECKPOINTS": str(tmp_path / "checkpoints"), "KILL_AT": str(tmp_path / "kill"), "WORKER_NAME": "plain",
+    }  # fmt: skip
+    with subprocess.Popen([sys.executable, os.fspath(SCRIPT)], env=environment) as process:
+        steps = tmp_path / "plain.steps"
+        eventually(lambda: steps.exists() and len(steps.read_text().splitlines()) > 44, 60, what="45 steps")
+        (tmp_path / "kill").write_text(f"{place} plain")
+        process.wait(60)
+    assert process.returncode == -signal.SIGKILL
+    done = subprocess.run([sys.executable, os.fspath(SCRIPT)], env=environment, check=False, timeout=120)
+    assert done.returncode == 0
+    found = Run.read(tmp_path / "plain")
+    assert found.facts["committed"] == STEPS
+    for name, weights in undisturbed.state["model"].items():
+        assert torch.equal(found.state["model"][name], weights), name
+    assert len(steps.read_text().splitlines()) < 2 * STEPS - 30, "it has not begun again"
+
+
+REFUSALS = """
+import sys
+sys.path.append(sys.argv[1])
+import lightning, torch
+from lightning.pytorch import callbacks, demos
+from elasticjob_runtime.training.integrations.lightning import ElasticStrategy
+
+Rows = torch.utils.data.TensorDataset
+loader = torch.utils.data.DataLoader(Rows(torch.ones(8, 32)))
+manual = demos.BoringModel()
+manual.automatic_optimization = False
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.ones(8, 32))
+
+def refused(sentence, model=None, loader=loader, **options):
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, strategy=ElasticStrategy(global_batch_size=4), max_steps=1, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, limit_val_batches=0, **options,
+    )
+    try:
+        trainer.fit(model or demos.BoringModel(), loader)
+    except (TypeError, ValueError) as error:
+        assert sentence in str(error), error
+    else:
+        raise AssertionError(sentence)
+
+refused("manual optimization may keep gradients", model=manual)
+refused("raise global_batch_size, not accumulate_grad_batches", accumulate_grad_batches=2)
+refused("give val_check_interval as a number of batches", val_check_interval="00:00:01:00")
+refused("WeightAveraging has weights of its own", callbacks=[callbacks.StochasticWeightAveraging(0.1)])
+refused("and an ElasticCallback, all processes restart", reload_dataloaders_every_n_epochs=1)
+refused("of a data set with a length", loader=torch.utils.data.DataLoader(Stream()))
+refused("one DataLoader for the training: got 2", loader=[loader, loader])
+seeds = torch.utils.data.DataLoader(Rows(torch.ones(8, 32)), worker_init_fn=print)
+refused("does not support worker_init_fn", loader=seeds)
+sampler = torch.utils.data.WeightedRandomSampler([1.0] * 8, 8)
+refused(
+    "must not have a sampler of its own", loader=torch.utils.data.DataLoader(Rows(torch.ones(8, 32)), sampler=sampler),
+    use_distributed_sampler=False,
+)
+try:
+    ElasticStrategy(global_batch_size=0)
+except ValueError:
+    print("all refused")
+"""
+
+
+def test_what_cannot_continue_in_place_is_refused_with_a_sentence(installed: str, tmp_path: pathlib.Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSALS, installed],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)}, cwd=tmp_path, check=False, timeout=120, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.stdout.endswith("all refused\n"), done.stdout + done.stderr
