@@ -165,6 +165,7 @@ def assert_no_step_is_repeated(job: ShardedJob, first: str, *others: str) -> Non
     for name in others:
         steps = [step for step, _ in job.steps(name)]
         assert steps == list(range(steps[0], steps[-1] + 1)), job.logs
+    assert "before this change" not in job.logs, "what must be saved is saved"
 
 
 def test_a_join_repeats_no_step(job: ShardedJob, undisturbed: dict[str, Any]) -> None:

@@ -147,7 +147,7 @@ def test_a_neighbour_that_is_gone_costs_nothing_but_the_copy(pair: Callable[...,
 
 def test_a_member_that_leaves_takes_no_copies(pair: Callable[..., Pair]) -> None:
     both = pair()
-    both.b.stays = False
+    both.b.may_stay = False
     assert not both.send(snapshot(4, PAYLOAD), 4)
     assert both.held() == []
 
@@ -162,14 +162,14 @@ def test_before_a_planned_change_the_next_neighbour_that_stays_gets_the_copy(pai
     assert both.held() == [(4, PAYLOAD)]
 
 
-@pytest.mark.parametrize("all_stay", [False, True])
-def test_memory_that_no_member_takes_along_needs_no_copy_before_a_planned_change(
-    pair: Callable[..., Pair], all_stay: bool
+@pytest.mark.parametrize("stays", [False, True])
+def test_the_memory_of_a_member_that_stays_needs_no_copy_before_a_planned_change(
+    pair: Callable[..., Pair], stays: bool
 ) -> None:
     both = pair()
     both.a.follow([])
-    both.a.all_stay = all_stay
-    assert both.send(snapshot(4, PAYLOAD), 4, last=True) == all_stay
+    both.a.will_stay = stays
+    assert both.send(snapshot(4, PAYLOAD), 4, last=True) == stays
     assert not both.send(snapshot(4, PAYLOAD), 5, last=True), "this one is not there"
 
 

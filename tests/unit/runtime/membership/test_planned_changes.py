@@ -8,7 +8,7 @@ import pytest
 from elasticjob_runtime.contract import MemberState, PlanReason, SpecValue
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.actions import ProposePlan, ProposeStop
-from elasticjob_runtime.membership.planned_changes import all_stay
+from elasticjob_runtime.membership.planned_changes import will_stay
 from elasticjob_runtime.membership.view import Role, WorkersState
 
 from tests.unit.runtime.membership.builders import (
@@ -193,15 +193,27 @@ def test_a_joiner_that_can_save_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "leaving_since", "expected"),
+    ("reason", "spec", "leaving_since", "expected"),
     [
-        (PlanReason.MEMBER_JOINED, None, True),
-        (PlanReason.MEMBER_JOINED, NOW, False),
-        (PlanReason.MEMBER_LEFT, None, False),
-        (PlanReason.RESIZED, None, False),
-        (None, None, False),
+        (PlanReason.MEMBER_JOINED, {}, None, True),
+        (PlanReason.MEMBER_JOINED, {"allowed": [2, 4]}, None, True),
+        (PlanReason.MEMBER_JOINED, {}, NOW, False),
+        (PlanReason.MEMBER_LEFT, {}, None, True),
+        (PlanReason.MEMBER_LEFT, {"draining": ["a"]}, None, False),
+        (PlanReason.MEMBER_LEFT, {"allowed": [1, 3]}, None, False),
+        (PlanReason.RESIZED, {"members": ["a", "b"]}, None, True),
+        (PlanReason.RESIZED, {"members": ["b", "c"]}, None, False),
+        (PlanReason.RESIZED, {"wanted": 2}, None, False),
+        (None, {}, None, False),
     ],
-)
-def test_only_a_join_removes_no_member(reason: PlanReason | None, leaving_since: float | None, expected: bool) -> None:
+    ids=[
+        "a join", "a join, of allowed sizes", "a join, but this one is signalled", "another leaves", "this one drains",
+        "another leaves, and the rest may be too many", "named", "not named", "no names: unknown", "no change",
+    ],
+)  # fmt: skip
+def test_a_member_knows_whether_it_is_in_the_next_plan(
+    reason: PlanReason | None, spec: dict[str, Any], leaving_since: float | None, expected: bool
+) -> None:
     stop = {} if reason is None else {"stop": make_stop(PLAN, reason=reason)}
-    assert all_stay(make_view(plan=PLAN, store=stop, leaving_since=leaving_since)) == expected
+    view = make_view(plan=PLAN, store=stop, spec=SpecValue(**{"min": 1, "max": 4, **spec}), leaving_since=leaving_since)
+    assert will_stay(view) == expected

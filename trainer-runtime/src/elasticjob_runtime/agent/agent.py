@@ -31,7 +31,7 @@ from elasticjob_runtime.membership.actions import (
     StopWorkers,
 )
 from elasticjob_runtime.membership.eligibility import may_stay
-from elasticjob_runtime.membership.planned_changes import all_stay
+from elasticjob_runtime.membership.planned_changes import will_stay
 from elasticjob_runtime.membership.view import StoreView, WorkersState
 from elasticjob_runtime.rendezvous.member import DecisionCache, LocalState
 from elasticjob_runtime.rendezvous.network import hold_ports
@@ -162,7 +162,7 @@ class Agent:
     def decide(self, view: View, now: float) -> Action:
         self._recorder.observe(view, now)
         copies = self._copies
-        copies.stays, copies.all_stay, copies.hurries = may_stay(view), all_stay(view), view.workers.saving
+        copies.may_stay, copies.will_stay, copies.hurries = may_stay(view), will_stay(view), view.workers.saving
         action = self._join_timed_out(now) or self._decisions.decide(view, now)
         if isinstance(action, PublishFailure):
             ran = self._progress.ran_seconds(now)

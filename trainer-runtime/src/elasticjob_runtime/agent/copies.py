@@ -107,10 +107,10 @@ class PeerCopies:
         self._receivers: list[Neighbour] = []
         self.hurries = False
         """Whether the processes here wait for their copies, and not train: then there is no limit to the rate."""
-        self.stays = True
+        self.may_stay = True
         """Whether this member may be in the next plan. If not, it takes no copies: they would be lost with it."""
-        self.all_stay = False
-        """Whether all members will be in the next plan, so that what only they have in memory is not lost."""
+        self.will_stay = False
+        """Whether it is in the next plan, as far as it knows: then what only it has in memory is not lost."""
         self._held: dict[Copy, Buffer] = {}
         self._receiving = 0
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
@@ -134,7 +134,7 @@ class PeerCopies:
         neighbour after the first one gets the copy if that leaves, too.
         """
         buffer = _find(fds, purpose, step)
-        if last and buffer is not None and self.all_stay:
+        if last and buffer is not None and self.will_stay:
             done(True)
             done = _ignore
         if buffer is None or not self._receivers or not self._rate:
@@ -151,7 +151,7 @@ class PeerCopies:
 
     def serve(self, connection: socket.socket, session: Session) -> None:
         """Receives a copy on this connection."""
-        if self._receiving >= MOST_AT_ONCE or not self.stays:
+        if self._receiving >= MOST_AT_ONCE or not self.may_stay:
             connection.close()
             return
         self._receiving += 1

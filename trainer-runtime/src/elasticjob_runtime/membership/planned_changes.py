@@ -73,9 +73,15 @@ def _publish(view: View, *, reason: str, saves: bool | None = None, saved: int |
     )
 
 
-def all_stay(view: View) -> bool:
-    """Whether the pending planned change removes no member, as far as this one knows."""
-    return view.stop is not None and view.stop.value.reason is PlanReason.MEMBER_JOINED and may_stay(view)
+def will_stay(view: View) -> bool:
+    """Whether this member is also in the plan after the pending planned change, as far as it knows."""
+    stop, spec = view.stop, view.spec
+    if stop is None or not may_stay(view):
+        return False
+    if stop.value.reason is PlanReason.MEMBER_JOINED:
+        return True
+    # If one leaves and not every size is allowed, others become spares.
+    return not spec.allowed and (stop.value.reason is PlanReason.MEMBER_LEFT or bool(spec.members))
 
 
 def propose_stop(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:

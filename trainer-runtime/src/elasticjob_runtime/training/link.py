@@ -123,7 +123,8 @@ class AgentLink:
         return purpose in self._copying
 
     def was_copied(self, purpose: bytes) -> bool:
-        """Whether the last `copy` was successful. With `last`, also if all members stay: then memory is not lost."""
+        """Whether the last `copy` was successful. With `last`, also if this member stays, and with it
+        its memory."""
         return purpose in self._copied
 
     def fetch(self, local_rank: int | None = None, *, copies_of: int = 0) -> Snapshot | None:
