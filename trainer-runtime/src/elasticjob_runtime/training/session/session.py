@@ -74,6 +74,8 @@ class ElasticSession:
         self._weight = ShareWeight(self._parts.ddp)
         self._state = _new_state(self._parts)
         self._formed = False
+        self._place = (0, 1)
+        """Rank and world size, once the world is formed: torch takes 0.04 ms in each step to say so."""
         self._offered: Share | None = None
         self._reported = False
         """The first step of this world is reported."""
@@ -224,15 +226,14 @@ class ElasticSession:
 
     @property
     def _size(self) -> int:
-        return dist.get_world_size() if dist.is_initialized() else 1
+        return self._place[1] if self._formed else _place()[1]
 
     def _batches(self, feed: Feed, epoch: int) -> Iterator[Any]:
         while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
             self._settle()
             if self._state.cursor.epoch != epoch:
                 return
-            place = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-            found = feed.next(self._state.cursor, *place)
+            found = feed.next(self._state.cursor, *self._place)
             if found is None:
                 return
             batch, self._offered = found
@@ -273,7 +274,7 @@ class ElasticSession:
             engine.between_steps = True
             self._steps.broken = ""
             self._reported = False
-            self._formed = True
+            self._formed, self._place = True, _place()
             self._entered()
             for callback in () if first else self._callbacks:
                 callback(self)
@@ -283,7 +284,7 @@ class ElasticSession:
                 standings *= self._size
                 dist.all_gather_object(standings, self._state.standing())
             self._state.agree(standings, None)
-            self._formed = True
+            self._formed, self._place = True, _place()
             self._entered()
 
     def _reported_step(self) -> int:
@@ -310,6 +311,10 @@ class ElasticSession:
             return None
         warm_up()
         return Engine(agent, backend_for(self._parts, backend))
+
+
+def _place() -> tuple[int, int]:
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 def _new_state(parts: Parts) -> TrainingState:
