@@ -26,6 +26,12 @@ class Words(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": words, "labels": torch.where(torch.arange(8) < 2 + index % 6, words, -100)}
 
 
+def measure(prediction: Any) -> dict[str, float]:
+    words = prediction.label_ids[:, 1:]
+    right = prediction.predictions[:, :-1].argmax(-1) == words
+    return {"right": float(right[words != -100].sum()), "samples": float(len(words))}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -36,16 +42,23 @@ def main() -> None:
     output = os.environ["OUTPUT"]
     arguments = TrainingArguments(
         output_dir=f"{output}.saved", num_train_epochs=3, per_device_train_batch_size=int(os.environ["MICRO"]),
-        train_sampling_strategy="sequential", logging_steps=1, save_strategy="no", learning_rate=0.01, use_cpu=True,
-        ddp_backend="gloo" if "RANK" in os.environ else None, disable_tqdm=True, report_to="none",
+        train_sampling_strategy="sequential", logging_steps=1, save_strategy="no", eval_strategy="epoch",
+        learning_rate=0.01, use_cpu=True, ddp_backend="gloo" if "RANK" in os.environ else None, disable_tqdm=True,
+        report_to="none",
     )  # fmt: skip
-    given: dict[str, Any] = {"model": model, "args": arguments, "train_dataset": Words()}
+    given: dict[str, Any] = {"model": model, "args": arguments, "train_dataset": Words(), "eval_dataset": Words()}
+    given["compute_metrics"] = measure
     trainer = Trainer(**given) if os.environ["TRAINER"] == "plain" else ElasticTrainer(**given, global_batch_size=BATCH)
     trainer.train()
     if arguments.process_index == 0:
         facts = {
             "weights": torch.nn.utils.parameters_to_vector(model.parameters()).tolist(),
             "losses": [each["loss"] for each in trainer.state.log_history if "loss" in each],
+            "evaluations": [
+                (each["eval_right"], each["eval_samples"])  # Trainer's loss is a mean over batches, whatever they have
+                for each in trainer.state.log_history
+                if "eval_loss" in each
+            ],
             "operations": trainer.state.total_flos,
         }
         pathlib.Path(f"{output}.json").write_text(json.dumps(facts))

@@ -136,6 +136,7 @@ def test_losses_are_those_of_trainer_whatever_the_shares_and_micro_batches_of_pr
     assert several["losses"] == pytest.approx(expected["losses"], rel=1e-6)
     assert several["weights"] == pytest.approx(expected["weights"], abs=1e-5)  # the loss is of float32
     assert several["operations"] == expected["operations"]
+    assert several["evaluations"] == expected["evaluations"]
 
 
 REFUSED = """

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl
 
 from elasticjob_runtime.training.integrations.accelerate import AcceleratorSession, ElasticAccelerator
@@ -105,6 +106,17 @@ class ElasticTrainer(Trainer):
         if resume_from_checkpoint is not None:
             self._load_rng_state(resume_from_checkpoint)
         return prepared
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        def barrier(*_: Any, **__: Any) -> None:
+            self._elastic_session.add_up(torch.zeros((), device=self.args.device))
+
+        original = dist.barrier
+        setattr(dist, "barrier", barrier)  # noqa: B010 mypy; gloo's own may not end with the world
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            setattr(dist, "barrier", original)  # noqa: B010
 
     def _run_epoch(
         self,
