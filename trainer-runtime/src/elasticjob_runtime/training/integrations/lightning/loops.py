@@ -13,7 +13,7 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 
-from elasticjob_runtime.training.integrations.lightning.progress import AFTER, BATCH, END, INSIDE, START, Undo
+from elasticjob_runtime.training.integrations.lightning.progress import AFTER, BATCH, END, INSIDE, START
 from elasticjob_runtime.training.integrations.lightning.training import Training
 
 
@@ -68,7 +68,7 @@ class ElasticFitLoop(_FitLoop):
     def on_advance_end(self) -> None:
         training = _training(self)
         while not training.moves and training.settle(END):
-            undo = Undo(self.trainer, callbacks=True)
+            undo = training.remember(callbacks=True)
             done = False
             with training.session.moment():
                 super().on_advance_end()
@@ -112,7 +112,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
             return
         while training.fetch(BATCH):
             data_fetcher.fetched, data_fetcher.done = self.batch_progress.current.ready, False
-            undo = Undo(self.trainer)
+            undo = training.remember()
             done = False
             with training.session.step():
                 super().advance(data_fetcher)
@@ -131,7 +131,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
             training.progress.place = BATCH
             return
         while training.settle(AFTER):
-            undo = Undo(self.trainer, callbacks=True)
+            undo = training.remember(callbacks=True)
             done = False
             with training.session.moment():
                 super().on_advance_end(data_fetcher)

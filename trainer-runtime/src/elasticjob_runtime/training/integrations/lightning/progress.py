@@ -76,15 +76,25 @@ class Progress:
             _register(trainer, description)
 
 
+class Lasting:
+    """Objects of a trainer that remain the same during a training. To look for them at each batch would take longer
+    than to copy what they remember."""
+
+    def __init__(self, trainer: Any) -> None:
+        loop = trainer.fit_loop
+        self.counting = [*_counters(loop), *_loops(loop), trainer._logger_connector]
+        self.metrics = [each for each in trainer.lightning_module.modules() if isinstance(each, Metric)]
+
+
 class Undo:
     """What Lightning and the user's module remember of something that may be interrupted: counters, logged values, and
     attributes of the module. `restore` puts it back, but for what the session restores."""
 
-    def __init__(self, trainer: Any, *, callbacks: bool = False) -> None:
+    def __init__(self, trainer: Any, lasting: Lasting, *, callbacks: bool = False) -> None:
         """callbacks: also those of callbacks and schedulers."""
         loop, module = trainer.fit_loop, trainer.lightning_module
         self._places: list[tuple[dict[str, Any], dict[str, Any]]] = [
-            (vars(each), _scalars(each)) for each in (*_counters(loop), *_loops(loop), trainer._logger_connector)
+            (vars(each), _scalars(each)) for each in lasting.counting
         ]
         """Attributes, and what they were."""
         self._places.append((vars(module), _attributes(module)))
@@ -94,7 +104,7 @@ class Undo:
         for results in (loop.epoch_loop._results, loop.epoch_loop.val_loop._results):
             self._contents.append((results, dict(results)))
             self._places += [(vars(result), _copies(vars(result))) for result in results.values()]
-        self._places += [(vars(metric), _copies(vars(metric))) for metric in _metrics(module)]
+        self._places += [(vars(metric), _copies(vars(metric))) for metric in lasting.metrics]
         self._module, self._forward = module, vars(module).get("forward")
         self._loaded: list[tuple[Any, Any]] = []
         if callbacks:
@@ -165,17 +175,13 @@ def _named(each: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _copies(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Of a torchmetrics.Metric's attributes, which change in place."""
-    return {name: _copy(value) for name, value in attributes.items() if not name.startswith("__")}
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    return list(value) if isinstance(value, list) else value
-
-
-def _metrics(module: Any) -> list[Any]:
-    return [each for each in module.modules() if isinstance(each, Metric)]
+    copies = dict(attributes)
+    for name, value in attributes.items():
+        if isinstance(value, torch.Tensor):
+            copies[name] = value.detach().clone()
+        elif type(value) is list:
+            copies[name] = value.copy()
+    return copies
 
 
 def _checkpoints(trainer: Any) -> list[Any]:

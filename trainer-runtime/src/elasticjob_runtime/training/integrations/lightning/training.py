@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from elasticjob_runtime.training.integrations.lightning.progress import INSIDE, Progress
+from elasticjob_runtime.training.integrations.lightning.progress import INSIDE, Lasting, Progress, Undo
 from elasticjob_runtime.training.integrations.lightning.session import LoopSession
 from elasticjob_runtime.training.session.world import SessionError
 
@@ -22,6 +22,7 @@ class Training:
         self._trainer = trainer
         self._batches = batches
         self.progress = Progress(trainer)
+        self._lasting = Lasting(trainer)
         self.session = self._new_session()
         batches.begin(self.session)
         self.moves = False
@@ -91,6 +92,9 @@ class Training:
         here = self.progress.place == place and self._trainer.fit_loop.epoch_progress.total.ready == self._here
         self.moves = not here
         return here
+
+    def remember(self, *, callbacks: bool = False) -> Undo:
+        return Undo(self._trainer, self._lasting, callbacks=callbacks)
 
     def interrupted(self) -> None:
         self.progress.received = False  # from what the session has restored
