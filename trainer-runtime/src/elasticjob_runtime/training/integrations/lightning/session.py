@@ -11,6 +11,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.engine import first_line
 from elasticjob_runtime.training.session.feed import Cursor
+from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.session import ElasticSession
 
 T = TypeVar("T")
@@ -45,8 +46,15 @@ class LoopSession(ElasticSession):
     def communicate(self, function: Callable[[], T], otherwise: Callable[[], T] | None = None) -> T:
         """What `function` returns, which communicates. If the world changes, it raises what interrupts the step. Where
         nothing can be repeated, such as after the optimizer's step, it returns `otherwise()`."""
+        interruption = None if self._engine is None else self._engine.interruption
+
+        def here() -> T:
+            if interruption is not None and interruption.over:
+                raise OverError("the world ended before its thread began")  # or it would communicate in the next one
+            return function()
+
         try:
-            return self._communicate(function)
+            return self._communicate(here)
         except Exception as error:
             if otherwise is None or self._steps.can_undo or not torch_private.is_link_error(error):
                 raise

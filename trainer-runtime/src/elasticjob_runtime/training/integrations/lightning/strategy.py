@@ -111,12 +111,15 @@ class ElasticStrategy(DDPStrategy):
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         return self._communicate(lambda: super(ElasticStrategy, self).broadcast(obj, src), lambda: obj)
 
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._communicate(lambda: super(ElasticStrategy, self).reduce(tensor, *args, **kwargs), lambda: tensor)
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        group = group or torch.distributed.group.WORLD  # of this world, whenever the thread begins
+        return self._communicate(lambda: super(ElasticStrategy, self).reduce(tensor, group, reduce_op), lambda: tensor)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:  # noqa: A002 Lightning's name
+        group = torch.distributed.group.WORLD
+
         def decide() -> bool:
-            count = DDPStrategy.reduce(self, torch.tensor(int(decision), device=self.root_device), reduce_op="sum")
+            count = DDPStrategy.reduce(self, torch.tensor(int(decision), device=self.root_device), group, "sum")
             return bool(count == self.world_size if all else count)
 
         return bool(self._communicate(decide, lambda: decision))
