@@ -5,10 +5,11 @@ from __future__ import annotations
 import resvg_py
 
 from elasticjob.errors import ElasticJobError
+from elasticjob.views.svg import FONTS
 
 _SIZE = "xmlns='http://www.w3.org/2000/svg' width='40' height='20'"
 _NOTHING = f"<svg {_SIZE}/>"
-_TEXT = f"<svg {_SIZE}><text x='2' y='15' font-family='sans-serif' font-size='12'>text</text></svg>"
+_TEXT = f"<svg {_SIZE}><text x='2' y='15' font-family='{FONTS}' font-size='12'>text</text></svg>"
 
 
 def to_png(svg: str, zoom: int = 2) -> bytes:

@@ -18,7 +18,10 @@ from elasticjob.views.words import duration, number
 
 WIDTH, LEFT, RIGHT = 1000, 60, 20
 TOP, HEIGHT, GAP = 70, 170, 50
-_TEXT = "font-family='system-ui,sans-serif' font-size='12' fill='#59636e'"
+FONTS = "system-ui,Arial,Helvetica,Roboto,Noto Sans,DejaVu Sans,Liberation Sans,sans-serif"
+"""By name too: what draws the PNG (views/png.py) takes no other font than Arial for sans-serif, which most machines
+with Linux lack."""
+_TEXT = f"font-family='{FONTS}' font-size='12' fill='#59636e'"
 MOST_TICKS = 8
 DISTANCES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
 """Between the labels of the time axis, s; above these, days."""
@@ -51,7 +54,7 @@ def image(job: JobState, history: History, now: datetime.datetime) -> str:
     lines = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'>",
         f"<title>{head}</title><rect width='100%' height='100%' fill='white'/>",
-        f"<text x='{LEFT}' y='24' font-family='system-ui,sans-serif' font-size='18' fill='#1f2328'>{head}</text>",
+        f"<text x='{LEFT}' y='24' font-family='{FONTS}' font-size='18' fill='#1f2328'>{head}</text>",
         f"<text x='{LEFT}' y='42' {_TEXT}>{escape(facts)}</text>",
     ]
     for row, panel in enumerate(drawn):
