@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from hack.cluster.processes import free_ports
 from hack.support import eventually
 
 
@@ -101,9 +102,7 @@ class Operator:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 class Gate:

@@ -49,6 +49,10 @@ if __name__ == "__main__":
     for process in (loader, spawned, own_session, hidden, shell):
         process.terminate()
     os.kill(grandchild, 15)
+    # The rank that fails first has the other one killed, which must have ended its own processes by then.
+    open(f"done-{rank}-{restart}", "w").close()
+    while not all(os.path.exists(f"done-{each}-{restart}") for each in range(2)):
+        time.sleep(0.05)
     sys.exit(0 if os.path.exists("succeed") else 3)
 """
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.workers.environment import RES_OPTIONS
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.integration.runtime_session.forks import Fork
@@ -95,6 +96,7 @@ class Driver:
             "OUTPUT": str(self._folder / name),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            "RES_OPTIONS": RES_OPTIONS,  # as agents do: torch looks up the name of the store's host
         }
         process = Fork(self._script, environment, self._folder / f"{name}.log")
         worker = self.workers[name] = Worker(name, process)

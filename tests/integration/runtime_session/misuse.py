@@ -54,7 +54,7 @@ for _ in range(session.epoch, STEPS):
             optimizer.step()
             if MODE.endswith("after all-reduce"):
                 mark(f"stepped {session.committed_steps}")
-                time.sleep(0.02)
+                time.sleep(2.0 if session.committed_steps == 5 else 0.02)  # time for the test to kill another process
                 dist.all_reduce(torch.ones(1))
                 if scheduler is not None:
                     scheduler.step()
