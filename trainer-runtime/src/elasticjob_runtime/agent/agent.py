@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from elasticjob_runtime.agent import signals
+from elasticjob_runtime.agent import signals, termination
 from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.copies import PeerCopies, copy_rate
 from elasticjob_runtime.agent.processes import Processes
@@ -60,6 +60,7 @@ class Agent:
         metrics."""
         self._config = config
         self._event_loop = EventLoop()
+        self._environment = environment
         metrics = metrics or Metrics()
         held = hold_ports(config.member.port_range, first=config.member.master_port)
         self._runner = MemberRunner(
@@ -120,6 +121,8 @@ class Agent:
         self._runner.start()
         try:
             exit_ = self._runner.run()
+            if exit_.code.is_failure:  # before the events say that this agent has ended: their reader may look for it
+                termination.write(termination.message(exit_.reason, self.outcome), self._environment)
             self._recorder.observe(self._runner.loop.view(), time.monotonic())
             self._recorder.close(exit_.code, exit_.reason, self.outcome)
             return exit_

@@ -117,9 +117,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:
-    if exit_.code not in (ExitCode.SUCCEEDED, ExitCode.TERMINATED, ExitCode.INTERRUPTED):
+    if exit_.code.is_failure:
         logger.error("%s", exit_.reason)
-        termination.write(termination.message(exit_.reason, outcome), os.environ)
     if outcome is None or outcome.state is not OutcomeState.FAILED:
         return
     failure = outcome.failure or {}

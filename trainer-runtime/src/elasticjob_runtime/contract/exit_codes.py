@@ -28,3 +28,8 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
     TERMINATED = 143
     """SIGTERM: left the job gracefully."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it needs an explanation: neither success nor the answer to a signal."""
+        return self not in (ExitCode.SUCCEEDED, ExitCode.TERMINATED, ExitCode.INTERRUPTED)
