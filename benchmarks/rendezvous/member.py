@@ -12,6 +12,7 @@ from elasticjob_runtime.etcd.interface import Store, StoreError, Unavailable
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, StartWorkers, StopWorkers, StoreAction
+from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.membership.view import (
     Member,
     MemberSettings,
@@ -32,6 +33,8 @@ LEASE_TTL = 60.0
 
 class NoHeartbeats:
     """In place of heartbeats: their cost per agent is constant, and here all of it would fall on one machine."""
+
+    silent_after = RESTART.heartbeat
 
     def silent(self, _now: float) -> frozenset[str]:
         return frozenset()
@@ -152,8 +155,10 @@ class BenchMember:
     def submit(self, action: StoreAction) -> None:
         self.post(lambda: self._core.execute(action))
 
-    def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None:
-        probe_in_background(members, self._secret, lambda found: self.post(lambda: on_result(found)))
+    def probe(
+        self, members: Sequence[Member], timeout: float, on_result: Callable[[Mapping[str, Probe]], None]
+    ) -> None:
+        probe_in_background(members, self._secret, lambda found: self.post(lambda: on_result(found)), timeout)
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
         """Never needed: the benchmark's etcd is always reachable."""

@@ -215,7 +215,9 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         f"{it.restart_count} restarts{', in place' if it.in_place else ''}"
     ),
     ProbeWitnesses: lambda _it: "probe witnesses",
-    ProbePeers: lambda it: "probe " + " ".join(member.name for member in it.members),
+    ProbePeers: lambda it: (
+        "probe " + " ".join([member.name for member in it.members] + ["for 0.4 s"] * (it.timeout < 1))
+    ),
     PublishOutcome: lambda it: (
         f"outcome {it.outcome.state.value}"
         + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")

@@ -21,6 +21,7 @@ from tests.unit.runtime.membership.builders import (
     make_view,
     members,
     runs,
+    suspicion,
 )
 
 FIRST = make_plan("abc", agent_store=True)
@@ -43,6 +44,7 @@ def planner(names: str = "abc", *, plan: Any = PLAN, changed: Any = None, ago: f
 
 COLD: dict[str, Any] = {"d": {"in_place": 0}}
 WARM: dict[str, Any] = {"d": {"in_place": 2}}
+SUSPECTED: dict[str, Any] = {"suspicions": (suspicion("c", "b", round_number=2),)}
 STALE: dict[str, Any] = {"d": {"in_place": 1}}
 
 DONE: dict[str, Any] = {"state": MemberState.SUCCEEDED, "round": 1}
@@ -68,7 +70,14 @@ PLANNER = {
         planner(failures=FAILED, probes={}), "plan 3: a b, WorkerFailed, 1 restarts, in place"
     ),
     "it fails because it has lost a peer: that member may be lost, so probe": Case(
-        planner(failures=[make_failure("c", round_number=2, reason=PEER_LOST)], probes={}), "probe b c"
+        planner(failures=[make_failure("c", round_number=2, reason=PEER_LOST)], probes={}), "probe b c for 0.4 s"
+    ),
+    "a member is silent: a short probe decides": Case(
+        planner(store=SUSPECTED, probes={}), "probe c for 0.4 s"
+    ),
+    "it does not answer: the others continue": Case(
+        planner(store=SUSPECTED, probes={**answers("b"), **answers("c", reachable=False)}),
+        "plan 3: a b, MemberLost, 0 restarts, in place",
     ),
     "the planner's own fails: the others continue without it": Case(
         planner(failures=[make_failure("a", round_number=2)]), "plan 3: b c, WorkerFailed, 1 restarts, in place"

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from elasticjob_runtime.contract import Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.rendezvous.heartbeat import BEAT, RECONNECT, SILENT, Heartbeats
+from elasticjob_runtime.membership.silence import IN_PLACE, RESTART
+from elasticjob_runtime.rendezvous.heartbeat import BEAT, RECONNECT, Heartbeats
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 
 from hack.support import eventually
 
 SECRET = SecretValue(secret="5e" * 32)
+SILENT = RESTART.heartbeat
 
 
 class Loop(EventLoop):
@@ -89,7 +91,7 @@ def test_a_neighbour_that_sends_heartbeats_is_never_silent(pair: Pair) -> None:
 
 
 def test_a_neighbour_is_silent_only_after_the_silence_timeout(pair: Pair) -> None:
-    pair.passes(SILENT, pair.b)
+    pair.passes(2 * SILENT, pair.b)
     pair.loop.at += SILENT / 2
     assert not pair.silent
     pair.loop.at += SILENT
@@ -119,6 +121,30 @@ def test_an_agent_that_was_suspended_itself_suspects_no_neighbour(pair: Pair) ->
     assert not pair.silent
     pair.loop.at += SILENT + BEAT
     assert pair.silent, "the neighbour must be heard from then on"
+
+
+def test_the_time_in_which_an_agent_stood_still_does_not_count(pair: Pair) -> None:
+    """What its neighbours sent meanwhile is not read yet."""
+    pair.a.heartbeats.silent_after = IN_PLACE.heartbeat
+    pair.passes(BEAT, pair.b)
+    pair.loop.at += BEAT + 0.4
+    pair.a.heartbeats.tick(pair.loop.at)
+    assert not pair.silent
+    pair.loop.at += IN_PLACE.heartbeat - BEAT
+    assert pair.silent
+
+
+def test_an_agent_looks_when_a_neighbour_becomes_silent_and_not_at_its_next_heartbeat(pair: Pair) -> None:
+    pair.a.heartbeats.silent_after = IN_PLACE.heartbeat
+    pair.passes(BEAT, pair.b)
+    pair.passes(2 * BEAT)
+    deadline = pair.a.heartbeats.deadline
+    assert deadline is not None
+    assert pair.loop.at < deadline < pair.loop.at + BEAT
+    pair.loop.at = deadline
+    assert pair.silent
+    pair.a.heartbeats.tick(pair.loop.at)
+    assert (pair.a.heartbeats.deadline or 0.0) > pair.loop.at, "looks once"
 
 
 def test_heartbeats_of_another_agent_at_that_address_do_not_count(pair: Pair) -> None:

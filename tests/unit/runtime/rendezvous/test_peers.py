@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import SecretValue
 from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.membership.view import Member, Probe
 from elasticjob_runtime.rendezvous import peers
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
@@ -52,7 +53,7 @@ def server(secret: SecretValue | None) -> Iterator[PeerServer]:
 
 @pytest.fixture
 def probe(secret: SecretValue | None) -> Callable[..., dict[str, Probe]]:
-    def probe(members: Sequence[Member], timeout: float = peers.PROBE_TIMEOUT, **more: Any) -> dict[str, Probe]:
+    def probe(members: Sequence[Member], timeout: float = RESTART.answer, **more: Any) -> dict[str, Probe]:
         return peers.probe(members, secret, timeout, **more)
 
     return probe

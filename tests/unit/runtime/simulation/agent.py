@@ -13,7 +13,6 @@ from elasticjob_runtime.membership.view import Member, MemberSettings, Probe, St
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.member import NEVER, DecisionCache, LocalState, MemberLoop
 from elasticjob_runtime.rendezvous.peer_protocol import Purpose
-from elasticjob_runtime.rendezvous.peers import PROBE_TIMEOUT
 from elasticjob_runtime.rendezvous.witnesses import TIMEOUT as OUTSIDE_TIMEOUT
 
 from tests.unit.runtime.simulation.clock import Actor
@@ -238,9 +237,11 @@ class Agent:
         self.warm = True
         self.wake()
 
-    def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None:
+    def probe(
+        self, members: Sequence[Member], timeout: float, on_result: Callable[[Mapping[str, Probe]], None]
+    ) -> None:
         if self.no_descriptors:
-            self.clock.later(PROBE_TIMEOUT, lambda: self._thread.post(lambda: on_result({})))
+            self.clock.later(timeout, lambda: self._thread.post(lambda: on_result({})))
             return
 
         def ended() -> None:
@@ -263,7 +264,7 @@ class Agent:
         silent = any(
             not answers[member.name] and not self.world.refuses_connections(self, member) for member in members
         )
-        self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
+        self.clock.later(timeout if silent else self.clock.latency(), ended)
 
     def _probe_one(self, member: Member) -> int | None:
         """Returns the round that it knows; None: it does not answer."""

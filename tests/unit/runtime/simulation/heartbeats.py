@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import Neighbour
+from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.rendezvous.peer_protocol import Purpose
 
 from tests.unit.runtime.simulation.peers import Link, beat, connect
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent
 
 BEAT = 0.5
-SILENT = 1.0
+SILENT = RESTART.heartbeat
 
 
 class Heartbeats:
@@ -27,9 +28,10 @@ class Heartbeats:
         self._rounds: dict[str, tuple[int, float]] = {}
         """Each neighbour's latest round, and when it was first heard."""
         self._ticking = False
+        self.silent_after = SILENT
 
     def silent(self, now: float) -> frozenset[str]:
-        late = {name for name, heard_at in self._heard_at.items() if now - heard_at > SILENT}
+        late = {name for name, heard_at in self._heard_at.items() if now - heard_at > self.silent_after}
         return frozenset(late | self._closed)
 
     def silent_since(self, now: float) -> float | None:

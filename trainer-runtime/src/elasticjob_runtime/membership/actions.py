@@ -17,6 +17,7 @@ from elasticjob_runtime.contract import (
     SuspicionValue,
 )
 from elasticjob_runtime.membership import crash_loop
+from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.membership.view import Member, Plan, Role, View, WorkersState
 
 
@@ -133,6 +134,8 @@ class RestorePlan(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProbePeers(Action):
     members: tuple[Member, ...]
+    timeout: float = RESTART.answer
+    """Seconds to wait for the answers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,6 +46,7 @@ from elasticjob_runtime.membership.in_place import (
 )
 from elasticjob_runtime.membership.planned_changes import is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
+from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
 from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, WorkersState
 
@@ -287,9 +288,9 @@ def _plan_if_first(view: View, now: float) -> Action | None:
     if broken_since is None:
         return Wait(reason=f"{ahead[0].name} is the planner")
     if to_probe := tuple(member for member in ahead if not _probed_recently(view, member, now)):
-        return ProbePeers(
-            members=to_probe, reason=f"probing the {len(to_probe)} members ahead of this one in the succession"
-        )
+        timeout = limits(view.store.plan.value if view.store.plan else None).answer
+        reason = f"probing the {len(to_probe)} members ahead of this one in the succession"
+        return ProbePeers(members=to_probe, timeout=timeout, reason=reason)
     return Wait(until=now + view.settings.probe_age, reason=f"waiting for {ahead[0].name} to make a new plan")
 
 

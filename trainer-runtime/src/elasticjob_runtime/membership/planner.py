@@ -51,6 +51,7 @@ from elasticjob_runtime.membership.in_place import (
 )
 from elasticjob_runtime.membership.planned_changes import members_saving, propose_stop, save_deadline
 from elasticjob_runtime.membership.proposal import caused_at, propose_plan
+from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.sizes import group_size, largest
 from elasticjob_runtime.membership.view import (
     Member,
@@ -70,7 +71,8 @@ def next_plan(view: View, now: float) -> Action | None:
         return Wait(until=until, reason=f"etcd lost its data: waiting for {join_names(missing)} to register again")
     if suspects := _suspects(view, plan, now):
         who = join_names([member.name for member in suspects])
-        return ProbePeers(members=suspects, reason=f"no heartbeat from {who}: probing")
+        timeout = limits(plan.value).answer
+        return ProbePeers(members=suspects, timeout=timeout, reason=f"no heartbeat from {who}: probing")
     stop = view.stop
     if stop is None and not training_is_over(view, plan) and (broken := find_cause(view, plan)):
         return _repair(view, plan, broken, now)
@@ -165,7 +167,8 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
 def _probe_present(view: View, plan: Plan, why: str, now: float, since: float = 0.0) -> Action | None:
     """Only answers to probes sent after `since` count: a member that answered before a failure may have caused it."""
     if asked := members_to_probe(view, plan, now, since):
-        return ProbePeers(members=asked, reason=f"{why}; probing {len(asked)} members")
+        timeout = limits(plan.value).answer
+        return ProbePeers(members=asked, timeout=timeout, reason=f"{why}; probing {len(asked)} members")
     return None
 
 

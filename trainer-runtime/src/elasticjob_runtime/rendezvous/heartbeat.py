@@ -1,8 +1,8 @@
 """Heartbeats between neighbours in rank order, which detect a silent member.
 
 Every agent listens to the next two ranks, which the plan names, so two others listen to every agent and the cost stays
-linear. A closed connection is detected at once, silence after a second. The result is only a suspicion: the planner
-probes the suspect before it acts.
+linear. A closed connection is detected at once, silence after `silent_after` (membership/silence.py). The result is
+only a suspicion: the planner probes the suspect before it acts.
 
 A heartbeat contains the round of the plan that the sender knows. So an agent that cannot reach the store still learns
 that the others have moved on to a later round. peer_protocol.py says how the two agents know each other.
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from elasticjob_runtime.contract import Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.rendezvous.peer_protocol import (
     NONCE_SIZE,
     Client,
@@ -34,9 +35,8 @@ logger = logging.getLogger(__name__)
 BEAT = 0.25
 """s between two heartbeats."""
 
-SILENT = 1.0
-"""s without a heartbeat after which a neighbour is suspected. Longer: fewer false alarms on a busy machine; shorter:
-earlier detection."""
+LATE = 0.1
+"""s. An agent that looks so late was suspended, or is very busy: what its neighbours sent meanwhile is not read yet."""
 
 RECONNECT = 2.0
 """s without a heartbeat after which the connection is opened again: after a partition, TCP may take a minute to resume
@@ -100,16 +100,24 @@ class Heartbeats:
         self._open = False
         self.round = 0
         """The round of the plan that this agent knows."""
+        self.silent_after = RESTART.heartbeat
 
     @property
     def deadline(self) -> float | None:
-        """Monotonic time of the next `tick` that has something to do; None: no listeners and no neighbours."""
-        return self._next_beat if self._listeners or self._links else None
+        """Monotonic time of the next `tick` that has something to do, or at which a neighbour becomes silent; None: no
+        listeners and no neighbours."""
+        if not self._listeners and not self._links:
+            return None
+        silent_at = [link.last_heartbeat_at + self.silent_after for link in self._links.values() if not link.closed]
+        now = self._event_loop.now()
+        return min([self._next_beat, *(at for at in silent_at if at > now)])
 
     def silent(self, now: float) -> frozenset[str]:
-        """Names of the neighbours whose connection is closed or that sent nothing for SILENT."""
+        """Names of the neighbours whose connection is closed or that sent nothing for `silent_after`."""
         return frozenset(
-            name for name, link in self._links.items() if link.closed or now - link.last_heartbeat_at > SILENT
+            name
+            for name, link in self._links.items()
+            if link.closed or now >= link.last_heartbeat_at + self.silent_after
         )
 
     def silent_since(self, now: float) -> float | None:
@@ -155,12 +163,12 @@ class Heartbeats:
         """Sends heartbeats, and reconnects to neighbours whose connection broke."""
         if now < self._next_beat:
             return
-        held_up = now - self._next_beat > SILENT  # suspended or very busy: missed heartbeats mean nothing
+        late = now - self._next_beat
         self._next_beat = now + BEAT
         self._listeners = [listener for listener in self._listeners if listener.send(self.round)]
         for link in self._links.values():
-            if held_up:
-                link.last_heartbeat_at = now
+            if late > LATE:
+                link.last_heartbeat_at = min(now, link.last_heartbeat_at + late)
             if link.connection is None or now - max(link.last_heartbeat_at, link.connected_at) > RECONNECT:
                 self._disconnect(link)
                 self._connect(link, now)

@@ -27,6 +27,7 @@ from elasticjob_runtime.membership.actions import (
     StoreAction,
     Wait,
 )
+from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.view import Member, MemberSettings, Probe, StoreView, Workers, WorkersState
 from elasticjob_runtime.rendezvous.executor import StoreExecutor
 
@@ -74,13 +75,20 @@ class MemberIO(Protocol):
         """Starts to execute `action`; a call of MemberLoop.done follows."""
         ...
 
-    def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None: ...
+    def probe(
+        self, members: Sequence[Member], timeout: float, on_result: Callable[[Mapping[str, Probe]], None]
+    ) -> None:
+        """Waits `timeout` seconds for an answer."""
+        ...
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None: ...
 
 
 class NeighbourMonitor(Protocol):
     """Heartbeats of the neighbours in rank order; see heartbeat.Heartbeats."""
+
+    silent_after: float
+    """Seconds without a heartbeat."""
 
     def silent(self, now: float) -> frozenset[str]: ...
 
@@ -190,7 +198,7 @@ class MemberLoop:
             case ProbePeers():
                 if not self._probing:
                     self._probing = True
-                    self._io.probe(action.members, self._probed)
+                    self._io.probe(action.members, action.timeout, self._probed)
                 return until
             case ProbeWitnesses():
                 self._probe_witnesses(now)
@@ -201,6 +209,7 @@ class MemberLoop:
     def observe(self, view: StoreView) -> None:
         """Takes a new view of the store."""
         self.store_view = view
+        self._heartbeats.silent_after = limits(view.plan.value if view.plan is not None else None).heartbeat
         if view.plan is not None and view.plan.rank is not None:
             self._heartbeats.follow(view.plan.rank.neighbours, self._clock())
 

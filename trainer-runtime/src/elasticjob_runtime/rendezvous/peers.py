@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.contract import SecretValue
+from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.membership.view import Member, Probe
 from elasticjob_runtime.rendezvous.peer_protocol import (
     NONCE_SIZE,
@@ -30,17 +31,12 @@ from elasticjob_runtime.workers import descriptors
 
 logger = logging.getLogger(__name__)
 
-PROBE_TIMEOUT = 1.5
-"""s to wait for an answer. A live agent answers in about a millisecond, and a dead one's port refuses as quickly; only
-silence takes this long. With a shorter timeout, a machine with ten processes per core loses live members (seen at 0.5
-s)."""
-
 
 def probe_in_background(
     members: Sequence[Member],
     secret: SecretValue | None,
     on_result: Callable[[Mapping[str, Probe]], None],
-    timeout: float = PROBE_TIMEOUT,
+    timeout: float = RESTART.answer,
 ) -> None:
     """Probes on a new thread, which always calls `on_result`."""
 
@@ -59,7 +55,7 @@ def probe_in_background(
 def probe(
     members: Sequence[Member],
     secret: SecretValue | None,
-    timeout: float = PROBE_TIMEOUT,
+    timeout: float = RESTART.answer,
     at_once: int | None = None,
 ) -> dict[str, Probe]:
     """Probes all `members`, `at_once` of them at a time (None: as many as file descriptors allow). A member is

@@ -148,8 +148,13 @@ class MemberRunner:
     def submit(self, action: StoreAction) -> None:
         self.session.submit(self._with_last_heartbeat(action) if isinstance(action, PublishSuspicion) else action)
 
-    def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None:
-        probe_in_background(members, self._secret, lambda found: self._event_loop.call_soon(lambda: on_result(found)))
+    def probe(
+        self, members: Sequence[Member], timeout: float, on_result: Callable[[Mapping[str, Probe]], None]
+    ) -> None:
+        def ended(found: Mapping[str, Probe]) -> None:
+            self._event_loop.call_soon(lambda: on_result(found))
+
+        probe_in_background(members, self._secret, ended, timeout)
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
         probe_witnesses_in_background(
