@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -91,3 +92,48 @@ def test_a_backward_pass_ends_with_its_world(features: int) -> None:
     with pytest.raises(RuntimeError) as raised:
         trained.gradients()
     assert torch_private.is_link_error(raised.value)
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_what_a_reducer_exchanges_besides_gradients_ends_with_its_world() -> None:
+    """Rank 0 sends how it lays out the buckets before the second step. C++ waits for it."""
+    trained = Trained(SMALL)
+    store = PrefixStore("pair", HashStore())
+    with ThreadPoolExecutor(2) as pool:
+        other, own = pool.map(lambda rank: torch_private.connect(store, rank, 2, 30.0), range(2))
+    torch_private.replace_group(own, store, 1, 2, 30.0)
+    torch_private.rebuild(trained.model)
+    first = other.allreduce([torch.zeros(SMALL + 1)])
+    trained.gradients()
+    first.wait()
+    threading.Timer(0.1, trained.interruption.end).start()
+    with pytest.raises(RuntimeError) as raised:
+        trained.gradients()
+    assert torch_private.is_link_error(raised.value)
+
+
+def test_a_model_that_does_not_use_all_parameters_trains_and_keeps_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    dist.init_process_group("gloo", store=PrefixStore("script", store), rank=0, world_size=1)
+    layers = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)])
+    model = DistributedDataParallel(layers, find_unused_parameters=True)
+    monkeypatch.setattr(layers, "forward", layers[0].forward)
+    waited: list[Any] = []
+
+    def wait(work: Any) -> None:
+        waited.append(work)
+        work.wait()
+
+    interruptible([model], ShareWeight([model]), lambda begin: begin(), wait)
+    for name in ("first", "second"):
+        gloo = torch_private.connect(PrefixStore(f"{name}/group", store), 0, 1, 5.0)
+        torch_private.replace_group(gloo, PrefixStore(name, store), 0, 1, 5.0)
+        torch_private.rebuild(model)
+        for _ in range(2):
+            model(torch.ones(1, 1)).sum().backward()
+        assert len(waited) == 4, "gradients, and which parameters were used, in each step"
+        waited.clear()
+    dist.destroy_process_group()
+    alive = weakref.ref(gloo)
+    del model, gloo
+    assert alive() is None

@@ -100,6 +100,16 @@ def test_a_function_that_blocks_is_left_to_its_thread_and_its_result_discarded()
     assert discarded.wait(10)
 
 
+def test_nothing_begins_in_a_world_that_is_over() -> None:
+    """Another one may have its process group already."""
+    interruption = Interruption()
+    interruption.end()
+    began = threading.Event()
+    with pytest.raises(OverError):
+        interruption.run(began.set)
+    assert not began.wait(0.2)
+
+
 def test_errors_of_a_function_are_raised_as_they_are() -> None:
     def fails() -> None:
         raise KeyError("x")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +120,21 @@ def test_a_model_exchanges_its_buffers_in_the_first_step_of_a_world_whatever_int
     assert not ddp.require_forward_param_sync
     torch_private.rebuild(ddp)
     assert ddp.require_forward_param_sync
+
+
+def test_nothing_but_torch_refers_to_a_group_so_that_no_garbage_collector_frees_it() -> None:
+    """Which it does in any thread: the destructor may never return."""
+    store = HashStore()
+    gc.disable()
+    try:
+        group = torch_private.connect(PrefixStore("group", store), 0, 1, 5.0)
+        torch_private.replace_group(group, PrefixStore("world", store), 0, 1, 5.0)
+        dist.destroy_process_group()
+        alive = weakref.ref(group)
+        del group
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_a_group_is_given_up_when_nothing_else_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,11 +83,13 @@ def interruptible(
 ) -> None:
     """Makes all communication of `models` end with the world.
 
-    Call it once. What DDP waits for by itself are the futures of its communication hooks, and buffers.
+    Call it once. What DDP waits for by itself are the futures of its communication hooks, buffers, and what its reducer
+    exchanges besides gradients.
     """
     weight.communicate, weight.wait = communicate, wait
     for model in models:
         torch_private.wrap_hooks(model, lambda hook: hook if hook is _reduce else _Interruptible(hook, communicate))
+        torch_private.reduce_with(model, wait)
         torch_private.broadcast_buffers_with(
             model, lambda tensors, source: _broadcast(tensors, source, communicate, wait)
         )

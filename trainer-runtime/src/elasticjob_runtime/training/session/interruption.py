@@ -81,6 +81,8 @@ class Interruption:
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def work() -> None:
+            if done.done():
+                return  # the world is over, and another one may have its process group already
             try:
                 result = function()
             except BaseException as error:  # noqa: BLE001 for the thread that waits

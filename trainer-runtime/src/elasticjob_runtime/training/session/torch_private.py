@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -155,25 +156,32 @@ def replace_group(
     connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, "ProcessGroupNCCL2": nccl}
     backend = "gloo" if nccl is None else "cpu:gloo,cuda:nccl"
     originals = {name: getattr(distributed_c10d, name) for name in connected}
-    vars(distributed_c10d).update({name: _class_of(name, each) for name, each in connected.items()})
+    held = {name: [each] for name, each in connected.items()}
+    vars(distributed_c10d).update({name: _class_of(name, each) for name, each in held.items()})
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=device)
     finally:
         vars(distributed_c10d).update(originals)
+        for each in held.values():
+            each.clear()
     assert _set_timeout is not None
     _set_timeout(datetime.timedelta(seconds=timeout))
     return old
 
 
-def _class_of(name: str, group: Any) -> Any:
-    """A class whose only instance is `group`: some versions of torch also check the type of the group (2.6)."""
+def _class_of(name: str, held: list[Any]) -> Any:
+    """A class whose only instance is the group in `held`: some versions of torch also check the group's type (2.6).
+
+    The caller empties `held`: a class is part of a reference cycle, and what the garbage collector frees, it frees in
+    any thread, which may then never return (see `release`).
+    """
 
     class Class(type):
         def __call__(cls, *_: Any, **__: Any) -> Any:
-            return group
+            return held[0]
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return instance is group
+            return any(instance is each for each in held)
 
     return Class(name, (), {})
 
@@ -203,6 +211,75 @@ RELEASE_INTERVAL = 1.0
 """s between two looks whether a group can be given up."""
 
 
+_waits: weakref.WeakKeyDictionary[DistributedDataParallel, Callable[[Any], Any]] = weakref.WeakKeyDictionary()
+_reducer_groups: weakref.WeakKeyDictionary[DistributedDataParallel, Any] = weakref.WeakKeyDictionary()
+"""Not attributes of the modules, which may be copied: a group cannot. C++ does not keep the part of it in Python."""
+
+
+def reduce_with(ddp: DistributedDataParallel, wait: Callable[[Any], Any]) -> None:
+    """Makes what the module's reducer waits for by itself, in C++, end with the world, from the next `rebuild` on: the
+    layout of the buckets and, with find_unused_parameters, which parameters each rank has used.
+
+    wait(work): waits for the work of a collective on the CPU, or until the world ends.
+    """
+    _waits[ddp] = wait
+
+
+class _ReducerGroup(dist.ProcessGroup):
+    """The default process group, as a reducer sees it."""
+
+    def __init__(self, group: dist.ProcessGroup, wait: Callable[[Any], Any]) -> None:
+        super().__init__(group.rank(), group.size())
+        device = torch.device("cpu")  # C++ also asks for the backend of a group
+        self._register_backend(device, dist.ProcessGroup.BackendType.GLOO, group._get_backend(device))
+        # Not methods, which would refer to the group they belong to, and it to them: see `_class_of`.
+        self.broadcast = _unseen_by_dynamo(_interruptible(group.broadcast, wait))  # type: ignore[method-assign]
+        self.allreduce = _unseen_by_dynamo(_interruptible(group.allreduce, wait))  # type: ignore[method-assign]
+        self._backend_name = group.name()
+
+    def getBackendName(self) -> str:  # noqa: N802 torch's name
+        return self._backend_name
+
+
+class _ReducerWork(dist.Work):
+    def __init__(self, work: Any, wait: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.used = used = [False]
+        """Whether C++ needs this object no longer."""
+
+        def wait_for_work(_timeout: datetime.timedelta) -> bool:
+            used[0] = True
+            wait(work)
+            return True
+
+        def future_of_work() -> Any:
+            used[0] = True
+            return work.get_future()
+
+        self.wait = _unseen_by_dynamo(wait_for_work)  # type: ignore[method-assign]
+        self.get_future = _unseen_by_dynamo(future_of_work)  # type: ignore[method-assign]
+
+
+def _interruptible(collective: Callable[..., Any], wait: Callable[[Any], Any]) -> Callable[..., Any]:
+    begun: list[_ReducerWork] = []
+    """In torch 2.6, C++ does not keep the part of a work in Python, and would wait for what never ends."""
+
+    def begin(tensors: Sequence[torch.Tensor], options: Any) -> Any:
+        work = collective(tensors, options)
+        if not tensors[0].is_cpu:
+            return work  # only the stream waits
+        begun[:] = [each for each in begun if not each.used[0]]
+        begun.append(_ReducerWork(work, wait))
+        return begun[-1]
+
+    return begin
+
+
+def _unseen_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For what C++ calls in the midst of a compiled model, which torch.compile would compile too."""
+    return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function
+
+
 def rebuild(ddp: DistributedDataParallel) -> None:
     """Makes the module's reducer again, for the current default process group.
 
@@ -214,7 +291,10 @@ def rebuild(ddp: DistributedDataParallel) -> None:
     ddp.process_group = dist.group.WORLD
     parameters, sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
+    if ddp in _waits and all(each.is_cpu for each in parameters):
+        ddp.process_group = _reducer_groups[ddp] = _ReducerGroup(dist.group.WORLD, _waits[ddp])
     ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    ddp.process_group = dist.group.WORLD
     ddp.require_forward_param_sync = True  # False after a micro-batch whose gradients were not exchanged (no_sync)
     if ddp.static_graph:
         ddp.reducer._set_static_graph()
