@@ -22,6 +22,9 @@ from tests.integration.runtime_session.session_job import LONG, START, SessionJo
 
 SCRIPT = pathlib.Path(__file__).with_name("trainer_script.py")
 
+RARE = {"SNAPSHOT_EVERY": "7"}
+"""A large state, or one on a busy machine, is not kept in memory after each step."""
+
 pytestmark = [pytest.mark.torch, pytest.mark.transformers, pytest.mark.timeout(600)]
 
 
@@ -96,9 +99,9 @@ def test_trainer_continues_from_its_checkpoint_if_processes_must_restart(
 ) -> None:
     job = trainer_job
     for name in "ab":
-        job.start(name, "--in-place=off", nnodes="2:3")
+        job.start(name, "--in-place=off", nnodes="2:3", **RARE)
     job.wait_for_world(2, "a", "b", timeout=START)
-    job.start("c", "--in-place=off", nnodes="2:3")
+    job.start("c", "--in-place=off", nnodes="2:3", **RARE)
     job.wait_for_world(3, "a", "b", "c", timeout=START)
     steps = [step for step, _ in job.steps("a")]
     assert steps == list(range(1, len(steps) + 1)), "a planned change repeats no step"

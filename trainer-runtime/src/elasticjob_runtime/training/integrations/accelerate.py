@@ -152,6 +152,10 @@ class AcceleratorSession(ElasticSession):
         self._offered = Share(positions=(), samples=0, batch=1, next=self._state.cursor)
         return self.step()
 
+    def take_snapshot(self) -> None:
+        """In memory, of the state between two steps, even if none is due."""
+        self._state.take_snapshot()
+
     def weigh_processes(self) -> None:
         """The losses of this step are weighted already: DDP takes the mean over processes. One without samples of its
         own adds nothing."""

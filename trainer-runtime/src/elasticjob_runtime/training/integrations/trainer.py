@@ -53,6 +53,8 @@ class ElasticTrainer(Trainer):
             raise ValueError(f"global_batch_size is of all processes together, and at least 1: {global_batch_size}")
         self._global_batch_size = global_batch_size
         self._session: AcceleratorSession | None = None
+        self._restarts: ElasticCallback | None = None
+        """None: it continues in place."""
         self._progress = TrainerProgress(self)
         super().__init__(*args, **options)
         self._given_scaling = self.loss_is_scaled_for_ga
@@ -102,7 +104,8 @@ class ElasticTrainer(Trainer):
         self._session.on_change(lambda _: self._follow())
         self.pop_callback(ElasticCallback)
         if not self._session.continues_in_place:
-            self.add_callback(ElasticCallback())
+            self._restarts = ElasticCallback()
+            self.add_callback(self._restarts)
         if resume_from_checkpoint is not None:
             self._load_rng_state(resume_from_checkpoint)
         return prepared
@@ -279,6 +282,8 @@ class ElasticTrainer(Trainer):
 
     def _report(self, model: Any, trial: Any, ignore_keys: list[str] | None, start_time: float) -> None:
         """Evaluates and saves, in a step without a batch: if it is interrupted, all processes do it again."""
+        if self._restarts is not None and self._restarts.is_last_save:
+            self._keep_in_memory()
         before = copy.deepcopy((self._progress.state_dict(), self.lr_scheduler.state_dict()))
         done = False
         with self._elastic_session.step_without_batch():
@@ -288,6 +293,12 @@ class ElasticTrainer(Trainer):
         if not done:
             self._progress.load_state_dict(before[0])
             self.lr_scheduler.load_state_dict(before[1])
+
+    def _keep_in_memory(self) -> None:
+        """The processes that follow continue with what is in memory. The usual snapshot may be some steps old."""
+        self.control.should_save = False  # in memory, so that they do not write the same checkpoint again
+        self._elastic_session.take_snapshot()
+        self.control.should_save = True
 
 
 class _Begin(TrainerCallback):

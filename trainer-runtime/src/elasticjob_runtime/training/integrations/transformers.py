@@ -24,20 +24,20 @@ class ElasticCallback(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        self._final = False
+        self.is_last_save = False
         """The next checkpoint is the last of this process."""
 
     def on_step_end(self, _args: Any, _state: Any, control: TrainerControl, **_: Any) -> TrainerControl:
         # The last step of the training needs no checkpoint: Trainer would take another step when it continues there.
         if checkpoint_wanted() and not control.should_training_stop:
-            self._final = True
+            self.is_last_save = True
             control.should_save = True
             control.should_evaluate = False
         return control
 
     def on_save(self, _args: Any, _state: Any, control: TrainerControl, **_: Any) -> TrainerControl:
-        if self._final:
-            self._final = False
+        if self.is_last_save:
+            self.is_last_save = False
             checkpoint_wanted()  # does not return: the checkpoint is complete, and this process ends
         return control
 

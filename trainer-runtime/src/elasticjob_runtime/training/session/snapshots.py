@@ -46,7 +46,12 @@ class Snapshots:
 
     def committed(self, step: int, state: Callable[[], Any]) -> None:
         """Takes a snapshot if it is time for one. To be called after each step."""
-        if self._keeper is None or not self._pace.is_due(step, time.monotonic()) or channel.own_local_rank():
+        if self._keeper is not None and self._pace.is_due(step, time.monotonic()):
+            self.take(step, state)
+
+    def take(self, step: int, state: Callable[[], Any]) -> None:
+        """Takes a snapshot, in one process of each agent."""
+        if self._keeper is None or channel.own_local_rank():
             return
         if not self._keeper.prepare(self._purpose, state):
             return  # after a later step

@@ -108,6 +108,10 @@ class TrainingState:
             self._save()
         self._snapshots.committed(self.committed, self.collect)
 
+    def take_snapshot(self) -> None:
+        """In memory, also if it is not time for that."""
+        self._snapshots.take(self.committed, self.collect)
+
     def before_step(self) -> None:
         """The script asks for the next batch. Does not return if the worker group ends before that step."""
 
