@@ -25,7 +25,13 @@ from benchmarks.recovery.job import JobError
 from hack.cluster.output import ClusterError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bench" / "in-place.md"
-PARTS = {"changes": Row.KILL, "state": Row.STATE, "overhead": Row.OVERHEAD, "goodput": Row.GOODPUT}
+PARTS = {
+    "changes": Row.KILL,
+    "outages": Row.SILENT,
+    "state": Row.STATE,
+    "overhead": Row.OVERHEAD,
+    "goodput": Row.GOODPUT,
+}
 """What can be measured, and the row that a failure at the start counts for."""
 SLOW = ("torchrun-tuned",)
 """Takes 10 s for each change, so that two jobs suffice: the difference does not depend on the median."""
@@ -86,6 +92,8 @@ def _measure(part: str, name: str, folder: Path, arguments: argparse.Namespace) 
     system = SYSTEMS[name]
     if part == "changes":
         return scenarios.changes(system, folder, 1 if name in SLOW else arguments.rounds)
+    if part == "outages":
+        return scenarios.outages(system, folder)
     if part == "state":
         return scenarios.state(system, folder, arguments.state)
     if part == "overhead":

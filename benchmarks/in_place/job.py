@@ -63,7 +63,7 @@ class Job(recovery.Job):
         return self._signal_workers(signal.SIGSTOP, member)
 
     def _signal_workers(self, number: signal.Signals, *members: str) -> tuple[float, list[str]]:
-        victims = [commit.process for commit in self._last_commits() if member_of(commit.process) in members]
+        victims = self._processes_of(*members)
         if len(victims) != len(members):
             raise JobError(f"{members} do not all train")
         pids = {victim: int(victim.rpartition(".")[2]) for victim in victims}
@@ -76,8 +76,17 @@ class Job(recovery.Job):
 
     def reset(self, member: str) -> tuple[float, list[str]]:
         """Kills the agent and its worker process at once."""
-        victims = [commit.process for commit in self._last_commits() if member_of(commit.process) == member]
+        victims = self._processes_of(member)
         return self.reset_node(member), victims
+
+    def silence(self, member: str) -> tuple[float, list[str]]:
+        """Stops the agent and its worker process at once. Returns when, and which."""
+        victims = self._processes_of(member)
+        return self.freeze_node(member), victims
+
+    def _processes_of(self, *members: str) -> list[str]:
+        """Their worker processes that train."""
+        return [commit.process for commit in self._last_commits() if member_of(commit.process) in members]
 
     # -- observations
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 
 UNKNOWN = "-"
+ENDED = 5.0
+"""s without a step after which training counts as ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +99,13 @@ def change(
     resumed = min(commit.step for commit in later if commit.generation == first.generation)
     return Change(
         first_step=first.time - event,
-        stall=_longest_pause(commits, event, first.time) - usual_step(commits),
+        stall=_pause_at_change(commits, event, first.time) - usual_step(commits),
         steps_lost=max(0, reached - resumed + 1),
         world=first.world,
     )
 
 
-def _longest_pause(commits: Iterable[Commit], event: float, end: float) -> float:
+def _pause_at_change(commits: Iterable[Commit], event: float, end: float) -> float:
     course = sorted((commit for commit in commits if commit.time <= end), key=lambda commit: commit.time)
     pauses = [
         after.time - before.time
@@ -110,6 +113,14 @@ def _longest_pause(commits: Iterable[Commit], event: float, end: float) -> float
         if after.time > event and after.generation != before.generation
     ]
     return max(pauses, default=0.0)
+
+
+def longest_pause(commits: Iterable[Commit], start: float, end: float) -> float:
+    """The longest time between two steps of the training, s; infinite if there is none in the last ENDED s."""
+    times = [start, *sorted(commit.time for commit in commits if start < commit.time <= end)]
+    if end - times[-1] > ENDED:
+        return math.inf
+    return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
 def samples_lost(ledger: Ledger) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,11 +20,13 @@ class Row(str, enum.Enum):
     KILL = "a worker process is killed: next step"
     REPLACEMENT = "its replacement joins: stall"
     RESET = "node reset: next step"
+    SILENT = "a node goes silent: next step"
     JOIN = "a member joins: stall"
     LEAVE = "a member leaves: stall"
     SHRINK = "4 -> 2: stall"
     GROW = "2 -> 4: stall"
     ALL = "all worker processes are killed: next step"
+    COORDINATOR = "the coordinator ends: longest pause in 15 s"
     STATE = "1 GiB of state to a joiner: stall / the bytes alone"
     OVERHEAD = "a step of 50 ms: with a session / without"
     GOODPUT = "goodput, a worker process killed every 30 s"
@@ -33,16 +36,21 @@ GOALS = {
     Row.KILL: 0.05,
     Row.REPLACEMENT: 0.05,
     Row.RESET: 0.06,
+    Row.SILENT: 1.0,
     Row.JOIN: 0.05,
     Row.LEAVE: 0.05,
     Row.SHRINK: 0.05,
     Row.GROW: 0.05,
     Row.ALL: 0.5,
+    Row.COORDINATOR: 0.05,
     Row.STATE: 1.3,
     Row.OVERHEAD: 1.01,
     Row.GOODPUT: 0.99,
 }
 RATIOS = (Row.STATE, Row.OVERHEAD)
+OUTAGES = (Row.SILENT, Row.COORDINATOR)
+NEVER = math.inf
+"""The value where training did not continue."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +77,7 @@ def cell(samples: Sequence[Sample]) -> str:
     row = good[0].row
     values = [sample.value for sample in good if sample.value is not None]
     text = _figure(row, statistics.median(values))
-    if len(values) > 1:
+    if len(set(values)) > 1:
         text += f" ({_figure(row, min(values), unit=False)}-{_figure(row, max(values), unit=False)})"
     details = [sample.detail for sample in good if sample.detail is not None]
     if details:
@@ -85,6 +93,8 @@ def cell(samples: Sequence[Sample]) -> str:
 
 
 def _figure(row: Row, value: float, *, unit: bool = True) -> str:
+    if value == NEVER:
+        return "never"
     if row == Row.GOODPUT:
         return f"{value:.1%}"
     if row in RATIOS:
@@ -98,7 +108,8 @@ def times(samples: Sequence[Sample], baseline: Sequence[Sample]) -> str:
     theirs = [sample.value for sample in baseline if sample.value is not None]
     if not ours or not theirs or samples[0].row in (*RATIOS, Row.GOODPUT):
         return ""
-    return f"{statistics.median(theirs) / max(0.001, statistics.median(ours)):.0f}x"
+    ratio = statistics.median(theirs) / max(0.001, statistics.median(ours))
+    return f"{ratio:.0f}x" if math.isfinite(ratio) else ""
 
 
 def grid(samples: Sequence[Sample]) -> tuple[list[str], list[list[str]]]:
@@ -144,6 +155,9 @@ def markdown(samples: Sequence[Sample], facts: Mapping[str, str | int], day: str
         "rest of the 20 ms that each step waits.",
         "*Stall*: the time between the last step before a change and the first one after it, less the usual time "
         "between steps.",
+        "*Silent*: the agent and its worker process are stopped (SIGSTOP), so that all connections stay open.",
+        "*The coordinator*: etcd, torchft's lighthouse, or the agent that hosts torchrun's store; it is killed, and "
+        "stays away. *Never*: no step within 60 s, or none in the last 5 s of the 15 s.",
         "*Lost steps*: were part of the training, and had to be taken again.",
         "*Lost samples*: a process began a step with them, and no committed step contains them.",
         f"Number of measurements: {_counts(samples)}.",
@@ -157,22 +171,32 @@ def markdown(samples: Sequence[Sample], facts: Mapping[str, str | int], day: str
 
 
 def _counts(samples: Sequence[Sample]) -> str:
-    changes = [one for one in samples if one.row not in (*RATIOS, Row.GOODPUT)]
+    changes = [row for row in Row if row not in (*RATIOS, *OUTAGES, Row.GOODPUT)]
     parts = []
     for name in SYSTEMS:
-        numbers = [sum((one.system, one.row) == (name, row) for one in changes) for row in Row]
-        if any(numbers):
-            parts.append(f"{name} {max(numbers)} of each change")
+        for what, rows in (("change", changes), ("outage", OUTAGES)):
+            if number := max(sum((one.system, one.row) == (name, row) for one in samples) for row in rows):
+                parts.append(f"{name} {number} of each {what}")
     rest = [(row, sum(one.row == row for one in samples)) for row in (*RATIOS, Row.GOODPUT)]
     return ", ".join([*parts, *(f"{row.value.partition(':')[0]} {count}" for row, count in rest if count)])
 
 
 def to_json(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    return [{**dataclasses.asdict(sample), "row": sample.row.name} for sample in samples]
+    return [
+        {
+            **dataclasses.asdict(sample),
+            "row": sample.row.name,
+            "value": "never" if sample.value == NEVER else sample.value,
+        }
+        for sample in samples
+    ]
 
 
 def from_json(content: Sequence[Mapping[str, Any]]) -> list[Sample]:
-    return [Sample(**{**one, "row": Row[one["row"]]}) for one in content]
+    return [
+        Sample(**{**one, "row": Row[one["row"]], "value": NEVER if one["value"] == "never" else one["value"]})
+        for one in content
+    ]
 
 
 def merged(before: Sequence[Sample], new: Sequence[Sample]) -> list[Sample]:

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.in_place import report
 from benchmarks.in_place.job import Job
-from benchmarks.in_place.ledger import Change, goodput, samples_lost
+from benchmarks.in_place.ledger import Change, goodput, longest_pause, samples_lost
 from benchmarks.in_place.report import Row, Sample
-from benchmarks.in_place.systems import HERE, coordinator
+from benchmarks.in_place.systems import HERE, Coordinator, coordinator
 from benchmarks.recovery.job import JobError
 from benchmarks.recovery.systems import System
 
@@ -20,6 +21,8 @@ AGENTS = 4
 START_LIMIT = 120.0
 NEVER = 60.0
 """s after which training counts as ended."""
+OUTAGE = 15.0
+"""s that a job is watched without its coordinator."""
 
 
 class Round:
@@ -84,15 +87,45 @@ class Round:
 
 
 def changes(system: System, folder: Path, rounds: int) -> Iterator[Sample]:
-    with coordinator(system, folder) as endpoint, Job(system, folder / "job", endpoint) as job:
+    with coordinator(system, folder) as service, Job(system, folder / "job", service.endpoint) as job:
         job.start(AGENTS)
         for _ in range(rounds):
             yield from Round(job).samples()
 
 
+def outages(system: System, folder: Path) -> Iterator[Sample]:
+    """Faults of which a worker process sees nothing."""
+    for row in (Row.SILENT, Row.COORDINATOR):
+        where = folder / row.name.lower()
+        where.mkdir()
+        with coordinator(system, where) as service, Job(system, where / "job", service.endpoint) as job:
+            job.start(AGENTS)
+            job.wait_training(AGENTS, START_LIMIT)
+            yield _silent(job) if row is Row.SILENT else _without(system, service, job)
+
+
+def _silent(job: Job) -> Sample:
+    event, victims = job.silence(job.members()[-1])
+    cost = job.wait_change(event, NEVER, victims=victims)
+    if cost is None:
+        return Sample(row=Row.SILENT, value=report.NEVER)
+    lost = samples_lost(job.update())
+    return Sample(row=Row.SILENT, value=cost.first_step, steps_lost=cost.steps_lost, samples_lost=lost)
+
+
+def _without(system: System, service: Coordinator, job: Job) -> Sample:
+    start = time.time()
+    if system.on_etcd:
+        service.kill()
+    else:
+        job.reset("agent-0")
+    time.sleep(OUTAGE)
+    return Sample(row=Row.COORDINATOR, value=longest_pause(job.update().commits, start, start + OUTAGE))
+
+
 def state(system: System, folder: Path, mebibytes: int) -> Iterator[Sample]:
     """A member joins two whose state is large. The value is the stall, as a multiple of what the bytes alone take."""
-    with coordinator(system, folder) as endpoint, Job(system, folder / "job", endpoint) as job:
+    with coordinator(system, folder) as service, Job(system, folder / "job", service.endpoint) as job:
         job.environment = {"BENCH_STATE_MIB": str(mebibytes)}
         job.start(2)
         job.wait_training(2, START_LIMIT)
@@ -109,8 +142,8 @@ def state(system: System, folder: Path, mebibytes: int) -> Iterator[Sample]:
 def overhead(system: System, folder: Path) -> Iterator[Sample]:
     """The time of a step with a session, as a multiple of one without."""
     with (
-        coordinator(system, folder) as endpoint,
-        Job(system, folder / "job", endpoint, script=HERE / "overhead.py") as job,
+        coordinator(system, folder) as service,
+        Job(system, folder / "job", service.endpoint, script=HERE / "overhead.py") as job,
     ):
         job.start(AGENTS)
         log = job.folder / "overhead-0.log"
@@ -125,7 +158,7 @@ def overhead(system: System, folder: Path) -> Iterator[Sample]:
 
 def crashes(system: System, folder: Path, seconds: float, every: float) -> Iterator[Sample]:
     """A worker process is killed every `every` s. The value is the share of an undisturbed job's steps."""
-    with coordinator(system, folder) as endpoint, Job(system, folder / "job", endpoint) as job:
+    with coordinator(system, folder) as service, Job(system, folder / "job", service.endpoint) as job:
         job.environment = {"BENCH_STEP_SECONDS": "0.05"}
         job.start(AGENTS)
         job.wait_training(AGENTS, START_LIMIT)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -89,12 +91,21 @@ def torchft_packages() -> Path:
     return folder
 
 
+@dataclasses.dataclass(frozen=True)
+class Coordinator:
+    endpoint: str
+    pid: int
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
-def coordinator(system: System, folder: Path) -> Iterator[str]:
-    """etcd, or torchft's lighthouse. Yields its endpoint."""
+def coordinator(system: System, folder: Path) -> Iterator[Coordinator]:
+    """etcd, or torchft's lighthouse."""
     if not isinstance(system, Torchft):
         with Etcd(folder) as etcd:
-            yield etcd.endpoint
+            yield Coordinator(etcd.endpoint, etcd.pid)
         return
     port = free_ports(1)[0]
     lighthouse = Child(
@@ -106,7 +117,7 @@ def coordinator(system: System, folder: Path) -> Iterator[str]:
     )
     try:
         lighthouse.wait_until(lambda: _listens(port))
-        yield f"127.0.0.1:{port}"
+        yield Coordinator(f"127.0.0.1:{port}", lighthouse.pid)
     finally:
         lighthouse.stop(grace=0)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.in_place import report
-from benchmarks.in_place.ledger import Ledger, change, goodput, samples_lost, usual_step
+from benchmarks.in_place.ledger import Ledger, change, goodput, longest_pause, samples_lost, usual_step
 from benchmarks.in_place.report import Row, Sample
 
 
@@ -97,6 +99,14 @@ def test_a_commit_of_another_process_counts_for_all_of_its_generation() -> None:
     assert samples_lost(ledger) == 0
 
 
+def test_the_longest_pause_is_between_two_steps_of_any_process() -> None:
+    ledger = Ledger()
+    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.9])
+    trained(ledger, "b", "1", 1, [0.12, 0.6, 0.9])
+    assert longest_pause(ledger.commits, 0.1, 1.0) == pytest.approx(0.4)
+    assert longest_pause(ledger.commits, 0.1, 7.0) == math.inf
+
+
 def test_goodput_is_the_share_of_the_steps_without_faults() -> None:
     ledger = Ledger()
     trained(ledger, "a", "1", 1, [n / 10 for n in range(51)])
@@ -144,3 +154,11 @@ def test_new_samples_replace_those_of_the_same_row_and_system() -> None:
     assert [one.value for one in found if (one.system, one.row) == ("level 2", Row.KILL)] == [0.02]
     assert len(found) == len(samples()) - 3
     assert report.from_json(report.to_json(found)) == found
+
+
+def test_training_that_never_continues_is_a_result_and_no_failure() -> None:
+    never = Sample(row=Row.SILENT, system="torchrun-tuned", value=report.NEVER)
+    soon = Sample(row=Row.SILENT, system="level 2", value=0.9)
+    _, (row,) = report.grid([never, never, soon])
+    assert row == [Row.SILENT.value, "never", "900 ms", "<= 1.00 s"]
+    assert report.from_json(report.to_json([never])) == [never]
