@@ -6,7 +6,8 @@ import re
 import urllib.request
 from pathlib import Path
 
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 from hack.cluster.programs import program
 
 

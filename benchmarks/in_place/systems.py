@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.etcd import Etcd
 from benchmarks.recovery.systems import SYSTEMS as LAUNCHERS
 from benchmarks.recovery.systems import System
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 
 HERE = Path(__file__).parent
 CACHE = Path.home() / ".cache" / "elasticjob"

@@ -19,7 +19,7 @@ import yaml
 from hack.cluster import components
 from hack.cluster.components import command
 from hack.cluster.loopback import ControlPlane
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 from hack.cluster.programs import source_of_module
 from tests.integration.operator.conftest import install_crd
 

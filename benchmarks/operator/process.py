@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hack.cluster.loopback import answers
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 
 START_SECONDS = 300.0
 """Until the operator must be ready, s: with thousands of pods, it waits for the API server to list them."""

@@ -14,7 +14,8 @@ from benchmarks.operator.fake_cluster import Client, Json
 from benchmarks.operator.pods import PodCount
 from benchmarks.operator.process import Operator, Samples, beyond_creates, difference, idle_cost, quantile, requests
 from hack.cluster.components import command
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 
 JOBS = "/apis/elasticjob.dev/v1alpha1/namespaces/{}/elasticjobs"
 PODS = "/api/v1/namespaces/{}/pods"

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.recovery.measure import Worker, first_step, is_steady, newest_world, parse_log
 from benchmarks.recovery.systems import System
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 
 SCRIPT = Path(__file__).with_name("script.py")
 MARK = "BENCH_NODE"

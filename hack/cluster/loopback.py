@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from . import components
 from .certificates import make_certificates
 from .output import ClusterError, run, tail
-from .processes import Child, free_ports
+from .ports import free_ports
+from .processes import Child
 from .programs import program
 
 if TYPE_CHECKING:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +14,6 @@ from .cgroups import JOIN_AND_EXECUTE
 from .output import DIE_WITH_PARENT, ClusterError, environment, tail
 
 T = TypeVar("T")
-
-TEST_PORTS = (61_000, 65_000)
-"""Above the kernel's ip_local_port_range."""
 
 START_SECONDS = 5.0
 """A daemon that has not joined its cgroup by then has not started, in seconds."""
@@ -72,19 +67,6 @@ class Child:
                 self.process.wait(grace)
         self.process.kill()
         self.process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that are free now. Another process may take one before it is used, but not by chance: they are
-    outside the range from which the kernel takes ports for connections."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(*TEST_PORTS)
-        with contextlib.suppress(OSError), socket.socket() as each:
-            each.bind(("127.0.0.1", port))
-            if port not in found:
-                found.append(port)
-    return found
 
 
 def start_daemon(

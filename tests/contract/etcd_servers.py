@@ -22,7 +22,8 @@ from elasticjob_runtime.etcd import KeyRange
 from elasticjob_runtime.etcd.protocol import encode
 
 from hack.cluster.output import tail
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 from hack.cluster.programs import programs_folder
 from hack.support import eventually
 from tests.contract.certificates import Pki

@@ -15,7 +15,7 @@ import pytest
 from elasticjob_runtime.etcd import KeyRange, NotEtcd, StoreError, Unavailable
 from elasticjob_runtime.etcd.config import Credentials
 
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 from hack.support import eventually
 from tests.contract.backends import Collector, OpenClient
 from tests.contract.etcd_servers import EtcdServer

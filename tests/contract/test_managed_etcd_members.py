@@ -4,6 +4,7 @@ member is lost and returns under load, and only members reach each other's port.
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 import socket
 import ssl
@@ -17,9 +18,11 @@ from elasticjob_operator.resources.certificates import peer_names, server_names
 from elasticjob_operator.resources.etcd import HEALTH_PORT, etcd_stateful_set
 from elasticjob_operator.resources.etcd_members import DATA, PEER_PORT
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
-from elasticjob_runtime.etcd import KeyRange, connect
+from elasticjob_runtime.etcd import KeyRange, Unavailable, connect
 
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.output import tail
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 from hack.support import eventually
 from tests.contract.backends import Collector
 from tests.contract.etcd_servers import require_etcd
@@ -50,6 +53,18 @@ class Member:
     def kill(self) -> None:
         if self._child is not None:
             self._child.stop(grace=0)
+
+    def takes_writes(self, conf: dict[str, str]) -> bool:
+        """Asked alone: clients of all members would ask another one. A member that has ended is an error."""
+        if self._child is None or not self._child.alive():
+            raise RuntimeError(f"{self.name} has ended; log:\n{tail(self._log)}")
+        client = connect(self.url, conf)
+        try:
+            return client.put("/back", "1") > 0
+        except Unavailable as error:
+            raise AssertionError(f"{error}; log:\n{tail(self._log)}") from error
+        finally:
+            client.close()
 
 
 class Cluster:
@@ -100,7 +115,8 @@ def test_a_member_that_is_lost_and_returns_under_load_disturbs_no_client(cluster
     """Each in turn, and so the leader too; as in a rolling update, and with clients at every member."""
     lost: list[str] = []
     clients = [connect(cluster.endpoint, cluster.conf) for _ in range(4)]
-    eventually(lambda: clients[0].put("/ready", "1"), what="a quorum")
+    for member in cluster.members:
+        eventually(functools.partial(member.takes_writes, cluster.conf), what=f"{member.name} is ready")
     seen = Collector()
     clients[0].watch([KeyRange.prefix("/job/")], 2, seen)
     keepers = [client.lease(10, lost.append) for client in clients]
@@ -112,9 +128,7 @@ def test_a_member_that_is_lost_and_returns_under_load_disturbs_no_client(cluster
         member.kill()
         eventually(lambda before=before: len(writer.written) > before + 20, what="writes")  # type: ignore[misc]
         member.start()
-        alone = connect(member.url, cluster.conf)
-        eventually(lambda alone=alone: alone.put("/back", "1"), what=f"{member.name} is back")  # type: ignore[misc]
-        alone.close()
+        eventually(functools.partial(member.takes_writes, cluster.conf), what=f"{member.name} is back")
     written = [write.revision for write in writer.stop()]
     eventually(lambda: written[-1] in seen.revisions, what="the watch has every write")
     assert {*written} <= {*seen.revisions}

@@ -19,7 +19,8 @@ from elasticjob_operator.resources.etcd import HEALTH_PORT, etcd_stateful_set
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 from elasticjob_runtime.etcd import Denied, KeyRange, Put, connect
 
-from hack.cluster.processes import Child, free_ports
+from hack.cluster.ports import free_ports
+from hack.cluster.processes import Child
 from tests.contract.etcd_servers import require_etcd
 from tests.unit.operator.builders import make_job
 

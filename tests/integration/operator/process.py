@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 from hack.support import eventually
 
 

@@ -13,7 +13,7 @@ import pytest
 from elasticjob_runtime.contract import Env, ExitCode, SpecValue
 from prometheus_client.parser import text_string_to_metric_families
 
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, Agent, Job
 

@@ -15,7 +15,7 @@ import pytest
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.store_host import StoreHost
 
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 from hack.support import eventually
 
 pytestmark = pytest.mark.torch

@@ -16,7 +16,7 @@ import pytest
 from elasticjob_runtime.contract import LastJoinedValue, MemberValue, PlanReason, SecretValue
 from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Purpose, make_client, open_greeting
 
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 from hack.support import eventually
 from tests.integration.runtime.agents import Agent, Job
 from tests.integration.runtime.test_ports import children

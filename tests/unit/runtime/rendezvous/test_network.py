@@ -10,7 +10,7 @@ from elasticjob_runtime.etcd import Endpoint, parse_endpoints, sockets
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.network import PortRange, given_address, hold_ports, own_address
 
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 
 OUTSIDE = "10.20.30.40"
 

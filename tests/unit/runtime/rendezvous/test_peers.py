@@ -19,7 +19,7 @@ from elasticjob_runtime.rendezvous import peers
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 from elasticjob_runtime.rendezvous.peers import probe_in_background
 
-from hack.cluster.processes import free_ports
+from hack.cluster.ports import free_ports
 from tests.unit.runtime.membership.builders import make_member
 
 SECRET = SecretValue(secret="5e" * 32)
