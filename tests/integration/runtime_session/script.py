@@ -2,7 +2,8 @@
 whatever worlds it took place: a sample that is lost, seen twice, weighted wrongly, or used after another one shows.
 
 Environment: OUTPUT (folder's prefix for what it writes), SAMPLES, BATCH, EPOCHS, LOADERS, STEP_SECONDS; SLOW (a file)
-and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl).
+and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY
+(steps).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
+from elasticjob_runtime.training.memory import Pace
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 8
@@ -83,6 +85,8 @@ class Model(torch.nn.Module):
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
+    if interval := int(setting("SNAPSHOT_EVERY", "0")):  # as if each took so long
+        setattr(Pace, "interval", interval)  # noqa: B010 mypy
     if DEVICE != "cpu":
         torch.cuda.set_device(DEVICE)
     local_rank = os.environ.get("ELASTICJOB_LOCAL_RANK", "0")

@@ -98,7 +98,8 @@ class WorkerServer:
     def ask_to_save(self, rank: int, seconds: float) -> None:
         """Asks this worker to save; it is killed after `seconds`."""
         if (fd := self._savers.get(rank)) is not None:
-            _send(self._connections[fd], {"type": "save", "seconds": seconds})
+            stays = self._copies is not None and self._copies.will_stay
+            _send(self._connections[fd], {"type": "save", "seconds": seconds, "stays": stays})
 
     def send_to(self, local_rank: int, message: Mapping[str, Any]) -> None:
         """Sends a message to the worker of `local_rank` that can continue under another plan."""

@@ -16,7 +16,8 @@ It uses the same socket as `channel`. Each message is one JSON object, with file
             "last": true, as fast as possible, because this worker saves before a planned change
     agent:  {"type": "copied", "step": 120, "purpose": "...", "copied": true} that is over; false: it was not possible
     worker: {"type": "saves", "rank": 0, "round": 2}                          it saves when asked
-    agent:  {"type": "save", "seconds": 30.0}                                 asks for that, before a planned change
+    agent:  {"type": "save", "seconds": 30.0, "stays": true}                  asks for that, before a planned change;
+            stays: false if this member may not be in the next plan
     worker: {"type": "saved", "rank": 0, "round": 2}                          it may be killed now
 """
 
@@ -50,6 +51,16 @@ class Snapshot:
     round: int
     step: int
     fds: list[int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SaveOrder:
+    """What the agent says before a planned change."""
+
+    seconds: float
+    """Until it kills this worker."""
+    stays: bool
+    """Whether this member is in the next plan, as far as it knows: then what it has in memory is not lost."""
 
 
 class AgentLink:
@@ -149,12 +160,12 @@ class AgentLink:
         """Says that this worker saves before a planned change if it is asked."""
         self._send({"type": "saves", "rank": number("RANK"), "round": number(Env.ROUND)})
 
-    def wait_for_save_request(self) -> float:
-        """Waits until the agent asks for a save; returns the seconds until it kills this worker."""
+    def wait_for_save_request(self) -> SaveOrder:
+        """Waits until the agent asks for a save."""
         while True:
             response = self._receive(math.inf)
             if response is not None and response[0]["type"] == "save":
-                return float(response[0]["seconds"])
+                return SaveOrder(seconds=float(response[0]["seconds"]), stays=bool(response[0].get("stays")))
 
     def report_saved(self) -> None:
         """Says that this worker has nothing left to save, so it may be killed."""

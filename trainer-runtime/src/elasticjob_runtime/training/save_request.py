@@ -72,6 +72,11 @@ def seconds_to_save() -> float:
     return _process.request.seconds_to_save if _process.request is not None else 0.0
 
 
+def member_stays() -> bool:
+    """Whether what this process leaves in its agent's memory survives the change; for the same step."""
+    return _process.request is not None and _process.request.member_stays
+
+
 class SaveRequest:
     """What this process knows about a request to save. `is_now` is called by the script's thread, `follow` by the
     thread that waits for the agent."""
@@ -84,6 +89,7 @@ class SaveRequest:
         self._calls = 0
         self._kill_at: float | None = None
         """When the agent kills this process; None: nothing is requested."""
+        self.member_stays = False
         self._asked_at = 0.0
         """When a call returned True."""
         self._agreed = threading.Event()
@@ -109,11 +115,12 @@ class SaveRequest:
         """Waits until the agent asks, and agrees with the other ranks on a call."""
         assert self._link is not None
         try:
-            seconds = self._link.wait_for_save_request()
+            order = self._link.wait_for_save_request()
+            self.member_stays = order.stays
             with self._lock:
-                self._kill_at = time.monotonic() + seconds
+                self._kill_at = time.monotonic() + order.seconds
                 begun = self._calls
-            self._save_at = self._agree(begun, seconds)
+            self._save_at = self._agree(begun, order.seconds)
         except NoAgentError:
             pass
         except (RuntimeError, ImportError, ValueError) as error:  # torch's errors of a store are RuntimeErrors

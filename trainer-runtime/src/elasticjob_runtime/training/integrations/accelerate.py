@@ -152,6 +152,10 @@ class AcceleratorSession(ElasticSession):
         self._offered = Share(positions=(), samples=0, batch=1, next=self._state.cursor)
         return self.step()
 
+    def leave_planned_changes(self) -> None:
+        """To the adapter, which saves before them."""
+        self._state.saves_before_changes = False
+
     def take_snapshot(self) -> None:
         """In memory, of the state between two steps, even if none is due."""
         self._state.take_snapshot()

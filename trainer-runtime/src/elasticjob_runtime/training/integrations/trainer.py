@@ -104,6 +104,7 @@ class ElasticTrainer(Trainer):
         self._session.on_change(lambda _: self._follow())
         self.pop_callback(ElasticCallback)
         if not self._session.continues_in_place:
+            self._session.leave_planned_changes()
             self._restarts = ElasticCallback()
             self.add_callback(self._restarts)
         if resume_from_checkpoint is not None:

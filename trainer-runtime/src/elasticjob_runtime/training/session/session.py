@@ -82,6 +82,7 @@ class ElasticSession:
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._engine = engine = self._new_engine()
         self._steps = Steps(self._parts, self._state, engine)
+        self._state.saves_before_changes = engine is None
         if engine is not None:
             interruptible(self._parts.ddp, self._weight, engine.communicate, engine.wait)
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from elasticjob_runtime.training import channel
-from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError
 from elasticjob_runtime.training.memory import Pace
-from elasticjob_runtime.training.save_request import checkpoint_wanted, seconds_to_save
+from elasticjob_runtime.training.save_request import checkpoint_wanted
 from elasticjob_runtime.training.session.feed import Cursor
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
@@ -22,9 +21,6 @@ from elasticjob_runtime.training.sharded.contents import Contents, is_sharded
 from elasticjob_runtime.training.sharded.memory import Shards
 
 logger = logging.getLogger("elasticjob_runtime.training")
-
-SHARE_FOR_MEMORY = 0.5
-"""Of the time to save before a planned change. What is left is for storage, if memory does not suffice."""
 
 _POSITION = "elasticjob session"
 """Name of the session's own part. No part of the user's has a space in its name."""
@@ -49,8 +45,6 @@ class ShardedState(TrainingState):
         self._shards = Shards(f"sharded session {self._layout}")
         self._pace = _SharedPace()
         self._keeps = False
-        self._ends = False
-        """All is saved for a planned change."""
 
     def load(self, storage: Storage) -> None:
         self._storage = storage  # see `agree`, which all ranks call
@@ -88,10 +82,6 @@ class ShardedState(TrainingState):
         elif self._keeps:
             self._keep()
 
-    @property
-    def _saves(self) -> bool:
-        return self._storage is not None and self._storage.every > 0
-
     def _keep(self) -> None:
         if not self._pace.is_near(self.committed):
             return
@@ -103,31 +93,11 @@ class ShardedState(TrainingState):
             self._shards.keep(self._contents, self.committed)
             self._pace.took(time.monotonic() - began)
 
-    def _keep_last(self) -> None:
-        """The worker group is about to change: the next one continues after this step."""
-        self._ends = True
-        step, seconds = self.committed, seconds_to_save()
-        try:
-            kept = self._keeps and self._shards.keep_last(self._contents, step, SHARE_FOR_MEMORY * seconds)
-            if not kept and self._saves_at(step):
-                saving.finish()
-            elif not kept and self._saves:
-                self._save()
-            elif not kept and ranks.rank() == 0:
-                logger.warning(
-                    "step %d could not be kept in memory before this change, and the session has no checkpoints on "
-                    "storage: the steps since the last snapshot may be repeated",
-                    step,
-                )
-        except FencedError:
-            raise
-        except (CheckpointError, RuntimeError) as error:  # of a rank that has been killed meanwhile, say
-            logger.warning("step %d could not be saved before this change: %s", step, error)
+    def _take_last(self, seconds: float) -> bool:
+        return self._keeps and self._shards.keep_last(self._contents, self.committed, seconds)
 
-    def before_step(self) -> None:
-        if self._ends:
-            self._ends = False  # in case that the agent does not end this process
-            checkpoint_wanted()  # says that nothing is left to save
+    def _finish_save(self) -> None:
+        saving.finish()
 
 
 class _SharedPace:

@@ -14,6 +14,10 @@ from elasticjob_runtime.training.session.world import SessionError
 logger = logging.getLogger("elasticjob_runtime.training")
 
 
+POLL = 0.005
+"""s between two looks at whether a snapshot's memory is there."""
+
+
 class Snapshots:
     """One process of each agent takes them: with DDP, all states are the same. Does nothing without an agent."""
 
@@ -48,6 +52,19 @@ class Snapshots:
         """Takes a snapshot if it is time for one. To be called after each step."""
         if self._keeper is not None and self._pace.is_due(step, time.monotonic()):
             self.take(step, state)
+
+    def take_last(self, step: int, state: Callable[[], Any], seconds: float) -> bool:
+        """Takes a snapshot before this process ends, and returns whether it is there. Waits at most `seconds` for the
+        memory that it needs."""
+        if channel.own_local_rank():
+            return True  # another process of this agent does
+        until = time.monotonic() + seconds
+        while self._keeper is not None and not self._keeper.prepare(self._purpose, state):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(POLL)
+        self.take(step, state)
+        return self._keeper is not None
 
     def take(self, step: int, state: Callable[[], Any]) -> None:
         """Takes a snapshot, in one process of each agent."""

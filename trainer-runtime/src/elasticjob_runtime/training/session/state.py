@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
+from elasticjob_runtime.training.save_request import checkpoint_wanted, member_stays, seconds_to_save
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.feed import Cursor, Share
 from elasticjob_runtime.training.session.interruption import Interruption
@@ -18,6 +21,11 @@ from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.transfer import share
 from elasticjob_runtime.training.session.world import NO_STATE, TORN, Agreement, SessionError, Standing, World, agree
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+SHARE_FOR_MEMORY = 0.5
+"""Of the time to save before a planned change. What is left is for storage, if memory does not suffice."""
 
 LAST_BYTES = 5.0
 """s for gloo to see that the connections of a world have ended. It takes milliseconds."""
@@ -48,6 +56,10 @@ class TrainingState:
         """See `Standing`."""
         self._snapshots = Snapshots(self._layout, enabled=snapshots)
         self._storage: Storage | None = None
+        self.saves_before_changes = False
+        """Whether it asks for planned changes after each step, and saves before them."""
+        self._ends = False
+        """All is saved for a planned change."""
 
     def standing(self) -> Standing:
         """Of this process's state, or of the one in memory if that is newer; then it is not loaded yet."""
@@ -103,10 +115,44 @@ class TrainingState:
         self._snapshots.entered()
 
     def keep(self) -> None:
-        """Saves on storage and takes a snapshot in memory, each if it is time for that."""
+        """Saves on storage and takes a snapshot in memory, each if it is time for that, or before a planned change."""
+        ends = self.saves_before_changes and checkpoint_wanted()
         if self._saves_at(self.committed):
             self._save()
-        self._snapshots.committed(self.committed, self.collect)
+        if ends:
+            self._keep_last()
+        else:
+            self._snapshots.committed(self.committed, self.collect)
+
+    def _keep_last(self) -> None:
+        """The worker group is about to change: the next one continues after this step."""
+        self._ends = True
+        step = self.committed
+        try:
+            kept = self._take_last(SHARE_FOR_MEMORY * seconds_to_save())
+            if not kept and self._saves_at(step):
+                self._finish_save()
+            elif not kept and self._saves:
+                self._save()
+            elif not kept and (not dist.is_initialized() or dist.get_rank() == 0):
+                logger.warning(
+                    "step %d could not be kept in memory before this change, and the session has no checkpoints on "
+                    "storage: the steps since the last snapshot may be repeated",
+                    step,
+                )
+        except FencedError:
+            raise
+        except (CheckpointError, RuntimeError, OSError) as error:  # of a rank that has been killed meanwhile, say
+            logger.warning("step %d could not be saved before this change: %s", step, error)
+
+    def _take_last(self, seconds: float) -> bool:
+        """Keeps the state in memory, and returns whether it survives the change there. False also if that is not
+        possible within `seconds`."""
+        return self._snapshots.take_last(self.committed, self.collect, seconds) and member_stays()
+
+    def _finish_save(self) -> None:
+        """Makes sure that the checkpoint of this step, which has begun, is written before this process ends."""
+        # The next call of `checkpoint_wanted` waits for it.
 
     def take_snapshot(self) -> None:
         """In memory, also if it is not time for that."""
@@ -114,6 +160,13 @@ class TrainingState:
 
     def before_step(self) -> None:
         """The script asks for the next batch. Does not return if the worker group ends before that step."""
+        if self._ends:
+            self._ends = False  # in case that the agent does not end this process
+            checkpoint_wanted()  # says that nothing is left to save
+
+    @property
+    def _saves(self) -> bool:
+        return self._storage is not None and self._storage.every > 0
 
     def _saves_at(self, step: int) -> bool:
         return self._storage is not None and self._storage.every > 0 and step % self._storage.every == 0

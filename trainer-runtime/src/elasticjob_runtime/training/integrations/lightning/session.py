@@ -23,6 +23,7 @@ class LoopSession(ElasticSession):
         entered: called after each change, and in the first world."""
         super().__init__(**parts)
         self._count, self._call_entered = steps, entered
+        self._state.saves_before_changes = False  # an ElasticCallback does
 
     @property
     def in_place(self) -> bool:
