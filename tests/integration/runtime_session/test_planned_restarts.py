@@ -1,4 +1,5 @@
-"""Where processes must restart, a planned change repeats no step, however rare snapshots and checkpoints are."""
+"""Where processes must restart, or all members leave, a planned change repeats no step, however rare snapshots and
+checkpoints are."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 class RestartingJob(SessionJob):
     """Snapshots in memory would be 1,000 steps apart, and so would checkpoints."""
 
-    def begin(self, name: str, **environment: str) -> Agent:
+    def begin(self, name: str, *flags: str, nnodes: str = "2:3", **environment: str) -> Agent:
         rare = {**SETTINGS, "SNAPSHOT_EVERY": "1000", "EVERY": "1000"}
-        return self.start(name, "--in-place=off", nnodes="2:3", **{**rare, **environment})
+        return self.start(name, *(flags or ["--in-place=off"]), nnodes=nnodes, **{**rare, **environment})
 
     def assert_no_step_is_repeated(self, name: str) -> None:
         taken = [step for step, _ in self.steps(name)]
@@ -69,24 +70,38 @@ def test_storage_serves_where_snapshots_in_memory_are_turned_off(
     job.finish_as(undisturbed, "a", "b", "c")
 
 
+@pytest.mark.parametrize("in_place", ["off", "auto"])
 def test_storage_serves_when_all_members_leave_together(
-    job: RestartingJob, etcd: str, tmp_path: pathlib.Path, undisturbed: Run
+    job: RestartingJob, etcd: str, tmp_path: pathlib.Path, undisturbed: Run, in_place: str
 ) -> None:
-    """And with them, their memory: the job is suspended, say."""
+    """And with them, their memory: the job is suspended, say. In place, the last step may be interrupted."""
     folder = tmp_path / "checkpoints"
-    first = [job.begin(name, CHECKPOINTS=str(folder)) for name in "ab"]
+    flags, settings = f"--in-place={in_place}", {"CHECKPOINTS": str(folder)}
+    first = [job.begin(name, flags, **settings) for name in "ab"]
     job.wait_for_world(2, "a", "b", timeout=START)
     for agent in first:
         agent.signal(signal.SIGTERM)
     assert [agent.exit_code(START) for agent in first] == [ExitCode.TERMINATED] * 2, job.logs
-    assert checkpoint.steps(folder) == [job.steps("a")[-1][0]], job.logs
+    last = max(job.steps(name)[-1][0] for name in "ab")
+    (saved,) = checkpoint.steps(folder)
+    assert last - (in_place == "auto") <= saved <= last, job.logs
     (tmp_path / "next").mkdir()
     second = RestartingJob(etcd, tmp_path / "next")
     try:
-        second.begin("a", CHECKPOINTS=str(folder))
-        second.begin("b", CHECKPOINTS=str(folder))
+        for name in "ab":
+            second.begin(name, flags, **settings)
         second.wait_for_world(2, "a", "b", timeout=START)
-        assert second.steps("a")[0][0] == job.steps("a")[-1][0] + 1
+        assert second.steps("a")[0][0] == saved + 1
         second.finish_as(undisturbed, "a", "b")
     finally:
         second.close()
+
+
+def test_storage_serves_when_the_only_member_leaves(job: RestartingJob, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "checkpoints"
+    a = job.begin("a", "--in-place=auto", "--nproc-per-node=2", nnodes="1:1", CHECKPOINTS=str(folder))
+    job.wait_for_world(2, "a", timeout=START)
+    a.signal(signal.SIGTERM)
+    assert a.exit_code(START) == ExitCode.TERMINATED, job.logs
+    (saved,) = checkpoint.steps(folder)
+    assert job.steps("a")[-1][0] - 1 <= saved <= job.steps("a")[-1][0], job.logs

@@ -204,7 +204,7 @@ def test_a_worker_process_that_offers_to_save_is_asked_and_reports_the_end() -> 
         server.ask_to_save(1, 30.0)
         server.ask_to_save(2, 30.0)  # no such worker: ignored
         workers[1].settimeout(10.0)
-        assert json.loads(workers[1].recv(1000)) == {"type": "save", "seconds": 30.0}
+        assert json.loads(workers[1].recv(1000)) == {"type": "save", "seconds": 30.0, "stays": False}
         workers[1].send(json.dumps({"type": "saved", "rank": 1, "round": 3}).encode())
         assert wait_for(event_loop, said, 3)[2] == ("saved", 1, 3)
         workers[0].setblocking(False)

@@ -165,9 +165,10 @@ def suspicion(suspect: str, by: str, *, round_number: int = 1, ago: float = 0.0)
     return Suspicion(value=SuspicionValue(suspect=suspect, by=by, round=round_number), seen_at=NOW - ago)
 
 
-def make_stop(plan: Plan, reason: PlanReason = PlanReason.MEMBER_JOINED, *, ago: float = 1.0) -> Stop:
+def make_stop(plan: Plan, reason: PlanReason = PlanReason.MEMBER_JOINED, *, ago: float = 1.0, saver: str = "") -> Stop:
     return Stop(
-        value=StopValue(attempt=plan.value.attempt, reason=reason, message="d joined", caused_at=7.0), seen_at=NOW - ago
+        value=StopValue(attempt=plan.value.attempt, reason=reason, message="d joined", caused_at=7.0, saver=saver),
+        seen_at=NOW - ago,
     )
 
 
@@ -226,9 +227,13 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
     AmendPlan: lambda it: f"mark plan {it.plan.round} as continuing in place",
     StartWorkers: lambda it: f"start plan {it.plan.round}" + (" alone" if it.alone else ""),
     MoveWorkers: lambda it: f"move to plan {it.plan.round}" + (f", {it.patience:g} s" if it.patience else ""),
-    StopWorkers: lambda it: f"stop, {it.grace:g} s to save" if it.grace else "stop",
+    StopWorkers: lambda it: (
+        ("stop, " + "all leave, " * it.last + "saves for all, " * it.saves + f"{it.grace:g} s to save")
+        if it.grace
+        else "stop"
+    ),
     Register: lambda it: f"register {it.state.value} of round {it.round}",
-    ProposeStop: lambda it: f"stop for {it.stop.reason.value}",
+    ProposeStop: lambda it: f"stop for {it.stop.reason.value}" + f", {it.stop.saver} saves" * bool(it.stop.saver),
     PublishState: lambda it: (
         f"publish {it.state.value} of round {it.round}"
         + ("" if it.saves is None else ", saves")

@@ -18,6 +18,7 @@ from tests.unit.runtime.membership.builders import (
     make_failure,
     make_member,
     make_plan,
+    make_stop,
     make_view,
     members,
     runs,
@@ -47,6 +48,8 @@ WARM: dict[str, Any] = {"d": {"in_place": 2}}
 SUSPECTED: dict[str, Any] = {"suspicions": (suspicion("c", "b", round_number=2),)}
 STALE: dict[str, Any] = {"d": {"in_place": 1}}
 
+LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
+ALL_LEAVE = dict.fromkeys("abc", LEAVING)
 DONE: dict[str, Any] = {"state": MemberState.SUCCEEDED, "round": 1}
 JOINED = make_plan("abc", agent_store=True, in_place=True, round_number=2, follows="before", stayed=2)
 
@@ -116,6 +119,19 @@ PLANNER = {
     "a member leaves: the others continue, and nothing is saved first": Case(
         planner(changed={"c": {"state": MemberState.LEAVING, "saves": True}}),
         "plan 3: a b, MemberLeft, 0 restarts, in place",
+    ),
+    "all members leave: one of them saves": Case(
+        planner(changed=ALL_LEAVE, leaving_since=NOW), "stop for MemberLeft, a saves"
+    ),
+    "the first one has gone: the next one saves": Case(
+        planner("bc", changed=ALL_LEAVE, me="b", settings={"me": "b"}, leaving_since=NOW), "stop for MemberLeft, b saves"
+    ),
+    "new members wait until it has saved, and gone": Case(
+        planner("ade", changed={"a": LEAVING, **WARM}, me="d", settings={"me": "d"}, store={"stop": make_stop(PLAN, saver="a")}),
+        "wait 31 s",
+    ),
+    "one remains: the leaving planner waits for the next one's plan": Case(
+        planner(changed={"a": LEAVING, "b": LEAVING}, leaving_since=NOW), "wait 1 s"
     ),
     "fewer are wanted: they continue": Case(
         planner(spec=SpecValue(min=2, max=2)), "plan 3: a b, Resized, 0 restarts, in place"
@@ -244,7 +260,15 @@ MEMBER = {
         member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}), "stop, 30 s to save"
     ),
     "the only member does not wait for a plan": Case(
-        member(make_plan("c", agent_store=True, in_place=True, round_number=2, me="c"), **LEAVES), "stop, 30 s to save"
+        member(make_plan("c", agent_store=True, in_place=True, round_number=2, me="c"), **LEAVES),
+        "stop, all leave, saves for all, 30 s to save",
+    ),
+    "all leave, and another one saves": Case(
+        member(store={"stop": make_stop(AS_C, saver="a")}, **LEAVES), "stop, all leave, 30 s to save"
+    ),
+    "all leave, and this member saves": Case(
+        member(store={"stop": make_stop(AS_C, saver="c")}, **LEAVES),
+        "stop, all leave, saves for all, 30 s to save",
     ),
 }  # fmt: skip
 

@@ -185,7 +185,8 @@ class Agent:
         self._processes.move(action.plan, action.patience, now)
 
     def stop_workers(self, action: StopWorkers, now: float) -> None:
-        self._processes.group.stop(action.grace, now, self._leaving[1] if self._leaving else signal.SIGTERM)
+        number = self._leaving[1] if self._leaving else signal.SIGTERM
+        self._processes.group.stop(action.grace, now, number, last=action.last, saves=action.saves)
 
     def store_changed(self, before: StoreView, view: StoreView) -> None:
         if view.plan is not None and view.plan.rank is not None:

@@ -74,6 +74,7 @@ class Processes:
             on_saves=self._saves,
             on_saved=self._saved,
             on_hello=lambda local_rank: self.group.said_hello(local_rank, time.monotonic()),
+            on_saves_at_end=lambda local_rank: self.group.saves_at_end(local_rank),  # noqa: PLW0108 made later
             on_plan_report=self._follows,
             copies=copies,
             folder=self._reaper.folder,

@@ -50,20 +50,23 @@ class WorkerServer:
         on_saves: Callable[[int, int], None] = lambda _rank, _round: None,
         on_saved: Callable[[int, int], None] = lambda _rank, _round: None,
         on_hello: Callable[[int], None] = lambda _local_rank: None,
+        on_saves_at_end: Callable[[int], None] = lambda _local_rank: None,
         on_plan_report: Callable[[PlanReport], None] = lambda _report: None,
         copies: PeerCopies | None = None,
         folder: str | None = None,
     ) -> None:
         """`on_saves`: the worker of this rank and round saves when asked. `on_saved`: it has nothing left to save.
-        `on_hello`: called with the local rank of a worker that can continue under another plan; `on_plan_report`:
-        with how far it is. `copies`: None: snapshots are not copied to other agents. `folder`: the folder in which to
-        create the socket's own folder; None: the system's folder for temporary files."""
+        `on_hello`: called with the local rank of a worker that can continue under another plan; `on_saves_at_end`: of
+        one that saves before its last world ends; `on_plan_report`: with how far it is. `copies`: None: snapshots are
+        not copied to other agents. `folder`: the folder in which to create the socket's own folder; None: the system's
+        folder for temporary files."""
         self._event_loop = event_loop
         self._on_progress = on_progress
         self._on_report = on_report
         self._on_saves = on_saves
         self._on_saved = on_saved
         self._on_hello = on_hello
+        self._on_saves_at_end = on_saves_at_end
         self._on_plan_report = on_plan_report
         self._copies = copies
         self._in_place: dict[int, int] = {}
@@ -162,8 +165,8 @@ class WorkerServer:
                 serve(fd, int(message["local_rank"]), message)
             if kind == "hello":
                 self._greet(fd, message)
-            if kind in ("saves", "saved"):
-                self._take_saver(fd, kind, int(message["rank"]), int(message["round"]))
+            if kind in ("saves", "saved", "saves-at-end"):
+                self._take_saver(fd, kind, message)
             if kind == "plan-state":
                 self._on_plan_report(_plan_report(message))
             if kind == "progress" and int(message.get("rank", 0)) == 0:
@@ -176,7 +179,11 @@ class WorkerServer:
                 logger.warning("a worker sent a report that cannot be read, perhaps not the last one: %r", error)
         return False
 
-    def _take_saver(self, fd: int, kind: str, rank: int, round_number: int) -> None:
+    def _take_saver(self, fd: int, kind: str, message: dict[str, Any]) -> None:
+        if kind == "saves-at-end":
+            self._on_saves_at_end(int(message["local_rank"]))
+            return
+        rank, round_number = int(message["rank"]), int(message["round"])
         if kind == "saved":
             self._on_saved(rank, round_number)
         else:

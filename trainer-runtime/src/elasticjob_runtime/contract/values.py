@@ -245,6 +245,8 @@ class StopValue(Value):
     message: str = ""
     caused_at: float = 0.0
     """As in the plan."""
+    saver: str = ""
+    """The member whose workers save before all members leave, where workers continue in place; empty: some stay."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", PlanReason(self.reason))

@@ -165,6 +165,10 @@ class StopWorkers(Action):
     grace: float = 0.0
     """Seconds between SIGTERM and SIGKILL; 0: SIGKILL at once, even if an earlier grace period has not ended. (Their
     state is lost anyway, or saved in the last checkpoint.)"""
+    last: bool = False
+    """All members of a plan that continues in place leave: what none of their worker processes saves is lost."""
+    saves: bool = False
+    """Those of this member save for all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,7 @@ from elasticjob_runtime.membership.in_place import (
     move_workers,
     report_in_place,
     request_plan,
+    stop_leaving,
     warm_up_workers,
 )
 from elasticjob_runtime.membership.planned_changes import is_planned, prepare_change
@@ -107,7 +108,7 @@ def _leave(view: View, now: float) -> Action | None:
     if view.workers.state is WorkersState.RUNNING:
         if action := leave_world(view, now):
             return action
-        return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: the workers get time to save")
+        return stop_leaving(view)
     if view.workers.state is WorkersState.STOPPING:
         return Wait(reason="leaving: waiting for the workers to save")
     return Exit(code=view.leaving_code, reason="left the job")

@@ -15,19 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticjob_runtime.contract import MemberState, PlanReason
+from elasticjob_runtime.contract import MemberState, PlanReason, StopValue
 from elasticjob_runtime.membership.actions import (
     Action,
     AmendPlan,
     MoveWorkers,
+    ProposeStop,
     PublishState,
     StartWorkers,
+    StopWorkers,
     Wait,
 )
 from elasticjob_runtime.membership.eligibility import join_names, ranks_of
 from elasticjob_runtime.membership.planned_changes import is_planned
 from elasticjob_runtime.membership.sizes import group_size
-from elasticjob_runtime.membership.view import ALIVE, Member, Plan, View, WorkersState
+from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, WorkersState
 
 PATIENCE = 0.5
 """Seconds that a step may take to end at a planned change. Longer: fewer steps are interrupted and repeated. Shorter: a
@@ -127,6 +129,10 @@ def leave_world(view: View, now: float) -> Action | None:
     until = since + LEAVE_PATIENCE
     if now >= until:
         return None
+    if plan.rank is not None and view.stop is not None and view.stop.value.saver:
+        return None  # all members leave
+    if plan.rank is not None and (end := _propose_end(view, plan)):
+        return end
     if plan.rank is not None:
         return Wait(until=until, reason="leaving: waiting for a plan without this member")
     if not view.runs_plan:
@@ -134,6 +140,37 @@ def leave_world(view: View, now: float) -> Action | None:
     if not workers.waiting:
         return Wait(until=until, reason="leaving: waiting for the end of the step")
     return None
+
+
+def stop_leaving(view: View) -> StopWorkers:
+    """What a leaving member does with worker processes that no other member needs."""
+    plan, me, grace = view.store.plan, view.settings.me, view.settings.shutdown_grace
+    if plan is None or plan.rank is None or not plan.value.in_place:
+        return StopWorkers(grace=grace, reason="leaving: the workers get time to save")
+    saver = me if plan.value.size == 1 else view.stop.value.saver if view.stop is not None else ""
+    if not saver:
+        return StopWorkers(grace=grace, reason="leaving: the workers get time to save")
+    return StopWorkers(
+        grace=grace, last=True, saves=saver == me, reason=f"all members leave: the workers of {saver} get time to save"
+    )
+
+
+def _propose_end(view: View, plan: Plan) -> ProposeStop | None:
+    """Of a leaving planner: if all members of the plan leave, or are gone, no plan without them comes, and the state is
+    lost unless one of them saves it. That is the first in the order of ranks."""
+    ranks = sorted(ranks_of(plan).items(), key=lambda item: item[1].group_rank)
+    members = [
+        member
+        for name, rank in ranks
+        if (member := view.store.members.get(name)) is not None and member.value.incarnation == rank.incarnation
+    ]
+    if view.store.role is not Role.PLANNER or len(ranks) < plan.value.size or not members:
+        return None
+    if any(each.value.state is not MemberState.LEAVING for each in members):
+        return None
+    why = "all members leave"
+    stop = StopValue(attempt=plan.value.attempt, reason=PlanReason.MEMBER_LEFT, message=why, saver=members[0].name)
+    return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=f"{why}: {stop.saver} saves")
 
 
 def request_plan_due(view: View) -> float | None:

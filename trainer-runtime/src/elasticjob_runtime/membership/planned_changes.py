@@ -96,12 +96,13 @@ def propose_stop(view: View, plan: Plan, reason: PlanReason, message: str, cause
 
 def members_saving(view: View, plan: Plan) -> list[str]:
     """Members of the plan whose workers have not saved yet."""
+    saver = view.stop.value.saver if view.stop is not None else ""
     found = []
     for name, rank in ranks_of(plan).items():
         member = view.store.members.get(name)
         if member is None or member.value.incarnation != rank.incarnation or known_unreachable(view, member):
             continue
-        if member.value.saves and member.value.saved < plan.round:
+        if name == saver or (member.value.saves and member.value.saved < plan.round):
             found.append(name)
     return found
 

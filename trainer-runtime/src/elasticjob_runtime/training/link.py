@@ -17,7 +17,7 @@ It uses the same socket as `channel`. Each message is one JSON object, with file
     agent:  {"type": "copied", "step": 120, "purpose": "...", "copied": true} that is over; false: it was not possible
     worker: {"type": "saves", "rank": 0, "round": 2}                          it saves when asked
     agent:  {"type": "save", "seconds": 30.0, "stays": true}                  asks for that, before a planned change;
-            stays: false if this member may not be in the next plan
+            false: this member may not be in the next plan
     worker: {"type": "saved", "rank": 0, "round": 2}                          it may be killed now
 """
 

@@ -20,6 +20,9 @@ ARRIVE_TIMEOUT = 30.0
 """s for a worker process to end or interrupt its step and meet the others, which wait for it. Longer: an evaluation
 between two steps may take longer. Shorter: one that is stuck in a kernel holds up the others for less."""
 
+END_PATIENCE = 0.5
+"""s that the last step may take to end before it is interrupted."""
+
 START_TIMEOUT = 1800.0
 """s for a worker process that others wait for to start and take its first batch: as long as `init_process_group` waits
 by default. It may be loading a large model."""
@@ -54,8 +57,11 @@ class _Follower:
     """Monotonic time at which it is killed unless it has reported."""
     late: str = ""
     """Why it is killed then."""
+    saves_at_end: bool = False
     state: str = ""
     """What it last reported of the newest plan."""
+    round: int = 0
+    """Of the newest plan that it was told."""
 
     def expect(self, what: str, seconds: float, now: float) -> None:
         """`what`: what it does within `seconds`, or is killed; 0: it has any time."""
@@ -135,13 +141,37 @@ class Followers:
         """The process can continue. The caller then tells it the current plan."""
         self._followers.setdefault(local_rank, _Follower()).connected = True
 
+    def saves_at_end(self, local_rank: int) -> None:
+        """The process saves before its last world ends."""
+        if local_rank in self._followers:
+            self._followers[local_rank].saves_at_end = True
+
+    def can_save_at_end(self, local_rank: int) -> bool:
+        return self.can_hear(local_rank) and self._followers[local_rank].saves_at_end
+
+    def is_waiting(self, local_rank: int) -> bool:
+        return local_rank in self._followers and self._followers[local_rank].state == WAITING
+
+    def tell_end(self, local_rank: int, saves: bool, now: float) -> None:
+        """The world of the newest plan is the last one, and ends at the end of the step."""
+        follower = self._followers[local_rank]
+        follower.state = ""
+        follower.expect("respond to the end", self._ack_timeout, now)
+        self._send(
+            local_rank,
+            {
+                "type": "plan", "in_place": True, "round": follower.round, "attempt": self._attempt,
+                "patience": END_PATIENCE, "environment": None, "ends": True, "saves": saves,
+            },
+        )  # fmt: skip
+
     def tell(
         self, local_rank: int, plan: Plan, patience: float, environment: Mapping[str, str] | None, now: float
     ) -> None:
         """Sends `plan`. `environment`: the process's in it; None: it is not in the plan."""
         self._attempt = plan.value.attempt
         follower = self._followers[local_rank]
-        follower.state = ""
+        follower.state, follower.round = "", plan.round
         if follower.proven:  # one that still starts has more time
             follower.expect("respond to a plan", self._ack_timeout, now)
         chosen = None if environment is None else {

@@ -148,12 +148,22 @@ class WorkerGroup:
         """A worker has reported how far it is with a plan."""
         if self._followers.reported(report, now):
             self._update_in_place(now)
+            if self._in_place.has_ended(report.local_rank) and self._savers.left(report.local_rank):
+                self.signal(signal.SIGKILL)
 
-    def stop(self, grace: float, now: float, number: int = signal.SIGTERM) -> None:
+    def saves_at_end(self, local_rank: int) -> None:
+        """The worker of `local_rank`, which can continue in place, saves before the end of its last world."""
+        self._followers.saves_at_end(local_rank)
+
+    def stop(
+        self, grace: float, now: float, number: int = signal.SIGTERM, *, last: bool = False, saves: bool = False
+    ) -> None:
         """Sends SIGKILL at once if `grace` is 0; otherwise the signal `number`, and SIGKILL after `grace` seconds.
 
         Workers that save on request are asked instead, unless they handle SIGTERM. If only some of the others handle
         that signal, only they get it. The rest, which they may need to finish a step, are killed when all have saved.
+
+        last: of all that continue in place; saves: the first of these workers saves for all.
         """
         self._starter.cancel()
         self._failures.clear()
@@ -167,7 +177,8 @@ class WorkerGroup:
         self._set_state(WorkersState.STOPPING, now, saving=grace > 0)
         self._kill_at = now + grace if grace > 0 else None
         if grace > 0:
-            for worker in self._savers.begin(self._workers, number, grace):
+            told = self._in_place.end(now, saves=saves) if last else []
+            for worker in self._savers.begin(self._workers, number, grace, told):
                 worker.signal(number)
         else:
             self._savers.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
 from collections.abc import Sequence
 
 from elasticjob_runtime.membership.view import Plan, Workers
@@ -27,6 +28,8 @@ class InPlace:
         """`workers`: the group's running workers, a list that the group changes."""
         self._preparation = preparation
         self._workers = workers
+        self._told: set[int] = set()
+        """Local ranks that were told that their last world ends."""
         self.followers = Followers(
             messages.send_to,
             ack_timeout=preparation.group.ack_timeout,
@@ -50,6 +53,23 @@ class InPlace:
             if worker.spec.local_rank == local_rank:
                 self.followers.said_hello(local_rank)
                 self._tell(worker, plan, 0.0, now)
+
+    def end(self, now: float, *, saves: bool) -> list[WorkerProcess]:
+        """Tells the workers that save at the end of their last world that it ends now, and returns them. The first one
+        saves if this member `saves`; none if they have a signal handler of their own for that."""
+        told = [
+            worker
+            for worker in self._workers
+            if self.followers.can_save_at_end(worker.spec.local_rank) and not worker.catches(signal.SIGTERM)
+        ]
+        for worker in told:
+            self.followers.tell_end(worker.spec.local_rank, saves and worker.spec.local_rank == 0, now)
+        self._told = {worker.spec.local_rank for worker in told}
+        return told
+
+    def has_ended(self, local_rank: int) -> bool:
+        """Whether this worker has left its last world, and saved if it had to."""
+        return local_rank in self._told and self.followers.is_waiting(local_rank)
 
     def seen(self, view: Workers, now: float) -> Workers:
         """`view` with what is known about the workers."""

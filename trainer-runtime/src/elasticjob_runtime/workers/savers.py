@@ -29,16 +29,20 @@ class Savers:
         """No worker saves any more."""
         self._saving = None
 
-    def begin(self, workers: Sequence[WorkerProcess], number: int, grace: float) -> list[WorkerProcess]:
+    def begin(
+        self, workers: Sequence[WorkerProcess], number: int, grace: float, told: Sequence[WorkerProcess] = ()
+    ) -> list[WorkerProcess]:
         """Asks the workers that save on request. Returns those that get the signal `number`.
+
+        told: workers that save for another reason.
 
         If some are asked, or only some handle the signal, only those that handle it get it. The rest, which they may
         need to finish a step, are killed when all have saved.
         """
-        asked = [worker for worker in workers if self._saves_on_request(worker)]
-        signalled = [worker for worker in workers if worker not in asked and worker.catches(number)]
-        savers = {*asked, *signalled}
-        self._saving = savers if asked or (savers and len(savers) < len(workers)) else None
+        asked = [worker for worker in workers if self._saves_on_request(worker) and worker not in told]
+        signalled = [worker for worker in workers if worker not in (*asked, *told) and worker.catches(number)]
+        savers = {*asked, *signalled, *told}
+        self._saving = savers if asked or told or (savers and len(savers) < len(workers)) else None
         for worker in asked:
             self._ask_to_save(worker.spec.rank, grace)
         return signalled if self._saving is not None else list(workers)
@@ -59,6 +63,10 @@ class Savers:
     def saved(self, rank: int) -> bool:
         """The worker of `rank` has nothing left to save. Returns whether all workers can be killed."""
         return any(self.done(worker) for worker in list(self._saving or ()) if worker.spec.rank == rank)
+
+    def left(self, local_rank: int) -> bool:
+        """The worker of `local_rank` has left its last world. Returns whether all workers can be killed."""
+        return any(self.done(worker) for worker in list(self._saving or ()) if worker.spec.local_rank == local_rank)
 
     def done(self, worker: WorkerProcess) -> bool:
         """The worker has saved or ended. Returns whether it was the last one, so that all workers can be killed."""

@@ -6,6 +6,7 @@ world that is over, and with it whatever the training's thread waits for.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -63,6 +64,11 @@ class Engine:
         """Whether there is a newer plan than the one of this world."""
         return self._newest is not self.world
 
+    def saves_at_end(self) -> None:
+        """The training has a place to save to."""
+        with contextlib.suppress(NoAgentError):  # it is ending, and with it this process
+            self._port.saves_at_end()
+
     def communicate(self, begin: Begin) -> torch.futures.Future[Any]:
         """What `begin` returns; waiting for it ends with the world. For any thread of a step."""
         return self._backend.communicate(begin, self.interruption)
@@ -84,12 +90,14 @@ class Engine:
         standing: Callable[[], Standing],
         settle: Callable[[World, Sequence[Standing]], None],
         *,
+        save: Callable[[], None],
         broken: str,
     ) -> World:
         """Forms the world of the newest plan, and returns when all its processes agree on the state.
 
-        standing: how far this process is; settle: gives all processes of the formed group the same state. broken: how
-        the current world has failed, so wait for a newer plan. A process that is not in it waits for the next one.
+        standing: how far this process is; settle: gives all processes of the formed group the same state; save: called
+        before the last world ends, in one process. broken: how the current world has failed, so wait for a newer plan.
+        A process that is not in it waits for the next one.
 
         Raises SessionError if none comes.
         """
@@ -101,6 +109,8 @@ class Engine:
             self.interruption.end()  # what other processes still wait for in the old world ends with it
             world = self._wait_for_plan(over, broken)
             if not world.environment:
+                if world.saves:
+                    save()
                 self._port.report("waiting", world)
                 over = world
                 continue

@@ -20,6 +20,12 @@
     worker: {"type": "plan-state", "state": "failed", ..., "why": "..."}
             it could not be formed; the process waits for another plan
 
+    worker: {"type": "saves-at-end", "local_rank": 0}
+            it saves before its last world ends
+    agent:  {"type": "plan", ..., "environment": null, "ends": true, "saves": true}
+            all members leave, and this is the end of its last world; with `saves`, this process saves for all. It says
+            that it waits afterwards, and is killed
+
 A plan without `in_place` is ignored: the agent restarts the processes.
 """
 
@@ -41,6 +47,9 @@ class Port(Protocol):
     def hello(self) -> None:
         """Says that this process can continue in place."""
 
+    def saves_at_end(self) -> None:
+        """Says that this process saves before its last world ends. Any thread."""
+
     def next_world(self, timeout: float) -> World | None:
         """The next plan; None if none arrives within `timeout` seconds. Raises NoAgentError."""
 
@@ -55,6 +64,9 @@ class AgentPort:
 
     def hello(self) -> None:
         self._link.tell({"type": "hello", "in_place": True, "local_rank": own_local_rank(), "pid": os.getpid()})
+
+    def saves_at_end(self) -> None:
+        self._link.tell({"type": "saves-at-end", "local_rank": own_local_rank()})
 
     def next_world(self, timeout: float) -> World | None:
         message = self._link.next_plan(timeout)

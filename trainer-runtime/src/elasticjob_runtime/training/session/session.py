@@ -211,7 +211,7 @@ class ElasticSession:
 
     def checkpoint(self, path: PathLike, *, every: int = 0, keep: int = DEFAULT_KEEP, block: bool = True) -> None:
         """Continues from the newest checkpoint in `path`, unless this training has begun already, and saves there every
-        `every` steps (0: never). Call it once, on all ranks, before the first batch.
+        `every` steps, and when all members leave (0: never). Call it once, on all ranks, before the first batch.
 
         It is enough if one rank finds the checkpoint: the others receive the state. Under elasticrun, a snapshot in
         memory is used instead if it is newer; see docs/design/0023-memory-snapshots.md. With a sharded model (FSDP2),
@@ -222,6 +222,8 @@ class ElasticSession:
         if self._formed:
             raise SessionError("session.checkpoint() must be called before anything else of the session")
         self._state.load(Storage(path=path, every=every, keep=keep, block=block))
+        if self._engine is not None and every:
+            self._engine.saves_at_end()
 
     # -- inside
 
@@ -270,6 +272,7 @@ class ElasticSession:
             engine.enter(
                 self._state.standing,
                 lambda world, standings: self._state.agree(standings, engine.interruption, world),
+                save=self._state.save_last,
                 broken=self._steps.broken,
             )
             engine.between_steps = True

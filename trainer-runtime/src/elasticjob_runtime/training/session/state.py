@@ -145,6 +145,17 @@ class TrainingState:
         except (CheckpointError, RuntimeError, OSError) as error:  # of a rank that has been killed meanwhile, say
             logger.warning("step %d could not be saved before this change: %s", step, error)
 
+    def save_last(self) -> None:
+        """On storage, for all processes: they end."""
+        storage = self._storage
+        if storage is None or not self._live or (storage.block and self._saves_at(self.committed)):
+            return
+        try:
+            save_durable(storage.path, self.collect(), self.committed, storage.keep)
+            logger.info("saved step %d, because all members leave", self.committed)
+        except (CheckpointError, OSError) as error:
+            logger.warning("step %d could not be saved before all members left: %s", self.committed, error)
+
     def _take_last(self, seconds: float) -> bool:
         """Keeps the state in memory, and returns whether it survives the change there. False also if that is not
         possible within `seconds`."""

@@ -35,6 +35,10 @@ class World:
     """s that a step may continue before it is interrupted, for planned changes; 0: the step cannot complete."""
     environment: Mapping[str, str]
     """The variables that a process started for this plan would have. Empty: this process is not in the plan."""
+    ends: bool = False
+    """All processes leave, and no other plan follows."""
+    saves: bool = False
+    """This process saves for all of them."""
 
     @classmethod
     def parse(cls, message: Mapping[str, Any]) -> World:
@@ -47,6 +51,8 @@ class World:
             attempt=str(message["attempt"]),
             patience=max(0.0, float(message.get("patience", 0.0))),
             environment=environment,
+            ends=bool(message.get("ends")),
+            saves=bool(message.get("saves")),
         )
         if environment:
             _ = world.rank, world.size, world.store
