@@ -38,6 +38,12 @@ class SessionJob(Job):
         self._python, self._script, self._environment = python, script, environment or {}
         (directory / "slow").touch()
 
+    def successor(self, directory: pathlib.Path) -> SessionJob:
+        """Another job with the same script."""
+        return SessionJob(
+            self.endpoint, directory, python=self._python, script=self._script, environment=self._environment
+        )
+
     def hurry(self) -> None:
         (self.directory / "slow").unlink(missing_ok=True)
 

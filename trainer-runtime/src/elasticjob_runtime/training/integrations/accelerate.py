@@ -98,6 +98,7 @@ class AcceleratorSession(ElasticSession):
         self._accelerator = accelerator
         self.count_steps: Callable[[], int] = lambda: self._state.committed
         """What the agent shows; not all steps of an adapter are those that its users count."""
+        self._at_end: Callable[[], None] | None = None
         super().__init__(**parts)
 
     def batches(self, *args: Any, **options: Any) -> Iterator[Any]:
@@ -119,6 +120,11 @@ class AcceleratorSession(ElasticSession):
 
     def _entered(self) -> None:
         follow(self._accelerator)
+
+    def _save_last(self) -> None:
+        super()._save_last()
+        if self._at_end is not None:
+            self._at_end()
 
     # -- for adapters whose loop does more between two batches
 
@@ -155,6 +161,12 @@ class AcceleratorSession(ElasticSession):
     def leave_planned_changes(self) -> None:
         """To the adapter, which saves before them."""
         self._state.saves_before_changes = False
+
+    def save_at_end(self, save: Callable[[], None]) -> None:
+        """When all members leave, calls `save` in one process, between two steps. It must not communicate."""
+        self._at_end = save
+        if self._engine is not None:
+            self._engine.saves_at_end()
 
     def take_snapshot(self) -> None:
         """In memory, of the state between two steps, even if none is due."""

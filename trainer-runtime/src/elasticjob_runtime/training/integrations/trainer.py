@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl
 
 from elasticjob_runtime.training.integrations.accelerate import AcceleratorSession, ElasticAccelerator
 from elasticjob_runtime.training.integrations.trainer_progress import TrainerProgress
 from elasticjob_runtime.training.integrations.trainer_refusals import refusal
-from elasticjob_runtime.training.integrations.transformers import ElasticCallback
+from elasticjob_runtime.training.integrations.trainer_saves import barrier_as, become_first, without_others
+from elasticjob_runtime.training.integrations.transformers import ElasticCallback, newest_checkpoint
 from elasticjob_runtime.training.session.feed import Cursor, Share
 
 MicroBatches = list[tuple[int, dict[str, Any]]]
@@ -102,6 +102,7 @@ class ElasticTrainer(Trainer):
         )
         self._session.count_steps = lambda: int(self.state.global_step)
         self._session.on_change(lambda _: self._follow())
+        self._session.save_at_end(functools.partial(self._save_last, model))
         self.pop_callback(ElasticCallback)
         if not self._session.continues_in_place:
             self._session.leave_planned_changes()
@@ -112,15 +113,18 @@ class ElasticTrainer(Trainer):
         return prepared
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        def barrier(*_: Any, **__: Any) -> None:
-            self._elastic_session.add_up(torch.zeros((), device=self.args.device))
-
-        original = dist.barrier
-        setattr(dist, "barrier", barrier)  # noqa: B010 mypy; gloo's own may not end with the world
-        try:
+        with barrier_as(lambda: self._elastic_session.add_up(torch.zeros((), device=self.args.device))):
             super()._save_checkpoint(model, trial)
-        finally:
-            setattr(dist, "barrier", original)  # noqa: B010
+
+    def _save_last(self, model: Any) -> None:
+        """All members leave. The next process continues here, and the others may have gone."""
+        saved = newest_checkpoint(self.args.output_dir)
+        if not self.state.global_step or (saved and saved.endswith(f"-{self.state.global_step}")):
+            return
+        become_first()
+        with barrier_as(without_others):
+            super()._save_checkpoint(model, None)
+        self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _run_epoch(
         self,

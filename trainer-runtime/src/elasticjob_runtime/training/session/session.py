@@ -272,7 +272,7 @@ class ElasticSession:
             engine.enter(
                 self._state.standing,
                 lambda world, standings: self._state.agree(standings, engine.interruption, world),
-                save=self._state.save_last,
+                save=self._save_last,
                 broken=self._steps.broken,
             )
             engine.between_steps = True
@@ -297,6 +297,10 @@ class ElasticSession:
 
     def _entered(self) -> None:
         """For adapters of frameworks: this process is in a world, also its first one, and has its state."""
+
+    def _save_last(self) -> None:
+        """In one process, before all of them end."""
+        self._state.save_last()
 
     def _communicate(self, function: Callable[[], T]) -> T:
         """What `function` returns, which communicates. It ends with the world, whatever gloo waits for."""
