@@ -2,7 +2,8 @@
 that ranks combine: whatever is lost, repeated or forgotten shows, bit by bit.
 
 Environment: as of script.py, and VALIDATE_SECONDS (how long a validation batch takes), EVERY (batches between two
-validations), CHECKPOINTS (folder). The file in KILL_AT holds a place; the process that creates KILLED there first dies.
+validations), CHECKPOINTS (folder), SAVE_EVERY (steps), SAVES_AT_END (with an ElasticCallback). The file in KILL_AT
+holds a place; the process that creates KILLED there first dies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ warnings.filterwarnings("ignore")
 
 import lightning  # noqa: E402
 import torch  # noqa: E402
-from elasticjob_runtime.training.integrations.lightning import ElasticStrategy  # noqa: E402
+from elasticjob_runtime.training.integrations.lightning import ElasticCallback, ElasticStrategy  # noqa: E402
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint  # noqa: E402
 
 WIDTH = 8
@@ -150,8 +151,11 @@ def main() -> None:
         val_check_interval=int(setting("EVERY", "20")),
         callbacks=[
             ledger,
-            ModelCheckpoint(folder, monitor="weight", save_last=True, every_n_train_steps=10),
+            ModelCheckpoint(
+                folder, monitor="weight", save_last=True, every_n_train_steps=int(setting("SAVE_EVERY", "10"))
+            ),
             EarlyStopping("weight", patience=1000),
+            *([ElasticCallback(folder)] if "SAVES_AT_END" in os.environ else []),
         ],
         logger=False,
         enable_progress_bar=False,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 import torch
+from elasticjob_runtime.contract import ExitCode
 
 from hack.support import eventually
 from tests.integration.runtime import framework_environments
@@ -169,6 +170,34 @@ def test_lightning_continues_from_memory_when_all_its_processes_are_lost(
     assert_same(Run.read(job.directory / "a-0"), undisturbed)
     assert len(job.pids("a")) == 2
     assert job.steps("a")[-(STEPS - before) - 1][0] > 1, "it has not begun again"
+
+
+def test_lightning_saves_when_all_members_leave(
+    lightning_job: SessionJob, undisturbed: Run, tmp_path: pathlib.Path
+) -> None:
+    settings = {
+        "CHECKPOINTS": str(tmp_path / "checkpoints"), "SAVE_EVERY": "1000", "SAVES_AT_END": "1",
+        "EPOCHS": SETTINGS["EPOCHS"],
+    }  # fmt: skip
+    first = [lightning_job.start(name, **settings) for name in "ab"]
+    lightning_job.wait_for_world(2, "a", "b", timeout=START)
+    for agent in first:
+        agent.signal(signal.SIGTERM)
+    assert [agent.exit_code(START) for agent in first] == [ExitCode.TERMINATED] * 2, lightning_job.logs
+    last = max(lightning_job.steps(name)[-1][0] for name in "ab")
+    (tmp_path / "next").mkdir()
+    second = lightning_job.successor(tmp_path / "next")
+    try:
+        for name in "ab":
+            second.start(name, **settings)
+        second.wait_for_world(2, "a", "b", timeout=START)
+        assert last <= second.steps("a")[0][0] <= last + 1, "it repeats the interrupted step at most"
+        second.hurry()
+        assert [agent.exit_code(START) for agent in second.agents] == [0, 0], second.logs
+        for name in "ab":
+            assert_same(Run.read(second.directory / f"{name}-0"), undisturbed)
+    finally:
+        second.close()
 
 
 @pytest.mark.parametrize("place", ["step", "validation", "epoch"])

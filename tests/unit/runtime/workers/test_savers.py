@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -16,13 +17,14 @@ GRACE = 7.0
 @dataclasses.dataclass(frozen=True)
 class Spec:
     rank: int
+    local_rank: int
 
 
 class Worker:
     """As much of a worker process as `Savers` looks at; the real ones are in tests/integration."""
 
     def __init__(self, rank: int, *, handles: bool = False) -> None:
-        self.spec = Spec(rank)
+        self.spec = Spec(rank, rank)
         self._handles = handles
 
     def catches(self, number: int) -> bool:
@@ -38,8 +40,12 @@ class Group:
         self.asked: list[tuple[int, float]] = []
         self.savers = Savers(lambda rank, seconds: self.asked.append((rank, seconds)))
 
-    def begin(self) -> list[int]:
-        return [worker.spec.rank for worker in self.savers.begin(self.workers, signal.SIGTERM, GRACE)]
+    def begin(self, *, told: Sequence[int] = (), outside: Sequence[int] = ()) -> list[int]:
+        signalled = self.savers.begin(
+            self.workers, signal.SIGTERM, GRACE,
+            told=[self.workers[rank] for rank in told], outside=[self.workers[rank] for rank in outside],
+        )  # fmt: skip
+        return [worker.spec.rank for worker in signalled]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +78,22 @@ def test_the_rest_can_be_killed_when_the_last_saver_is_done() -> None:
     assert not group.savers.done(group.workers[2]), "it never saved"
     assert group.savers.done(group.workers[1]), "it ended instead"
     assert not group.savers.done(group.workers[0]), "told once"
+
+
+def test_workers_that_are_told_of_their_last_world_get_no_signal_and_are_waited_for() -> None:
+    group = Group("---")
+    assert group.begin(told=[0, 1]) == []
+    assert not group.savers.left(1)
+    assert not group.savers.left(2), "it was not told"
+    assert group.savers.left(0)
+
+
+def test_a_worker_outside_of_its_world_is_not_asked() -> None:
+    group = Group("--")
+    for rank in (0, 1):
+        group.savers.add(rank, group.workers, None)
+    assert group.begin(outside=[0, 1]) == [0, 1], "the signal ends them"
+    assert group.asked == []
 
 
 def test_workers_that_all_handle_the_signal_end_by_themselves() -> None:

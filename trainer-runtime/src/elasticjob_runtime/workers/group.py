@@ -178,7 +178,8 @@ class WorkerGroup:
         self._kill_at = now + grace if grace > 0 else None
         if grace > 0:
             told = self._in_place.end(now, saves=saves) if last else []
-            for worker in self._savers.begin(self._workers, number, grace, told):
+            outside = self._in_place.outside()
+            for worker in self._savers.begin(self._workers, number, grace, told=told, outside=outside):
                 worker.signal(number)
         else:
             self._savers.end()

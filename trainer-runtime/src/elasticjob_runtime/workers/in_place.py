@@ -67,6 +67,10 @@ class InPlace:
         self._told = {worker.spec.local_rank for worker in told}
         return told
 
+    def outside(self) -> list[WorkerProcess]:
+        """The workers that have left their world, and wait for another one."""
+        return [worker for worker in self._workers if self.followers.is_waiting(worker.spec.local_rank)]
+
     def has_ended(self, local_rank: int) -> bool:
         """Whether this worker has left its last world, and saved if it had to."""
         return local_rank in self._told and self.followers.is_waiting(local_rank)

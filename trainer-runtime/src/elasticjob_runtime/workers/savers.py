@@ -30,16 +30,23 @@ class Savers:
         self._saving = None
 
     def begin(
-        self, workers: Sequence[WorkerProcess], number: int, grace: float, told: Sequence[WorkerProcess] = ()
+        self,
+        workers: Sequence[WorkerProcess],
+        number: int,
+        grace: float,
+        *,
+        told: Sequence[WorkerProcess] = (),
+        outside: Sequence[WorkerProcess] = (),
     ) -> list[WorkerProcess]:
         """Asks the workers that save on request. Returns those that get the signal `number`.
 
-        told: workers that save for another reason.
+        told: workers that save for another reason; outside: those that have left their world, and so do not hear a
+        request.
 
         If some are asked, or only some handle the signal, only those that handle it get it. The rest, which they may
         need to finish a step, are killed when all have saved.
         """
-        asked = [worker for worker in workers if self._saves_on_request(worker) and worker not in told]
+        asked = [worker for worker in workers if self._saves_on_request(worker) and worker not in (*told, *outside)]
         signalled = [worker for worker in workers if worker not in (*asked, *told) and worker.catches(number)]
         savers = {*asked, *signalled, *told}
         self._saving = savers if asked or told or (savers and len(savers) < len(workers)) else None

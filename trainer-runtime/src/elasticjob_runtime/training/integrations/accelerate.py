@@ -98,7 +98,6 @@ class AcceleratorSession(ElasticSession):
         self._accelerator = accelerator
         self.count_steps: Callable[[], int] = lambda: self._state.committed
         """What the agent shows; not all steps of an adapter are those that its users count."""
-        self._at_end: Callable[[], None] | None = None
         super().__init__(**parts)
 
     def batches(self, *args: Any, **options: Any) -> Iterator[Any]:
@@ -120,11 +119,6 @@ class AcceleratorSession(ElasticSession):
 
     def _entered(self) -> None:
         follow(self._accelerator)
-
-    def _save_last(self) -> None:
-        super()._save_last()
-        if self._at_end is not None:
-            self._at_end()
 
     # -- for adapters whose loop does more between two batches
 
@@ -164,9 +158,7 @@ class AcceleratorSession(ElasticSession):
 
     def save_at_end(self, save: Callable[[], None]) -> None:
         """When all members leave, calls `save` in one process, between two steps. It must not communicate."""
-        self._at_end = save
-        if self._engine is not None:
-            self._engine.saves_at_end()
+        self._save_at_end(save)
 
     def take_snapshot(self) -> None:
         """In memory, of the state between two steps, even if none is due."""

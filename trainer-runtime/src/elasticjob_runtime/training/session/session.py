@@ -80,6 +80,7 @@ class ElasticSession:
         self._reported = False
         """The first step of this world is reported."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
+        self._at_end: Callable[[], None] | None = None
         self._engine = engine = self._new_engine()
         self._steps = Steps(self._parts, self._state, engine)
         self._state.saves_before_changes = engine is None
@@ -301,6 +302,15 @@ class ElasticSession:
     def _save_last(self) -> None:
         """In one process, before all of them end."""
         self._state.save_last()
+        if self._at_end is not None:
+            self._at_end()
+
+    def _save_at_end(self, save: Callable[[], None]) -> None:
+        """For adapters of frameworks: calls `save` in one process, between two steps, when all members leave. It must
+        not communicate."""
+        self._at_end = save
+        if self._engine is not None:
+            self._engine.saves_at_end()
 
     def _communicate(self, function: Callable[[], T]) -> T:
         """What `function` returns, which communicates. It ends with the world, whatever gloo waits for."""

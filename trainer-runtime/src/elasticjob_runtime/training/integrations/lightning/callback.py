@@ -68,9 +68,16 @@ class ElasticCallback(Callback):
         if trainer.global_step == self._steps:
             return  # gradients are still accumulated
         self._steps = trainer.global_step
+        if getattr(trainer.strategy, "continues_in_place", False):
+            return  # see `save_alone`
         if checkpoint_wanted():
             trainer.save_checkpoint(self._path)
             checkpoint_wanted()  # does not return: the checkpoint is complete, and this process ends
+
+    def save_alone(self, trainer: Any) -> None:
+        """For an `ElasticStrategy`, when all members leave: the others may have gone, so nothing communicates."""
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(False)
+        trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, self._path)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._batches is None else self._batches.state_dict()

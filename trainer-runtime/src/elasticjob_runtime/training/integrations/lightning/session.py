@@ -33,6 +33,10 @@ class LoopSession(ElasticSession):
         """Enters the world of the newest plan, if this process is not in it."""
         self._settle()
 
+    def save_at_end(self, save: Callable[[], None]) -> None:
+        """When all members leave, calls `save` in one process, between two steps. It must not communicate."""
+        self._save_at_end(save)
+
     def drop_batch(self) -> None:
         """The batch that `batches` has yielded is not for this process."""
         self._offered = None

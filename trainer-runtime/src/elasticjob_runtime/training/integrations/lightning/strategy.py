@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.integrations.lightning import loops
+from elasticjob_runtime.training.integrations.lightning.callback import ElasticCallback
 from elasticjob_runtime.training.integrations.lightning.refusals import refusal
 from elasticjob_runtime.training.integrations.lightning.training import GlobalBatches, Training
 
@@ -93,8 +95,17 @@ class ElasticStrategy(DDPStrategy):
             raise ValueError(f"ElasticStrategy needs one DataLoader for the training: got {len(self._batches)}")
         if os.environ.get(Env.AGENT_SOCKET) and self._sigterm is not None:
             signal.signal(signal.SIGTERM, self._sigterm)  # the agent decides when this process ends
-        self.training = Training(self.lightning_module.trainer, self._batches[0])
+        trainer = self.lightning_module.trainer
+        self.training = Training(trainer, self._batches[0])
+        for callback in trainer.callbacks:
+            if isinstance(callback, ElasticCallback):
+                self.training.session.save_at_end(functools.partial(callback.save_alone, trainer))
         self.training.begin()
+
+    @property
+    def continues_in_place(self) -> bool:
+        """Whether this training does."""
+        return self.training is not None and self.training.session.in_place
 
     def world_changed(self) -> None:
         """To be called by each process that has entered a world."""
