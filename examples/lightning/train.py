@@ -3,17 +3,18 @@
     elasticrun --standalone --nproc-per-node 2 train.py
     kubectl apply -k .
 
-It is an ordinary Lightning script except for the line marked (elastic).
+It is an ordinary Lightning script except for the lines marked (elastic).
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 
 import lightning
 import torch
-from elasticjob_runtime.training.integrations.lightning import ElasticStrategy
+from elasticjob_runtime.training.integrations.lightning import ElasticCallback, ElasticStrategy
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
@@ -54,15 +55,16 @@ def make_data(samples: int = 10_000) -> TensorDataset:
 
 def main() -> None:
     arguments = parse_arguments()
-    last = os.path.join(arguments.checkpoint_dir, "last.ckpt")
-    resume = last if os.path.exists(last) else None  # for when all workers are lost, or the job is started again
+    saved = glob.glob(os.path.join(arguments.checkpoint_dir, "last*.ckpt"))  # when all workers are lost, or stopped
+    resume = max(saved, key=os.path.getmtime, default=None)
     trainer = lightning.Trainer(
         max_steps=arguments.steps,
         strategy=ElasticStrategy(global_batch_size=arguments.batch_size),  # (elastic)
         callbacks=[
+            ElasticCallback(arguments.checkpoint_dir),  # (elastic) saves before the job is suspended
             ModelCheckpoint(
                 arguments.checkpoint_dir, every_n_train_steps=arguments.save_every, save_last=True, save_top_k=0
-            )
+            ),
         ],
         logger=False,
         enable_progress_bar=False,

@@ -6,6 +6,7 @@ Only what a test cluster lacks is changed: images, spot nodes, an NFS server, S3
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -101,6 +102,12 @@ class Example:
     def succeeds(self) -> str:
         self._cluster.kubectl.wait(f"elasticjob/{self.name}", "condition=Succeeded", self._namespace, timeout=240)
         return self.logs
+
+    def suspend(self, suspended: bool) -> None:
+        patch = json.dumps({"spec": {"lifecycle": {"suspend": suspended}}})
+        self._cluster.kubectl.run(
+            "patch", "elasticjob", self.name, "-n", self._namespace, "--type=merge", f"--patch={patch}"
+        )
 
     def delete(self) -> None:
         self._cluster.kubectl.delete("elasticjob", self.name, self._namespace, timeout=120)
@@ -220,6 +227,16 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
     steps = [int(step) for step in re.findall(r"^step=(\d+) ", log, re.MULTILINE)]
     print(f"{len(steps)} steps, {steps[0]} to {steps[-1]}")
     assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
+
+    last = int(re.findall(r"^step=(\d+) ", example.log(survivor), re.MULTILINE)[-1])
+    example.suspend(True)
+    cluster.kubectl.wait("elasticjob/session", "condition=Suspended", namespace, timeout=120)
+    example.suspend(False)
+    eventually(
+        lambda: len(example.pods) == 3 and all(world(example, pod, 3) for pod in example.pods),
+        *(180, 0.3, "it trains again"),
+    )
+    assert entered(example.log(example.pods[0]))[0].step >= last, "it was saved when the job was suspended"
     example.delete()
 
 
@@ -230,10 +247,7 @@ def test_the_kueue_example_waits_until_it_is_admitted(cluster: ClusterDriver, na
     conditions = f"elasticjob/{example.name}"
     cluster.kubectl.wait(conditions, "condition=Suspended", namespace, timeout=60)
     assert example.pods == []
-    cluster.kubectl.run(
-        *("patch", "elasticjob", example.name, "-n", namespace, "--type=merge"),
-        '--patch={"spec":{"lifecycle":{"suspend":false}}}',
-    )
+    example.suspend(False)
     assert "finished step=40" in example.succeeds()
     example.delete()
 
