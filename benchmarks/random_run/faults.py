@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     LEAVE = "a member leaves (SIGTERM)"
     FREEZE = "a worker process is frozen (SIGSTOP)"
     JOIN = "a member joins"
+    SUSPEND = "all members leave (SIGTERM), and others continue from storage"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +42,10 @@ def draw(chance: random.Random, *, healthy: Sequence[str], frozen: bool, agents:
         *([Kind.LEAVE] if spare >= 1 and agents > LEAST else []),
         *([Kind.FREEZE] if spare >= 1 and not frozen else []),
         *([Kind.JOIN, Kind.JOIN] if agents < MOST else []),  # as often as members leave
+        *([Kind.SUSPEND] if spare >= 0 and not frozen else []),
     ]
     if not possible:
         return None
     kind = chance.choice(possible)
-    count = {Kind.JOIN: 0, Kind.TWO: 2}.get(kind, 1)
+    count = {Kind.JOIN: 0, Kind.SUSPEND: 0, Kind.TWO: 2}.get(kind, 1)
     return Fault(kind, tuple(chance.sample(sorted(healthy), count)))

@@ -79,6 +79,7 @@ class RandomJob(Job):
             Kind.LEAVE: self._leave,
             Kind.FREEZE: self.freeze,
             Kind.JOIN: lambda: (self.start(1), []),
+            Kind.SUSPEND: self._suspend,
         }
         try:
             at, victims = actions[fault.kind](*fault.members)
@@ -92,6 +93,15 @@ class RandomJob(Job):
     def _leave(self, member: str) -> tuple[float, list[str]]:
         victims = [commit.process for commit in self._last_commits() if member_of(commit.process) == member]
         return self.terminate(member), victims
+
+    def _suspend(self) -> tuple[float, list[str]]:
+        """Raises JobError if the members do not leave in time."""
+        members = self._running()
+        at = self.terminate(*members)
+        if not self._until(lambda: not any(self._agents[name].alive() for name in members), END_LIMIT):
+            raise JobError(f"{', '.join(members)} do not leave within {END_LIMIT:g} s")
+        self.start(AGENTS)
+        return at, []
 
     def _healthy(self) -> list[str]:
         """Members that have taken part in the latest world."""

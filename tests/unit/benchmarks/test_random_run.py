@@ -19,11 +19,11 @@ LEAVES_ONE = {Kind.KILL, Kind.NODE, Kind.LEAVE, Kind.FREEZE}
     [
         ("abcd", False, 4, {*Kind}),
         ("abcd", False, 5, {*Kind} - {Kind.JOIN}),  # there is a spare
-        ("abc", True, 4, {*Kind} - {Kind.FREEZE}),
-        ("ab", False, 2, LEAVES_ONE - {Kind.LEAVE} | {Kind.JOIN}),  # two members are the least
-        ("ab", False, 4, LEAVES_ONE | {Kind.JOIN}),
-        ("a", False, 4, {Kind.JOIN}),  # it alone has the state
-        ("a", False, 5, set()),
+        ("abc", True, 4, {*Kind} - {Kind.FREEZE, Kind.SUSPEND}),
+        ("ab", False, 2, LEAVES_ONE - {Kind.LEAVE} | {Kind.JOIN, Kind.SUSPEND}),  # two members are the least
+        ("ab", False, 4, LEAVES_ONE | {Kind.JOIN, Kind.SUSPEND}),
+        ("a", False, 4, {Kind.JOIN, Kind.SUSPEND}),  # it alone has the state
+        ("a", False, 5, {Kind.SUSPEND}),
         ("", False, 4, {Kind.JOIN}),  # a world is being formed
     ],
 )

@@ -126,6 +126,10 @@ PLANNER = {
     "the first one has gone: the next one saves": Case(
         planner("bc", changed=ALL_LEAVE, me="b", settings={"me": "b"}, leaving_since=NOW), "stop for MemberLeft, b saves"
     ),
+    "the worker process of the first one has failed: the next one saves": Case(
+        planner(changed=ALL_LEAVE, leaving_since=NOW, failures=[make_failure("a", round_number=2)]),
+        "stop for MemberLeft, b saves",
+    ),
     "new members wait until it has saved, and gone": Case(
         planner("ade", changed={"a": LEAVING, **WARM}, me="d", settings={"me": "d"}, store={"stop": make_stop(PLAN, saver="a")}),
         "wait 31 s",

@@ -157,7 +157,7 @@ def stop_leaving(view: View) -> StopWorkers:
 
 def _propose_end(view: View, plan: Plan) -> ProposeStop | None:
     """Of a leaving planner: if all members of the plan leave, or are gone, no plan without them comes, and the state is
-    lost unless one of them saves it. That is the first in the order of ranks."""
+    lost unless one of them saves it. That is the first in the order of ranks whose worker processes have not failed."""
     ranks = sorted(ranks_of(plan).items(), key=lambda item: item[1].group_rank)
     members = [
         member
@@ -168,9 +168,11 @@ def _propose_end(view: View, plan: Plan) -> ProposeStop | None:
         return None
     if any(each.value.state is not MemberState.LEAVING for each in members):
         return None
+    failed = {failure.member for failure in view.store.failures}
+    saver = next((each.name for each in members if each.name not in failed), members[0].name)
     why = "all members leave"
-    stop = StopValue(attempt=plan.value.attempt, reason=PlanReason.MEMBER_LEFT, message=why, saver=members[0].name)
-    return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=f"{why}: {stop.saver} saves")
+    stop = StopValue(attempt=plan.value.attempt, reason=PlanReason.MEMBER_LEFT, message=why, saver=saver)
+    return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=f"{why}: {saver} saves")
 
 
 def request_plan_due(view: View) -> float | None:
