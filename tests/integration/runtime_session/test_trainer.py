@@ -23,7 +23,9 @@ from tests.integration.runtime_session.session_job import LONG, START, SessionJo
 
 SCRIPT = pathlib.Path(__file__).with_name("trainer_script.py")
 
-RARE = {"SNAPSHOT_EVERY": "7"}
+OFTEN = {**LONG, "EVAL_STEPS": "1"}
+"""An evaluation after each step."""
+RARE = {**OFTEN, "SNAPSHOT_EVERY": "7"}
 """A large state, or one on a busy machine, is not kept in memory after each step."""
 
 pytestmark = [pytest.mark.torch, pytest.mark.transformers, pytest.mark.timeout(600)]
@@ -96,8 +98,12 @@ def test_each_process_may_crash_and_another_one_reports(trainer_job: SessionJob,
 
 
 def test_trainer_continues_from_its_checkpoint_if_processes_must_restart(
-    trainer_job: SessionJob, undisturbed: Run
+    trainer_job: SessionJob, tmp_path: pathlib.Path
 ) -> None:
+    """Also with the evaluation that is due at the planned change."""
+    undisturbed = hugging_face.train_undisturbed(
+        SCRIPT, {**OFTEN, "CHECKPOINTS": str(tmp_path / "plain")}, tmp_path / "undisturbed"
+    )
     job = trainer_job
     for name in "ab":
         job.start(name, "--in-place=off", nnodes="2:3", **RARE)

@@ -72,8 +72,8 @@ def main() -> None:
     arguments = TrainingArguments(
         output_dir=os.environ["CHECKPOINTS"], num_train_epochs=int(setting("EPOCHS", "2")), max_grad_norm=0.0,
         per_device_train_batch_size=BATCH, per_device_eval_batch_size=2,
-        logging_steps=7, eval_strategy="steps", eval_steps=9, save_steps=int(setting("SAVE_STEPS", "18")),
-        save_total_limit=2, metric_for_best_model="loss", use_cpu=True,
+        logging_steps=7, eval_strategy="steps", eval_steps=int(setting("EVAL_STEPS", "9")),
+        save_steps=int(setting("SAVE_STEPS", "18")), save_total_limit=2, metric_for_best_model="loss", use_cpu=True,
         ddp_backend="gloo" if "RANK" in os.environ else None,
         ddp_find_unused_parameters=False, disable_tqdm=bool(setting("QUIET", "1")), report_to="none",
     )  # fmt: skip

@@ -288,7 +288,7 @@ class ElasticTrainer(Trainer):
     def _report(self, model: Any, trial: Any, ignore_keys: list[str] | None, start_time: float) -> None:
         """Evaluates and saves, in a step without a batch: if it is interrupted, all processes do it again."""
         if self._restarts is not None and self._restarts.is_last_save:
-            self._keep_in_memory()
+            self._keep_in_memory(evaluates=self._restarts.skips_evaluation)
         before = copy.deepcopy((self._progress.state_dict(), self.lr_scheduler.state_dict()))
         done = False
         with self._elastic_session.step_without_batch():
@@ -299,11 +299,12 @@ class ElasticTrainer(Trainer):
             self._progress.load_state_dict(before[0])
             self.lr_scheduler.load_state_dict(before[1])
 
-    def _keep_in_memory(self) -> None:
-        """The processes that follow continue with what is in memory. The usual snapshot may be some steps old."""
-        self.control.should_save = False  # in memory, so that they do not write the same checkpoint again
+    def _keep_in_memory(self, *, evaluates: bool) -> None:
+        """The processes that follow continue with what is in memory, and do there what is still due. The usual snapshot
+        may be some steps old."""
+        self.control.should_save, self.control.should_evaluate = False, evaluates
         self._elastic_session.take_snapshot()
-        self.control.should_save = True
+        self.control.should_save, self.control.should_evaluate = True, False
 
 
 class _Begin(TrainerCallback):

@@ -26,12 +26,15 @@ class ElasticCallback(TrainerCallback):
     def __init__(self) -> None:
         self.is_last_save = False
         """The next checkpoint is the last of this process."""
+        self.skips_evaluation = False
+        """One was due after the same step."""
 
     def on_step_end(self, _args: Any, _state: Any, control: TrainerControl, **_: Any) -> TrainerControl:
         # The last step of the training needs no checkpoint: Trainer would take another step when it continues there.
         if checkpoint_wanted() and not control.should_training_stop:
             self.is_last_save = True
             control.should_save = True
+            self.skips_evaluation = control.should_evaluate
             control.should_evaluate = False
         return control
 
