@@ -96,12 +96,12 @@ class RandomJob(Job):
 
     def _suspend(self) -> tuple[float, list[str]]:
         """Raises JobError if the members do not leave in time."""
-        members = self._running()
+        members, victims = self._running(), [commit.process for commit in self._last_commits()]
         at = self.terminate(*members)
         if not self._until(lambda: not any(self._agents[name].alive() for name in members), END_LIMIT):
             raise JobError(f"{', '.join(members)} do not leave within {END_LIMIT:g} s")
         self.start(AGENTS)
-        return at, []
+        return at, victims
 
     def _healthy(self) -> list[str]:
         """Members that have taken part in the latest world."""

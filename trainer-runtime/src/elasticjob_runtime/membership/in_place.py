@@ -170,9 +170,8 @@ def _propose_end(view: View, plan: Plan) -> ProposeStop | None:
         return None
     failed = {failure.member for failure in view.store.failures}
     saver = next((each.name for each in members if each.name not in failed), members[0].name)
-    why = "all members leave"
-    stop = StopValue(attempt=plan.value.attempt, reason=PlanReason.MEMBER_LEFT, message=why, saver=saver)
-    return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=f"{why}: {saver} saves")
+    stop = StopValue(attempt=plan.value.attempt, reason=PlanReason.MEMBER_LEFT, message="all members left", saver=saver)
+    return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=f"all members leave: {saver} saves")
 
 
 def request_plan_due(view: View) -> float | None:
