@@ -18,7 +18,7 @@ import pytest
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import background, checkpoint_wanted, progress, save_request
 from elasticjob_runtime.training.link import AgentLink
-from elasticjob_runtime.training.save_request import SaveRequest, agree
+from elasticjob_runtime.training.save_request import SaveRequest, agree, session_ends
 
 torch = pytest.importorskip("torch")
 
@@ -128,6 +128,27 @@ def call_until_true() -> None:
     end = time.monotonic() + 10.0
     while not checkpoint_wanted():
         assert time.monotonic() < end
+
+
+def test_a_script_with_a_session_hears_after_the_step_at_which_the_session_does(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save_request, "NOT_KILLED", 0.0)
+    for name, value in {Env.AGENT_SOCKET: str(tmp_path / "agent.sock"), "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    agent = Agent(tmp_path)
+    assert not session_ends()
+    connection = agent.accept()
+    connection.recv(1000)
+    assert not checkpoint_wanted()
+    ask(connection, 1.5)
+    end = time.monotonic() + 10.0
+    while not session_ends():
+        assert not checkpoint_wanted()
+        assert time.monotonic() < end
+    assert checkpoint_wanted(), "it can save what is its own"
+    assert not session_ends()
+    assert json.loads(connection.recv(1000))["type"] == "saved"
 
 
 def test_the_call_after_the_save_reports_it_and_waits_to_be_killed(

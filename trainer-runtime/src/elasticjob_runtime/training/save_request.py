@@ -62,9 +62,16 @@ def checkpoint_wanted() -> bool:
 
     Without an agent (plain python, torchrun), this is always False.
     """
-    if _process.request is None:
-        _process.request = _connect()
-    return _process.request.is_now()
+    return _request().is_now()
+
+
+def session_ends() -> bool:
+    """`checkpoint_wanted` for a session, after each of its steps, on all ranks.
+
+    From then on, calls of the script do not count. After the step at which this is True, they are True, too, so that
+    the script can save what is its own.
+    """
+    return _request().is_now(session=True)
 
 
 def seconds_to_save() -> float:
@@ -87,6 +94,8 @@ class SaveRequest:
         self._agree = agree
         self._lock = threading.Lock()
         self._calls = 0
+        self._counts_steps = False
+        """A session calls."""
         self._kill_at: float | None = None
         """When the agent kills this process; None: nothing is requested."""
         self.member_stays = False
@@ -96,7 +105,12 @@ class SaveRequest:
         self._save_at: int | None = None
         """The call that returns True; None: not agreed."""
 
-    def is_now(self) -> bool:
+    def is_now(self, *, session: bool = False) -> bool:
+        """session: see `session_ends`."""
+        if session:
+            self._counts_steps = True
+        elif self._counts_steps:
+            return self._agreed.is_set() and self._calls == self._save_at
         with self._lock:
             self._calls += 1
             if self._kill_at is None:
@@ -153,6 +167,12 @@ class _Process:
 
 
 _process = _Process()
+
+
+def _request() -> SaveRequest:
+    if _process.request is None:
+        _process.request = _connect()
+    return _process.request
 
 
 def agree(store: Store, rank: int, world: int, begun: int, seconds: float) -> int | None:

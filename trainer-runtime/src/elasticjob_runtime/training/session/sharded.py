@@ -10,7 +10,7 @@ from typing import Any
 
 from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.memory import Pace
-from elasticjob_runtime.training.save_request import checkpoint_wanted
+from elasticjob_runtime.training.save_request import session_ends
 from elasticjob_runtime.training.session.feed import Cursor
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
@@ -77,7 +77,7 @@ class ShardedState(TrainingState):
         """Saves and takes snapshots after the same steps on all ranks; in any case before a planned change."""
         if self._saves_at(self.committed):
             self._save()
-        if (self._keeps or self._saves) and checkpoint_wanted():
+        if (self._keeps or self._saves) and session_ends():
             self._keep_last()
         elif self._keeps:
             self._keep()

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
-from elasticjob_runtime.training.save_request import checkpoint_wanted, member_stays, seconds_to_save
+from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.feed import Cursor, Share
 from elasticjob_runtime.training.session.interruption import Interruption
@@ -116,7 +116,7 @@ class TrainingState:
 
     def keep(self) -> None:
         """Saves on storage and takes a snapshot in memory, each if it is time for that, or before a planned change."""
-        ends = self.saves_before_changes and checkpoint_wanted()
+        ends = self.saves_before_changes and session_ends()
         if self._saves_at(self.committed):
             self._save()
         if ends:
@@ -163,7 +163,7 @@ class TrainingState:
 
     def _finish_save(self) -> None:
         """Makes sure that the checkpoint of this step, which has begun, is written before this process ends."""
-        # The next call of `checkpoint_wanted` waits for it.
+        # The next call of `session_ends` waits for it.
 
     def take_snapshot(self) -> None:
         """In memory, also if it is not time for that."""
@@ -173,7 +173,7 @@ class TrainingState:
         """The script asks for the next batch. Does not return if the worker group ends before that step."""
         if self._ends:
             self._ends = False  # in case that the agent does not end this process
-            checkpoint_wanted()  # says that nothing is left to save
+            session_ends()  # says that nothing is left to save
 
     @property
     def _saves(self) -> bool:
