@@ -12,19 +12,22 @@ T = TypeVar("T")
 def eventually(predicate: Callable[[], T], timeout: float = 60.0, interval: float = 0.05, what: str = "") -> T:
     """Calls `predicate` until it returns something true, and returns that.
 
-    Raises AssertionError after `timeout` seconds with `what`, the last value and the last assertion error. An
-    AssertionError inside the predicate means "not yet"; every other exception is a bug in the test and passes through.
+    Raises AssertionError after `timeout` seconds with `what`, the last value and the last error. An AssertionError
+    inside the predicate means "not yet", and so does a LookupError: it looks at what is not there. Every other
+    exception is a bug in the test and passes through.
     """
     end = time.monotonic() + timeout
     while True:
-        reason: AssertionError | None = None
+        reason: Exception | None = None
         value: T | None = None
         try:
             value = predicate()
             if value:
                 return value
-        except AssertionError as error:
+        except (AssertionError, LookupError) as error:
             reason = error
         if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout:g} s: {what or predicate!r}; last value {value!r}") from reason
+            raise AssertionError(
+                f"not within {timeout:g} s: {what or repr(predicate)}; last value {value!r}"
+            ) from reason
         time.sleep(interval)
