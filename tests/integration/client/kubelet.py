@@ -24,6 +24,8 @@ class Logs:
         self.changed = threading.Condition()
         self.lines: dict[tuple[str, str], list[Entry]] = defaultdict(list)
         self.ended: set[tuple[str, str]] = set()
+        self.broken: set[tuple[str, str]] = set()
+        """Pods whose log it cannot read."""
         self.requests: list[str] = []
         self.cut = 0
         """Incremented to cut every open connection."""
@@ -80,8 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts, query = urlsplit(self.path), parse_qs(urlsplit(self.path).query)
         self.logs.requests.append(self.path)
         _, kind, namespace, pod, *_ = parts.path.split("/")
-        if kind != "containerLogs":
-            self.send_error(404)
+        if kind != "containerLogs" or (namespace, pod) in self.logs.broken:
+            self.send_error(404 if kind != "containerLogs" else 500)
             return
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")

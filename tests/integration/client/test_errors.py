@@ -85,6 +85,9 @@ def test_a_namespace_that_is_not_there_is_named(cli: Cli) -> None:
     result = cli("submit", "bert", "--image", "x", "--", "python", namespace="nowhere")
     assert result.code == Exit.NOT_FOUND
     assert "There is no namespace nowhere." in result.err
+    result = cli("list", namespace="nowhere")
+    assert result.code == Exit.NOT_FOUND
+    assert "There is no namespace nowhere." in result.err
 
 
 def test_an_api_server_that_does_not_answer_is_named(cli: Cli, control_plane: Path, tmp_path: Path) -> None:

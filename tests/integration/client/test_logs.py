@@ -15,7 +15,7 @@ from elasticjob.errors import Exit
 
 from hack.support import eventually
 from tests.integration.client.conftest import Operator, Result
-from tests.integration.client.kubelet import NODE, Kubelet
+from tests.integration.client.kubelet import Kubelet
 from tests.integration.operator.kube import Namespace
 
 Cli = Callable[..., Result]
@@ -56,6 +56,70 @@ def test_lines_of_all_worker_pods_are_in_the_order_of_their_times(
     assert cli("logs", two_workers).out.splitlines() == expected
     assert cli("logs", two_workers, "--rank", "1").out == "step 2\n"
     assert cli("logs", two_workers, "--tail", "1").out.splitlines() == expected[1:]
+
+
+def test_followed_worker_pods_begin_with_their_last_lines(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, operator: Operator
+) -> None:
+    """Those that are there at the start; of a worker pod that comes later, nothing is left out."""
+    for index in range(2):
+        for step in (1, 2, 3):
+            kubelet.logs.write(ns.name, f"bert-worker-{index}", f"step {step}")
+    lines = lines_of(start("logs", two_workers, "--follow", "--tail", "1"))
+    assert {lines.get(timeout=60), lines.get(timeout=60)} == {"worker-0 | step 3", "worker-1 | step 3"}
+    for step in (1, 2):
+        kubelet.logs.write(ns.name, "bert-worker-2", f"step {step}")
+    operator.worker(two_workers, 2)
+    assert [lines.get(timeout=60), lines.get(timeout=60)] == ["worker-2 | step 1", "worker-2 | step 2"]
+
+
+def test_a_clock_that_is_behind_silences_no_other_worker_pod(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace
+) -> None:
+    stop, behind = threading.Event(), datetime.timedelta(minutes=10)
+
+    def write() -> None:
+        while not stop.wait(0.05):
+            kubelet.logs.write(ns.name, "bert-worker-0", "old", datetime.datetime.now(datetime.timezone.utc) - behind)
+
+    writer = threading.Thread(target=write)
+    lines = lines_of(start("logs", two_workers, "--follow"))
+    writer.start()
+    try:
+        assert lines.get(timeout=60) == "worker-0 | old"
+        kubelet.logs.write(ns.name, "bert-worker-1", "new")
+        eventually(lambda: "worker-1 | new" in list(lines.queue), what="the line of the other worker pod")
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_log_that_cannot_be_read_is_said(cli: Cli, two_workers: str, kubelet: Kubelet, ns: Namespace) -> None:
+    """After the lines of the others."""
+    kubelet.logs.write(ns.name, "bert-worker-0", "step 1")
+    kubelet.logs.broken.add((ns.name, "bert-worker-1"))
+    result = cli("logs", two_workers)
+    assert (result.code, result.out) == (Exit.UNREACHABLE, "worker-0 | step 1\n")
+    assert "cannot answer now" in result.err
+
+
+def test_a_job_without_worker_pods_has_no_log(cli: Cli, submitted: str) -> None:
+    result = cli("logs", submitted)
+    assert result.code == Exit.NOT_FOUND
+    assert "bert has no worker pods, so there is no log." in result.err
+
+
+def test_following_continues_when_a_job_grows_beyond_what_is_followed(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, operator: Operator, tmp_path: Path
+) -> None:
+    lines = lines_of(start("logs", two_workers, "--follow"))
+    kubelet.logs.write(ns.name, "bert-worker-0", "before")
+    assert lines.get(timeout=60) == "worker-0 | before"
+    for index in range(2, 65):
+        operator.worker(two_workers, index)
+    eventually(lambda: "65 worker pods: following the first 64" in (tmp_path / "stderr-0").read_text(), 60, 0.2)
+    kubelet.logs.write(ns.name, "bert-worker-63", "after")
+    assert lines.get(timeout=60) == "worker-63 | after"
 
 
 def test_a_rank_that_no_worker_pod_has_is_an_error(cli: Cli, two_workers: str) -> None:
@@ -138,11 +202,14 @@ def test_rank_0_is_followed_to_the_worker_pod_that_takes_it_over(
     assert lines.get(timeout=60) == "of the second"
 
 
-def test_a_waiting_container_has_no_log_yet(cli: Cli, submitted: str, operator: Operator, ns: Namespace) -> None:
+def test_a_waiting_container_has_no_log_yet(cli: Cli, submitted: str, operator: Operator) -> None:
     operator.worker(submitted, 0, running=False)
-    ns.bind("bert-worker-0", NODE)
     result = cli("logs", submitted)
-    assert (result.code, result.out) == (Exit.OK, "")
+    assert (result.code, result.out, result.err) == (
+        Exit.OK,
+        "",
+        "bert-worker-0 has not started, so it has no log yet.\n",
+    )
 
 
 @pytest.mark.parametrize(("end", "code"), [("Succeeded", Exit.OK), ("Failed", Exit.JOB_FAILED)])

@@ -1,11 +1,11 @@
-"""Merging lines, and choosing worker pods by rank."""
+"""Reading lines, and choosing worker pods by rank."""
 
 from __future__ import annotations
 
 import datetime
 
 import pytest
-from elasticjob.decisions.log_lines import Line, Merger, parse_line, whole_seconds
+from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
 from elasticjob.decisions.log_selection import choose_workers
 from elasticjob.errors import NotFoundError, UsageError
 from elasticjob.state import JobState, WorkerState
@@ -37,23 +37,6 @@ def test_lines_have_a_time_in_nanoseconds(raw: bytes, at: int, text: str) -> Non
 
 def test_a_line_without_a_time_is_kept() -> None:
     assert parse_line(b"unable to retrieve container logs", "p") == Line(0, "p", "unable to retrieve container logs")
-
-
-def test_lines_that_arrive_together_are_put_in_order() -> None:
-    merger = Merger(window=0.3)
-    for at, now in ((3, 0.0), (1, 0.1), (2, 0.2)):
-        merger.add(Line(at, "p", str(at)), now)
-    assert merger.ready(0.2) == []
-    assert [line.at for line in merger.ready(0.6)] == [1, 2, 3]
-    assert merger.rest() == []
-
-
-def test_a_late_line_is_shown_late() -> None:
-    merger = Merger(window=0.3)
-    merger.add(Line(5, "p", ""), 0.0)
-    assert len(merger.ready(0.4)) == 1
-    merger.add(Line(1, "p", ""), 0.5)
-    assert [line.at for line in merger.ready(0.9)] == [1]
 
 
 @pytest.mark.parametrize(

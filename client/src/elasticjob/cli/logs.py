@@ -1,15 +1,14 @@
-"""`logs`: lines of all worker pods, merged by time and coloured by pod."""
+"""`logs`: lines of all worker pods, coloured by pod."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
-from elasticjob.errors import Exit, UsageError
+from elasticjob.errors import ElasticJobError, Exit, UsageError
 
 if TYPE_CHECKING:
     from elasticjob.decisions.log_lines import Line
@@ -35,7 +34,7 @@ def logs(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the log of a job: all its worker pods, merged by time."""
+    """Show the log of a job: all its worker pods, merged by time; with --follow, as the lines arrive."""
     if rank is not None and everything:
         raise UsageError("--rank and --all exclude each other.")
     client = connect(namespace, context, kubeconfig)
@@ -80,8 +79,17 @@ def print_logs(
 
 
 def _batches(lines: Iterable[Line], *, follow: bool) -> Iterator[list[Line]]:
-    """Followed lines one by one, so that they appear at once; others in large parts, which is faster."""
+    """Followed lines one by one, so that they appear at once; others in large parts, which is faster. If reading fails,
+    the lines up to then come first."""
     size = 1 if follow else BATCH
-    iterator = iter(lines)
-    while batch := list(itertools.islice(iterator, size)):
+    batch: list[Line] = []
+    try:
+        for line in lines:
+            batch.append(line)
+            if len(batch) == size:
+                yield batch
+                batch = []
+    except ElasticJobError:
         yield batch
+        raise
+    yield batch

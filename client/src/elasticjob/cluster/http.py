@@ -205,20 +205,26 @@ class Stream:
         try:
             for chunk in self._response.stream(amt=None):
                 *lines, pending = (pending + chunk).split(b"\n")
-                yield from lines
+                for line in lines:
+                    if self._closed:
+                        return
+                    yield line
+            if pending and not self._closed:
+                yield pending
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
             if not self._closed:
                 raise ServerBusyError(f"The connection to the API server broke: {_cause(error)}.") from error
-        if pending and not self._closed:
-            yield pending
+        finally:
+            self._response.close()
 
     def close(self) -> None:
+        """Wakes the thread that reads, which ends as if the server had closed the connection."""
         self._closed = True
         sock = getattr(getattr(self._response, "_connection", None), "sock", None)
         if sock is not None:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
-        self._response.close()
+                # Not SSLSocket.shutdown: it turns TLS off, and whoever reads would go on with what is encrypted.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _cause(error: BaseException) -> str:

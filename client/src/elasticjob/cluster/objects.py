@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from elasticjob.cluster.http import MERGE_PATCH, ApiServer, Json
 from elasticjob.cluster.kubeconfig import find
-from elasticjob.errors import ElasticJobError, NotFoundError
+from elasticjob.errors import ElasticJobError, ForbiddenError, NotFoundError
 from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, worker_selector
 
 PAGE = 500
@@ -84,6 +85,11 @@ class Cluster:
 
     def crd(self) -> Json:
         return self.api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}")
+
+    def check_namespace(self, name: str) -> None:
+        """Raises NotFoundError. Whoever may not read namespaces is not told."""
+        with contextlib.suppress(ForbiddenError):
+            self.api.get(f"/api/v1/namespaces/{name}")
 
     def operators(self) -> list[Json]:
         """Deployments of the operator, in all namespaces."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from elasticjob.cluster.api_errors import ServerBusyError
 from elasticjob.cluster.http import ApiServer, Json, Stream
 from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
 from elasticjob.errors import ElasticJobError, InvalidManifestError, NotFoundError, UnreachableError
 
 RETRY_SECONDS = 0.5
+SECOND = 1_000_000_000
+"""In ns."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,9 @@ class Selection:
 
 
 def read_log(api: ApiServer, pod: Json, container: str, selection: Selection) -> Iterator[Line]:
-    """The log up to now. A pod whose container has not started has none."""
-    source = pod["metadata"]["name"]
-    try:
-        stream = api.stream(_path(pod), **_query(container, selection))
-    except (InvalidManifestError, NotFoundError, ServerBusyError):  # a container that waits, or a pod that is gone
-        return
-    for raw in stream:
-        yield parse_line(raw, source)
+    """The log up to now. Raises ElasticJobError, for example if the container has not started."""
+    for raw in api.stream(_path(pod), **_query(container, selection)):
+        yield parse_line(raw, pod["metadata"]["name"])
 
 
 class PodLog:
@@ -52,8 +49,10 @@ class PodLog:
         self._lines, self._on_end = lines, on_end
         self._stop = threading.Event()
         self._stream: Stream | None = None
-        self._newest = 0
-        self._at_newest: set[str] = set()
+        self._second = 0
+        """Of the last line; a new connection continues from it. Unix time, ns."""
+        self._seen: Counter[Line] = Counter()
+        """Lines since `_second`, which come again, and lines without a time, which may."""
         self.gone = False
         """Set by the owner when the pod has ended: the log ends when it has been read."""
         self.ended = False
@@ -86,23 +85,29 @@ class PodLog:
 
     def _follow(self) -> None:
         query = _query(self._container, self._selection)
-        if self._newest:  # continue: the API server takes whole seconds, so some lines come again
-            query = {**query, "sinceTime": whole_seconds(self._newest), "sinceSeconds": None, "tailLines": None}
+        if self._second:  # continue: the API server takes whole seconds, so some lines come again
+            query = {**query, "sinceTime": whole_seconds(self._second), "sinceSeconds": None, "tailLines": None}
         stream = self._stream = self._api.stream(_path(self._pod), follow="true", **query)
         if self._stop.is_set():
             stream.close()
+        again = self._seen.copy()
         for raw in stream:
             line = parse_line(raw, self._pod["metadata"]["name"])
-            if self._is_new(line):
+            if again[line]:
+                again[line] -= 1
+            else:
+                self._remember(line)
                 self._lines.put(line)
 
-    def _is_new(self, line: Line) -> bool:
-        if line.at < self._newest or (line.at == self._newest and line.text in self._at_newest):
-            return False
-        if line.at != self._newest:
-            self._newest, self._at_newest = line.at, set()
-        self._at_newest.add(line.text)
-        return True
+    def _remember(self, line: Line) -> None:
+        """Lines of two outputs may be out of order by less than a second; a clock may be set back further."""
+        second = line.at - line.at % SECOND
+        if line.at and not self._second - SECOND <= second <= self._second:
+            self._second = second
+            self._seen = Counter(
+                {seen: times for seen, times in self._seen.items() if seen.at >= second or not seen.at}
+            )
+        self._seen[line] += 1
 
 
 def _path(pod: Json) -> str:

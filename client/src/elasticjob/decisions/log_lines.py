@@ -1,15 +1,11 @@
-"""Lines of several logs, merged by time. Pure."""
+"""Lines of worker pods' logs, with their times. Pure."""
 
 from __future__ import annotations
 
 import datetime
-import heapq
 import re
 from functools import lru_cache
 from typing import NamedTuple
-
-WINDOW = 0.3
-"""How long a line waits for older lines of other worker pods, s."""
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
 
@@ -56,28 +52,3 @@ def whole_seconds(at: int) -> str:
     """
     moment = datetime.datetime.fromtimestamp(at // 1_000_000_000, datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class Merger:
-    """Puts lines that arrive within `WINDOW` of each other into the order of their times."""
-
-    def __init__(self, window: float = WINDOW) -> None:
-        self._window = window
-        self._waiting: list[tuple[int, int, float, Line]] = []
-        self._count = 0
-
-    def add(self, line: Line, now: float) -> None:
-        """`now`: any clock, s."""
-        self._count += 1
-        heapq.heappush(self._waiting, (line.at, self._count, now, line))
-
-    def ready(self, now: float) -> list[Line]:
-        """The lines that need not wait any longer, oldest first."""
-        found = []
-        while self._waiting and self._waiting[0][2] <= now - self._window:
-            found.append(heapq.heappop(self._waiting)[3])
-        return found
-
-    def rest(self) -> list[Line]:
-        """All lines that still wait."""
-        return [heapq.heappop(self._waiting)[3] for _ in range(len(self._waiting))]

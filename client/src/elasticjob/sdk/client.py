@@ -119,9 +119,11 @@ class ElasticJobClient:
         return Job(self, self._job(name, namespace))
 
     def list(self, *, namespace: str | None = None, all_namespaces: bool = False, selector: str = "") -> JobList:
-        """By namespace and name. `selector`: of labels, as kubectl's -l."""
+        """By namespace and name. `selector`: of labels, as kubectl's -l. Raises NotFoundError for the namespace."""
         where = "" if all_namespaces else namespace or self.namespace
         jobs = JobList(Job(self, each) for each in self.cluster.jobs(where, selector))
+        if where and not jobs:
+            self.cluster.check_namespace(where)
         jobs.sort(key=lambda job: (job.namespace, job.name))
         return jobs
 
@@ -180,14 +182,15 @@ class ElasticJobClient:
         follow: bool = False,
         rank: int | None = None,
         since: str | None = None,
+        tail: int | None = None,
         namespace: str | None = None,
     ) -> Iterator[str]:
         """Lines of all worker pods, merged by time, each after the name of its pod.
 
-        `rank`: those of its worker pod only, without a name. `follow`: until the job has finished, also of worker pods
-        that are created meanwhile. `since`: such as 5m.
+        `rank`: those of its worker pod only, without a name. `follow`: as they arrive until the job has finished, also
+        of worker pods that are created meanwhile. `since`: such as 5m. `tail`: only the last lines of each pod.
         """
-        for line in self.log_lines(name, follow=follow, rank=rank, since=since, namespace=namespace):
+        for line in self.log_lines(name, follow=follow, rank=rank, since=since, tail=tail, namespace=namespace):
             yield line.text if rank is not None else f"{line.source}: {line.text}"
 
     def log_lines(
@@ -210,9 +213,9 @@ class ElasticJobClient:
         selection = Selection(since_seconds=seconds("--since", since) if since else None, tail=tail)
         where = namespace or self.namespace
         self._job(name, where)
-        options: dict[str, Any] = {"rank": rank, "everything": everything, "selection": selection}
+        options: dict[str, Any] = {"rank": rank, "everything": everything, "selection": selection, "notify": notify}
         if follow:
-            return LogFollower(self.cluster, name, where, notify=notify, **options)
+            return LogFollower(self.cluster, name, where, **options)
         return read_logs(self.cluster, name, where, **options)
 
     # Changing

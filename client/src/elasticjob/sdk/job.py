@@ -84,9 +84,11 @@ class Job:
         ).manifest
         return self
 
-    def logs(self, *, follow: bool = False, rank: int | None = None, since: str | None = None) -> Iterator[str]:
+    def logs(
+        self, *, follow: bool = False, rank: int | None = None, since: str | None = None, tail: int | None = None
+    ) -> Iterator[str]:
         """See `ElasticJobClient.logs`."""
-        return self._client.logs(self.name, follow=follow, rank=rank, since=since, namespace=self.namespace)
+        return self._client.logs(self.name, follow=follow, rank=rank, since=since, tail=tail, namespace=self.namespace)
 
     def workers(self) -> list[WorkerState]:
         """Its worker pods, by index."""

@@ -1,7 +1,8 @@
-"""The merged log of a job's worker pods."""
+"""The logs of a job's worker pods: merged by time, or followed."""
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import queue
 import time
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.pod_logs import PodLog, Selection, read_log
-from elasticjob.decisions.log_lines import WINDOW, Line, Merger
-from elasticjob.decisions.log_selection import choose_workers
+from elasticjob.decisions.log_lines import Line
+from elasticjob.decisions.log_selection import MOST_STREAMS, choose_workers
 from elasticjob.decisions.waiting import waits_for
-from elasticjob.errors import NotFoundError
+from elasticjob.errors import ElasticJobError, NotFoundError
 from elasticjob.sdk.watch import JobWatch, Snapshot
 from elasticjob.state import JobState, WorkerState, job_state, worker_states
 
@@ -22,21 +23,52 @@ if TYPE_CHECKING:
 
 JOINED_SECONDS = 2
 """How far back the log of a pod is read that takes over the rank of a lost one, s."""
-
-
 LOOK_SECONDS = 1.0
 """Without news, the job is looked at again after this time, s."""
+WAIT_SECONDS = 0.15
+"""For a line, before the job is looked at, s."""
+MOST_LINES = 1000
+"""Before the job is looked at."""
 
 
 def read_logs(
-    cluster: Cluster, name: str, namespace: str, *, rank: int | None, everything: bool, selection: Selection
+    cluster: Cluster,
+    name: str,
+    namespace: str,
+    *,
+    rank: int | None,
+    everything: bool,
+    selection: Selection,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Line]:
-    """The lines up to now, oldest first. Raises ElasticJobError."""
+    """The lines up to now, oldest first. Raises ElasticJobError, if only some can be read after their lines.
+
+    `notify`: called with the names of worker pods that have not started.
+    """
     job = job_state(cluster.job(name, namespace))
-    pods = cluster.workers(name, namespace)
-    chosen = {each.uid for each in choose_workers(job, worker_states(pods), rank=rank, everything=everything)}
-    logs = [read_log(cluster.api, pod, job.container, selection) for pod in pods if pod["metadata"]["uid"] in chosen]
-    yield from heapq.merge(*logs, key=lambda line: line.at)
+    pods = {each["metadata"]["uid"]: each for each in cluster.workers(name, namespace)}
+    if not pods:
+        raise NotFoundError(
+            f"{name} has no worker pods, so there is no log.",
+            f"Its last failure and its history are kept: elasticjob describe {name}",
+        )
+    failed: list[ElasticJobError] = []
+
+    def read(worker: WorkerState) -> Iterator[Line]:
+        if worker.phase == "Pending":
+            notify(f"{worker.name} has not started, so it has no log yet.")
+            return
+        try:
+            yield from read_log(cluster.api, pods[worker.uid], job.container, selection)
+        except NotFoundError:  # it is gone
+            return
+        except ElasticJobError as error:
+            failed.append(error)
+
+    chosen = choose_workers(job, worker_states(pods.values()), rank=rank, everything=everything)
+    yield from heapq.merge(*map(read, chosen), key=lambda line: line.at)
+    if failed:
+        raise failed[0]
 
 
 class LogFollower:
@@ -59,22 +91,23 @@ class LogFollower:
         self._watch = JobWatch(cluster, name, namespace, workers=True)
         self._logs: dict[str, PodLog] = {}
         self._lines: queue.Queue[Line] = queue.Queue()
+        self._began = False
+        """Whether the worker pods that were there at the start are known."""
         self._said = ""
         self._deleted = False
 
     def __iter__(self) -> Iterator[Line]:
-        """Raises ElasticJobError. Ends when the job has finished and its logs have been read, or it was deleted."""
-        merger = Merger()
+        """Lines in the order in which they arrive: the clocks of nodes differ, and none waits for another.
+
+        Raises ElasticJobError. Ends when the job has finished and its logs have been read, or it was deleted.
+        """
         try:
             over, looked = False, 0.0
             while True:
                 if self._watch.has_changed() or time.monotonic() > looked + LOOK_SECONDS:
-                    over, looked = self._follow_pods(self._watch.snapshot()), time.monotonic()
-                for line in self._arrived(WINDOW / 2):
-                    merger.add(line, time.monotonic())
-                yield from merger.ready(time.monotonic())
+                    over, looked = self._follow_pods(), time.monotonic()
+                yield from self._arrived(WAIT_SECONDS)
                 if over and self._lines.empty() and all(each.ended for each in self._logs.values()):
-                    yield from merger.rest()
                     return
         finally:
             self.close()
@@ -90,20 +123,21 @@ class LogFollower:
         return self._deleted
 
     def _arrived(self, timeout: float) -> Iterator[Line]:
-        """Waits for the first line."""
-        try:
+        """Waits for the first line. Few enough that new worker pods are noticed, however much the others print."""
+        with contextlib.suppress(queue.Empty):
             yield self._lines.get(timeout=timeout)
-            while True:
+            for _ in range(MOST_LINES):
                 yield self._lines.get_nowait()
-        except queue.Empty:
-            return
 
-    def _follow_pods(self, now: Snapshot) -> bool:
+    def _follow_pods(self) -> bool:
         """Opens the logs of new worker pods. Returns whether no more will come."""
+        listed, now = self._watch.knows_workers, self._watch.snapshot()
         pods = {each["metadata"]["uid"]: each for each in self._watch.pods()}
         if now.job is not None:
             for worker in self._chosen(now.job, now.workers):
-                self._open(worker, pods[worker.uid], now.job.container)
+                if worker.uid in pods:
+                    self._open(worker, pods[worker.uid], now.job.container)
+        self._began = self._began or listed
         for uid, log in self._logs.items():
             pod = pods.get(uid)
             if pod is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
@@ -115,6 +149,8 @@ class LogFollower:
         return now.job is None or now.job.is_finished
 
     def _chosen(self, job: JobState, workers: list[WorkerState]) -> list[WorkerState]:
+        if self._began and self._rank is None and not self._everything:
+            return workers[:MOST_STREAMS]  # `_say` tells of the others
         try:
             return choose_workers(job, workers, rank=self._rank, everything=self._everything)
         except NotFoundError:  # the rank comes back with the next worker pod
@@ -127,7 +163,7 @@ class LogFollower:
             return
         took_over = self._rank is not None and bool(self._logs)
         selection = Selection(since_seconds=JOINED_SECONDS) if took_over and worker.ready else self._selection
-        if self._logs and not took_over:
+        if self._began and not took_over:
             selection = Selection()  # a new worker pod: all of it
         for uid, log in self._logs.items():
             if took_over and uid != worker.uid:
@@ -145,6 +181,8 @@ class LogFollower:
             said = f"{now.job.name} is suspended; waiting until it is resumed."
         elif not self._logs and not now.job.is_finished and self._watch.knows_workers:
             said = f"Waiting for worker pods: {waits_for(now.job)}"
+        elif len(now.workers) > MOST_STREAMS and self._rank is None and not self._everything:
+            said = f"{len(now.workers)} worker pods: following the first {MOST_STREAMS}, and all of them with --all."
         if said and said != self._said:
             self._notify(said)
         if self._said.startswith("The API server") and not said:

@@ -1,0 +1,145 @@
+"""Streams of a watch and of logs, against a server on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import ssl
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from elasticjob.cluster.http import ApiServer
+from elasticjob.cluster.kubeconfig import Target
+from elasticjob.cluster.pod_logs import PodLog, Selection
+from elasticjob.decisions.log_lines import Line
+
+from hack.support import eventually
+from tests.contract.certificates import Pki
+
+POD = {"metadata": {"name": "bert-worker-0", "namespace": "ml"}}
+EVENT = json.dumps({"type": "MODIFIED", "object": {"metadata": {"annotations": {"padding": "x" * 60_000}}}}).encode()
+"""Longer than a TLS record, so that a reader is often in the middle of one line."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Not on stderr."""
+
+    def chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def begin(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+
+class Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that went away."""
+
+
+@contextlib.contextmanager
+def serving(handler: type[Handler], pki: Pki | None = None) -> Iterator[Target]:
+    with Quiet(("127.0.0.1", 0), handler) as server:
+        scheme = "http"
+        if pki is not None:
+            scheme, context = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pki.certificate("server"), pki.key("server"))
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Target(f"{scheme}://127.0.0.1:{server.server_port}", ca_file=pki.ca if pki else "")
+        server.shutdown()
+
+
+def test_a_stream_that_another_thread_closes_ends_without_an_error(tmp_path: Path) -> None:
+    """Neither with an exception in the thread that reads it, nor with ciphertext as a line."""
+
+    class Events(Handler):
+        def do_GET(self) -> None:
+            self.begin()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.chunk(EVENT + b"\n")
+
+    with serving(Events, Pki(tmp_path / "pki")) as target:
+        api = ApiServer(target)
+        for _ in range(60):
+            stream, wrong, first = api.stream("/watch"), list[object](), threading.Event()
+
+            def read(
+                stream: Iterable[bytes] = stream, wrong: list[object] = wrong, first: threading.Event = first
+            ) -> None:
+                try:
+                    for line in stream:
+                        first.set()
+                        if line != EVENT:
+                            wrong.append(line[:80])
+                except Exception as error:  # noqa: BLE001 what a thread raises is printed, and lost
+                    wrong.append(error)
+
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+            assert first.wait(60)
+            stream.close()
+            reader.join(60)
+            assert not reader.is_alive()
+            assert wrong == []
+
+
+Entry = tuple[str, str]
+"""Time of a line, and its text; without a time, what the kubelet says itself."""
+
+
+def read_twice(first: Sequence[Entry], later: Sequence[Entry] = (), selection: Selection | None = None) -> list[str]:
+    """The lines of a followed log whose connection ends after `first`, and is opened again for the rest."""
+    requests: list[dict[str, list[str]]] = []
+
+    class Kubelet(Handler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            requests.append(query)
+            self.begin()
+            since = query.get("sinceTime", [""])[0].removesuffix("Z")
+            for stamp, text in [*first, *(later if len(requests) > 1 else ())]:
+                if not stamp or stamp >= since:
+                    self.chunk(f"{stamp}Z {text}\n".encode() if stamp else f"{text}\n".encode())
+            self.chunk(b"")
+
+    lines: queue.Queue[Line] = queue.Queue()
+    ended = threading.Event()
+    with serving(Kubelet) as target:
+        log = PodLog(ApiServer(target), POD, "trainer", selection or Selection(), lines, ended.set)
+        eventually(lambda: len(requests) >= 2, what="a second request")
+        log.gone = True
+        assert ended.wait(60)
+    return [lines.get_nowait().text for _ in range(lines.qsize())]
+
+
+S1, S2, S3 = "2026-01-01T12:00:01.5", "2026-01-01T12:00:02.500000002", "2026-01-01T12:00:03.1"
+BEHIND = "2026-01-01T11:00:00.5"
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        pytest.param([(S1, "a"), (S2, "b")], [(S3, "c")], id="a new line after a lost connection"),
+        pytest.param([(S1, "a"), (S1, "a")], [(S1, "a"), (S2, "b")], id="twins"),
+        pytest.param([(S2, "a"), ("2026-01-01T12:00:02.500000001", "b")], [(S3, "c")], id="older by a nanosecond"),
+        pytest.param([(S2, "a"), (BEHIND, "b")], [("2026-01-01T11:00:01.5", "c")], id="a clock that was set back"),
+        pytest.param([("", "cannot read the log"), ("", "at all")], [], id="without a time"),
+        pytest.param([(S1, "a"), ("", "log rotated"), (S1, "b")], [(S1, "c"), ("", "again")], id="both"),
+    ],
+)
+def test_a_followed_log_has_each_line_once(first: list[Entry], later: list[Entry]) -> None:
+    assert read_twice(first, later) == [text for _, text in [*first, *later]]
