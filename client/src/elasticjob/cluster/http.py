@@ -223,7 +223,7 @@ class Stream:
         sock = getattr(getattr(self._response, "_connection", None), "sock", None)
         if sock is not None:
             with contextlib.suppress(OSError):
-                # Not SSLSocket.shutdown: it turns TLS off, and whoever reads would go on with what is encrypted.
+                # Not SSLSocket.shutdown: it turns TLS off, and the reader would go on with encrypted bytes.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

@@ -87,7 +87,7 @@ class Cluster:
         return self.api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}")
 
     def check_namespace(self, name: str) -> None:
-        """Raises NotFoundError. Whoever may not read namespaces is not told."""
+        """Raises NotFoundError. Says nothing to users who may not read namespaces."""
         with contextlib.suppress(ForbiddenError):
             self.api.get(f"/api/v1/namespaces/{name}")
 
