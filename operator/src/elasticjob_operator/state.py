@@ -83,6 +83,9 @@ class Pod:
     template_hash: str = ""
     phase: PodPhase = PodPhase.PENDING
     ready: bool = False
+    """As far as the training container is concerned: other containers do not matter."""
+    up: bool = False
+    """The training container is running, but not ready: a readiness probe of its own fails."""
     node: str = ""
     created_at: datetime.datetime
     scheduled_at: datetime.datetime | None = None
@@ -121,6 +124,11 @@ class Pod:
     @property
     def failed(self) -> bool:
         return self.ended and not self.succeeded
+
+    @property
+    def may_train(self) -> bool:
+        """Its agent may be training: whether it is, the agents' plan says."""
+        return self.ready or self.up
 
     @property
     def running(self) -> bool:

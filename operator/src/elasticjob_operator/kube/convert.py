@@ -45,7 +45,8 @@ def pod_of(body: Json) -> Pod:
         run=_number(labels.get(names.LABEL_RUN), 0),
         template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
         phase=phase,
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=_is_ready(spec, status, conditions),
+        up=_is_up(spec, status, conditions),
         node=intern(spec.get("nodeName") or ""),
         created_at=_time(metadata["creationTimestamp"]),
         scheduled_at=_scheduled_at(conditions),
@@ -116,12 +117,30 @@ def _owner_uid(metadata: Json) -> str:
     return next((each["uid"] for each in metadata.get("ownerReferences") or [] if each.get("controller")), "")
 
 
-def _end(spec: Json, status: Json) -> ContainerEnd | None:
+def _is_ready(spec: Json, status: Json, conditions: dict[str, Json]) -> bool:
+    """A container beside the training container that exits or is not ready changes nothing."""
+    if conditions.get("Ready", {}).get("status") == "True":
+        return True
+    return _only_containers_are_not_ready(conditions) and bool(_training_status(spec, status).get("ready"))
+
+
+def _is_up(spec: Json, status: Json, conditions: dict[str, Json]) -> bool:
+    running = (_training_status(spec, status).get("state") or {}).get("running")
+    return running is not None and _only_containers_are_not_ready(conditions)
+
+
+def _only_containers_are_not_ready(conditions: dict[str, Json]) -> bool:
+    """False where the node is silent, whose containers nobody reports any more, or a readiness gate is closed."""
+    return bool(conditions.get("Ready", {}).get("reason") == "ContainersNotReady")
+
+
+def _training_status(spec: Json, status: Json) -> Json:
     name = _training_container(spec)
-    state = next(
-        (each.get("state") or {} for each in status.get("containerStatuses") or [] if each.get("name") == name), {}
-    )
-    return _end_of(state.get("terminated"))
+    return next((each for each in status.get("containerStatuses") or [] if each.get("name") == name), {})
+
+
+def _end(spec: Json, status: Json) -> ContainerEnd | None:
+    return _end_of((_training_status(spec, status).get("state") or {}).get("terminated"))
 
 
 def _injection_end(status: Json) -> ContainerEnd | None:

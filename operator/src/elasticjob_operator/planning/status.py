@@ -22,7 +22,7 @@ from elasticjob_operator.policies.condition_updates import ConditionUpdate, upda
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.rendezvous import rendezvous_ready, store_ready
 from elasticjob_operator.policies.resizing import degraded, resizing
-from elasticjob_operator.policies.running import Training
+from elasticjob_operator.policies.running import Training, at_work
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.state import Pod
 
@@ -180,7 +180,7 @@ def _set_stalled(conditions: _Conditions, assessment: Assessment, training: Trai
 def _set_size(conditions: _Conditions, assessment: Assessment, training: Training) -> None:
     """The conditions Resizing and Degraded."""
     job, view = assessment.job, assessment.view
-    ready = sum(pod.ready for pod, status in assessment.staying if status.state is PodState.LIVE)
+    ready = at_work(job, assessment.staying)
     new = resizing(
         job,
         assessment.size,

@@ -1,8 +1,9 @@
 """The conditions Running and Restarting: whether a worker group trains.
 
-Running: the agents have a plan, at least minReplicas pods are ready, and nothing failed. Restarting: the job has
-trained before, does not train now, and will continue; it ends when the agents have made another plan. A pod that is
-briefly not ready (its probe, its node) changes neither, because the agents know whether they are training.
+Running: the agents have a plan, the training containers of at least minReplicas pods are running, and nothing failed.
+Restarting: the job has trained before, does not train now, and will continue; it ends when the agents have made another
+plan. A pod that is not ready because of a probe or of another container changes neither, because the agents know
+whether they are training; only without their plans must pods be ready.
 """
 
 from __future__ import annotations
@@ -74,10 +75,16 @@ def training(
     )
 
 
+def at_work(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]]) -> int:
+    """Number of worker pods that train if the agents' plan says so; without plans, of those that are ready."""
+    live = [pod for pod, status in workers if status.state is PodState.LIVE]
+    return sum(pod.may_train if job.has_plans else pod.ready for pod in live)
+
+
 def _running(
     job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]], missing: Cause | None
 ) -> ConditionUpdate:
-    ready = sum(pod.ready for pod, status in workers if status.state is PodState.LIVE)
+    ready = at_work(job, workers)
     left = _left_of_round(view, workers) if job.has_plans else None
     if ready >= job.min_replicas and left is None and (not job.has_plans or _is_planned(job, view)):
         text = _training_message(job, view, ready)
@@ -119,7 +126,7 @@ def _left_of_round(view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]
         return None
     made_by = view.plan.created_at or float("inf")
     known = [pod for pod, status in workers if status.state is PodState.LIVE and pod.created_at.timestamp() <= made_by]
-    left = sum(pod.ready for pod in known)
+    left = sum(pod.may_train for pod in known)
     return left if left < view.plan.size else None
 
 

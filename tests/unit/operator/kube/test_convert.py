@@ -63,6 +63,29 @@ def test_only_the_training_containers_end_counts() -> None:
     )
 
 
+NOT_READY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "trainer", "expected"),
+    [
+        pytest.param({"type": "Ready", "status": "True"}, {"ready": True}, (True, True), id="all containers run"),
+        pytest.param(NOT_READY, {"ready": True}, (True, True), id="another container has exited"),
+        pytest.param(NOT_READY, {"ready": False}, (False, True), id="its own readiness probe fails"),
+        pytest.param({**NOT_READY, "reason": "NodeNotReady"}, {"ready": True}, (False, False), id="the node is silent"),
+        pytest.param(
+            {**NOT_READY, "reason": "ReadinessGatesNotReady"}, {"ready": True}, (False, False), id="a gate is closed"
+        ),
+    ],
+)
+def test_only_the_training_container_must_be_ready(
+    condition: Json, trainer: Json, expected: tuple[bool, bool]
+) -> None:
+    containers = [container("logger", **ENDED), {**container("trainer", running={}), **trainer}]
+    pod = pod_of(body({"phase": "Running", "conditions": [condition], "containerStatuses": containers}))
+    assert (pod.ready, pod.may_train) == expected
+
+
 @pytest.mark.parametrize(
     ("status", "expected"),
     [

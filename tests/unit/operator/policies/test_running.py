@@ -55,6 +55,13 @@ def unready(count: int) -> list[tuple[Pod, PodStatus]]:
     return [(make_pod(index, ready=False), PodStatus(state=PodState.LIVE)) for index in range(count)]
 
 
+def failing_probe(count: int) -> list[tuple[Pod, PodStatus]]:
+    return [
+        (dataclasses.replace(make_pod(index, ready=False), up=True), PodStatus(state=PodState.LIVE))
+        for index in range(count)
+    ]
+
+
 def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tuple[Pod, PodStatus]]:
     pod = failed_pod(5, code=code) if state is PodState.FAILED else make_pod(5, deletion_timestamp=9)
     return [with_status(pod, state, reason)]
@@ -70,6 +77,7 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
         pytest.param(None, PLANNED, live(4), CALM, Reason.TRAINING, None, id="trains"),
         pytest.param(None, PLANNED, live(2), CALM, Reason.TRAINING, None, id="training with minReplicas"),
         pytest.param(TRAINED, AWAY, live(4), CALM, Reason.TRAINING, None, id="etcd unreachable: training continues"),
+        pytest.param(None, PLANNED, failing_probe(4), CALM, Reason.TRAINING, None, id="trains, whatever a probe says"),
         pytest.param(
             TRAINED,
             PLANNED,
