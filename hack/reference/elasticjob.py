@@ -22,7 +22,12 @@ The API server checks types, limits and rules when you apply a manifest, and its
 """
 
 REJECTED = "The API server rejects other values with these messages:"
-SUSPENDED_ONLY = re.compile(r"cannot be changed while the job is running")
+FIXED = {
+    "cannot be changed while the job is running": "Can be changed only while the job is suspended",
+    "cannot be changed once the job has trained": "Can be changed only before the job has trained or while it is "
+    "suspended",
+}
+"""Words of a rule's message -> what the fields have in common whose rules have them."""
 
 
 def page() -> str:
@@ -31,7 +36,7 @@ def page() -> str:
     schema = version["schema"]["openAPIV3Schema"]
     properties = schema["properties"]
     parts = [INTRODUCTION, *_name(schema)]
-    parts += _sections("spec", properties["spec"])
+    parts += _sections("spec", _with_rules_of_job(properties["spec"], schema))
     parts += _sections("status", properties["status"])
     parts.append(_columns())
     return "\n".join(parts)
@@ -39,7 +44,22 @@ def page() -> str:
 
 def _name(schema: Schema) -> Iterator[str]:
     """What a job may be called."""
-    yield "\n".join(["## metadata", "", REJECTED, "", *_rules(schema), ""])
+    rules = [each for each in schema["x-kubernetes-validations"] if not _is_of_spec(each)]
+    yield "\n".join(["## metadata", "", REJECTED, "", *_rules({"x-kubernetes-validations": rules}), ""])
+
+
+def _with_rules_of_job(spec: Schema, job: Schema) -> Schema:
+    """With the rules that stand at the job, because they depend on its status."""
+    of_job = [
+        {**each, "fieldPath": each["fieldPath"].removeprefix(".spec")}
+        for each in job["x-kubernetes-validations"]
+        if _is_of_spec(each)
+    ]
+    return {**spec, "x-kubernetes-validations": [*of_job, *spec["x-kubernetes-validations"]]}
+
+
+def _is_of_spec(rule: Schema) -> bool:
+    return bool(rule.get("fieldPath", "").startswith(".spec"))
 
 
 def _columns() -> str:
@@ -141,16 +161,15 @@ def _prose(schema: Schema, separator: str = "\n\n") -> str:
 
 def _rules(schema: Schema) -> Iterator[str]:
     """What the API server checks besides types and limits, as a list."""
-    suspended_only = []
+    fixed: dict[str, list[str]] = {}
     for rule in schema.get("x-kubernetes-validations", ()):
         field = rule.get("fieldPath", "").lstrip(".")
         message = rule.get("message") or _message_of(rule["messageExpression"])
-        if SUSPENDED_ONLY.search(message):
-            suspended_only.append(f"`{field}`")
+        if when := next((text for words, text in FIXED.items() if words in message), ""):
+            fixed.setdefault(when, []).append(f"`{field}`")
         else:
             yield f"- {f'`{field}`: ' if field else ''}{message}".rstrip()
-    if suspended_only:
-        yield f"- Can be changed only while the job is suspended: {', '.join(suspended_only)}."
+    yield from (f"- {when}: {', '.join(fields)}." for when, fields in fixed.items())
 
 
 def _message_of(expression: str) -> str:

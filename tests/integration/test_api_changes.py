@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hack.cluster import ControlPlane
+from hack.cluster.output import ClusterError
 from tests.integration.manifests import (
     BASE,
     GONE,
@@ -29,6 +30,25 @@ def running(api: ControlPlane) -> Iterator[Cluster]:
     """A namespace in which the job exists, for dry runs of changes."""
     with namespace(api) as cluster:
         cluster.apply(BASE)
+        cluster.set_status({"round": 1})
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def starting(api: ControlPlane) -> Iterator[Cluster]:
+    """A namespace in which the job exists, and has never trained."""
+    with namespace(api) as cluster:
+        cluster.apply(BASE)
+        cluster.set_status({"summary": "ImageUnavailable", "startTime": "2026-01-01T00:00:00Z"})
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def finished(api: ControlPlane) -> Iterator[Cluster]:
+    """A namespace in which the job exists, and has failed before it could train."""
+    with namespace(api) as cluster:
+        cluster.apply(BASE)
+        cluster.set_status({"completionTime": "2026-01-01T00:00:00Z"})
         yield cluster
 
 
@@ -45,7 +65,11 @@ FIXED = (
     "cannot be changed while the job is running: set lifecycle.suspend to true first, then change it and set suspend "
     "to false"
 )
-TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {FIXED}",)
+ONCE_TRAINED = (
+    "cannot be changed once the job has trained: set lifecycle.suspend to true first, then change it and set suspend "
+    "to false; if the job has finished, delete it and apply it again"
+)
+TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {ONCE_TRAINED}",)
 
 CHANGES = {
     "replicas": Case({f"{WORKERS}.replicas": 6}),
@@ -96,17 +120,19 @@ CHANGES = {
     "fewer containers": Case({f"{POD}.containers.1": GONE}, TEMPLATE_FORBIDDEN),
     "pod labels": Case({"spec.workers.template.metadata.labels": {"team": "speech"}}, TEMPLATE_FORBIDDEN),
     "pod annotations": Case({"spec.workers.template.metadata.annotations": {"a": "b"}}, TEMPLATE_FORBIDDEN),
-    "container": Case({f"{WORKERS}.container": "trainer"}, (f"spec.workers.container: Forbidden: container {FIXED}",)),
-    "processes": Case(
-        {f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {FIXED}",)
+    "container": Case(
+        {f"{WORKERS}.container": "trainer"}, (f"spec.workers.container: Forbidden: container {ONCE_TRAINED}",)
     ),
-    "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {FIXED}",)),
+    "processes": Case(
+        {f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {ONCE_TRAINED}",)
+    ),
+    "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {ONCE_TRAINED}",)),
     "suspension": Case({"spec.lifecycle.suspend": True}),
     "suspension and image at once": Case({"spec.lifecycle.suspend": True, f"{TRAINER}.image": "train:2"}),
     "node avoidance": Case({"spec.scheduling.avoidNodesAfter": 0}),
     "priority": Case(
         {"spec.scheduling.priorityClassName": "high"},
-        (f"spec.scheduling.priorityClassName: Forbidden: priorityClassName {FIXED}",),
+        (f"spec.scheduling.priorityClassName: Forbidden: priorityClassName {ONCE_TRAINED}",),
     ),
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.managedBy": "a.b/c"}, (f"spec.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
@@ -155,8 +181,53 @@ def test_a_suspended_job_accepts_a_new_template_and_rendezvous(suspended: Cluste
         assert words in message
 
 
+UNTIL_IT_TRAINS = {
+    "image": Case({f"{TRAINER}.image": "train:2"}),
+    "container, processes, checkpoints, priority": Case(
+        {
+            f"{WORKERS}.container": "trainer",
+            f"{WORKERS}.procsPerWorker": 2,
+            "spec.checkpoint": {"directory": "/a"},
+            "spec.scheduling.priorityClassName": "high",
+        }
+    ),
+    "rendezvous": Case(
+        {"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNTIL_IT_TRAINS.values(), ids=UNTIL_IT_TRAINS.keys())
+def test_a_job_that_has_never_trained_is_mended_by_applying_it_again(starting: Cluster, case: Case) -> None:
+    if not case.words:
+        starting.try_to_change(changed(case.changes))
+        return
+    assert case.words[0] in starting.rejection(changed(case.changes), change=True)
+
+
+AFTER_THE_END = {
+    "image": Case({f"{TRAINER}.image": "train:2"}, TEMPLATE_FORBIDDEN),
+    "replicas": Case({f"{WORKERS}.replicas": 6}, ("replicas cannot be changed: the job has finished",)),
+    "time to live": Case({"spec.lifecycle.ttlSecondsAfterFinished": 9}),
+}
+
+
+@pytest.mark.parametrize("case", AFTER_THE_END.values(), ids=AFTER_THE_END.keys())
+def test_a_change_without_effect_on_a_finished_job_is_rejected(finished: Cluster, case: Case) -> None:
+    if not case.words:
+        finished.try_to_change(changed(case.changes))
+        return
+    assert case.words[0] in finished.rejection(changed(case.changes), change=True)
+
+
+def test_kubectl_scale_of_a_finished_job_says_that_it_has_finished(finished: Cluster) -> None:
+    with pytest.raises(ClusterError, match="the job has finished"):
+        finished.kubectl("scale", "elasticjob/digits", "--replicas=6")
+
+
 def test_reordering_the_containers_changes_the_template(cluster: Cluster) -> None:
     plain = changed({f"{POD}.containers.1.env": GONE})
     cluster.apply(plain)
+    cluster.set_status({"round": 1})
     trainer, sidecar = plain["spec"]["workers"]["template"]["spec"]["containers"]
     assert TEMPLATE_FORBIDDEN[0] in cluster.rejection(changed({f"{POD}.containers": [sidecar, trainer]}), change=True)

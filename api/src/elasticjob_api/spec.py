@@ -48,7 +48,7 @@ class Runtime(Model, frozen=True):
     """The ElasticJob runtime (elasticrun) in the worker pods."""
 
     inject: Inject = Inject.AUTO
-    """How the runtime gets into the training container. Can be changed only while suspended.
+    """How the runtime gets into the training container. Can be changed only before training or while suspended.
 
     Auto uses an image volume if every node can mount one, otherwise an init container. None leaves the container as it
     is: its image must contain the runtime. All others need the container's command, and then work with any image that
@@ -82,20 +82,21 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     replica_step: Annotated[Int32, Field(ge=1, le=MAX_WORKERS)] | None = None
     """Allows only multiples of this number of worker pods. Cannot be combined with allowedReplicas."""
     procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=worker_validation.PROCS_PER_WORKER)] = "auto"
-    """Worker processes in each worker pod, like torchrun's --nproc-per-node. Can be changed only while suspended.
+    """Worker processes in each worker pod, like torchrun's --nproc-per-node.
 
+    Can be changed only before training or while suspended.
     A number, cpu (one for each CPU), gpu (one for each GPU) or auto (gpu if the pod has any, otherwise cpu).
     """
     template: PodTemplate
-    """Template of the worker pods (core/v1 PodTemplateSpec). Can be changed only while suspended.
+    """Template of the worker pods (core/v1 PodTemplateSpec). Can be changed only before training or while suspended.
 
     The operator adds the job's environment variables to the training container and sets restartPolicy to Never,
     because it replaces failed worker pods itself.
     """
     container: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """Name of the training container. Default: the template's first container. Can be changed only while suspended.
+    """Name of the training container. Default: the template's first container.
 
-    Only this container gets the job's environment variables.
+    Only this container gets the job's environment variables. Can be changed only before training or while suspended.
     """
     runtime: Runtime = Runtime()
     """The ElasticJob runtime (elasticrun) in the worker pods."""
@@ -222,7 +223,10 @@ class Scheduling(Model, frozen=True):
     """How worker pods are scheduled."""
 
     priority_class_name: Annotated[str, Field(max_length=253)] = ""
-    """PriorityClass of the worker pods. Empty: the template's. Can be changed only while suspended."""
+    """PriorityClass of the worker pods. Empty: the template's.
+
+    Can be changed only before training or while suspended.
+    """
     avoid_nodes_after: Annotated[Int32, Field(ge=0, le=1000)] = 3
     """Number of failures on one node within an hour after which new worker pods prefer other nodes. 0: never.
 
@@ -241,7 +245,10 @@ class Spec(Model, frozen=True, json_schema_extra=validation.SPEC):
     Can be changed only while suspended, except onPartition.
     """
     checkpoint: Checkpoint | None = None
-    """Where the training keeps its checkpoints. Default: up to the script. Can be changed only while suspended."""
+    """Where the training keeps its checkpoints. Default: up to the script.
+
+    Can be changed only before training or while suspended.
+    """
     restart_policy: RestartPolicy = RestartPolicy()
     """Which failures restart the worker group, and how often, before the job fails."""
     scaling: Scaling = Scaling()

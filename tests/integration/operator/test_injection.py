@@ -12,6 +12,7 @@ from hack.support import eventually
 from tests.integration.operator.faulty import Answer, Fault, FaultyServer, Request
 from tests.integration.operator.kube import ApiStatusError, Namespace
 from tests.integration.operator.process import Operator
+from tests.integration.operator.rendezvous import Agents
 
 IMAGE = "registry.example/runtime:1"
 SECURITY: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -118,10 +119,9 @@ def test_none_leaves_the_container_as_it_is(ns: Namespace, submit: Callable[...,
     assert not [each for each in spec.get("volumes", []) if each["name"] == "elasticjob-runtime"]
 
 
-@pytest.mark.usefixtures("operator")
-def test_the_way_can_be_changed_only_while_the_job_is_suspended(ns: Namespace, submit: Callable[..., str]) -> None:
-    submit(replicas=1, template=TEMPLATE)
-    with pytest.raises(ApiStatusError, match="inject cannot be changed while the job is running"):
+def test_the_way_can_be_changed_only_while_the_job_is_suspended(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=1, template=TEMPLATE)
+    with pytest.raises(ApiStatusError, match="inject cannot be changed once the job has trained"):
         ns.patch("elasticjobs", "digits", {"spec": {"workers": {"runtime": {"inject": "None"}}}})
     with pytest.raises(ApiStatusError, match='Unsupported value: "Sometimes"'):
         ns.patch("elasticjobs", "digits", {"spec": {"workers": {"runtime": {"inject": "Sometimes"}}}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 
+import pytest
 from elasticjob_runtime.contract import OutcomeState, PlanReason
 
 from hack.cluster.loopback import ControlPlane
@@ -175,3 +176,30 @@ def test_a_job_managed_by_another_controller_is_ignored(
 
 def seconds_between(first: str, second: str) -> float:
     return (datetime.datetime.fromisoformat(second) - datetime.datetime.fromisoformat(first)).total_seconds()
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_job_that_cannot_start_is_mended_by_applying_it_again(ns: Namespace, submit: Callable[..., str]) -> None:
+    """In one step, as GitOps does it: the run with the old template makes room for the next one."""
+    submit(replicas=2)
+    eventually(lambda: len(ns.workers()) == 2, what="two worker pods with the wrong image")
+    template = {"spec": {"containers": [{"name": "trainer", "image": "right"}]}}
+    ns.patch("elasticjobs", "digits", {"spec": {"workers": {"template": template}}})
+
+    def mended() -> bool:
+        pods = ns.workers().values()
+        images = [pod["spec"]["containers"][0]["image"] for pod in pods]
+        return images == ["right"] * 2 and {pod["metadata"]["labels"]["elasticjob.dev/run"] for pod in pods} == {"2"}
+
+    eventually(mended, what="two worker pods of the next run")
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_job_with_an_invalid_template_is_mended_by_applying_it_again(
+    ns: Namespace, submit: Callable[..., str]
+) -> None:
+    submit(template={"spec": {"containers": [{"name": "trainer", "image": "x", "ports": [{"containerPort": 99999}]}]}})
+    eventually(lambda: ns.condition("digits", "Accepted").get("reason") == "InvalidPodTemplate", what="the condition")
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x"}]}}
+    ns.patch("elasticjobs", "digits", {"spec": {"workers": {"template": template}}})
+    eventually(lambda: len(ns.workers()) == 2, what="two worker pods")

@@ -57,22 +57,46 @@ def immutable(field: str) -> Rule:
 
 
 _SUSPENDED = " || ".join(
-    f"(has({which}.lifecycle) && has({which}.lifecycle.suspend) && {which}.lifecycle.suspend)"
+    f"(has({which}.spec.lifecycle) && has({which}.spec.lifecycle.suspend) && {which}.spec.lifecycle.suspend)"
     for which in ("oldSelf", "self")
+)
+_NEVER_TRAINED = (
+    "!has(oldSelf.status) || "
+    "((!has(oldSelf.status.round) || oldSelf.status.round == 0) && !has(oldSelf.status.completionTime))"
 )
 
 
 def fixed_while_it_runs(field: str, within: str = "") -> Rule:
-    """`field` of the spec can change only while the job is suspended, or in the update that suspends or resumes it, as
-    queues do. `within`: an object that may be missing, but only on both sides, because it has a default."""
+    """A rule of the whole job: `field` of its spec can change only while the job is suspended, or in the update that
+    suspends or resumes it, as queues do. `within`: an object that may be missing, but only on both sides, because it
+    has a default."""
+    return _fixed(
+        field,
+        within,
+        _SUSPENDED,
+        "cannot be changed while the job is running: set lifecycle.suspend to true first, then change it and set "
+        "suspend to false",
+    )
+
+
+def fixed_once_trained(field: str, within: str = "") -> Rule:
+    """Like `fixed_while_it_runs`, but free until the run has trained: a job that cannot start is mended by applying it
+    again."""
+    return _fixed(
+        field,
+        within,
+        f"{_SUSPENDED} || {_NEVER_TRAINED}",
+        "cannot be changed once the job has trained: set lifecycle.suspend to true first, then change it and set "
+        "suspend to false; if the job has finished, delete it and apply it again",
+    )
+
+
+def _fixed(field: str, within: str, unless: str, remedy: str) -> Rule:
     name = field.rpartition(".")[2]
-    there = f"!has(self.{within}) || !has(oldSelf.{within}) || " if within else ""
+    there = f"!has(self.spec.{within}) || !has(oldSelf.spec.{within}) || " if within else ""
     return {
-        "rule": f"{_SUSPENDED} || {there}({same(field)})",
-        **message(
-            f"{name} cannot be changed while the job is running: set lifecycle.suspend to true first, then change it "
-            "and set suspend to false"
-        ),
-        "fieldPath": f".{field}",
+        "rule": f"{unless} || {there}({same(f'spec.{field}')})",
+        **message(f"{name} {remedy}"),
+        "fieldPath": f".spec.{field}",
         "reason": "FieldValueForbidden",
     }

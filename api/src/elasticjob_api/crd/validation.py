@@ -3,7 +3,7 @@ See `cel` for how they are written."""
 
 from __future__ import annotations
 
-from elasticjob_api.crd.cel import fixed_while_it_runs, immutable, message, rules
+from elasticjob_api.crd.cel import fixed_once_trained, fixed_while_it_runs, immutable, message, rules
 
 MAX_NAME = 47
 """Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision
@@ -28,20 +28,27 @@ JOB = rules(
             "self.metadata.name",
         ),
     },
-)
-
-SPEC = rules(
     fixed_while_it_runs("rendezvous.backend", within="rendezvous"),
     fixed_while_it_runs("rendezvous.endpoint", within="rendezvous"),
     fixed_while_it_runs("rendezvous.secretName", within="rendezvous"),
     fixed_while_it_runs("rendezvous.etcd", within="rendezvous"),
+    fixed_once_trained("checkpoint"),
+    fixed_once_trained("workers.template"),
+    fixed_once_trained("workers.container"),
+    fixed_once_trained("workers.procsPerWorker"),
+    fixed_once_trained("workers.runtime.inject", within="workers.runtime"),
+    fixed_once_trained("scheduling.priorityClassName", within="scheduling"),
+    {
+        "rule": "!has(oldSelf.status) || !has(oldSelf.status.completionTime) || "
+        "self.spec.workers.replicas == oldSelf.spec.workers.replicas",
+        **message("replicas cannot be changed: the job has finished; to train again, delete it and apply it again"),
+        "fieldPath": ".spec.workers.replicas",
+        "reason": "FieldValueForbidden",
+    },
+)
+
+SPEC = rules(
     immutable("managedBy"),
-    fixed_while_it_runs("checkpoint"),
-    fixed_while_it_runs("workers.template"),
-    fixed_while_it_runs("workers.container"),
-    fixed_while_it_runs("workers.procsPerWorker"),
-    fixed_while_it_runs("workers.runtime.inject", within="workers.runtime"),
-    fixed_while_it_runs("scheduling.priorityClassName", within="scheduling"),
     {
         "rule": "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || "
         "(has(self.workers.minReplicas) && "

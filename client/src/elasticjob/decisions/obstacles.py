@@ -18,9 +18,7 @@ REMEDIES: Mapping[str, str] = {
     "InvalidSpec": (
         "The operator is older or newer than the job's API: run `elasticjob doctor`, and upgrade the operator."
     ),
-    "InvalidPodTemplate": (
-        "Correct spec.workers.template: elasticjob suspend {name}, change it, elasticjob resume {name}."
-    ),
+    "InvalidPodTemplate": ("Correct spec.workers.template and apply the job again."),
     "PodRejected": "See the quota and the admission policies: kubectl describe resourcequota -n {namespace}",
     "EndpointNotAllowed": "Leave spec.rendezvous.endpoint empty, or ask your cluster administrator to allow it.",
     "ObjectRejected": "See the quota and the admission policies: kubectl describe resourcequota -n {namespace}",
@@ -46,8 +44,7 @@ REMEDIES: Mapping[str, str] = {
         "Check the name of the image ({image}) and the credentials of its registry (imagePullSecrets)."
     ),
     "ContainerConfigError": (
-        "Create the missing ConfigMap, Secret or volume, or correct the template: elasticjob suspend {name}, change "
-        "it, elasticjob resume {name}."
+        "Create the missing ConfigMap, Secret or volume, or correct the template and apply the job again."
     ),
     "RuntimeUnavailable": (
         "An administrator checks runtime.repository and runtime.tag of the Helm chart; or build the runtime into your"

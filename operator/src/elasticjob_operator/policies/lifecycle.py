@@ -4,7 +4,7 @@ A suspended job holds no resources: its pods are deleted first, then its etcd, S
 condition Suspended true. A resumed job starts a new run with a new number, so that agents and keys of the last run
 cannot interfere: as long as Suspended is true in status, the run is the one after the run in status. A job that has
 never started, or was resumed before it was fully suspended, keeps its run, unless its template has changed: a run never
-has workers of two templates.
+has workers of two templates. Until a run has trained, its template may change at any time, and starts the next run.
 
 All deadlines count from times in status, so restarts of the operator do not move them.
 """
@@ -40,7 +40,8 @@ def is_new_run(job: ElasticJob, run: int) -> bool:
 
 
 def outlived_its_template(job: ElasticJob, pods: Iterable[Pod], template_hash: str) -> bool:
-    """Whether the job was suspended, changed and resumed before its pods were gone, or while no operator was running.
+    """Whether the job was changed before it had trained; or was suspended, changed and resumed before its pods were
+    gone, or while no operator was running.
 
     `pods`: of the current run.
     """

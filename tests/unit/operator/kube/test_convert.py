@@ -78,9 +78,7 @@ NOT_READY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
         ),
     ],
 )
-def test_only_the_training_container_must_be_ready(
-    condition: Json, trainer: Json, expected: tuple[bool, bool]
-) -> None:
+def test_only_the_training_container_must_be_ready(condition: Json, trainer: Json, expected: tuple[bool, bool]) -> None:
     containers = [container("logger", **ENDED), {**container("trainer", running={}), **trainer}]
     pod = pod_of(body({"phase": "Running", "conditions": [condition], "containerStatuses": containers}))
     assert (pod.ready, pod.may_train) == expected
