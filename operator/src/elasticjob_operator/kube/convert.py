@@ -118,7 +118,7 @@ def _owner_uid(metadata: Json) -> str:
 
 
 def _is_ready(spec: Json, status: Json, conditions: dict[str, Json]) -> bool:
-    """A container beside the training container that exits or is not ready changes nothing."""
+    """Another container that exits or is not ready changes nothing."""
     if conditions.get("Ready", {}).get("status") == "True":
         return True
     return _only_containers_are_not_ready(conditions) and bool(_training_status(spec, status).get("ready"))
@@ -130,7 +130,7 @@ def _is_up(spec: Json, status: Json, conditions: dict[str, Json]) -> bool:
 
 
 def _only_containers_are_not_ready(conditions: dict[str, Json]) -> bool:
-    """False where the node is silent, whose containers nobody reports any more, or a readiness gate is closed."""
+    """False where the node is silent, so that the state of containers is old, or a readiness gate is closed."""
     return bool(conditions.get("Ready", {}).get("reason") == "ContainersNotReady")
 
 
