@@ -41,6 +41,7 @@ from elasticjob_api.spec import (
 from elasticjob_api.status import (
     FailingNode,
     Failure,
+    FreeEnds,
     Progress,
     RendezvousStatus,
     Restarts,
@@ -70,6 +71,7 @@ __all__ = [
     "ElasticJob",
     "FailingNode",
     "Failure",
+    "FreeEnds",
     "History",
     "Inject",
     "InvalidJobError",

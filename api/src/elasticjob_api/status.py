@@ -116,6 +116,17 @@ class FailingNode(Model, frozen=True):
     """When the newest of them happened."""
 
 
+class FreeEnds(Model, frozen=True):
+    """Worker pods of one index that ended soon after their start and cost no restart."""
+
+    index: Annotated[Int32, Field(ge=0)]
+    """Index of the worker pods."""
+    count: Annotated[Int32, Field(ge=1)]
+    """How many in a row. The delay before the next one doubles with each, up to five minutes."""
+    last_time: Time
+    """When the newest of them ended."""
+
+
 class Status(Model, frozen=True):
     """Observed state of the job, written by the operator."""
 
@@ -162,6 +173,18 @@ class Status(Model, frozen=True):
         | None
     ) = None
     """Nodes on which worker pods failed recently; see spec.scheduling.avoidNodesAfter."""
+    free_ends: (
+        Annotated[
+            tuple[FreeEnds, ...],
+            Field(
+                max_length=32,
+                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["index"]},
+            ),
+        ]
+        | None
+    ) = None
+    """Worker pods that keep ending soon after their start without costing a restart, such as those that a kubelet
+    rejects. An hour without such an end, or a pod that trains for five minutes, removes an entry."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),

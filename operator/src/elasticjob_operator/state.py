@@ -40,15 +40,17 @@ class PodPhase(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerEnd:
-    """How the training container ended."""
+    """How a container ended."""
 
     exit_code: int
     reason: str = ""
     """As reported by the kubelet: Completed, Error, OOMKilled, StartError ..."""
     message: str = ""
-    """The termination message: the first failure of the job, written by the agent."""
+    """The termination message: the first failure of the job, written by the agent, or the last lines of the log."""
     started_at: datetime.datetime | None = None
     finished_at: datetime.datetime | None = None
+    container: str = ""
+    """Name of the init container. Empty: it was the training container."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,8 +101,8 @@ class Pod:
     blocked: Blocked | None = None
     injected: bool = False
     """It was created with the runtime as a volume."""
-    injection_end: ContainerEnd | None = None
-    """How the init container that copies the runtime failed. None: it did not."""
+    init_end: ContainerEnd | None = None
+    """How an init container failed. None: none did."""
     disruption: Disruption | None = None
 
     @property
@@ -111,6 +113,11 @@ class Pod:
     def ended(self) -> bool:
         """The training container has terminated, even if sidecars are still running."""
         return self.end is not None or self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    @property
+    def first_end(self) -> ContainerEnd | None:
+        """How the container ended that made the pod fail or succeed."""
+        return self.end or self.init_end
 
     @property
     def over(self) -> bool:

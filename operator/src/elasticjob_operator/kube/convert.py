@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable
 from sys import intern
@@ -56,7 +57,7 @@ def pod_of(body: Json) -> Pod:
         end=_end(spec, status),
         blocked=_blocked(status, conditions, _runtime_image(spec)) if phase is PodPhase.PENDING else None,
         injected=any(each.get("name") == names.RUNTIME_VOLUME for each in spec.get("volumes") or []),
-        injection_end=_injection_end(status) if phase is PodPhase.FAILED else None,
+        init_end=_init_end(spec, status) if phase is PodPhase.FAILED else None,
         disruption=_disruption(conditions),
     )
 
@@ -143,17 +144,15 @@ def _end(spec: Json, status: Json) -> ContainerEnd | None:
     return _end_of((_training_status(spec, status).get("state") or {}).get("terminated"))
 
 
-def _injection_end(status: Json) -> ContainerEnd | None:
-    """How the init container that copies the runtime failed."""
-    end = next(
-        (
-            _end_of((each.get("state") or {}).get("terminated"))
-            for each in status.get("initContainerStatuses") or []
-            if each.get("name") == names.RUNTIME_VOLUME
-        ),
-        None,
-    )
-    return end if end is not None and end.exit_code else None
+def _init_end(spec: Json, status: Json) -> ContainerEnd | None:
+    """How the init container that made the pod fail ended. Sidecars are init containers, too: how they end does not
+    matter."""
+    sidecars = {each.get("name") for each in spec.get("initContainers") or [] if each.get("restartPolicy") == "Always"}
+    for each in status.get("initContainerStatuses") or []:
+        end = _end_of((each.get("state") or {}).get("terminated"))
+        if end is not None and end.exit_code and each.get("name") not in sidecars:
+            return dataclasses.replace(end, container=str(each.get("name")))
+    return None
 
 
 def _runtime_image(spec: Json) -> str:

@@ -171,10 +171,9 @@ def replacements(assessment: Assessment) -> tuple[list[Action], list[datetime.da
                 pod,
                 status.failure,
                 job.spec.restart_policy,
-                restarts=budget.total,
+                budget=budget,
                 counted=job.status.last_failure,
                 now=assessment.now,
-                latest=budget.latest,
             )
             timers += [found.requeue_at] if found.requeue_at is not None else []
             if found.delete:

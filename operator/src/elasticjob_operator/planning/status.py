@@ -239,6 +239,7 @@ def _status(assessment: Assessment, conditions: _Conditions) -> Status:
             "rendezvous": assessment.rendezvous.to_status(str(job.spec.rendezvous.backend)),
             "progress": progress_of(assessment),
             "last_failure": budget.last_failure,
+            "free_ends": budget.free_ends or None,
             "conditions": conditions.all,
             "summary": summary_of(conditions.all),
             **_counts(assessment),

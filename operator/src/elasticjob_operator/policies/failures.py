@@ -2,20 +2,22 @@
 
     how the pod ended                                    counts as a restart   replaced
     application exit, signal                             yes                   at once; with a backoff in a crash loop
+    init container of the template: exit, signal         yes                   like an application exit
     OOMKilled                                            yes                   like an application exit
     evicted, preempted, node shutdown (DisruptionTarget) no                    at once
     evicted because it exceeded its storage limits       yes                   like an application exit
     SIGTERM that Kubernetes did not send                 yes                   like an application exit
-    agent fenced (lost its membership), after a minute   no                    at once
-    ... sooner                                           yes                   like an application exit
+    agent fenced or replaced (lost its membership)       no                    at once
     agent could not reach the rendezvous                 no                    after a delay: an outage must not count
+    the runtime could not be copied into the pod         no                    after a delay
     rejected by the kubelet (OutOfcpu, NodeAffinity ...) no                    after a delay: it may get the same node
     unknown (node restarted, container vanished)         no                    at once
     the injected runtime cannot run in the image         yes                   like an application exit; a job that has
                                                                                never trained fails
 
-A failure is free (does not count) only if its cause is outside the pod, so that no crash loop is free: Kubernetes says
-so (DisruptionTarget, a deletion), or the node caused it.
+A failure is free (does not count) only if its cause is outside the pod: Kubernetes says so (DisruptionTarget, a
+deletion), or the node, the network or the operator itself caused it. Free replacements of one index that follow each
+other within minutes wait longer and longer (free_ends.py), so that no loop of them is fast.
 
 `spec.restartPolicy.rules` take precedence over the last two columns: Restart makes a failure count, Ignore makes it
 free (with a delay if the pod had only just started), Fail ends the job.
@@ -35,6 +37,7 @@ from collections.abc import Iterable
 from elasticjob_api import Reason, RestartRule, RuleAction
 from elasticjob_runtime.contract import ExitCode
 
+from elasticjob_operator import names
 from elasticjob_operator.state import ContainerEnd, Pod
 
 STEADY_SECONDS = 60.0
@@ -48,10 +51,6 @@ _UNKNOWN_CODE = 255
 _DISRUPTED = frozenset({"Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 """Values of status.reason that the kubelet and the node controller set on pods that they disrupt."""
 
-_STOPPED = {
-    ExitCode.TERMINATED: "SIGTERM, although the pod was not deleted: from a liveness probe or a process in the pod",
-    ExitCode.INTERRUPTED: "SIGINT, although the pod was not deleted: from a process in the pod",
-}
 _NOT_STARTED = 128
 """Exit code that the kubelet reports for a container that could not be started."""
 _MISSING_PROGRAM = re.compile(r'exec: \\?"([^"\\]+)\\?": (?:executable file not found|stat \S+: no such file)')
@@ -82,14 +81,32 @@ class PodFailure:
     """Negative: the number of the signal, as in subprocess."""
     ends_job: bool = False
     """By a rule."""
+    before_training: bool = False
+    """An init container failed, so the training container never ran."""
 
+
+_OF_AGENT: dict[int, tuple[str, str, Cost]] = {
+    ExitCode.TERMINATED: (
+        "Terminated",
+        "SIGTERM, although the pod was not deleted: from a liveness probe or a process in the pod",
+        Cost.COUNTS,
+    ),
+    ExitCode.INTERRUPTED: (
+        "Terminated",
+        "SIGINT, although the pod was not deleted: from a process in the pod",
+        Cost.COUNTS,
+    ),
+    ExitCode.RESTARTABLE: ("Fenced", "lost its membership", Cost.FREE),
+    ExitCode.UNAVAILABLE: ("RendezvousUnavailable", "could not reach the rendezvous", Cost.FREE_BUT_WAIT),
+}
+"""(reason, detail, cost) of the exit codes that have a meaning of their own in the training container."""
 
 _COSTS = {RuleAction.RESTART: Cost.COUNTS, RuleAction.FAIL: Cost.COUNTS, RuleAction.IGNORE: Cost.IGNORED}
 
 
 def classify_failure(pod: Pod, rules: Iterable[RestartRule] = ()) -> PodFailure:
     """`pod` has failed."""
-    failure = _of_injection(pod) or _without_rules(pod)
+    failure = _without_rules(pod)
     action = action_for(rules, failure.exit_code, failure.reason)
     if action is None:
         return failure
@@ -106,58 +123,47 @@ def action_for(rules: Iterable[RestartRule], exit_code: int | None, reason: str)
 
 
 def _without_rules(pod: Pod) -> PodFailure:
-    end = pod.end
+    end = pod.first_end
     # Not before its creation: the two times come from two clocks, and callers compare them.
     time = max((end.finished_at if end else None) or pod.created_at, pod.created_at)
     if pod.disruption is not None:
-        return PodFailure(
-            reason=pod.disruption.reason,
-            detail=pod.disruption.message or pod.disruption.reason,
-            cost=Cost.FREE,
-            time=time,
-        )
+        reason, detail = pod.disruption.reason, pod.disruption.message or pod.disruption.reason
+        return PodFailure(reason=reason, detail=detail, cost=Cost.FREE, time=time)
     if pod.reason in _DISRUPTED:
         return PodFailure(reason=pod.reason, detail=pod.message or pod.reason, cost=Cost.FREE, time=time)
     if pod.reason == "Evicted":
         # The kubelet sets DisruptionTarget under node pressure; without it, the pod exceeded one of its own limits.
-        return PodFailure(
-            reason="Evicted", detail=pod.message or "exceeded a limit of its own", cost=Cost.COUNTS, time=time
+        detail = pod.message or "exceeded a limit of its own"
+        return PodFailure(reason="Evicted", detail=detail, cost=Cost.COUNTS, time=time)
+    if end is None:  # the kubelet rejected it
+        reason = pod.reason or "Rejected"
+        detail = pod.message or f"the pod failed before its container ran ({reason})"
+        return PodFailure(reason=reason, detail=detail, cost=Cost.FREE_BUT_WAIT, time=time)
+    return (_of_runtime(end, time) if pod.injected else None) or _of_container(end, time)
+
+
+def _of_runtime(end: ContainerEnd, time: datetime.datetime) -> PodFailure | None:
+    """The injected runtime could not be copied or run. None: that is not why the container ended."""
+    detail = _unusable(end)
+    if detail:
+        reason, cost = Reason.RUNTIME_UNUSABLE.value, Cost.COUNTS
+    elif end.container == names.RUNTIME_VOLUME:
+        reason, cost = Reason.RUNTIME_UNAVAILABLE.value, Cost.FREE_BUT_WAIT
+        detail = f"the init container that copies the runtime failed with exit code {end.exit_code}: {_text(end)}"
+    else:
+        return None
+    ends_job = cost is Cost.COUNTS
+    return PodFailure(reason=reason, detail=detail, cost=cost, time=time, exit_code=end.exit_code, ends_job=ends_job)
+
+
+def _unusable(end: ContainerEnd) -> str:
+    """Why the runtime can never run in this image, and the remedy. Empty: that is not why the container ended."""
+    if end.container == names.RUNTIME_VOLUME and _OTHER_ARCHITECTURE in _text(end):
+        return (
+            f"the runtime image is not built for the architecture of its node ({_text(end)}). Use a runtime image for "
+            "that architecture, or a nodeSelector with kubernetes.io/arch"
         )
-    if end is None:
-        return _without_end(pod, time)
-    return _of_container(pod, end, time)
-
-
-def _of_injection(pod: Pod) -> PodFailure | None:
-    """The injected runtime could not run. None: that is not why the pod failed."""
-    if not pod.injected or pod.disruption is not None:
-        return None
-    end = pod.end or pod.injection_end
-    detail = _injection_detail(pod)
-    if end is None or not detail:
-        return None
-    return PodFailure(
-        reason=Reason.RUNTIME_UNUSABLE.value,
-        detail=detail,
-        cost=Cost.COUNTS,
-        time=max(end.finished_at or pod.created_at, pod.created_at),
-        exit_code=end.exit_code,
-        ends_job=True,
-    )
-
-
-def _injection_detail(pod: Pod) -> str:
-    """What is wrong, and the remedy."""
-    end, copied = pod.end, pod.injection_end
-    if copied is not None:
-        text = " ".join((copied.message or copied.reason).split())
-        if _OTHER_ARCHITECTURE in text:
-            return (
-                f"the runtime image is not built for the architecture of its node ({text}). Use a runtime image for "
-                "that architecture, or a nodeSelector with kubernetes.io/arch"
-            )
-        return f"the init container that copies the runtime failed with exit code {copied.exit_code}: {text}"
-    if end is None:
+    if end.container:
         return ""
     if end.exit_code == ExitCode.RUNTIME_UNUSABLE:
         return end.message.strip().removeprefix("elasticjob: ") or "the image's Python is too old"
@@ -170,43 +176,36 @@ def _injection_detail(pod: Pod) -> str:
     )
 
 
-def started_at(pod: Pod) -> datetime.datetime:
-    """When its training container started, to the best of our knowledge."""
-    return (pod.end.started_at if pod.end else None) or pod.created_at
+def _text(end: ContainerEnd) -> str:
+    return " ".join((end.message or end.reason).split())
 
 
-def _without_end(pod: Pod, time: datetime.datetime) -> PodFailure:
-    """The pod failed before its container ran: the kubelet rejected it."""
-    reason = pod.reason or "Rejected"
-    detail = pod.message or f"the pod failed before its container ran ({reason})"
-    return PodFailure(reason=reason, detail=detail, cost=Cost.FREE_BUT_WAIT, time=time)
+def ran_seconds(pod: Pod, failure: PodFailure) -> float:
+    """How long its training container ran, to the best of our knowledge, in seconds."""
+    started = (pod.end.started_at if pod.end else None) or pod.created_at
+    return (failure.time - started).total_seconds()
 
 
-def _of_container(pod: Pod, end: ContainerEnd, time: datetime.datetime) -> PodFailure:
+def _of_container(end: ContainerEnd, time: datetime.datetime) -> PodFailure:
+    reason, detail, cost, code = _of_exit(end)
+    if end.container:
+        detail = f"init container {end.container}: {detail}"
+    before = bool(end.container)
+    return PodFailure(reason=reason, detail=detail, cost=cost, time=time, exit_code=code, before_training=before)
+
+
+def _of_exit(end: ContainerEnd) -> tuple[str, str, Cost, int | None]:
+    """(reason, detail, cost, exit code)"""
     code = end.exit_code
     if end.reason == _VANISHED or (code == _UNKNOWN_CODE and end.reason in _UNKNOWN_REASONS):
-        return PodFailure(
-            reason=_VANISHED, detail="the container disappeared, as when its node restarts", cost=Cost.FREE, time=time
-        )
+        return _VANISHED, "the container disappeared, as when its node restarts", Cost.FREE, None
     if end.reason == _OOM_KILLED:
         detail = "out of memory: raise the container's memory limit or use less memory"
-        return PodFailure(reason="OutOfMemory", detail=detail, cost=Cost.COUNTS, time=time, exit_code=code)
-    if code in _STOPPED:
-        return PodFailure(
-            reason="Terminated", detail=_STOPPED[ExitCode(code)], cost=Cost.COUNTS, time=time, exit_code=code
-        )
-    if code == ExitCode.RESTARTABLE:
-        cost = Cost.FREE if (time - started_at(pod)).total_seconds() >= STEADY_SECONDS else Cost.COUNTS
-        return PodFailure(reason="Terminated", detail="lost its membership", cost=cost, time=time, exit_code=code)
-    if code == ExitCode.UNAVAILABLE:
-        detail = "could not reach the rendezvous"
-        return PodFailure(
-            reason="RendezvousUnavailable", detail=detail, cost=Cost.FREE_BUT_WAIT, time=time, exit_code=code
-        )
+        return "OutOfMemory", detail, Cost.COUNTS, code
+    if not end.container and code in _OF_AGENT:
+        return (*_OF_AGENT[code], code)
     if _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL:
         signal = code - _SIGNAL_BASE
-        return PodFailure(
-            reason="Signal", detail=f"killed by signal {signal}", cost=Cost.COUNTS, time=time, exit_code=-signal
-        )
-    reason = end.reason if end.reason not in ("", "Error") else "ApplicationError"
-    return PodFailure(reason=reason, detail=f"exit code {code}", cost=Cost.COUNTS, time=time, exit_code=code)
+        return "Signal", f"killed by signal {signal}", Cost.COUNTS, -signal
+    general = "InitContainerFailed" if end.container else "ApplicationError"
+    return (end.reason if end.reason not in ("", "Error") else general), f"exit code {code}", Cost.COUNTS, code

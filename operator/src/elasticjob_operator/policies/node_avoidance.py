@@ -1,8 +1,8 @@
 """Nodes on which workers keep failing, so that new workers prefer other nodes.
 
 Only failures that may be the node's fault count: the first failure of a worker group, a pod rejected by the kubelet,
-the loss of the node itself. Intentional disruptions (eviction, preemption, deletion) say nothing about a node. A count
-expires an hour after its newest failure.
+the loss of the node itself, an init container that fails while worker pods got past theirs on other nodes. Intentional
+disruptions (eviction, preemption, deletion) say nothing about a node. A count expires an hour after its newest failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ def failing_nodes(
     """status.failingNodes, with everything observed now. `counted_now`: name of the pod whose failure this plan counts
     for the first time."""
     known = {each.name: each for each in job.status.failing_nodes or () if now - each.last_time < MEMORY}
+    workers = list(workers)
+    initialized = {pod.node for pod, _ in workers if pod.end is not None or pod.running}
     for pod, status in workers:
+        if status.failure is not None and status.failure.before_training and not initialized - {pod.node}:
+            continue
         moment = _blamed_at(pod, status, nodes, counted_now)
         if moment is None:
             continue

@@ -6,7 +6,8 @@ Two kinds of failures add up in `status.restarts.total`:
   for each restart of the whole group. `status.restarts.reported` is how many of them are in the total.
 - Pods that failed as a whole. A failed pod ends its whole group, so pods that fail together count once: those that
   existed at the last counted failure and ended before the agents had made another plan (within `GROUP_SECONDS` of it,
-  where there are no plans). A restart by the agents that follows from the end of a pod is not another failure.
+  where there are no plans). A restart by the agents that follows from the end of a pod is not another failure, and
+  what its peers report is only that they lost it: the agents count no restart for a lost member.
 
 Agents and kubelets have their own clocks, which may be wrong by hours. So times are never later than now, and rounds
 take precedence over times.
@@ -19,13 +20,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_api import ElasticJob, Failure, Reason, RestartPolicy, Restarts, RuleAction
-from elasticjob_runtime.contract import FailureValue
+from elasticjob_api import ElasticJob, Failure, FreeEnds, Reason, RestartPolicy, Restarts, RuleAction
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanReason
 
 from elasticjob_operator.policies.failures import Cost, PodFailure, action_for
+from elasticjob_operator.policies.free_ends import free_ends
 from elasticjob_operator.state import Pod, RendezvousView
 
 GROUP_SECONDS = 5.0
@@ -47,6 +49,8 @@ class Round:
     number: int
     began: datetime.datetime | None = None
     """None: unknown, or by a clock that is ahead of ours."""
+    restarted: bool = False
+    """The agents count a restart with it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +67,7 @@ class Budget:
     """When a restart leaves the window."""
     latest: Round | None = None
     """None: the job's agents publish no plans."""
+    free_ends: tuple[FreeEnds, ...] = ()
     some_are_ignored: bool = False
     """A rule ignores failures. The agents cannot distinguish these from others."""
 
@@ -102,17 +107,14 @@ class _Tally:
 
 
 def count_restarts(
-    job: ElasticJob, view: RendezvousView, failed: Iterable[tuple[Pod, PodFailure]], now: datetime.datetime
+    job: ElasticJob, view: RendezvousView, failed: Sequence[tuple[Pod, PodFailure]], now: datetime.datetime
 ) -> Budget:
     """The budget with everything observed now; the total never decreases."""
     policy, before = job.spec.restart_policy, job.status.restarts
     tally = _Tally(before)
-    known, reported, latest = (
-        _clamped(job.status.last_failure, now),
-        _clamped(_reported(view), now),
-        latest_round(job, view, now),
-    )
-    last = _newer(known, reported)
+    said, latest = _reported(view), latest_round(job, view, now)
+    known, reported = _clamped(job.status.last_failure, now), _clamped(said, now)
+    last = _newer(known, reported, in_future=reported is not said)
     action = action_for(policy.rules, reported.exit_code, reported.reason) if reported else None
     fatal = reported if action is RuleAction.FAIL and last is reported and last != known else None
     count, fresh = _fresh(before, view)
@@ -139,6 +141,7 @@ def count_restarts(
         fatal=fatal,
         requeue_at=again,
         latest=latest,
+        free_ends=free_ends(job, failed, now),
         some_are_ignored=any(rule.action is RuleAction.IGNORE for rule in policy.rules),
     )
 
@@ -150,7 +153,7 @@ def latest_round(job: ElasticJob, view: RendezvousView, now: datetime.datetime) 
         return Round(number=job.status.round)
     known = 0 < view.plan.created_at <= now.timestamp()
     began = datetime.datetime.fromtimestamp(view.plan.created_at, datetime.timezone.utc) if known else None
-    return Round(number=view.plan.round, began=began)
+    return Round(number=view.plan.round, began=began, restarted=view.plan.reason is PlanReason.WORKER_FAILED)
 
 
 def _clamped(failure: Failure | None, now: datetime.datetime) -> Failure | None:
@@ -193,6 +196,8 @@ def is_counted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Roun
         return False
     if last.pod_uid == pod.uid:
         return True
+    if last.reason == PEER_LOST and last.rank is not None and not (latest and latest.restarted):
+        return False
     if not _is_of_same_group(failure, last, last.time, latest):
         return False
     # Times have whole seconds: a pod created in that very second is the failed pod itself, one of its group, or its
@@ -204,11 +209,11 @@ def is_counted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Roun
 
 def _is_of_same_group(failure: PodFailure, last: Failure, time: datetime.datetime, latest: Round | None) -> bool:
     """`time`: of `last`."""
-    if failure.time <= time + datetime.timedelta(seconds=GROUP_SECONDS):
-        return True
-    if latest is None or last.round is None or failure.time > time + datetime.timedelta(seconds=ROUND_SECONDS):
-        return False
-    return latest.number <= last.round or (latest.began is not None and latest.began >= failure.time)
+    soon = failure.time <= time + datetime.timedelta(seconds=GROUP_SECONDS)
+    ended_in = _round_of(failure, latest)
+    if ended_in is None or last.round is None or failure.time > time + datetime.timedelta(seconds=ROUND_SECONDS):
+        return soon
+    return ended_in <= last.round or (soon and latest is not None and latest.began is None)
 
 
 def failure_of(value: FailureValue | Mapping[str, Any]) -> Failure:
@@ -232,26 +237,37 @@ def _reported(view: RendezvousView) -> Failure | None:
     return failure_of(view.failure) if view.failure is not None else None
 
 
-def _newer(known: Failure | None, reported: Failure | None) -> Failure | None:
+def _newer(known: Failure | None, reported: Failure | None, *, in_future: bool) -> Failure | None:
     """The failure that the agents report takes precedence, unless it followed from a pod failure that is already
-    known."""
+    known. `in_future`: the clock of the agent that reported it is ahead of ours."""
     if known is None or reported is None or known.time is None or reported.time is None:
         return reported or known
     whole_pod = known.rank is None
     if known.round is not None and reported.round is not None and reported.round >= known.round:
-        return reported if reported.round > known.round else known
+        lost = whole_pod and reported.reason == PEER_LOST and reported.round == known.round + 1
+        follows = lost and reported.time <= known.time + datetime.timedelta(seconds=ROUND_SECONDS)
+        return reported if reported.round > known.round and not follows else known
+    if in_future and known.round is not None:
+        return known  # of an earlier round: at any time, such a clock says that it is new
     grace = datetime.timedelta(seconds=GROUP_SECONDS if whole_pod else 0)
     return reported if reported.time >= known.time + grace else known
 
 
 def _of_pod(pod: Pod, failure: PodFailure, latest: Round | None) -> Failure:
-    text = pod.end.message.strip() if pod.end else ""
+    text = pod.first_end.message.strip() if pod.first_end else ""
     return Failure(
         worker=pod.name,
         pod_uid=pod.uid,
-        round=latest.number if latest else None,
+        round=_round_of(failure, latest),
         exit_code=failure.exit_code,
         reason=failure.reason,
         message=f"{failure.detail}\n{text}".strip(),
         time=failure.time,
     )
+
+
+def _round_of(failure: PodFailure, latest: Round | None) -> int | None:
+    """The round in which the pod ended: its end may become known after the agents' next plan."""
+    if latest is None:
+        return None
+    return max(0, latest.number - (latest.began is not None and latest.began >= failure.time))

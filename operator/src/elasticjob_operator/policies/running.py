@@ -279,5 +279,5 @@ def _described(failure: Failure | None) -> tuple[str, str]:
 
 def _replacement_time(job: ElasticJob, pod: Pod, failure: PodFailure, budget: Budget) -> str:
     """A sentence that says when the pod is replaced, if not at once."""
-    wait = delay(pod, failure, job.spec.restart_policy, budget.total)
+    wait = delay(pod, failure, job.spec.restart_policy, budget)
     return f" Its replacement is created at {format_time(failure.time + wait)}." if wait else ""

@@ -138,6 +138,9 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     if spec.get("hostNetwork"):
         # With the default DNS policy, a pod on the host network cannot resolve Services, and so not the rendezvous.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    for each in (container, *(spec.get("initContainers") or [])):
+        if isinstance(each, dict):  # without a termination message, the last lines of the log say why it failed
+            each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _set_priority(job, spec)
     _mount_checkpoints(job, spec, container)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -112,6 +112,20 @@ def test_the_reason_a_pod_does_not_start_is_found(status: dict[str, Any], expect
     assert pod_of(body({"phase": "Pending", **status})).blocked == expected
 
 
+def test_the_init_container_that_made_a_pod_fail_is_found() -> None:
+    failed = body(
+        {"phase": "Failed", "initContainerStatuses": [container("proxy", **ENDED), container("data", **ENDED)]}
+    )
+    failed["spec"]["initContainers"] = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "data"}]
+    pod = pod_of(failed)
+    assert pod.init_end is not None
+    assert (pod.init_end.container, pod.init_end.exit_code, pod.init_end.message) == ("data", 3, "boom")
+    assert pod.failed
+    done = {"terminated": {"exitCode": 0}}
+    ended = {"initContainerStatuses": [container("data", **done)], "containerStatuses": [container("trainer", **ENDED)]}
+    assert pod_of(body({"phase": "Failed", **ended})).init_end is None
+
+
 def test_deletion_and_disruption() -> None:
     condition = {
         "type": "DisruptionTarget",

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 from elasticjob_api import RestartRule, RuleAction
 from elasticjob_operator.policies.failures import Cost, action_for, classify_failure
 from elasticjob_operator.state import Pod, PodPhase
 
-from tests.unit.operator.builders import at, failed_pod, make_pod
+from tests.unit.operator.builders import at, ended, failed_pod, make_pod
 
 FAILED = PodPhase.FAILED
+
+
+def init_failed(code: int, reason: str = "Error", **pod: Any) -> Pod:
+    end = dataclasses.replace(ended(code, reason=reason), container="download")
+    return dataclasses.replace(make_pod(0, FAILED, **pod), init_end=end)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +42,7 @@ FAILED = PodPhase.FAILED
             None,
             id="drained",
         ),
-        pytest.param(failed_pod(code=75), "Terminated", Cost.FREE, 75, id="fenced after five minutes"),
-        pytest.param(
-            failed_pod(code=75, started=-59), "Terminated", Cost.COUNTS, 75, id="fenced at once: could repeat forever"
-        ),
+        pytest.param(failed_pod(code=75, started=-9), "Fenced", Cost.FREE, 75, id="fenced, however young it is"),
         pytest.param(
             failed_pod(code=255, reason="Unknown"),
             "ContainerStatusUnknown",
@@ -95,12 +100,35 @@ FAILED = PodPhase.FAILED
             make_pod(0, FAILED, reason="OutOfcpu"), "OutOfcpu", Cost.FREE_BUT_WAIT, None, id="kubelet refused: no room"
         ),
         pytest.param(make_pod(0, FAILED), "Rejected", Cost.FREE_BUT_WAIT, None, id="never ran, no reason"),
+        pytest.param(init_failed(3), "InitContainerFailed", Cost.COUNTS, 3, id="init container: exit code"),
+        pytest.param(init_failed(75), "InitContainerFailed", Cost.COUNTS, 75, id="init container: a code of agents"),
+        pytest.param(init_failed(143), "Signal", Cost.COUNTS, -15, id="init container: SIGTERM"),
+        pytest.param(
+            init_failed(137, "OOMKilled"), "OutOfMemory", Cost.COUNTS, 137, id="init container: out of memory"
+        ),
+        pytest.param(
+            init_failed(137, disruption="EvictionByEvictionAPI"),
+            "EvictionByEvictionAPI",
+            Cost.FREE,
+            None,
+            id="evicted in its init container",
+        ),
+        pytest.param(
+            init_failed(255, "Unknown"), "ContainerStatusUnknown", Cost.FREE, None, id="node restarted during init"
+        ),
     ],
 )
 def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: int | None) -> None:
     found = classify_failure(pod)
     assert (found.reason, found.cost, found.exit_code) == (reason, cost, exit_code)
     assert found.detail
+
+
+def test_a_failed_init_container_is_named_and_its_exit_code_matches_rules() -> None:
+    rules = [RestartRule(exit_codes=(3,), action=RuleAction.FAIL)]
+    failure = classify_failure(init_failed(3), rules)
+    assert failure.detail == "init container download: exit code 3"
+    assert (failure.ends_job, failure.before_training, failure.time) == (True, True, at(0))
 
 
 def test_the_time_of_a_failure_is_the_end_of_the_container() -> None:

@@ -169,7 +169,8 @@ FAILED = PodPhase.FAILED
 
 
 def injected(end: ContainerEnd | None = None, *, copied: ContainerEnd | None = None, **pod: Any) -> Pod:
-    return dataclasses.replace(make_pod(0, FAILED, end=end, **pod), injected=True, injection_end=copied)
+    copied = dataclasses.replace(copied, container="elasticjob-runtime") if copied is not None else None
+    return dataclasses.replace(make_pod(0, FAILED, end=end, **pod), injected=True, init_end=copied)
 
 
 NO_PYTHON = (
@@ -196,10 +197,6 @@ UNUSABLE: dict[str, tuple[Pod, str]] = {
         injected(copied=ended(255, message="exec /install/cp: exec format error\n")),
         "kubernetes.io/arch",
     ),
-    "a full disk": (
-        injected(copied=ended(1, message="cp: write error: No space left on device")),
-        "failed with exit code 1: cp: write error: No space left on device",
-    ),
 }
 
 
@@ -214,6 +211,12 @@ def test_a_runtime_that_cannot_run_fails_the_job_with_the_remedy(name: str) -> N
     assert (failed.status.value, failed.reason) == ("True", "RuntimeUnusable")
     assert detail in failed.message
     assert [event.warning for event in found.events if event.reason is Reason.RUNTIME_UNUSABLE] == [True]
+
+
+def test_a_runtime_that_cannot_be_copied_costs_the_job_nothing() -> None:
+    failure = classify_failure(injected(copied=ended(1, message="cp: write error: No space left on device")))
+    assert (failure.reason, failure.cost, failure.ends_job) == ("RuntimeUnavailable", Cost.FREE_BUT_WAIT, False)
+    assert "failed with exit code 1: cp: write error: No space left on device" in failure.detail
 
 
 def test_a_job_that_has_trained_survives_a_node_on_which_the_runtime_cannot_run() -> None:

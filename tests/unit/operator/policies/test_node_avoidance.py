@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod, PodPhase
 
-from tests.unit.operator.builders import NOW, at, failed_pod, make_job, make_node, make_pod, with_status
+from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_job, make_node, make_pod, with_status
 
 FAILED, LOST, LIVE = PodState.FAILED, PodState.LOST, PodState.LIVE
 NODES = {"a": make_node("a"), "dead": make_node("dead", NodeHealth.SILENT, since=-6)}
+INIT_FAILED = dataclasses.replace(
+    make_pod(0, PodPhase.FAILED, node="b"), init_end=dataclasses.replace(ended(1), container="download")
+)
 REFUSED = make_pod(0, PodPhase.FAILED, reason="OutOfcpu", node="a", created=0)
 
 
@@ -63,6 +67,23 @@ def test_failures_are_counted_by_node(
 ) -> None:
     job = make_job(status=Status(failing_nodes=before))
     assert failing_nodes(job, [with_status(pod, state)], NODES, counted, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("others", "blamed"),
+    [
+        pytest.param([], False, id="the only worker pod"),
+        pytest.param([INIT_FAILED], False, id="it fails everywhere"),
+        pytest.param([make_pod(1, PodPhase.PENDING, node="b")], False, id="another has not got past it yet"),
+        pytest.param([make_pod(1, node="a")], False, id="another got past it on the same node"),
+        pytest.param([make_pod(1, node="b")], True, id="another got past it elsewhere"),
+    ],
+)
+def test_a_node_is_blamed_for_an_init_container_only_if_it_ends_well_elsewhere(others: list[Pod], blamed: bool) -> None:
+    pods = [dataclasses.replace(INIT_FAILED, node="a"), *others]
+    states = [with_status(pod, FAILED if pod.failed else LIVE) for pod in pods]
+    expected = (known("a", 1, 0),) if blamed else ()
+    assert failing_nodes(make_job(), states, NODES, "digits-worker-0", NOW) == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(3, ["b"]), (1, ["a", "b"]), (0, [])])

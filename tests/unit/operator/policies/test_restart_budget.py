@@ -11,6 +11,7 @@ from elasticjob_api import Failure, Restarts
 from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.restart_budget import count_restarts, is_counted
 from elasticjob_operator.state import Pod, RendezvousView
+from elasticjob_runtime.contract import PEER_LOST, PlanReason
 
 from tests.unit.operator.builders import (
     NOW,
@@ -62,6 +63,7 @@ def planned(number: int, at: float) -> RendezvousView:
             in_round(3, -3600), planned(3, -7200), failed_pod(1), 2, id="an hour later, whatever the plans say"
         ),
         pytest.param(counted(-60), planned(3, -600), failed_pod(1), 2, id="a status of an earlier version"),
+        pytest.param(in_round(3, -3), planned(4, -2), failed_pod(1), 2, id="seconds later, but in the next round"),
     ],
 )
 def test_pods_that_fail_in_one_round_count_once(last: Failure, view: RendezvousView, pod: Pod, total: int) -> None:
@@ -96,6 +98,40 @@ def test_a_clock_that_is_an_hour_ahead_hides_no_failure() -> None:
     assert found.total == 20
     assert found.last_failure is not None
     assert found.last_failure.worker == "digits-worker-1", "the newest"
+
+
+@pytest.mark.parametrize("ahead", [0, 3600])
+def test_the_end_of_a_pod_counts_although_its_peers_report_that_they_lost_it(ahead: float) -> None:
+    """The agents count no restart for a lost member, so only the operator can count the end of its pod."""
+    lost = dataclasses.replace(make_failure(2, round_number=2, at=10 + ahead), reason=PEER_LOST)
+    killed = failed_pod(0, code=137, at=10)
+    gone = dataclasses.replace(
+        make_plan(3, restart_count=1), reason=PlanReason.MEMBER_LOST, created_at=at(10.3).timestamp()
+    )
+    passes = [  # a worker process of pod 2 was killed first; then the agent of pod 0, which the peers notice first
+        (1, make_view(plan=make_plan(2, restart_count=1), failure=make_failure(2, at=ahead)), []),
+        (10.2, make_view(plan=make_plan(2, restart_count=1), failure=lost), []),
+        (10.4, make_view(plan=gone, failure=lost), [killed]),
+        (11, make_view(plan=gone, failure=lost), [killed]),
+        (30, make_view(plan=gone, failure=lost), [killed]),
+    ]
+    status = make_status()
+    for seconds, view, pods in passes:
+        found = count_restarts(make_job(status=status), view, with_failures(*pods), at(seconds))
+        status = status.model_copy(update={"restarts": found.restarts, "last_failure": found.last_failure})
+    assert found.total == 2
+    assert found.last_failure is not None
+    assert (found.last_failure.worker, found.last_failure.reason) == ("digits-worker-0", "Signal")
+
+
+def test_pods_that_end_a_minute_apart_count_twice_although_plans_are_seen_first() -> None:
+    status = make_status()
+    for number, seconds in ((0, 10), (1, 70)):
+        plan = dataclasses.replace(make_plan(2 + number), created_at=at(seconds + 2).timestamp())
+        killed = with_failures(failed_pod(number, code=137, at=seconds))
+        found = count_restarts(make_job(status=status), make_view(plan=plan), killed, at(seconds + 3))
+        status = status.model_copy(update={"restarts": found.restarts, "last_failure": found.last_failure})
+    assert found.total == 2
 
 
 def test_a_report_from_a_fast_clock_counts_once() -> None:

@@ -63,7 +63,7 @@ def test_only_the_training_container_gets_the_runtime_read_only(way: InjectionWa
 
 def test_an_image_volume_adds_no_container() -> None:
     pod = build(InjectionWay.IMAGE_VOLUME)
-    assert pod["spec"]["initContainers"] == TEMPLATE["spec"]["initContainers"]
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["data"]
     volume = {"name": "elasticjob-runtime", "image": {"reference": IMAGE, "pullPolicy": "IfNotPresent"}}
     assert pod["spec"]["volumes"] == [{"name": "scratch", "emptyDir": {}}, volume]
 
@@ -71,7 +71,7 @@ def test_an_image_volume_adds_no_container() -> None:
 def test_the_init_container_runs_first_and_meets_the_restricted_standard() -> None:
     pod = build(InjectionWay.INIT_CONTAINER)
     ours, theirs = pod["spec"]["initContainers"]
-    assert theirs == TEMPLATE["spec"]["initContainers"][0]
+    assert theirs == {**TEMPLATE["spec"]["initContainers"][0], "terminationMessagePolicy": "FallbackToLogsOnError"}
     assert ours["image"] == IMAGE
     assert ours["args"] == ["/opt/elasticjob"]
     assert ours["resources"]["requests"] == ours["resources"]["limits"]
@@ -176,10 +176,10 @@ def test_a_failed_copy_of_the_runtime_is_detected() -> None:
     ended = {"terminated": {"exitCode": 255, "reason": "Error", "message": "exec format error"}}
     statuses = [{"name": "elasticjob-runtime", "state": ended}]
     pod = status_of(InjectionWay.INIT_CONTAINER, phase="Failed", initContainerStatuses=statuses)
-    assert pod.injection_end is not None
-    assert (pod.injection_end.exit_code, pod.injection_end.message) == (255, "exec format error")
+    assert pod.init_end is not None
+    assert (pod.init_end.exit_code, pod.init_end.message) == (255, "exec format error")
     done = [{"name": "elasticjob-runtime", "state": {"terminated": {"exitCode": 0}}}]
-    assert status_of(InjectionWay.INIT_CONTAINER, phase="Failed", initContainerStatuses=done).injection_end is None
+    assert status_of(InjectionWay.INIT_CONTAINER, phase="Failed", initContainerStatuses=done).init_end is None
 
 
 @pytest.mark.parametrize(
