@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import os
 import pathlib
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
+from elasticjob_runtime.training.session.values import Values
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -210,6 +212,32 @@ def hook() -> tuple[dict[str, Any], Step]:
     return {"model": ddp, "optimizer": optimizer}, simple(ddp, optimizer)
 
 
+def own_values() -> tuple[dict[str, Any], Step]:
+    """The script's own values, changed in the step, in place; those of `after_step` between two steps."""
+    parts, train = momentum()
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        values = SESSIONS[0].values
+        values.setdefault("steps", []).append(len(values["steps"]))
+        train(inputs, targets)
+        weights = parts["model"].module.state_dict()
+        average = values.setdefault("ema", {name: weight.clone() for name, weight in weights.items()})
+        for name, weight in weights.items():
+            average[name].lerp_(weight, 0.1)
+
+    return parts, step
+
+
+def after_step(values: Values, parts: dict[str, Any], step: int) -> None:
+    norm = float(sum(each.square().sum() for each in parts["model"].parameters()))
+    values["checks"] = values.get("checks", 0) + 1  # also after a step that was interrupted, and then again
+    if norm < values.get("best", math.inf):
+        values.update(best=norm, best_step=step, best_model=parts["model"].module.state_dict())
+
+
+SESSIONS: list[ElasticSession] = []
+
+
 def no_backend() -> tuple[dict[str, Any], Step]:
     """`init_process_group` without a backend."""
     return momentum()
@@ -219,7 +247,7 @@ KINDS = {
     each.__name__: each
     for each in (
         momentum, closure, two_models, scheduler, accumulation, scaled, averaged, batch_norm, frozen, unused, static,
-        compiled, hook, no_backend,
+        compiled, hook, own_values, no_backend,
     )
 }  # fmt: skip
 
@@ -234,6 +262,7 @@ def main() -> None:
     if os.environ["KIND"] == "compiled":
         _compile(parts["model"])  # now: later, all other processes would wait for it
     session = ElasticSession(**parts)
+    SESSIONS.append(session)
     output = os.environ["OUTPUT"]
     with pathlib.Path(f"{output}.steps").open("a") as steps:
         for epoch in range(session.epoch, 2):
@@ -241,9 +270,12 @@ def main() -> None:
                 with session.step():
                     time.sleep(float(os.environ["STEP_SECONDS"]))
                     step(inputs, targets)
+                if os.environ["KIND"] == "own_values":
+                    after_step(session.values, parts, session.committed_steps)
                 steps.write(f"{time.monotonic()} {session.committed_steps} {session.world_size}\n")
                 steps.flush()
-    torch.save({name: part.state_dict() for name, part in parts.items()}, f"{output}.pt")
+    states = {name: part.state_dict() for name, part in parts.items()}
+    torch.save({**states, "values": {key: session.values[key] for key in sorted(session.values)}}, f"{output}.pt")
     pathlib.Path(f"{output}.json").write_text(json.dumps({"committed": session.committed_steps}))
 
 

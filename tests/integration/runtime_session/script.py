@@ -113,6 +113,7 @@ def main() -> None:
                 Samples(), batch_size=BATCH, epoch=epoch, num_workers=int(setting("LOADERS", "0"))
             ):
                 with session.step():
+                    session.values["steps"] = session.values.get("steps", 0) + 1
                     time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
                     plain.zero_grad()
                     trained(batch.to(DEVICE)).backward()
@@ -130,6 +131,7 @@ def main() -> None:
         "epoch": session.epoch,
         "changes": changes,
     }
+    assert session.values["steps"] == session.committed_steps
     facts["ballast"] = model.ballast.numbers
     pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
 

@@ -56,6 +56,7 @@ def main() -> None:
         while session.committed_steps < last:
             for batch in session.batches(inputs, batch_size=BATCH):
                 with session.step():
+                    session.values["steps"] = session.values.get("steps", 0) + 1
                     loss = model(batch).square().mean() * session.weight
                     optimizer.zero_grad()
                     loss.backward()
@@ -66,6 +67,7 @@ def main() -> None:
                     break
                 if slow.exists():
                     time.sleep(0.1)
+    assert session.values["steps"] == last
     weights = {name: whole(parameter.detach()) for name, parameter in model.named_parameters()}
     moments = [whole(state["exp_avg_sq"]) for state in optimizer.state.values()]
     torch.save({"weights": weights, "moments": moments, "lr": scheduler.get_last_lr()}, f"{output}.pt")

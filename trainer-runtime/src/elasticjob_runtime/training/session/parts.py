@@ -80,6 +80,13 @@ class Parts:
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad};".encode())
         return digest.hexdigest()
 
+    def memory(self) -> set[int]:
+        """Where the tensors of models and optimizers are."""
+        of_models = (each for module in self.modules for each in (*module.parameters(), *module.buffers()))
+        of_optimizers = (each for part in self.optimizers for state in part.state.values() for each in state.values())
+        found = (each for each in (*of_models, *of_optimizers) if type(each) in (torch.Tensor, torch.nn.Parameter))
+        return {each.untyped_storage().data_ptr() for each in found} - {0}
+
     def all_modules(self) -> Sequence[torch.nn.Module]:
         """The models and all modules in them. Asked at each step: `Module.modules()` takes 5 ms for 1,000 modules."""
         children = [child for module in self._all for child in module._modules.values()]

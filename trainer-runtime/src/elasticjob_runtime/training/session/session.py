@@ -24,6 +24,7 @@ from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import backend_for, refusal, warm_up
 from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import SessionError
 
 T = TypeVar("T")
@@ -44,7 +45,8 @@ class ElasticSession:
                     opt.step()
                     sched.step()
 
-    Everything that a step changes belongs to the session: it takes anything with `state_dict` and `load_state_dict`.
+    Everything that a step changes belongs to the session: it takes anything with `state_dict` and `load_state_dict`,
+    and `session.values` is a place for the rest.
     All communication belongs inside of `session.step()`, before the last `optimizer.step()`, or inside of
     `session.evaluate()`.
 
@@ -128,6 +130,25 @@ class ElasticSession:
         """The epoch of the next batch."""
         self._begin()
         return self._state.cursor.epoch
+
+    @property
+    def values(self) -> Values:
+        """The script's own values, for all that must be the same in every process and outlive it: the best accuracy so
+        far, a counter for early stopping, an average of the weights. A dict of None, bool, int, float, str, bytes,
+        tensors, and lists, tuples and dicts of these, which may be changed in place.
+
+            session.values.setdefault("best", 0.0)
+            session.values["best"] = max(session.values["best"], accuracy)
+
+        They are committed with each step, saved in its checkpoint, and sent to joiners. What a step that is interrupted
+        has changed is undone. What is changed between two steps belongs to the next one. Change them on all ranks
+        alike: those of one rank count.
+
+        A TypeError names a value that cannot be kept, when it is set or at the end of the step. A tensor of the model
+        is copied when it is set.
+        """
+        self._begin()
+        return self._state.values
 
     @property
     def weight(self) -> float:
@@ -266,6 +287,7 @@ class ElasticSession:
         if self._offered is not None:
             return  # a batch is in use, and its step not yet committed
         self._state.before_step()
+        self._state.values.roll_back()
         engine = self._engine
         if engine is not None and (self._steps.broken or engine.due or not self._formed):
             first = not self._formed

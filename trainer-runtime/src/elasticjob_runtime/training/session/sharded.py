@@ -131,15 +131,17 @@ class _SharedPace:
 
 
 class _Position:
-    """How far the training is, as a part of its state."""
+    """How far the training is, and the script's values, as a part of its state."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
 
     def state_dict(self) -> dict[str, Any]:
         cursor = self._state.cursor
-        return {"step": self._state.committed, "epoch": cursor.epoch, "consumed": cursor.consumed}
+        position = {"step": self._state.committed, "epoch": cursor.epoch, "consumed": cursor.consumed}
+        return {**position, "values": self._state.values.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._state.committed = int(state["step"])
         self._state.cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
+        self._state.values.load_state_dict(state["values"])

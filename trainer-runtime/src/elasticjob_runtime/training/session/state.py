@@ -20,6 +20,7 @@ from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.transfer import share
+from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import NO_STATE, TORN, Agreement, SessionError, Standing, World, agree
 
 logger = logging.getLogger("elasticjob_runtime.training")
@@ -46,6 +47,7 @@ class Storage:
 class TrainingState:
     def __init__(self, parts: Parts, *, snapshots: bool = True) -> None:
         self.parts = parts
+        self.values = Values(parts.memory)
         self.cursor = Cursor()
         self.committed = NO_STATE
         self.joined = False
@@ -71,6 +73,8 @@ class TrainingState:
         return max(own, kept, key=lambda standing: standing.precedence)
 
     def commit(self, taken: Share) -> None:
+        """Raises TypeError or ValueError for a value of the script that cannot be kept."""
+        self.values.commit()
         self.committed += 1
         self.cursor = taken.next
 
@@ -194,6 +198,7 @@ class TrainingState:
             "epoch": self.cursor.epoch,
             "consumed": self.cursor.consumed,
             "fence": os.environ.get(Env.FENCE, ""),
+            "values": self.values.state_dict(),
             "parts": self.parts.collect(),
         }
 
@@ -220,6 +225,7 @@ class TrainingState:
 
     def apply(self, state: dict[str, Any]) -> None:
         self.parts.apply(state["parts"])
+        self.values.load_state_dict(state["values"])
         self.committed = int(state["step"])
         self.cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
 

@@ -52,6 +52,7 @@ class Steps:
             commit()
             return
         undo = self._undo = Undo(self._parts)
+        self._state.values.begin()
         self._stepped.clear()
         engine.between_steps = False
         try:
@@ -64,9 +65,10 @@ class Steps:
             self.broken = first_line(error)
             logger.info("step %d is interrupted: %s", self._state.committed + 1, self.broken)
             if not self._stepped or len(self._stepped) < len(self._parts.optimizers):
+                self._state.values.roll_back()
                 if not undo.restore():
                     self._state.tear()
-            elif not self._parts.others:
+            elif not self._parts.others and not self._state.values.change_in_steps:
                 commit()  # what remained was for the user's eyes: a mean loss, say
             else:
                 self._state.tear()
