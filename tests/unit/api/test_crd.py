@@ -134,6 +134,11 @@ status.failingNodes[]: object
 status.failingNodes[].failures: integer, required
 status.failingNodes[].lastTime: string, required
 status.failingNodes[].name: string, required
+status.freeEnds: array
+status.freeEnds[]: object
+status.freeEnds[].count: integer, required
+status.freeEnds[].index: integer, required
+status.freeEnds[].lastTime: string, required
 status.history.changes: array
 status.history.changes[].formSeconds: number
 status.history.changes[].message: string
