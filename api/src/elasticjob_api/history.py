@@ -3,7 +3,7 @@
 The operator writes it. To read it:
 
     history = job.status.history.read() if job.status.history else History()
-    world_sizes(history), step_rates(history), goodput(history)
+    world_sizes(history), step_rates(history), repeated(history), goodput(history)
 
 It survives the pods and the end of the job, and is bounded: docs/design/0018-history.md says why it is part of the
 status, and what it costs.
@@ -207,14 +207,15 @@ Series = list[tuple[datetime.datetime, float]]
 
 
 def world_sizes(history: History) -> Series:
-    """The number of worker processes that train, as steps: each value holds until the next time. Drops to 0 from the
-    cause of a change until training goes on."""
+    """The number of worker processes that train, as steps: each value holds until the next time. 0 from the cause of a
+    change until training goes on, and in rounds that make no step."""
     series: Series = []
-    for change in history.changes:
+    idle = _idle(history, None)
+    for index, change in enumerate(history.changes):
         if change.type == ChangeType.ROUND:
-            if change.world_size_before and change.resume_seconds:
+            if change.world_size_before and change.resumed_at > change.caused_at:
                 _append(series, change.caused_at, 0)
-            _append(series, change.resumed_at, change.world_size)
+            _append(series, change.resumed_at, 0 if index in idle else change.world_size)
         elif change.type != ChangeType.SCALED:
             _append(series, change.time, 0)
     return series
@@ -231,30 +232,81 @@ def step_rates(history: History) -> Series:
     return series
 
 
+def repeated(history: History) -> tuple[int, bool]:
+    """How many steps were trained again, and whether those are all: what a round repeats is known after its first step,
+    if the script reports its steps."""
+    known = not history.dropped
+    for change in history.changes[1:]:
+        if change.type == ChangeType.ROUND:
+            known = change.steps_lost is not None
+    return sum(steps for _, steps in _repeats(history)), known
+
+
 def goodput(history: History, until: datetime.datetime | None = None) -> Series:
     """The share of the time since the first change in which new steps were trained, after each change and at `until`.
+    Empty if the script reports no steps.
 
-    Not counted as good: the time from the cause of a change until training goes on, and the steps that it repeats, at
-    the speed reported before. The time while the job is suspended does not count at all.
+    Not counted as good: the time from the cause of a change until training goes on, rounds that make no step, and steps
+    that are repeated, at the speed reported before. The time while the job is suspended does not count at all.
     """
+    samples, idle = history.progress, _idle(history, until)
+    if not samples and all(each.resume_seconds is None for each in history.changes):
+        return []
+    repeats = [(time, steps * _seconds_per_step(samples, time)) for time, steps in _repeats(history)]
     series: Series = []
-    active = lost = 0.0
+    active = lost = idled = 0.0
     running_since: datetime.datetime | None = None
-    for change in history.changes:
+
+    def share(moment: datetime.datetime) -> float:
+        again = sum(seconds for time, seconds in repeats if time <= moment)
+        return max(0.0, 1 - (lost + again) / active)
+
+    for index, change in enumerate(history.changes):
         moment = change.resumed_at
+        stops = change.type in (ChangeType.SUSPENDED, ChangeType.SUCCEEDED, ChangeType.FAILED)
+        if running_since is None and not stops:
+            running_since = change.caused_at
         if running_since is not None and moment > running_since:
             active += (moment - running_since).total_seconds()
+        if change.type != ChangeType.SCALED:
+            lost, idled = lost + idled, idle.get(index, 0.0)
         if change.type == ChangeType.ROUND:
             lost += change.resume_seconds or change.form_seconds or 0.0
-            lost += (change.steps_lost or 0) * _seconds_per_step(history.progress, change.time)
-        stops = change.type in (ChangeType.SUSPENDED, ChangeType.SUCCEEDED, ChangeType.FAILED)
         running_since = None if stops else max(moment, running_since or moment)
         if active > 0:
-            _append(series, moment, max(0.0, 1 - lost / active))
+            _append(series, moment, share(moment))
     if until is not None and running_since is not None and until > running_since:
         active += (until - running_since).total_seconds()
-        _append(series, until, max(0.0, 1 - lost / active))
+        lost += idled
+        _append(series, until, share(until))
     return series
+
+
+def _repeats(history: History) -> list[tuple[datetime.datetime, int]]:
+    """Steps that were trained again: those that agents reported, and those by which samples go back further."""
+    rounds = [each for each in history.changes if each.type == ChangeType.ROUND]
+    found = [(each.resumed_at, each.steps_lost) for each in rounds if each.steps_lost]
+    for before, after in itertools.pairwise(history.progress):
+        known = sum(each.steps_lost or 0 for each in rounds if before.time <= each.time <= after.time)
+        if before.step - after.step > known:
+            found.append((after.time, before.step - after.step - known))
+    return found
+
+
+def _idle(history: History, until: datetime.datetime | None) -> dict[int, float]:
+    """The rounds that made no step, by their index in the changes, and how long they lasted, s. None of them if the
+    script reports no steps at all."""
+    changes, samples = history.changes, history.progress
+    if not samples and all(each.resume_seconds is None for each in changes):
+        return {}
+    found = {}
+    for index, change in enumerate(changes):
+        if change.type == ChangeType.ROUND and change.resume_seconds is None:
+            later = next((each for each in changes[index + 1 :] if each.type != ChangeType.SCALED), None)
+            end = later.caused_at if later else until or (samples[-1].time if samples else change.time)
+            if not any(change.time <= sample.time <= end for sample in samples):
+                found[index] = max(0.0, (end - change.time).total_seconds())
+    return found
 
 
 def _append(series: Series, time: datetime.datetime, value: float) -> None:

@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
-from elasticjob_api.history import Change, History, Sample, goodput, step_rates, world_sizes
+from elasticjob_api.history import Change, History, Sample, goodput, repeated, step_rates, world_sizes
 
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, tzinfo=datetime.timezone.utc)
 
@@ -66,10 +66,57 @@ def test_time_while_the_job_is_suspended_does_not_count() -> None:
         change(10_000, run=2, world_size=4),
         change(10_200, "Succeeded", "WorkersSucceeded", run=2),
     )
-    history = History(changes=changes, samples=HISTORY.samples)
+    history = History(changes=changes, samples=(*HISTORY.samples, sample(10_100, 541)))
     time, share = goodput(history)[-1]
     assert (time, round(share, 6)) == (at(10_200), 0.95)
     assert world_sizes(history)[3:] == [(at(200), 0), (at(10_000), 0), (at(10_000), 4), (at(10_200), 0)]
+
+
+LOOP = History(
+    changes=(
+        change(0, world_size=2, resume_seconds=5.0),
+        *(
+            change(100 + 60 * index, reason="WorkerFailed", world_size_before=2, world_size=2, form_seconds=30.0)
+            for index in range(4)
+        ),
+        change(400, "Failed", "MaxRestartsExceeded"),
+    ),
+    samples=(sample(10, 10), sample(65, 128)),
+)
+"""Trains for 70 s, then crashes in each round before the first step."""
+
+
+def test_a_crash_loop_is_no_training() -> None:
+    assert world_sizes(LOOP)[:2] == [(at(5), 2), (at(70), 0)]
+    assert {size for _, size in world_sizes(LOOP)[1:]} == {0}
+    time, share = goodput(LOOP)[-1]
+    assert (time, round(share, 4)) == (at(400), round(65 / 400, 4))
+
+
+def test_steps_that_a_round_repeats_are_unknown_until_its_first_step() -> None:
+    assert repeated(LOOP) == (0, False)
+    assert repeated(HISTORY) == (20, True)
+    assert repeated(History(changes=LOOP.changes[:1])) == (0, True), "nothing that could be repeated"
+    known = change(341, reason="WorkerFailed", world_size_before=2, world_size=2, resume_seconds=1.0, steps_lost=9)
+    assert repeated(History(changes=(*LOOP.changes[:-1], known))) == (9, True), "the rounds before it made no step"
+
+
+def test_samples_that_go_back_are_repeated_steps() -> None:
+    """Five rounds, of which each goes back to step 128, and does not say so."""
+    samples = [sample(10, 128)]
+    changes = [change(0, world_size=2)]
+    for index in range(4):
+        changes.append(change(100 * index + 50, reason="WorkerFailed", world_size_before=2, world_size=2))
+        samples += [sample(100 * index + 45, 140), sample(100 * index + 60, 129)]
+    history = History(changes=tuple(changes), samples=tuple(samples))
+    assert repeated(history) == (44, False)
+    assert round(goodput(history, at(400))[-1][1], 3) == round(1 - 22 / 400, 3), "11 steps at 2 steps/s, four times"
+
+
+def test_the_goodput_of_a_script_that_reports_no_steps_is_unknown() -> None:
+    silent = History(changes=LOOP.changes[1:])
+    assert goodput(silent, at(500)) == []
+    assert (at(100), 2) in world_sizes(silent)
 
 
 def test_an_empty_history_has_no_points() -> None:

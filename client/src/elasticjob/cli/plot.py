@@ -35,8 +35,8 @@ def plot(
     job = client.get(name)
     history = read_history(job.manifest)
     with progress(f"Drawing {file}"):
+        from elasticjob.views.page import page
         from elasticjob.views.png import to_png
-        from elasticjob.views.report import page
         from elasticjob.views.svg import image
 
         now = client.cluster.api.now()

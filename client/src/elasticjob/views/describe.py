@@ -11,7 +11,7 @@ from elasticjob.state import EventState, JobState, WorkerState
 from elasticjob.views.jobs import style_of, worker_table
 from elasticjob.views.table import Cell, Column, paint, plain, render
 from elasticjob.views.text import plain_lines, wrapped
-from elasticjob.views.words import age, duration, first_line, number
+from elasticjob.views.words import age, duration, first_line, number, steps_lost
 
 MAX_EVENTS = 15
 MAX_CHANGES = 10
@@ -139,7 +139,7 @@ def _history(job: JobState, now: datetime.datetime, width: int | None, *, color:
             each.reason,
             f"{each.world_size_before} -> {each.world_size}" if each.type == "Round" else "",
             f"{number(each.resume_seconds)} s" if each.resume_seconds is not None else "",
-            "" if each.steps_lost is None else str(each.steps_lost),
+            steps_lost(each.steps_lost, expected=each.type == "Round" and each.world_size_before > 0),
             first_line(each.message),
         ]
         for each in job.history[-MAX_CHANGES:]

@@ -1,4 +1,4 @@
-"""A job's history as an SVG image: what `elasticjob plot -o report.svg` writes, without a browser. Pure."""
+"""A job's history as an SVG image: what `elasticjob plot` writes, and what is on its page. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from elasticjob.state import JobState
 from elasticjob.views.report import Panel, color_of, panels, summary, title_of
 from elasticjob.views.words import duration, number
 
-WIDTH, LEFT, RIGHT = 1000, 60, 20
-TOP, HEIGHT, GAP = 70, 170, 50
+WIDTH, NARROW, LEFT, RIGHT = 1000, 420, 60, 20
+"""`NARROW`: for a phone."""
+HEAD, TOP, HEIGHT, GAP = 45, 25, 170, 50
 FONTS = "system-ui,Arial,Helvetica,Roboto,Noto Sans,DejaVu Sans,Liberation Sans,sans-serif"
 """By name too: what draws the PNG (views/png.py) takes no other font than Arial for sans-serif, which most machines
 with Linux lack."""
 _TEXT = f"font-family='{FONTS}' font-size='12' fill='#59636e'"
-MOST_TICKS = 8
+MOST_TICKS, TICK = 8, 80
+"""Labels of the time axis, and the least distance between them."""
 DISTANCES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
 """Between the labels of the time axis, s; above these, days."""
 
@@ -35,31 +37,41 @@ class Scale:
     end: datetime.datetime
     most: float
     top: float
+    width: int
 
     def x(self, time: datetime.datetime) -> float:
         share = (time - self.start).total_seconds() / max(1.0, (self.end - self.start).total_seconds())
-        return LEFT + share * (WIDTH - LEFT - RIGHT)
+        return LEFT + share * (self.width - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         return self.top + HEIGHT * (1 - value / self.most)
 
 
 def image(job: JobState, history: History, now: datetime.datetime) -> str:
-    """The same panels as the HTML page, with a dot for each change."""
+    """The same panels as on the page, with a head."""
+    facts = ", ".join(f"{name} {value}" for name, value in summary(job, history, now))
+    title = f"{escape(job.namespace)}/{escape(job.name)}: {escape(job.status_word)}"
+    head = [
+        f"<title>{title}</title><rect width='100%' height='100%' fill='white'/>",
+        f"<text x='{LEFT}' y='24' font-family='{FONTS}' font-size='18' fill='#1f2328'>{title}</text>",
+        f"<text x='{LEFT}' y='42' {_TEXT}>{escape(facts)}</text>",
+    ]
+    return drawing(job, history, now, WIDTH, head)
+
+
+def drawing(job: JobState, history: History, now: datetime.datetime, width: int, head: Sequence[str] = ()) -> str:
+    """Worker processes, step rate and goodput over time, with a dot for each change."""
     drawn = panels(job, history, now)
     times = [time for panel in drawn for time, _ in panel.series] or [now]
-    height = TOP + len(drawn) * (HEIGHT + GAP)
-    facts = ", ".join(f"{name} {value}" for name, value in summary(job, history, now))
-    head = f"{escape(job.namespace)}/{escape(job.name)}: {escape(job.status_word)}"
+    top = TOP + (HEAD if head else 0)
+    height = top + len(drawn) * (HEIGHT + GAP)
     lines = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'>",
-        f"<title>{head}</title><rect width='100%' height='100%' fill='white'/>",
-        f"<text x='{LEFT}' y='24' font-family='{FONTS}' font-size='18' fill='#1f2328'>{head}</text>",
-        f"<text x='{LEFT}' y='42' {_TEXT}>{escape(facts)}</text>",
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}'>",
+        *head,
     ]
     for row, panel in enumerate(drawn):
         most = panel.most or round_up(max((value for _, value in panel.series), default=1.0))
-        scale = Scale(min(times), max(times), most, TOP + row * (HEIGHT + GAP))
+        scale = Scale(min(times), max(times), most, top + row * (HEIGHT + GAP), width)
         lines += _panel(panel, scale)
         if row == 0:
             lines += _dots(history, scale)
@@ -78,25 +90,29 @@ def round_up(most: float) -> float:
     return next(step * power for step in (1, 2, 4, 8, 10) if step * power >= most)
 
 
-def ticks(seconds: float) -> list[int]:
-    """Times for the labels of an axis from 0 to `seconds`: round, and at most eight.
+def ticks(seconds: float, most: int = MOST_TICKS) -> list[int]:
+    """Times for the labels of an axis from 0 to `seconds`: round, and at most `most`.
 
     >>> ticks(305), ticks(5400)
     ([0, 60, 120, 180, 240, 300], [0, 900, 1800, 2700, 3600, 4500, 5400])
     """
     days = (86_400 * count for count in itertools.count(1))
-    distance = next(each for each in itertools.chain(DISTANCES, days) if seconds < each * MOST_TICKS)
+    distance = next(each for each in itertools.chain(DISTANCES, days) if seconds < each * most)
     return list(range(0, int(seconds) + 1, distance))
 
 
 def _panel(panel: Panel, scale: Scale) -> Iterator[str]:
     yield f"<text x='{LEFT}' y='{scale.top - 8}' {_TEXT}>{escape(panel.title)}</text>"
+    if not panel.series:
+        yield f"<text x='{LEFT}' y='{scale.top + HEIGHT / 2}' {_TEXT}>{escape(panel.missing)}</text>"
+        return
     for step in range(5):
         value = scale.most * step / 4
         y = scale.y(value)
-        yield f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='#eff2f5'/>"
+        yield f"<line x1='{LEFT}' x2='{scale.width - RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='#eff2f5'/>"
         yield f"<text x='{LEFT - 8}' y='{y + 4:.1f}' text-anchor='end' {_TEXT}>{number(value)}{panel.unit}</text>"
-    for seconds in ticks((scale.end - scale.start).total_seconds()):
+    most = min(MOST_TICKS, (scale.width - LEFT - RIGHT) // TICK)
+    for seconds in ticks((scale.end - scale.start).total_seconds(), most):
         x = scale.x(scale.start + datetime.timedelta(seconds=seconds))
         y = scale.top + HEIGHT + 16
         yield f"<text x='{x:.1f}' y='{y}' text-anchor='middle' {_TEXT}>{duration(seconds)}</text>"

@@ -53,3 +53,10 @@ def first_line(text: str, width: int = 0) -> str:
     """Its first line, cut to `width` characters if that is not 0."""
     line = text.strip().partition("\n")[0]
     return line if not width or len(line) <= width else line[: width - 1] + "…"
+
+
+def steps_lost(steps: int | None, *, expected: bool) -> str:
+    """How many steps a change repeats. `expected`: whether it may have repeated any."""
+    if steps is None:
+        return "unknown" if expected else ""
+    return str(steps)
