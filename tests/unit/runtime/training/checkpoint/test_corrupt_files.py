@@ -1,14 +1,11 @@
-"""Torn and corrupt checkpoints, and failing storage: a resume never loads half a file, nor falls back silently."""
+"""Torn and corrupt checkpoints: a resume never loads half a file, nor falls back silently."""
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import pathlib
 import pickle
 from collections.abc import Callable
-from typing import BinaryIO
 
 import pytest
 from elasticjob_runtime.training import checkpoint
@@ -110,43 +107,3 @@ class TestTornAndCorruptFiles:
         checkpoint.save(tmp_path, 2, lambda file: file.write(b"whole, but no pickle"))
         with pytest.raises(pickle.UnpicklingError):
             checkpoint.load(tmp_path, pickle.load)
-
-
-class TestStorage:
-    """Errors of a disk or a file server, raised by `open` because creating real ones needs root."""
-
-    @pytest.fixture
-    def fail_to_open(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-        failures: dict[str, int] = {}
-
-        def opens(path: pathlib.Path, mode: str) -> BinaryIO:
-            code = failures.get(pathlib.Path(path).name)
-            if code:
-                raise OSError(code, os.strerror(code))
-            return open(path, mode)  # type: ignore[return-value]
-
-        monkeypatch.setattr("elasticjob_runtime.training.checkpoint.directory.open", opens, raising=False)
-        return failures
-
-    def test_a_bad_block_costs_one_checkpoint_only(self, tmp_path: pathlib.Path, fail_to_open: dict[str, int]) -> None:
-        save(tmp_path, 1)
-        fail_to_open[save(tmp_path, 2).name] = errno.EIO
-        assert load_step(tmp_path) == 1
-        save(tmp_path, 3)
-        assert checkpoint.steps(tmp_path) == [1, 2, 3], "a file that cannot be read now may be readable later"
-
-    def test_a_failing_file_server_is_an_error_not_a_new_start(
-        self, tmp_path: pathlib.Path, fail_to_open: dict[str, int]
-    ) -> None:
-        for step in (1, 2):
-            fail_to_open[save(tmp_path, step).name] = errno.EIO
-        with pytest.raises(checkpoint.CheckpointError, match="Input/output error"):
-            load_step(tmp_path)
-
-    def test_a_missing_permission_is_an_error_not_a_fallback(
-        self, tmp_path: pathlib.Path, fail_to_open: dict[str, int]
-    ) -> None:
-        save(tmp_path, 1)
-        fail_to_open[save(tmp_path, 2).name] = errno.EACCES
-        with pytest.raises(checkpoint.CheckpointError, match="Permission denied"):
-            load_step(tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pathlib
 import resource
 import shutil
@@ -24,6 +26,7 @@ from elasticjob_runtime.training import (
     save_checkpoint,
     save_sharded_checkpoint,
 )
+from elasticjob_runtime.training.sharded import saving, storage
 from torch import nn
 
 from tests.unit.runtime.training.sharded.worlds import Training, needs_fsdp2, run
@@ -99,6 +102,59 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     shutil.copytree(two_checkpoints, tmp_path / "c")
     damage(shards(tmp_path / "c")[1] / name)
     assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
+
+
+def load_with_errors(path: pathlib.Path, times: int) -> int | None:
+    """The storage of rank 1 fails so many times."""
+    left = times
+    real = storage.digest_of
+
+    def digest_of(file: pathlib.Path) -> tuple[int, str]:
+        nonlocal left
+        if dist.get_rank() == 1 and left:
+            left -= 1
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(file)
+
+    storage.digest_of = digest_of  # type: ignore[assignment]  # in a process of its own
+    return load(path)[0]
+
+
+def test_an_error_of_one_rank_that_passes_costs_no_checkpoint(
+    tmp_path: pathlib.Path, two_checkpoints: pathlib.Path
+) -> None:
+    assert run(2, load_with_errors, tmp_path, two_checkpoints, 2) == [2, 2]
+
+
+def test_an_error_of_one_rank_that_stays_is_an_error_on_all_and_nothing_older_is_loaded(
+    tmp_path: pathlib.Path, two_checkpoints: pathlib.Path
+) -> None:
+    for kind, message in run(2, load_with_errors, tmp_path, two_checkpoints, 1_000):
+        assert kind == "CheckpointError"
+        assert "Stale file handle (rank 1)" in message
+
+
+def test_shards_are_kept_while_a_manifest_cannot_be_read(tmp_path: pathlib.Path) -> None:
+    run(2, train_and_save, tmp_path, tmp_path / "c", 1, 2)
+    manifest = min((tmp_path / "c").glob("*.ckpt"))
+    manifest.rename(tmp_path / "elsewhere")
+    manifest.symlink_to(tmp_path / "not-mounted")
+    run(2, train_and_save, tmp_path, tmp_path / "c", 3)
+    assert len(shards(tmp_path / "c")) == 3
+
+
+def test_a_save_that_was_killed_leaves_no_shards_to_the_next(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the next writes: the disk may have no room for both."""
+    monkeypatch.setenv("ELASTICJOB_FENCE", "1.0.1")
+    run(1, train_and_save, tmp_path, tmp_path / "c", 1)
+    (tmp_path / "c" / "step-000000000002-1.shards-00ff").mkdir()
+    saving._begin(tmp_path / "c", 3)
+    assert [each.name.partition(".")[0] for each in shards(tmp_path / "c")] == [
+        "step-000000000001-1",
+        "step-000000000003-1",
+    ]
 
 
 def test_files_without_a_manifest_do_not_count(tmp_path: pathlib.Path, two_checkpoints: pathlib.Path) -> None:

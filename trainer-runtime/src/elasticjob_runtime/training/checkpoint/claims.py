@@ -17,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 import pathlib
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training.checkpoint import files
@@ -32,6 +34,8 @@ _CHECKPOINT = re.compile(r"step-(\d{12,})(?:-(\d+))?\.ckpt")
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _REMEMBERED = 64
 """Earlier owners that a claim lists: more than share a directory in practice."""
+COMMAND = "elasticjob_runtime.training.checkpoint"
+"""`python3 -m COMMAND DIRECTORY` shows a directory to a person, and changes what counts there."""
 _TRIES = 50
 _PAUSE = 0.05
 """s before listing a directory again that changed in the meantime."""
@@ -125,16 +129,18 @@ def rejection(claim: Claim, writer: Writer) -> str:
     if writer.owner in claim.earlier:
         who = f"run {theirs.owner}" if theirs.owner else "a process without an agent"
         return (
-            f"{who} has saved there since, and the newest claim wins. To return the directory to this run, "
-            "remove its .claim-* files"
+            f"{who} has saved there since, and the newest claim wins. To return the directory to this run, end that "
+            f"claim: python3 -m {COMMAND} DIRECTORY --release"
         )
     return ""
 
 
-def supersedes(claim: Claim, writer: Writer, saved_at: float) -> bool:
-    """Whether the directory has been claimed since `writer` saved the same state elsewhere (in memory), so that this
-    copy no longer counts. saved_at: Unix time, s; compared only with claims of other owners."""
-    if claim.number == 0:
+def supersedes(listing: Listing, writer: Writer, saved_at: float) -> bool:
+    """Whether a later group has saved in the directory since `writer` saved the same state elsewhere (in memory), so
+    that this copy no longer counts. A group that claimed it and ended before its first save has replaced nothing.
+    saved_at: Unix time, s; compared only with claims of other owners."""
+    claim = listing.claim
+    if claim.number == 0 or all(found.number < claim.number for found in listing.checkpoints):
         return False
     if claim.writer.owner == writer.owner:
         return claim.writer.fence > writer.fence
@@ -155,7 +161,7 @@ def claim_directory(folder: pathlib.Path, writer: Writer) -> Claim:
         if is_current(listing.claim, writer):
             return listing.claim
         claim = dataclasses.replace(next_claim(listing, writer), claimed_at=time.time())
-        if _write(folder, claim) and list_directory(folder).claim.number == claim.number:
+        if write_claim(folder, claim) and list_directory(folder).claim.number == claim.number:
             _forget(folder, [number for number in listing.claims if number < listing.claim.number])
             return claim
     raise RejectedError("others keep claiming it: do two jobs save there?")
@@ -192,31 +198,30 @@ def next_claim(listing: Listing, writer: Writer) -> Claim:
     over = before.writer.owner if before.writer.owner != writer.owner else ""
     earlier = [owner for owner in (*before.earlier, over) if owner and owner != writer.owner]
     return Claim(
-        number=before.number + 1,
+        number=next_number(listing),
         writer=writer,
         earlier=tuple(dict.fromkeys(earlier))[-_REMEMBERED:],
         kept=tuple(one.name for one in valid(listing)),
     )
 
 
+def next_number(listing: Listing) -> int:
+    """Higher than that of any claim and of any checkpoint: a person may have removed the claims, and what is saved next
+    must still be newer than what is there."""
+    return 1 + max((listing.claim.number, *(found.number for found in listing.checkpoints)))
+
+
 def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / f".claim-{number:012d}.json"
 
 
-def _write(folder: pathlib.Path, claim: Claim) -> bool:
+def write_claim(folder: pathlib.Path, claim: Claim) -> bool:
     """Returns False if another group has that number. Raises OSError."""
-    document = {
-        "owner": claim.writer.owner,
-        "fence": str(claim.writer.fence),
-        "earlier": claim.earlier,
-        "kept": claim.kept,
-        "claimed_at": claim.claimed_at,
-    }
     target = _path(folder, claim.number)
     temporary, file = files.create_temporary(target)
     try:
         with file:
-            file.write(json.dumps(document).encode())
+            file.write(_encode(claim))
             file.flush()
             os.fsync(file.fileno())
             if not _link(temporary, target):
@@ -249,17 +254,43 @@ def _reserve_and_rename(temporary: pathlib.Path, target: pathlib.Path) -> bool:
     return True
 
 
+def _encode(claim: Claim) -> bytes:
+    """Twice the same line with a checksum: a claim with one damaged byte is still a claim."""
+    document = {
+        "owner": claim.writer.owner,
+        "fence": str(claim.writer.fence),
+        "earlier": claim.earlier,
+        "kept": claim.kept,
+        "claimed_at": claim.claimed_at,
+    }
+    return 2 * (json.dumps({**document, "sha256": _digest(document)}) + "\n").encode()
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
 def _read(folder: pathlib.Path, number: int) -> Claim:
-    """Raises FileNotFoundError, OSError. An invalid file is an anonymous claim, under which all checkpoints count."""
-    try:
-        data = json.loads(_path(folder, number).read_bytes())
-        writer = Writer(owner=_text(data["owner"]), fence=Fence.parse(_text(data["fence"])))
-        earlier, kept = _texts(data["earlier"]), _texts(data["kept"])
-        return Claim(
-            number=number, writer=writer, earlier=earlier, kept=kept, claimed_at=float(data.get("claimed_at", 0.0))
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return Claim(number=number, writer=ANONYMOUS, kept=None)
+    """Raises FileNotFoundError, OSError. A claim of which both lines are damaged is an anonymous one, under which all
+    checkpoints count."""
+    data = _path(folder, number).read_bytes()
+    half = len(data) // 2
+    for line in (data[:half], data[half:]):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            return _decode(number, json.loads(line))
+    return Claim(number=number, writer=ANONYMOUS, kept=None)
+
+
+def _decode(number: int, document: dict[str, Any]) -> Claim:
+    if document.pop("sha256") != _digest(document):
+        raise ValueError("the checksum does not match")
+    return Claim(
+        number=number,
+        writer=Writer(owner=_text(document["owner"]), fence=Fence.parse(_text(document["fence"]))),
+        earlier=_texts(document["earlier"]),
+        kept=_texts(document["kept"]),
+        claimed_at=float(document["claimed_at"]),
+    )
 
 
 def _text(value: object) -> str:

@@ -16,14 +16,16 @@ import errno
 import logging
 import os
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, TypeVar
 
 from elasticjob_runtime.contract import Fence
-from elasticjob_runtime.training.checkpoint import claims, files
+from elasticjob_runtime.training.checkpoint import claims, files, reading
 from elasticjob_runtime.training.checkpoint import format as file_format
-from elasticjob_runtime.training.checkpoint.claims import Claim, Found
+from elasticjob_runtime.training.checkpoint.claims import Claim, Found, Listing
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+from elasticjob_runtime.training.checkpoint.reading import CheckpointError, UnreadableError
 
 logger = logging.getLogger("elasticjob_runtime.training.checkpoint")
 
@@ -32,13 +34,6 @@ PathLike = str | os.PathLike[str]
 
 DEFAULT_KEEP = 3
 """Checkpoints kept in a directory. More than one, in case the newest turns out to be corrupt."""
-
-_SCANS = 3
-"""How often `load` lists the directory if another process removes what it found."""
-
-
-class CheckpointError(Exception):
-    """A checkpoint cannot be written or read, for a reason that a person has to fix. The message says which."""
 
 
 class FencedError(CheckpointError):
@@ -86,11 +81,13 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
         files.make_directory(folder)
         claim = claims.claim_directory(folder, claims.writer_of(os.environ))
         target = folder / Found(claim.number, step).name
+        _remove_abandoned(folder)  # before writing: a killed save may have left the disk full
         with files.replace_atomically(target, before_commit=lambda: claims.check(folder, claim)) as file:
             writer = file_format.PayloadWriter(file)
             write(writer)  # type: ignore[arg-type]  # a binary file in all but typeshed's class tree
             writer.finish(step)
-            now = os.fstat(file.fileno()).st_mtime
+            file.flush()
+            _intact.add(_identity(file))
     except claims.RejectedError as error:
         raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
     except OSError as error:
@@ -99,7 +96,7 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
         if writer is not None and writer.error is not None:
             raise _cannot_write(target, writer.error) from writer.error
         raise
-    _tidy(folder, Found(claim.number, step), claim, keep, now)
+    _tidy(folder, Found(claim.number, step), claim, keep)
     return target
 
 
@@ -113,54 +110,42 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
 
     With the cache of a shared file system, two ranks may find different steps: load on rank 0, and broadcast.
 
-    Raises CheckpointError if the directory or a file in it cannot be read, or if no checkpoint is left because of
-    errors of the disk or the file server: they may be temporary, and starting from scratch would be wrong.
+    Raises CheckpointError if the directory or a file in it cannot be read: it may be temporary, and starting from an
+    older checkpoint or from scratch would be wrong. See `reading`.
     """
     folder = pathlib.Path(directory)
-    skipped: dict[Found, Exception] = {}
-    for _ in range(_SCANS):
-        gone = False
-        for found in (one for one in _history(folder) if one not in skipped):
-            path, step = folder / found.name, found.step
-            try:
-                file, footer = _open_intact(path, step)
-                with file:
-                    return Checkpoint(step=step, path=path, state=read(file_format.open_payload(file, footer)))
-            except _GoneError:
-                gone = True
-                continue
-            except (CorruptCheckpointError, _FaultyStorageError) as error:
-                logger.warning("Skipping checkpoint %s for the previous one: %s.", path, error)
-                skipped[found] = error
-        if not gone:
-            break  # otherwise, another process removed it after writing a newer one
-    _report_skipped(folder, skipped)
-    return None
+    corrupt = 0
+
+    def read_one(found: Found) -> Checkpoint[T]:
+        path = folder / found.name
+        with _storage_errors(path), _open_intact(path, found.step) as (file, footer):
+            return Checkpoint(step=found.step, path=path, state=read(file_format.open_payload(file, footer)))
+
+    def skip(found: Found, error: CorruptCheckpointError) -> None:
+        nonlocal corrupt
+        corrupt += 1
+        logger.warning("Skipping checkpoint %s for the previous one: %s.", folder / found.name, error)
+
+    _warn_of_ignored(folder)
+    result = reading.newest(lambda: _history(folder), read_one, skip)
+    if result is None and corrupt:
+        logger.error("No checkpoint in %s is usable: all %d are corrupt.", folder, corrupt)
+    return result
 
 
 def newest_step(directory: PathLike, copy: Copy) -> int | None:
     """The step that `load` would begin with, if `copy` still counts; -1: there is none. None: the directory has been
     claimed since, and `copy` does not count. Opens no checkpoint. Raises CheckpointError."""
-    try:
-        listing = claims.list_directory(pathlib.Path(directory))
-    except FileNotFoundError:
-        return -1
-    except OSError as error:
-        raise CheckpointError(f"Cannot read the checkpoint directory {directory}: {error.strerror}.") from error
+    listing = _list(pathlib.Path(directory))
     owner = claims.writer_of(os.environ).owner
-    if claims.supersedes(listing.claim, claims.Writer(owner=owner, fence=copy.fence), copy.saved_at):
+    if claims.supersedes(listing, claims.Writer(owner=owner, fence=copy.fence), copy.saved_at):
         return None
     return next((found.step for found in claims.valid(listing)), -1)
 
 
 def newest_claim(directory: PathLike) -> Claim:
     """Of the group that saved in the directory last; number 0: there is none. Raises CheckpointError."""
-    try:
-        return claims.list_directory(pathlib.Path(directory)).claim
-    except FileNotFoundError:
-        return claims.UNCLAIMED
-    except OSError as error:
-        raise CheckpointError(f"Cannot read the checkpoint directory {directory}: {error.strerror}.") from error
+    return _list(pathlib.Path(directory)).claim
 
 
 def steps(directory: PathLike) -> list[int]:
@@ -171,92 +156,109 @@ def steps(directory: PathLike) -> list[int]:
 
 def _history(folder: pathlib.Path) -> list[Found]:
     """The checkpoints that count, newest first. Raises CheckpointError."""
+    return claims.valid(_list(folder))
+
+
+def _list(folder: pathlib.Path) -> Listing:
+    """Raises CheckpointError."""
     try:
-        return claims.valid(claims.list_directory(folder))
+        return claims.list_directory(folder)
     except FileNotFoundError:
-        return []
+        return Listing(claims.UNCLAIMED, (), ())
     except OSError as error:
         raise CheckpointError(f"Cannot read the checkpoint directory {folder}: {error.strerror}.") from error
 
 
-class _GoneError(Exception):
-    """The file was removed after the directory was listed."""
-
-
-class _FaultyStorageError(Exception):
-    """The storage failed to return the file. The message, the second half of a sentence, says how."""
-
-
 @contextlib.contextmanager
-def _classified_errors(path: pathlib.Path) -> Iterator[None]:
-    """Classifies an OSError on a checkpoint: the file was removed, the storage is faulty, or a person has to act."""
+def _storage_errors(path: pathlib.Path) -> Iterator[None]:
+    """Raises UnreadableError for an OSError."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):
-            raise _GoneError from error
-        if error.errno == errno.EIO:
-            raise _FaultyStorageError(f"it cannot be read: {error.strerror}") from error
-        raise CheckpointError(f"Cannot read the checkpoint {path}: {error.strerror}.") from error
+        raise UnreadableError(path, error.strerror or error) from error
 
 
-def _open_intact(path: pathlib.Path, step: int) -> tuple[BinaryIO, file_format.Footer]:
-    """Opens a checkpoint and verifies it completely."""
-    with _classified_errors(path), contextlib.ExitStack() as on_error:
-        file = on_error.enter_context(open(path, "rb"))
+@contextlib.contextmanager
+def _open_intact(path: pathlib.Path, step: int) -> Iterator[tuple[BinaryIO, file_format.Footer]]:
+    """Opens a checkpoint and verifies it completely. Raises CorruptCheckpointError, OSError."""
+    with open(path, "rb") as file:
         footer = file_format.read_footer(file)
         if footer.step != step:
             raise CorruptCheckpointError(f"it says that it is of step {footer.step}")
         file_format.verify(file, footer)
-        on_error.pop_all()
-        return file, footer
+        _intact.add(_identity(file))
+        yield file, footer
 
 
-def _report_skipped(folder: pathlib.Path, skipped: dict[Found, Exception]) -> None:
-    faults = [error for error in skipped.values() if isinstance(error, _FaultyStorageError)]
-    if faults:
-        raise CheckpointError(f"No checkpoint in {folder} can be read; the newest: {faults[0]}.") from faults[0]
-    if skipped:
-        logger.error("No checkpoint in %s is usable: all %d are corrupt.", folder, len(skipped))
+_intact: set[tuple[int, ...]] = set()
+"""The files that this process has written, or read completely, as they were then."""
 
 
-def _tidy(folder: pathlib.Path, written: Found, claim: Claim, keep: int, now: float) -> None:
-    """Removes what is no longer needed. Errors are only logged, because the checkpoint itself is safe.
+def _identity(file: BinaryIO) -> tuple[int, ...]:
+    about = os.fstat(file.fileno())
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
-    `now`: the file system's time, s, which may differ from this machine's.
-    """
-    try:
-        for path in files.remove_abandoned(folder, now):
+
+def verify(path: pathlib.Path, step: int) -> None:
+    """Reads the whole file, unless this process did so before. Raises CorruptCheckpointError, OSError."""
+    with open(path, "rb") as file:
+        if _identity(file) in _intact:
+            return
+    with _open_intact(path, step):
+        pass
+
+
+def _warn_of_ignored(folder: pathlib.Path) -> None:
+    """A person may have put a checkpoint back, which looks like one that a replaced group has added."""
+    listing = _list(folder)
+    ignored = sorted(set(listing.checkpoints) - set(claims.valid(listing)))
+    if ignored:
+        logger.warning(
+            "Ignoring %s in %s: added after a newer worker group had begun to save there, by an older one or by hand. "
+            "To continue from one of them: python3 -m %s %s --use FILE",
+            ", ".join(found.name for found in ignored), folder, claims.COMMAND, folder,
+        )  # fmt: skip
+
+
+def _remove_abandoned(folder: pathlib.Path) -> None:
+    with contextlib.suppress(OSError):
+        for path in files.remove_abandoned(folder):
             logger.info("Removed %s, abandoned by a writer that died.", path)
+
+
+def _tidy(folder: pathlib.Path, written: Found, claim: Claim, keep: int) -> None:
+    """Removes what is no longer needed. Errors are only logged, because the checkpoint itself is safe."""
+    try:
         listing = claims.list_directory(folder)
-        if listing.claim.number != claim.number:
-            return  # the newer group tidies
-        history = claims.valid(listing)
-        earlier = [folder / found.name for found in reversed(history) if found < written]
-        intact = [path for path in earlier if not _is_gone(path)]  # corrupt ones must not displace intact ones
-        for path in intact[: max(0, len(intact) + 1 - keep)]:
-            path.unlink(missing_ok=True)
-        for found in set(listing.checkpoints) - set(history):
-            (folder / found.name).unlink(missing_ok=True)
-            logger.warning("Removed %s, which a group added after it was replaced.", folder / found.name)
-    except (OSError, CheckpointError, _FaultyStorageError) as error:
+        if listing.claim.number == claim.number:  # otherwise, the newer group tidies
+            _keep_newest(folder, [found for found in claims.valid(listing) if found < written], keep - 1)
+    except OSError as error:
         logger.warning("Cannot remove old checkpoints in %s: %s.", folder, error)
 
 
-def _is_gone(path: pathlib.Path) -> bool:
-    """Checks only the footer, and removes a corrupt checkpoint. Also true if another process removed it."""
-    try:
-        with _classified_errors(path), open(path, "rb") as file:
-            file_format.read_footer(file)
-    except CorruptCheckpointError as error:
+def _keep_newest(folder: pathlib.Path, earlier: list[Found], keep: int) -> None:
+    """Keeps the newest `keep` of these that are intact, because corrupt ones must not displace them. Leaves what cannot
+    be read: nobody knows whether it is intact. Raises OSError."""
+    kept = 0
+    for found in earlier:
+        path = folder / found.name
+        try:
+            if kept < keep:
+                verify(path, found.step)
+                kept += 1
+                continue
+        except CorruptCheckpointError as error:
+            logger.warning("Removed the corrupt checkpoint %s: %s.", path, error)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                logger.warning("Keeping the checkpoint %s, which cannot be read: %s.", path, error.strerror)
+            continue
         path.unlink(missing_ok=True)
-        logger.warning("Removed the corrupt checkpoint %s: %s.", path, error)
-        return True
-    except _GoneError:
-        return True
-    return False
 
 
 def _cannot_write(target: pathlib.Path, error: OSError) -> CheckpointError:
-    reason = error.strerror or error
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        with contextlib.suppress(OSError):
+            reason += f" ({shutil.disk_usage(target.parent).free / 2**20:.0f} MiB are free)"
     return CheckpointError(f"Cannot write the checkpoint {target}: {reason}. Earlier checkpoints are untouched.")

@@ -70,12 +70,9 @@ def sync_directory(path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.Path]:
-    """Removes the temporary files of dead writers, and returns them.
-
-    `reference`: the file system's time, s: the modification time of a file just written there. The clocks of a file
-    server and its clients differ.
-    """
+def remove_abandoned(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Removes the temporary files of dead writers, and returns them. Raises OSError."""
+    now = _time_of(directory)
     removed = []
     for path in directory.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
@@ -84,12 +81,22 @@ def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.
         with contextlib.suppress(
             OSError
         ):  # another writer was faster, or it may not be removed: a later save tries again
-            if path.stat().st_mtime < reference - ABANDONED_AFTER_SECONDS:
+            if path.stat().st_mtime < now - ABANDONED_AFTER_SECONDS:
                 path.unlink()
                 removed.append(path)
             elif match["kernel"] == _kernel() and _removed_unlocked(path):
                 removed.append(path)
     return removed
+
+
+def _time_of(directory: pathlib.Path) -> float:
+    """The file system's time, s: the clocks of a file server and its clients differ. Raises OSError."""
+    path, file = create_temporary(directory / "now")
+    with file:
+        try:
+            return os.fstat(file.fileno()).st_mtime
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def create_temporary(target: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:

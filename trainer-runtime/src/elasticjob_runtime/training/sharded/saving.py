@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import pathlib
@@ -17,7 +18,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from elasticjob_runtime.training import background, channel, checkpoint, progress
 from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files
@@ -26,6 +27,8 @@ from elasticjob_runtime.training.sharded import ranks
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.storage import FORMAT, read_manifest, size_problem
 from elasticjob_runtime.training.sharded.writing import Writing, Written
+
+logger = logging.getLogger("elasticjob_runtime.training")
 
 _SHARDS = re.compile(r"step-\d{12,}-(\d+)\.shards-[0-9a-f]+")
 _POLL = 0.2
@@ -135,6 +138,7 @@ def _begin(folder: pathlib.Path, step: int) -> str:
         claim = claims.claim_directory(folder, claims.writer_of(os.environ))
         name = f"step-{step:012d}-{claim.number}.shards-{secrets.token_hex(4)}"
         files.make_directory(folder / name)
+        _tidy(folder, name)  # before writing: a killed save may have left the disk full
     except claims.RejectedError as error:
         raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
     except OSError as error:
@@ -148,7 +152,7 @@ def _commit(
     """Rank 0 only."""
     found = writing.finish(written)
     for file, (size, _) in found.items():
-        if problem := size_problem(folder / name / file, size):
+        if problem := _not_here(folder / name / file, size):
             raise CheckpointError(
                 f"Rank 0 cannot use {folder / name / file}: {problem}. A sharded checkpoint needs a directory that all "
                 "ranks share."
@@ -162,15 +166,30 @@ def _commit(
     }
     checkpoint.save(folder, step, lambda file: file.write(json.dumps(manifest).encode()), keep=keep)
     channel.send_phase("checkpoint", step=step)
-    with contextlib.suppress(OSError):
-        _tidy(folder, name)
+    _tidy(folder, name)
+
+
+def _not_here(file: pathlib.Path, size: int) -> str:
+    """Why rank 0 cannot use what another rank has written; empty: it can."""
+    try:
+        return size_problem(file, size)
+    except OSError as error:
+        return f"is missing here ({error.strerror})"
 
 
 def _tidy(folder: pathlib.Path, current: str) -> None:
-    """Removes shards without a manifest: of checkpoints that are no longer kept, and of saves that were cut off."""
-    claim = claims.list_directory(folder).claim.number
-    manifests = (read_manifest(folder / f"{found.name}") for found in claims.list_directory(folder).checkpoints)
-    used = {current, *(each["folder"] for each in manifests if each is not None)}
+    """Removes shards without a manifest: of checkpoints that are no longer kept, and of saves that were cut off. Not if
+    a manifest cannot be read, since it may need them. Errors are only logged."""
+    try:
+        listing = claims.list_directory(folder)
+        manifests = [read_manifest(folder / found.name) for found in listing.checkpoints]
+        _remove_shards(folder, {current, *(each["folder"] for each in manifests if each)}, listing.claim.number)
+    except OSError as error:
+        logger.warning("Cannot remove old shards in %s: %s.", folder, error)
+
+
+def _remove_shards(folder: pathlib.Path, used: Collection[str], claim: int) -> None:
+    """Raises OSError."""
     for each in folder.iterdir():
         match = _SHARDS.fullmatch(each.name)
         if match is None or each.name in used:

@@ -11,7 +11,9 @@ Each folder can be read with plain DCP, too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import os
 import pathlib
 import warnings
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from elasticjob_runtime.training import checkpoint
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+from elasticjob_runtime.training.checkpoint.reading import UnreadableError
 from elasticjob_runtime.training.sharded import ranks
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.writing import digest_of, first_line
@@ -87,12 +90,15 @@ def _lead(path: PathLike) -> dict[str, Any] | None:
 
 
 def _check_together(manifest: dict[str, Any], path: PathLike) -> dict[str, Any]:
-    """Rank 0's side. Raises CorruptCheckpointError."""
+    """Rank 0's side. Raises UnreadableError, CorruptCheckpointError."""
     ranks.from_first(lambda: manifest)
     problems = ranks.gather(_problem(pathlib.Path(path), manifest))
     for rank, problem in enumerate(problems):
-        if problem:
-            raise CorruptCheckpointError(f"rank {rank} found that {problem}" if len(problems) > 1 else problem)
+        if isinstance(problem, Unreadable):
+            raise UnreadableError(problem.file, f"{problem.reason} (rank {rank})")
+    for rank, problem in enumerate(problems):
+        if problem is not None:
+            raise CorruptCheckpointError(f"rank {rank} found that {problem}" if len(problems) > 1 else str(problem))
     return manifest
 
 
@@ -106,34 +112,50 @@ def _parse(file: BinaryIO, path: PathLike) -> dict[str, Any]:
     return manifest
 
 
-def _problem(folder: pathlib.Path, manifest: dict[str, Any]) -> str:
-    """What is wrong with this rank's share of the files; empty: nothing."""
-    names = sorted(manifest["files"])
-    for name in names[ranks.rank() :: ranks.size()]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that the storage does not return to a rank. See `elasticjob_runtime.training.checkpoint.reading`."""
+
+    file: pathlib.Path
+    reason: str
+
+
+def _problem(folder: pathlib.Path, manifest: dict[str, Any]) -> Unreadable | str | None:
+    """What is wrong with this rank's share of the files: the storage does not return one, or one is corrupt (in words).
+    None: nothing."""
+    for name in sorted(manifest["files"])[ranks.rank() :: ranks.size()]:
         file = folder / manifest["folder"] / name
-        size, digest = manifest["files"][name]
-        if problem := size_problem(file, size):
-            return f"{file} {problem}"
         try:
-            if digest_of(file) != (size, digest):
-                return f"the checksum of {file} does not match its content"
+            if problem := _damage(file, *manifest["files"][name]):
+                return f"{file} {problem}"
         except OSError as error:
-            return f"{file} cannot be read: {error.strerror}"
-    return ""
+            return Unreadable(file, error.strerror or str(error))
+    return None
+
+
+def _damage(file: pathlib.Path, size: int, digest: str) -> str:
+    """How the file differs from what was written; empty: not at all. Raises OSError."""
+    if file.name not in os.listdir(file.parent):
+        return "is missing"
+    if problem := size_problem(file, size):
+        return problem
+    return "" if digest_of(file) == (size, digest) else "has another checksum than when it was written"
 
 
 def size_problem(file: pathlib.Path, size: int) -> str:
-    try:
-        found = file.stat().st_size
-    except OSError as error:
-        return f"is missing here ({error.strerror})"
+    """Raises OSError."""
+    found = file.stat().st_size
     return "" if found == size else f"has {found} bytes instead of {size}"
 
 
 def read_manifest(file: pathlib.Path) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError):
+    """None: it is absent, or no manifest. Raises OSError if the storage does not return it."""
+    try:
         return _manifest(file.read_bytes())
-    return None
+    except FileNotFoundError:
+        if file.name in os.listdir(file.parent):
+            raise
+        return None
 
 
 def _manifest(data: bytes) -> dict[str, Any] | None:

@@ -1,0 +1,89 @@
+"""`python3 -m elasticjob_runtime.training.checkpoint`: a person sees what is in a directory, and decides what counts."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+import pytest
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training.checkpoint import FencedError
+from elasticjob_runtime.training.checkpoint.__main__ import main
+
+from tests.unit.runtime.training.checkpoint.steps import load_step, save
+
+
+@pytest.fixture
+def act_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def act(token: str, job: str = "job") -> None:
+        for name, value in {Env.FENCE: token, Env.JOB_UID: job, Env.RUN: token.partition(".")[0]}.items():
+            monkeypatch.setenv(name, value)
+
+    return act
+
+
+def test_each_checkpoint_is_listed_with_its_state_and_whether_it_counts(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    act_as("1.0.1")
+    put_back = save(tmp_path, 10)
+    content = put_back.read_bytes()
+    put_back.unlink()
+    save(tmp_path, 11)
+    act_as("1.0.2")
+    damaged = save(tmp_path, 12)
+    damaged.write_bytes(bytes(20) + damaged.read_bytes()[20:])
+    put_back.write_bytes(content)
+    assert main([str(tmp_path), "--verify"]) == 0
+    _, *rows, owner = capsys.readouterr().out.splitlines()
+    assert [row.split()[1] for row in rows] == ["12", "11", "10"]
+    assert "corrupt: its checksum does not match" in rows[0]
+    assert rows[1].split()[-2:] == ["intact", "yes"]
+    assert "no: added after a newer group" in rows[2]
+    assert owner.startswith("Claimed by job since ")
+    assert owner.endswith("run 1, round 2.")
+
+
+def test_a_checkpoint_that_a_person_chooses_is_the_next_to_be_loaded_and_saving_goes_on(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    act_as("1.0.1")
+    for step in (10, 11, 12):
+        save(tmp_path, step)
+    assert main([str(tmp_path), "--use", "step-000000000010-1.ckpt"]) == 0
+    assert "continues from step 10" in capsys.readouterr().out
+    assert load_step(tmp_path) == 10
+    save(tmp_path, 11)
+    assert load_step(tmp_path) == 11
+
+
+def test_a_directory_that_is_released_can_be_used_by_an_earlier_job_without_going_back(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
+    act_as("1.0.1", job="first")
+    save(tmp_path, 10)
+    act_as("1.0.1", job="second")
+    save(tmp_path, 20)
+    act_as("1.0.1", job="first")
+    with pytest.raises(FencedError, match="--release"):
+        save(tmp_path, 21)
+    assert main([str(tmp_path), "--release"]) == 0
+    save(tmp_path, 21)
+    assert load_step(tmp_path) == 21
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--use", "step-000000000009.ckpt"], "there is no checkpoint"), (["--use", "step-000000000001.ckpt"], "corrupt")],
+)
+def test_what_cannot_be_used_is_said_in_one_line(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    save(tmp_path, 1).write_bytes(b"")
+    assert main([str(tmp_path), *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none")]) == 1
+    assert "none: No such file or directory" in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""What people, other jobs, tight disks and passing errors do to a directory of checkpoints: what was saved is loaded,
+or an error or warning names it, and nothing intact is deleted while nothing newer is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import pytest
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training import checkpoint
+from elasticjob_runtime.training.checkpoint import claims, reading
+
+from tests.unit.runtime.training.checkpoint.steps import load_step, save
+
+EVER = 1_000
+
+
+class Storage:
+    """A file layer between `directory` and the disk. Its errors are raised by `open`, because real ones need root."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, tuple[int, int]] = {}
+        """File name -> error number, and how often opening the file still fails."""
+
+    def open(self, path: pathlib.Path, mode: str) -> BinaryIO:
+        code, left = self.failures.get(pathlib.Path(path).name, (0, 0))
+        if left:
+            self.failures[pathlib.Path(path).name] = (code, left - 1)
+            raise OSError(code, os.strerror(code))
+        return open(path, mode)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Storage:
+    layer = Storage()
+    monkeypatch.setattr("elasticjob_runtime.training.checkpoint.directory.open", layer.open, raising=False)
+    monkeypatch.setattr(reading, "PAUSE", 0.0)
+    return layer
+
+
+@pytest.fixture
+def act_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets the fencing token of this process, as an agent does."""
+
+    def act(token: str, job: str = "job") -> None:
+        for name, value in {Env.FENCE: token, Env.JOB_UID: job, Env.RUN: token.partition(".")[0]}.items():
+            monkeypatch.setenv(name, value)
+
+    return act
+
+
+ERRORS = [errno.EIO, errno.ESTALE, errno.ENOENT, errno.EACCES]
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+def test_an_error_that_passes_costs_no_checkpoint(tmp_path: pathlib.Path, storage: Storage, code: int) -> None:
+    save(tmp_path, 1)
+    storage.failures[save(tmp_path, 2).name] = (code, reading.TRIES - 1)
+    assert load_step(tmp_path) == 2
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+def test_an_error_that_stays_is_an_error_and_neither_an_older_checkpoint_nor_a_new_start(
+    tmp_path: pathlib.Path, storage: Storage, code: int
+) -> None:
+    save(tmp_path, 1)
+    path = save(tmp_path, 2)
+    storage.failures[path.name] = (code, EVER)
+    with pytest.raises(checkpoint.CheckpointError, match=f"Cannot read the checkpoint {path}: {os.strerror(code)}"):
+        load_step(tmp_path)
+    assert checkpoint.steps(tmp_path) == [1, 2]
+
+
+def test_a_dangling_link_is_an_error(tmp_path: pathlib.Path, storage: Storage) -> None:  # noqa: ARG001 without pauses
+    save(tmp_path, 1)
+    (tmp_path / "step-000000000002.ckpt").symlink_to("elsewhere")
+    with pytest.raises(checkpoint.CheckpointError, match="No such file"):
+        load_step(tmp_path)
+
+
+def test_a_checkpoint_that_is_no_longer_listed_is_passed_over(
+    tmp_path: pathlib.Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+    path = save(tmp_path, 2)
+    storage.failures[path.name] = (errno.ENOENT, EVER)
+    monkeypatch.setattr(reading.time, "sleep", lambda _: path.unlink(missing_ok=True))
+    assert load_step(tmp_path) == 1
+
+
+def test_a_checkpoint_that_cannot_be_read_does_not_stop_the_retention_of_others(
+    tmp_path: pathlib.Path, storage: Storage
+) -> None:
+    path = save(tmp_path, 1)
+    os.utime(path, (1, 1))  # another file than the one that this process has written
+    storage.failures[path.name] = (errno.EIO, EVER)
+    for step in range(2, 7):
+        save(tmp_path, step, keep=2)
+    assert checkpoint.steps(tmp_path) == [5, 6]
+
+
+def test_damaged_contents_do_not_displace_an_intact_checkpoint(tmp_path: pathlib.Path) -> None:
+    save(tmp_path, 1)
+    for step in (2, 3):
+        path = save(tmp_path, step)
+        content = path.read_bytes()
+        path.write_bytes(bytes(20) + content[20:])
+    save(tmp_path, 4, keep=2)
+    assert checkpoint.steps(tmp_path) == [1, 4]
+
+
+def test_removing_the_claims_takes_no_training_back(tmp_path: pathlib.Path, act_as: Callable[[str], None]) -> None:
+    for round_ in range(1, 4):
+        act_as(f"1.0.{round_}")
+        save(tmp_path, 10 * round_)
+    for path in tmp_path.glob(".claim-*"):
+        path.unlink()
+    act_as("1.0.9")
+    save(tmp_path, 40)
+    assert load_step(tmp_path) == 40
+
+
+@pytest.mark.parametrize("position", range(0, 420, 7))
+def test_one_flipped_bit_in_a_claim_does_not_let_a_replaced_group_save(
+    tmp_path: pathlib.Path, act_as: Callable[[str], None], position: int
+) -> None:
+    act_as("1.0.2")
+    save(tmp_path, 10)
+    (path,) = tmp_path.glob(".claim-*")
+    data = bytearray(path.read_bytes())
+    data[position % len(data)] ^= 4
+    path.write_bytes(data)
+    act_as("1.0.1")
+    with pytest.raises(checkpoint.FencedError, match="round 2"):
+        save(tmp_path, 11)
+
+
+def test_a_group_that_saved_nothing_does_not_replace_what_an_earlier_one_has_in_memory(
+    tmp_path: pathlib.Path, act_as: Callable[[str], None]
+) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10)
+    copy = checkpoint.Copy(fence=claims.writer_of(os.environ).fence, saved_at=0.0)
+    act_as("1.0.2")
+    claims.claim_directory(tmp_path, claims.writer_of(os.environ))
+    assert checkpoint.newest_step(tmp_path, copy) == 10
+    save(tmp_path, 11)
+    assert checkpoint.newest_step(tmp_path, copy) is None
+
+
+def test_a_checkpoint_that_a_person_puts_back_is_named_at_load_and_survives_the_next_save(
+    tmp_path: pathlib.Path, act_as: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    act_as("1.0.1")
+    path = save(tmp_path, 10)
+    kept = path.read_bytes()
+    path.unlink()
+    save(tmp_path, 11)
+    act_as("1.0.2")
+    save(tmp_path, 12)
+    path.write_bytes(kept)
+    assert load_step(tmp_path) == 12
+    assert f"Ignoring {path.name}" in caplog.text
+    assert "--use FILE" in caplog.text
+    save(tmp_path, 13)
+    assert path.exists()
+
+
+KILLED = """
+    import os, sys
+    from elasticjob_runtime.training import checkpoint
+
+    def write(file):
+        file.write(bytes(3 << 20))
+        file._file.flush()
+        os.kill(os.getpid(), 9)
+
+    checkpoint.save(sys.argv[1], 2, write)
+"""
+
+
+@pytest.fixture
+def tight_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file system of 8 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], check=True)
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def test_a_save_that_was_killed_on_a_tight_disk_does_not_stop_later_ones(tight_disk: pathlib.Path) -> None:
+    def save_3_mib(step: int) -> None:
+        checkpoint.save(tight_disk, step, lambda file: file.write(bytes(3 << 20)))
+
+    save_3_mib(1)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), tight_disk], check=False, timeout=60)
+    assert list(tight_disk.glob(".*.tmp"))
+    save_3_mib(2)
+    assert checkpoint.steps(tight_disk) == [1, 2]
+    with pytest.raises(checkpoint.CheckpointError, match=r"No space left.*MiB are free"):
+        save_3_mib(3)

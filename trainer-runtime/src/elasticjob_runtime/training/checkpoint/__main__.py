@@ -1,0 +1,124 @@
+"""`python3 -m elasticjob_runtime.training.checkpoint DIRECTORY`: shows a directory of checkpoints to a person, and lets
+them decide what counts. Standard library only, so that it runs in any image and on a login node."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import pathlib
+import sys
+import time
+
+from elasticjob_runtime.training.checkpoint import claims, directory
+from elasticjob_runtime.training.checkpoint.claims import ANONYMOUS, Claim, Found, Listing
+from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError, read_footer
+from elasticjob_runtime.training.checkpoint.reading import CheckpointError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 1 for an error, with one sentence on standard error."""
+    parser = argparse.ArgumentParser(prog=f"python3 -m {claims.COMMAND}", description=__doc__.partition(":")[2].strip())
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--verify", action="store_true", help="read all files completely, not only their last bytes")
+    change = parser.add_mutually_exclusive_group()
+    change.add_argument("--use", metavar="FILE", help="continue from this checkpoint, whatever is newer")
+    change.add_argument("--release", action="store_true", help="let any job save here again, also an earlier one")
+    options = parser.parse_args(arguments)
+    try:
+        listing = claims.list_directory(options.directory)
+        if options.use:
+            print(_use(options.directory, listing, options.use))
+        elif options.release:
+            print(_release(options.directory, listing))
+        else:
+            print(_table(options.directory, listing, complete=options.verify))
+    except (OSError, CheckpointError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        print(f"{options.directory}: {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _table(folder: pathlib.Path, listing: Listing, *, complete: bool) -> str:
+    """One line for each checkpoint, newest first, then who saves here."""
+    counting = claims.valid(listing)
+    others = sorted(set(listing.checkpoints) - set(counting), reverse=True)
+    rows = [("FILE", "STEP", "MIB", "SAVED", "STATE", "COUNTS")]
+    for found in (*counting, *others):
+        state = _state(folder / found.name, found, complete=complete)
+        counts = "yes" if found in counting else "no: added after a newer group had begun to save (--use FILE)"
+        rows.append((found.name, str(found.step), *_about(folder / found.name), state, counts))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, _owner(listing.claim)])
+
+
+def _about(path: pathlib.Path) -> tuple[str, str]:
+    """Size and time of a file; of a sharded checkpoint, the manifest's."""
+    try:
+        found = path.stat()
+    except OSError:
+        return "?", "?"
+    saved = datetime.datetime.fromtimestamp(found.st_mtime, datetime.timezone.utc)
+    return f"{found.st_size / 2**20:.1f}", f"{saved:%Y-%m-%d %H:%M:%SZ}"
+
+
+def _state(path: pathlib.Path, found: Found, *, complete: bool) -> str:
+    try:
+        if complete:
+            directory.verify(path, found.step)
+            return "intact"
+        with open(path, "rb") as file:
+            read_footer(file)
+    except CorruptCheckpointError as error:
+        return f"corrupt: {error}"
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+    return "complete"
+
+
+def _owner(claim: Claim) -> str:
+    writer = claim.writer
+    if claim.number == 0 or not writer.owner:
+        return "No job has claimed this directory: any may save here."
+    since = datetime.datetime.fromtimestamp(claim.claimed_at, datetime.timezone.utc)
+    return f"Claimed by {writer.owner} since {since:%Y-%m-%d %H:%M:%SZ}: run {writer.fence.run}, round {writer.fence.round}."
+
+
+def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
+    """Gives the file the number of a new claim, which makes it the newest. The group that saves here may go on."""
+    wanted = next((found for found in listing.checkpoints if found.name == pathlib.Path(name).name), None)
+    if wanted is None:
+        known = ", ".join(found.name for found in sorted(listing.checkpoints, reverse=True)) or "none"
+        raise CheckpointError(f"there is no checkpoint {name}; there are: {known}")
+    try:
+        directory.verify(folder / wanted.name, wanted.step)
+    except CorruptCheckpointError as error:
+        raise CheckpointError(f"{wanted.name} is corrupt: {error}") from error
+    claim = _claim(folder, listing, dataclasses.replace(listing.claim, kept=()))
+    chosen = Found(claim.number, wanted.step)
+    (folder / wanted.name).rename(folder / chosen.name)
+    return f"The next process that loads from {folder} continues from step {wanted.step} ({chosen.name})."
+
+
+def _release(folder: pathlib.Path, listing: Listing) -> str:
+    _claim(folder, listing, Claim(number=0, writer=ANONYMOUS))
+    return f"Any job may save in {folder} again; the next one that does claims it."
+
+
+def _claim(folder: pathlib.Path, listing: Listing, like: Claim) -> Claim:
+    """Makes the next claim. Raises CheckpointError if a job saves at the same time."""
+    claim = dataclasses.replace(
+        like,
+        number=claims.next_number(listing),
+        kept=tuple(found.name for found in claims.valid(listing)),
+        claimed_at=time.time(),
+    )
+    if not claims.write_claim(folder, claim):
+        raise CheckpointError("a job has begun to save there in this moment: try again")
+    return claim
+
+
+if __name__ == "__main__":
+    sys.exit(main())

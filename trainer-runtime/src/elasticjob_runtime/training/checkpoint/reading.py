@@ -1,0 +1,66 @@
+"""What can be wrong with a listed checkpoint, in three words, and what follows from each. Plain and sharded ones alike.
+
+absent       no longer listed: another process has removed it, after it had saved a newer one. The next is read.
+unreadable   listed, but the storage does not return it. It may be intact, so it is tried again for a moment, and
+             then it is an error: nothing older is used, and nothing is deleted.
+corrupt      read, and not what was written. It is skipped with a warning, and deleted only after a newer one was
+             saved.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from elasticjob_runtime.training.checkpoint.claims import Found
+from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+
+T = TypeVar("T")
+
+TRIES = 5
+PAUSE = 0.2
+"""s before the next: the cache of a shared file system, or a file server that changes over, may need a moment."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be written or read, for a reason that a person has to fix. The message says which."""
+
+
+class UnreadableError(CheckpointError):
+    """The storage does not return a checkpoint that it lists."""
+
+    def __init__(self, path: object, reason: object) -> None:
+        super().__init__(
+            f"Cannot read the checkpoint {path}: {reason}. It may be intact, so no older one is used and nothing was "
+            "deleted. Repair the storage and start again, or remove this checkpoint to continue from the one before it."
+        )
+
+
+def newest(
+    history: Callable[[], Sequence[Found]],
+    read: Callable[[Found], T],
+    skipped: Callable[[Found, CorruptCheckpointError], None],
+) -> T | None:
+    """What `read` returns of the newest checkpoint that is not corrupt; None: there is none. Pure, but for the pauses.
+
+    history: lists the checkpoints that count, newest first. Raises UnreadableError if one of them stays unreadable.
+    """
+    corrupt: set[Found] = set()
+    failures: collections.Counter[Found] = collections.Counter()
+    while True:
+        for found in (one for one in history() if one not in corrupt):
+            try:
+                return read(found)
+            except CorruptCheckpointError as error:
+                corrupt.add(found)
+                skipped(found, error)
+            except UnreadableError:
+                failures[found] += 1
+                if failures[found] == TRIES:
+                    raise
+                time.sleep(PAUSE)
+                break  # it may be absent by now
+        else:
+            return None
