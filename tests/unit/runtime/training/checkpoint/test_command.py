@@ -1,4 +1,4 @@
-"""`python3 -m elasticjob_runtime.training.checkpoint`: a person sees what is in a directory, and decides what counts."""
+"""`python3 -m elasticjob_runtime.training.checkpoint`: a person sees what a directory has, and decides what counts."""
 
 from __future__ import annotations
 

@@ -28,15 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         listing = claims.list_directory(options.directory)
         if options.use:
-            print(_use(options.directory, listing, options.use))
+            answer = _use(options.directory, listing, options.use)
         elif options.release:
-            print(_release(options.directory, listing))
+            answer = _release(options.directory, listing)
         else:
-            print(_table(options.directory, listing, complete=options.verify))
+            answer = _table(options.directory, listing, complete=options.verify)
     except (OSError, CheckpointError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        print(f"{options.directory}: {reason}", file=sys.stderr)
+        sys.stderr.write(f"{options.directory}: {reason}\n")
         return 1
+    sys.stdout.write(f"{answer}\n")
     return 0
 
 
@@ -83,7 +84,8 @@ def _owner(claim: Claim) -> str:
     if claim.number == 0 or not writer.owner:
         return "No job has claimed this directory: any may save here."
     since = datetime.datetime.fromtimestamp(claim.claimed_at, datetime.timezone.utc)
-    return f"Claimed by {writer.owner} since {since:%Y-%m-%d %H:%M:%SZ}: run {writer.fence.run}, round {writer.fence.round}."
+    which = f"run {writer.fence.run}, round {writer.fence.round}"
+    return f"Claimed by {writer.owner} since {since:%Y-%m-%d %H:%M:%SZ}: {which}."
 
 
 def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
