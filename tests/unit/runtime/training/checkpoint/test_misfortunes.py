@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -91,7 +92,7 @@ def test_a_checkpoint_that_is_no_longer_listed_is_passed_over(
     save(tmp_path, 1)
     path = save(tmp_path, 2)
     storage.failures[path.name] = (errno.ENOENT, EVER)
-    monkeypatch.setattr(reading.time, "sleep", lambda _: path.unlink(missing_ok=True))
+    monkeypatch.setattr(time, "sleep", lambda _: path.unlink(missing_ok=True))
     assert load_step(tmp_path) == 1
 
 

@@ -18,7 +18,6 @@ A corrupt or incomplete checkpoint is not an error: it is skipped for the previo
 from elasticjob_runtime.training.checkpoint.directory import (
     DEFAULT_KEEP,
     Checkpoint,
-    CheckpointError,
     Copy,
     FencedError,
     load,
@@ -26,6 +25,7 @@ from elasticjob_runtime.training.checkpoint.directory import (
     save,
     steps,
 )
+from elasticjob_runtime.training.checkpoint.reading import CheckpointError
 
 __all__ = [
     "DEFAULT_KEEP",

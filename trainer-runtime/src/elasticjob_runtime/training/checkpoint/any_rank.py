@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.checkpoint import claims
-from elasticjob_runtime.training.checkpoint.directory import CheckpointError, newest_claim
+from elasticjob_runtime.training.checkpoint.directory import newest_claim
+from elasticjob_runtime.training.checkpoint.reading import CheckpointError
 
 if TYPE_CHECKING:
     import torch
