@@ -238,7 +238,7 @@ def _tidy(folder: pathlib.Path, written: Found, claim: Claim, keep: int) -> None
 
 def _keep_newest(folder: pathlib.Path, earlier: list[Found], keep: int) -> None:
     """Keeps the newest `keep` of these that are intact, because corrupt ones must not displace them. Leaves what cannot
-    be read: nobody knows whether it is intact. Raises OSError."""
+    be read: it may be intact. Raises OSError."""
     kept = 0
     for found in earlier:
         path = folder / found.name
