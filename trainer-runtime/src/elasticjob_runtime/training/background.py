@@ -1,13 +1,15 @@
 """Saves that go on in a thread while the training continues: one at a time. Standard library only.
 
-The thread is not a daemon: a process that ends by itself ends after its save. One that is killed leaves a checkpoint
-that is not there, as in any other save.
+The thread is not a daemon: a process that ends by itself ends after its save, and with exit code 1 if that has failed.
+One that is killed leaves a checkpoint that is not there, as in any other save.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +24,7 @@ class Save:
 
     def __init__(self, step: int, function: Callable[[], object]) -> None:
         self.began = time.monotonic()
-        self._step = step
+        self.step = step
         self._function = function
         self._error: Exception | None = None
         self._fence = os.environ.get(Env.FENCE)
@@ -48,7 +50,7 @@ class Save:
         try:
             self._function()
         except Exception as error:  # noqa: BLE001 raised again by `result`, if that is called
-            logger.error("The checkpoint of step %d was not saved: %s", self._step, error)
+            logger.error("The checkpoint of step %d was not saved: %s", self.step, error)
             self._error = error
 
 
@@ -58,6 +60,8 @@ _saves: list[Save] = []
 
 def begin(step: int, function: Callable[[], object]) -> Save:
     """step: for messages."""
+    atexit.unregister(_fail_if_the_last_failed)
+    atexit.register(_fail_if_the_last_failed)
     save = Save(step, function)
     _saves[:] = [*(each for each in _saves if not each.is_over), save]
     return save
@@ -69,3 +73,25 @@ def wait_for_saves(since: float, timeout: float) -> None:
     for each in _saves:
         if each.began >= since:
             each.wait(max(0.0, until - time.monotonic()))
+
+
+def _fail_if_the_last_failed() -> None:
+    """At the end of the process: no later save raises the error any more, and a job whose last state is lost must not
+    succeed. Exit functions cannot change the exit code, so this one ends the process."""
+    for save in _saves:
+        try:
+            save.result()
+        except Exception as error:  # noqa: BLE001 whatever it is, it is the reason of the exit code
+            _record(error)
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(1)
+
+
+def _record(error: Exception) -> None:
+    """Leaves the reason where torch's launchers and ours look for it, unless the script has failed before."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if "torch" in sys.modules and file and not os.path.exists(file):
+        from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
+
+        ErrorHandler().record_exception(error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -80,6 +82,24 @@ ENDS = """
 def test_a_process_that_ends_waits_for_its_save_in_the_background(tmp_path: pathlib.Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(ENDS), str(tmp_path)], check=True, timeout=100)
     assert steps(tmp_path) == [2]
+
+
+def test_a_process_whose_last_save_failed_ends_with_an_error_that_launchers_find(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "c").write_text("a file")
+    file = tmp_path / "error.json"
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ENDS), str(tmp_path / "c")],
+        check=False, timeout=100, env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(file)},
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "Cannot write the checkpoint" in json.loads(file.read_text())["message"]["message"]
+
+
+def test_saves_without_a_step_get_numbers_of_their_own_also_in_the_background(tmp_path: pathlib.Path) -> None:
+    for _ in range(3):
+        save_checkpoint(tmp_path, {}, block=False)
+    save_checkpoint(tmp_path, {})
+    assert steps(tmp_path)[-1] == 4
 
 
 def test_model_and_optimizer_are_restored_unchanged(tmp_path: pathlib.Path, state: progress._State) -> None:

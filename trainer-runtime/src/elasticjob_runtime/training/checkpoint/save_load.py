@@ -153,8 +153,8 @@ def save_checkpoint(
       checkpoints after every few steps between those on the disk. It survives the death of all worker processes, but
       not of the agent. Without an agent (plain python, torchrun), nothing is saved.
     - block: False serializes the state into memory, and a thread writes that while the training continues. The next
-      durable save waits for it, and raises its error. A process that ends by itself waits for it, too; of one that is
-      killed, nothing is left.
+      durable save waits for it, and raises its error. A process that ends by itself waits for it, too, and ends with
+      exit code 1 if it has failed; of one that is killed, nothing is left.
 
     Under elasticrun, the state is left in memory in either case, twice its size, unless that takes more than half of
     the memory that is free. ELASTICJOB_MEMORY_SNAPSHOTS=0 turns this off.
@@ -261,7 +261,8 @@ def _step_of(path: PathLike, state: Any, durable: bool) -> int:
         return int(state["step"])
     if not durable:
         raise ValueError('save_checkpoint: durable=False needs a step, or state["step"]')
-    return max(checkpoint.steps(path), default=0) + 1
+    writing = [_process.saving.step] if _process.saving is not None else []
+    return max((0, *checkpoint.steps(path), *writing)) + 1
 
 
 def _warn_of_objects(path: pathlib.Path) -> None:
@@ -269,7 +270,9 @@ def _warn_of_objects(path: pathlib.Path) -> None:
     import torch
 
     find = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)  # torch >= 2.6
-    objects = find(path) if find is not None else []
+    objects: list[str] = []
+    with contextlib.suppress(OSError):  # it is saved, whatever happens to it now
+        objects = find(path) if find is not None else []
     if objects:
         logger.warning(
             "The state saved in %s contains %s: only load_checkpoint(..., weights_only=False) can read it.",
