@@ -28,7 +28,12 @@ def test_the_starter_is_accepted_by_the_api_server(cli: Cli, tmp_path: Path, ns:
     result = cli("submit", "-f", str(folder / "job.yaml"))
     assert result.code == Exit.OK, result.err
     container = ns.job("my-project")["spec"]["workers"]["template"]["spec"]["containers"][0]
-    assert (container["image"], container["command"]) == ("me/train:1", ["python", "train.py"])
+    assert (container["image"], container["command"]) == ("me/train:1", ["python3", "train.py"])
+    assert "No volume" not in result.err, "checkpoints outlive the worker pods"
+    (claim,) = yaml.safe_load_all((folder / "checkpoints.yaml").read_text())
+    volume = ns.job("my-project")["spec"]["checkpoint"]["volume"]
+    assert volume == {"persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
+    assert ns.create("persistentvolumeclaims", claim)
 
 
 def test_the_starter_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +47,7 @@ def test_the_starter_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.torch
 def test_the_starter_s_script_trains_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
     run(["init", str(tmp_path), "--name", "a"])
-    for epochs, first in ((1, "epoch 0, step 10"), (2, "epoch 0, step 60")):
+    for epochs, first in ((4, "epoch 0, step 10,"), (8, "epoch 3, step 210,")):
         done = subprocess.run(
             [sys.executable, "-m", "elasticjob_runtime", "--standalone", "--nproc-per-node=2", "train.py"],
             cwd=tmp_path,
@@ -54,6 +59,34 @@ def test_the_starter_s_script_trains_and_continues_from_its_checkpoint(tmp_path:
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(first), done.stdout
+    assert (tmp_path / "checkpoints" / "best.pt").exists()
+
+
+@pytest.mark.torch
+def test_the_starter_s_script_stops_early(tmp_path: Path) -> None:
+    run(["init", str(tmp_path), "--name", "a"])
+    environment = {**os.environ, "EPOCHS": "1000", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "finished after step" in done.stdout
+
+
+def test_a_job_whose_checkpoints_are_lost_with_its_pods_is_warned_of(cli: Cli) -> None:
+    submitted = cli("submit", "bert", "--image", "train:1", "--", "python3", "train.py")
+    assert "No volume outlives the worker pods" in submitted.err
+    assert "--checkpoint-claim" in submitted.err
+    assert "No volume outlives the worker pods" in cli("describe", "bert").out
+    assert "No volume outlives the worker pods" in cli("doctor", "bert").out
+    kept = cli("submit", "kept", "--image", "train:1", "--checkpoint-claim", "c", "--", "python3", "train.py")
+    assert "No volume" not in kept.err + cli("describe", "kept").out
 
 
 def test_a_manifest_of_another_kind_is_not_submitted(cli: Cli, tmp_path: Path) -> None:

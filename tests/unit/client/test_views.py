@@ -9,7 +9,17 @@ import pytest
 from elasticjob.decisions.log_lines import Line
 from elasticjob.decisions.obstacles import obstacles
 from elasticjob.decisions.waiting import Outcome, Target, wait_verdict, waits_for
-from elasticjob.state import Condition, EventState, Failure, JobState, Progress, WorkerState, worker_state
+from elasticjob.state import (
+    Change,
+    Condition,
+    EventState,
+    Failure,
+    JobState,
+    Progress,
+    WorkerState,
+    job_state,
+    worker_state,
+)
 from elasticjob.views.describe import describe
 from elasticjob.views.html import job_html
 from elasticjob.views.jobs import job_table, worker_table
@@ -70,6 +80,9 @@ def test_colors_are_only_for_terminals() -> None:
     assert "\x1b[32mRunning" in "".join(render([Column("S")], row, color=True))
 
 
+BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
+
+
 @pytest.mark.parametrize(
     ("fields", "what", "remedy"),
     [
@@ -83,6 +96,8 @@ def test_colors_are_only_for_terminals() -> None:
         ({"conditions": {"Suspended": ("True", "Suspended", "")}}, "suspended", "elasticjob resume bert"),
         ({"conditions": {"Failed": ("True", "MaxRestartsExceeded", "11 times")}}, "11 times", "last checkpoint"),
         ({"failing_nodes": (("n1", 3),)}, "on node n1", "kubectl cordon n1"),
+        ({"keeps_files": False}, "No volume outlives the worker pods", "--checkpoint-claim"),
+        ({"history": (BACK,)}, "Round 3 went back from step 140 to 10.", "ElasticSession"),
     ],
 )
 def test_every_obstacle_has_its_remedy(fields: dict[str, object], what: str, remedy: str) -> None:
@@ -93,7 +108,32 @@ def test_every_obstacle_has_its_remedy(fields: dict[str, object], what: str, rem
 
 def test_a_job_that_trains_or_has_succeeded_has_no_obstacles() -> None:
     assert obstacles(RUNNING, [], NOW) == []
+    few = dataclasses.replace(RUNNING, history=(BACK, dataclasses.replace(BACK, steps_lost=5, step=1200)))
+    assert obstacles(few, [], NOW) == [], "few steps are trained again"
+    saved = job(conditions={"Failed": ("True", "MaxRestartsExceeded", "")}, keeps_files=False)
+    assert not [each for each in obstacles(saved, [], NOW) if "volume" in each.what], "too late"
     assert obstacles(job(conditions={"Succeeded": ("True", "WorkersSucceeded", "")}), [], NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "volume", "keeps"),
+    [
+        ({}, {}, False),
+        ({"volume": {"persistentVolumeClaim": {"claimName": "c"}}}, {}, True),
+        ({"volume": {"emptyDir": {}}}, {}, False),
+        ({"directory": "/checkpoints"}, {"configMap": {"name": "script"}}, False),
+        ({}, {"nfs": {"server": "nas", "path": "/"}}, True),
+        ({}, {"persistentVolumeClaim": {"claimName": "c"}, "mounted": False}, False),
+    ],
+)
+def test_a_volume_that_outlives_worker_pods_is_known(
+    checkpoint: dict[str, object], volume: dict[str, object], keeps: bool
+) -> None:
+    mounted = volume.pop("mounted", bool(volume))
+    container = {"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}] if mounted else []}
+    pod = {"containers": [container], "volumes": [{"name": "v", **volume}] if volume else []}
+    spec = {"workers": {"template": {"spec": pod}}, "checkpoint": checkpoint}
+    assert job_state({"metadata": {"name": "bert"}, "spec": spec}).keeps_files == keeps
 
 
 def test_a_worker_pod_that_starts_for_long_is_an_obstacle() -> None:

@@ -1,4 +1,4 @@
-"""`init`: a starter to copy from: script, Dockerfile and manifest."""
+"""`init`: a starter to copy from: script, Dockerfile and manifests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from elasticjob.decisions.job_request import check_name
 from elasticjob.errors import AlreadyExistsError
 
-FILES = ("train.py", "Dockerfile", "job.yaml")
+FILES = ("train.py", "Dockerfile", "job.yaml", "checkpoints.yaml")
 
 
 def init(
@@ -19,7 +19,7 @@ def init(
     image: Annotated[str, typer.Option("--image", "-i", help="Name of the image to build.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite files without asking.")] = False,
 ) -> None:
-    """Write a training script, a Dockerfile and a manifest to start from."""
+    """Write a training script, a Dockerfile and manifests to start from."""
     from importlib import resources
 
     from elasticjob.cli.files import write
@@ -35,7 +35,7 @@ def init(
     values = {"NAME": job, "IMAGE": image or f"registry.example/{job}:1"}
     for file in FILES:
         text = (resources.files("elasticjob") / "starter" / file).read_text(encoding="utf-8")
-        for word, value in values.items() if file == "job.yaml" else ():
+        for word, value in values.items() if file.endswith(".yaml") else ():
             text = text.replace(word, value)
         write(folder / file, text.encode(), force=True)
         say(f"{folder / file}")
@@ -43,7 +43,8 @@ def init(
         [
             "",
             f"1. Build and push the image: docker build -t {values['IMAGE']} {folder} && docker push {values['IMAGE']}",
-            f"2. Submit the job: elasticjob submit -f {folder / 'job.yaml'} --follow",
+            f"2. Create the volume for checkpoints: kubectl apply -f {folder / 'checkpoints.yaml'}",
+            f"3. Submit the job: elasticjob submit -f {folder / 'job.yaml'} --follow",
         ]
     )
 

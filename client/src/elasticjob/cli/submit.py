@@ -42,12 +42,14 @@ def submit(
         str, typer.Option("--procs-per-worker", help="Processes in each worker pod. Default: one per GPU.")
     ] = "",
     cpu: Annotated[str, typer.Option("--cpu", "--cpu-core-request", help="CPUs of each worker pod, such as 4.")] = "",
-    cpu_limit: Annotated[str, typer.Option("--cpu-limit", "--cpu-core-limit", help="Most CPUs that it may use.")] = "",
+    cpu_limit: Annotated[
+        str, typer.Option("--cpu-limit", "--cpu-core-limit", help="CPU limit of each worker pod.")
+    ] = "",
     memory: Annotated[
         str, typer.Option("--memory", "--cpu-memory-request", help="Memory of each worker pod, such as 16Gi.")
     ] = "",
     memory_limit: Annotated[
-        str, typer.Option("--memory-limit", "--cpu-memory-limit", help="Most memory that it may use.")
+        str, typer.Option("--memory-limit", "--cpu-memory-limit", help="Memory limit of each worker pod.")
     ] = "",
     large_shm: Annotated[bool, typer.Option("--large-shm", help="A large /dev/shm, for data loaders.")] = False,
     checkpoint_claim: Annotated[
@@ -61,16 +63,19 @@ def submit(
         _several("--env", "--environment-variable", "-e", help="Environment variable.", metavar="NAME=VALUE"),
     ] = None,
     env_secret: Annotated[
-        list[str] | None, _several("--env-secret", help="Secret, all of it as variables.", metavar="SECRET")
+        list[str] | None,
+        _several("--env-secret", help="Expose every key of this Secret as an environment variable.", metavar="SECRET"),
     ] = None,
     claim: Annotated[
         list[str] | None, _several("--existing-pvc", "--volume", "-v", help="Volume.", metavar="CLAIM:/PATH[:ro]")
     ] = None,
     host_path: Annotated[
-        list[str] | None, _several("--host-path", help="Folder of the node.", metavar="path=...,mount=...")
+        list[str] | None,
+        _several("--host-path", help="Directory of each node, read-only.", metavar="path=...,mount=...[,readwrite]"),
     ] = None,
     nfs: Annotated[
-        list[str] | None, _several("--nfs", help="NFS export.", metavar="server=...,path=...,mountpath=...")
+        list[str] | None,
+        _several("--nfs", help="NFS export, read-only.", metavar="server=...,path=...,mountpath=...[,readwrite]"),
     ] = None,
     port: Annotated[list[str] | None, _several("--port", help="Port of the container.", metavar="PORT")] = None,
     working_dir: Annotated[str, typer.Option("--working-dir", help="Working directory of the command.")] = "",
@@ -96,7 +101,9 @@ def submit(
         ),
     ] = None,
     deadline: Annotated[str, typer.Option("--deadline", help="Longest run time, such as 24h.", metavar="TIME")] = "",
-    ttl: Annotated[str, typer.Option("--ttl", help="Delete the job so long after its end.", metavar="TIME")] = "",
+    ttl: Annotated[
+        str, typer.Option("--ttl", help="Delete the job this long after it finishes, for example 24h.", metavar="TIME")
+    ] = "",
     suspended: Annotated[bool, typer.Option("--suspended", help="Create it suspended, as a queue expects.")] = False,
     file: Annotated[
         Path | None, typer.Option("--filename", "-f", help="Manifest instead of flags; - for standard input.")
@@ -215,6 +222,7 @@ def _create(
     from elasticjob.cli.logs import print_logs
     from elasticjob.cli.output import note, progress, say, show_objects
     from elasticjob.decisions.flag_values import seconds
+    from elasticjob.decisions.obstacles import nothing_survives
     from elasticjob.decisions.waiting import Target
 
     job = client.create(manifest)
@@ -223,6 +231,8 @@ def _create(
     else:
         hint = "" if wait or follow else f"\nSee its log: elasticjob logs {job.name} --follow -n {job.namespace}"
         say(f"{job.name} is submitted to namespace {job.namespace}.{hint}")
+    for warning in nothing_survives(job.state):
+        note(f"Warning: {warning.what}\n{warning.remedy}")
     limit = seconds("--timeout", timeout) if timeout else None
     here = connected(client, job.namespace)
     if follow:

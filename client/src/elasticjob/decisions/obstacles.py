@@ -12,6 +12,8 @@ UNSEEN_SECONDS = 10
 """How old a job is before it counts as overlooked by the operator, s."""
 PENDING_SECONDS = 30
 """How long a worker pod may be starting before it is mentioned, s."""
+REPEATED_SECONDS = 60
+"""How long a round may train what was trained before, before it is mentioned, s."""
 
 
 REMEDIES: Mapping[str, str] = {
@@ -71,7 +73,9 @@ REMEDIES: Mapping[str, str] = {
     "FailedByRule": (
         "A rule in spec.restartPolicy.rules ends the job at this failure. Read the log: elasticjob logs {name}"
     ),
-    "RuntimeUnusable": "Name the image's Python in the command, or use an image with Python 3.10 or newer.",
+    "RuntimeUnusable": (
+        "Name the image's Python in the command (python3 on Debian), or use an image with Python 3.10 or newer."
+    ),
     "DeadlineExceeded": (
         "Submit it again with a longer spec.lifecycle.activeDeadlineSeconds: it continues from its last checkpoint."
     ),
@@ -106,7 +110,9 @@ def _all(job: JobState, workers: Sequence[WorkerState], now: datetime.datetime) 
         yield Obstacle("The job is suspended.", _remedy("Suspended", job), serious=False)
         return
     yield from _of_conditions(job)
+    yield from _of_progress(job)
     if not job.is_finished:
+        yield from nothing_survives(job)
         yield from _of_workers(job, workers, now)
         for node, failures in job.failing_nodes:
             yield Obstacle(
@@ -152,6 +158,33 @@ def _of_conditions(job: JobState) -> Iterator[Obstacle]:
 
 def _obstacle(condition: Condition, job: JobState, *, serious: bool) -> Obstacle:
     return Obstacle(condition.message or condition.reason, _remedy(condition.reason, job), serious)
+
+
+def nothing_survives(job: JobState) -> Iterator[Obstacle]:
+    """A warning, if the job mounts no volume that outlives its worker pods."""
+    if not job.keeps_files:
+        yield Obstacle(
+            "No volume outlives the worker pods: if all are lost or the job is suspended, training starts again from "
+            "step 0, unless the script saves elsewhere.",
+            "Mount a PersistentVolumeClaim for checkpoints: spec.checkpoint.volume, or --checkpoint-claim of submit.",
+            serious=False,
+        )
+
+
+def _of_progress(job: JobState) -> Iterator[Obstacle]:
+    """The newest round went back a long way."""
+    newest = next((each for each in reversed(job.history) if each.type == "Round"), None)
+    if newest is None or newest.step is None or not newest.steps_lost:
+        return
+    rate = job.progress.steps_per_second if job.progress else None
+    again = newest.steps_lost / rate if rate else 0.0
+    if 2 * newest.steps_lost > newest.step or again > REPEATED_SECONDS:
+        yield Obstacle(
+            f"Round {newest.round} went back from step {newest.step} to {max(0, newest.step - newest.steps_lost)}.",
+            "Save more often, to a volume that lasts, or train in an ElasticSession. The log says what each round "
+            f"continued from: elasticjob logs {job.name}",
+            serious=False,
+        )
 
 
 def _of_workers(job: JobState, workers: Sequence[WorkerState], now: datetime.datetime) -> Iterator[Obstacle]:

@@ -52,6 +52,8 @@ class Change:
     round: int | None = None
     world_size_before: int = 0
     world_size: int = 0
+    step: int | None = None
+    """Last reported before it."""
     steps_lost: int | None = None
     resume_seconds: float | None = None
 
@@ -78,6 +80,8 @@ class JobState:
     managed_by: str = ""
     max_restarts: int = 10
     checkpoint: str = ""
+    keeps_files: bool = True
+    """Whether it mounts a volume that outlives its worker pods."""
     summary: str = ""
     ready: int = 0
     existing: int = 0
@@ -154,6 +158,7 @@ def job_state(body: Json) -> JobState:
         managed_by=str(spec.get("managedBy") or object_at(spec, "lifecycle").get("managedBy") or ""),
         max_restarts=int_or(object_at(spec, "restartPolicy").get("maxRestarts"), 10),
         checkpoint=_checkpoint(object_at(spec, "checkpoint")),
+        keeps_files=_keeps_files(object_at(object_at(spec, "checkpoint"), "volume"), pod, container),
         summary=str(status.get("summary", "")),
         ready=int_or(status.get("readyReplicas"), 0),
         existing=int_or(status.get("replicas"), 0),
@@ -187,6 +192,16 @@ def _checkpoint(checkpoint: Json) -> str:
     kind = next(iter(volume), "")
     where = f" (claim {claim})" if claim else f" ({kind})" if kind else ""
     return f"{checkpoint.get('directory', '/checkpoints')}{where}"
+
+
+_LOST_WITH_THE_POD = {"emptyDir", "ephemeral", "configMap", "secret", "projected", "downwardAPI", "image"}
+
+
+def _keeps_files(checkpoints: Json, pod: Json, container: Json) -> bool:
+    """`checkpoints`: the volume for checkpoints. Other volumes count too: the script may write there."""
+    mounted = {each.get("name") for each in container.get("volumeMounts") or ()}
+    volumes = [checkpoints, *(each for each in pod.get("volumes") or () if each.get("name") in mounted)]
+    return any(kind != "name" and kind not in _LOST_WITH_THE_POD for volume in volumes for kind in volume)
 
 
 def _progress(value: object) -> Progress | None:
@@ -225,6 +240,7 @@ def _change(value: Json) -> Change:
         round=value.get("round"),
         world_size_before=int_or(value.get("worldSizeBefore"), 0),
         world_size=int_or(value.get("worldSize"), 0),
+        step=value.get("step"),
         steps_lost=value.get("stepsLost"),
         resume_seconds=value.get("resumeSeconds"),
     )

@@ -172,7 +172,7 @@ def _unusable(end: ContainerEnd) -> str:
         return ""
     return (
         f"the image has no {missing[1]}, or not on its PATH. Use an image with Python 3.10 or newer, or name its "
-        "Python in the command, such as [/opt/venv/bin/python, train.py]"
+        "Python in the command: [python3, train.py] on Debian, or a path such as [/opt/venv/bin/python, train.py]"
     )
 
 
