@@ -235,12 +235,14 @@ class FirstImport:
 
 
 def users_of_torch() -> set[str]:
-    """Loaded top-level packages that use torch: the script may import one of them and not torch itself."""
+    """Loaded top-level packages that use torch: the script may import one of them and not torch itself.
+
+    Touches every module. A worker that did so would copy thousands of pages that it shares with the zygote, which takes
+    longer than the rest of its start.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return set()
-    loaded = list(sys.modules.items())
-    found = (
-        {name.partition(".")[0] for name, module in loaded if vars(module).get("torch") is torch} if torch else set()
-    )
+    loaded = [(name, module) for name, module in sys.modules.items() if isinstance(module, types.ModuleType)]
+    found = {name.partition(".")[0] for name, module in loaded if vars(module).get("torch") is torch}
     return {"torch", *found} - {"elasticjob_runtime", "__main__"}

@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from elasticjob_runtime.workers import error_file, linux
@@ -35,9 +35,9 @@ INTERRUPTED = -2
 """Exit code of a script that a KeyboardInterrupt ended."""
 
 
-def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> None:
+def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket, users_of_torch: Collection[str]) -> None:
     """Becomes the worker that `message` describes: {"environment", "command", "arguments", "module": bool, "stdio": [0,
-    1, 2]}. `fds` are the descriptors for `stdio`."""
+    1, 2]}. `fds` are the descriptors for `stdio`, `users_of_torch` the loaded packages that use torch."""
     zygote_environment = dict(os.environ)
     environment: dict[str, str] = message["environment"]
     set_environment(environment)
@@ -56,7 +56,7 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     reporter = ImportReporter(agent)
     sys.meta_path.insert(0, reporter)
     late_environment.FirstImport(
-        late_environment.users_of_torch(),
+        users_of_torch,
         lambda: reporter.report_too_late(late_environment.apply(environment, dict(os.environ))),
     ).watch()
     error_file.enable(os.getpid(), environment.get(error_file.VARIABLE))

@@ -11,6 +11,7 @@ Each child is forked twice, so that the agent, a subreaper, becomes its parent a
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -72,8 +73,9 @@ def freeze() -> None:
 
 def serve(connection: socket.socket, agent: int) -> None:
     """Forks a child for each request until the agent closes the connection."""
+    users_of_torch = late_environment.users_of_torch()
     kinds: dict[str, Callable[[socket.socket, dict[str, Any], int], None]] = {
-        "worker": prefork,
+        "worker": functools.partial(prefork, users_of_torch),
         "stores": host_stores,
         "successor": become_successor,
     }
@@ -107,7 +109,7 @@ def become_child_of(agent: int) -> None:
     linux.die_with_parent(agent)
 
 
-def prefork(ours: socket.socket, message: dict[str, Any], _agent: int) -> None:
+def prefork(users_of_torch: set[str], ours: socket.socket, message: dict[str, Any], _agent: int) -> None:
     """Waits for a command and becomes that worker. First, it does its per-rank imports. `message`: {"per_rank_imports",
     "environment"}."""
     from elasticjob_runtime.workers.zygote import script
@@ -117,12 +119,14 @@ def prefork(ours: socket.socket, message: dict[str, Any], _agent: int) -> None:
     variables_read = trial_imports.import_under(imports, message["environment"]) if imports else {}
     if imports and fork_problem():
         os._exit(0)  # until this process becomes a worker, a GPU belongs to the one before it
+    if imports:
+        users_of_torch = late_environment.users_of_torch()
     try:
         ipc.send(ours, {"pid": os.getpid(), "variables_read": variables_read})
         command, fds = ipc.receive(ours)
     except (EOFError, OSError):
         os._exit(0)
-    script.run(command, fds, ours)
+    script.run(command, fds, ours, users_of_torch)
 
 
 def become_successor(ours: socket.socket, message: dict[str, Any], agent: int) -> None:
