@@ -228,16 +228,40 @@ def test_a_killed_worker_process_leaves_no_semaphore_behind(zygote: Zygote, tmp_
     eventually(lambda: not is_alive(int(tracker)), what="the resource tracker ends on its own")
 
 
+@pytest.fixture(scope="module")
+def torch_zygote() -> Iterator[Zygote]:
+    made = Zygote({}, PRELOAD)
+    yield made
+    made.close()
+
+
 @pytest.mark.torch
-def test_a_restart_copies_few_of_the_pages_that_worker_processes_share(tmp_path: pathlib.Path) -> None:
+def test_a_restart_copies_few_of_the_pages_that_worker_processes_share(
+    torch_zygote: Zygote, tmp_path: pathlib.Path
+) -> None:
     """The kernel copies each page that a forked process writes to, reference counts included: a look at every loaded
     module is 3,000 pages, and took longer than the rest of the start. About 1,800 are left, most before the restart."""
     script = tmp_path / "script.py"
     script.write_text("import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)")
-    made = Zygote({}, PRELOAD)
-    try:
-        code, printed, errors = made.run(script, b"")
-    finally:
-        made.close()
+    code, printed, errors = torch_zygote.run(script, b"")
     assert code == 0, errors
     assert int(printed) < 3000
+
+
+FIRST_GROUP = """
+import importlib.metadata
+import torch
+import torch.distributed as dist
+importlib.metadata.entry_points = lambda **_: print("reads every package's metadata") or []
+print(torch._dynamo.trace_rules.get_torch_obj_rule_map.cache_info().currsize, "cached")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+@pytest.mark.torch
+def test_a_restart_does_not_repeat_what_torch_does_once_in_each_process(
+    torch_zygote: Zygote, tmp_path: pathlib.Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FIRST_GROUP)
+    assert torch_zygote.run(script, b"") == (0, b"0 cached\n", b"")

@@ -47,6 +47,10 @@ IMPORTING_FORK_TIMEOUT = 60.0
 WARM_UP_TIMEOUT = 300.0
 """s that a joining member takes at most to import what the scripts of the others import before it is ready."""
 
+PREFORK_DELAY = 0.25
+"""s from the start of workers until the next ones are forked ahead. By then, most have taken their first step, and no
+longer need all processors."""
+
 HAND_OVER_TIMEOUT = 1.0
 """s that a preforked process has to take its command."""
 
@@ -90,6 +94,7 @@ class ZygoteLauncher:
         self._requests: list[StartRequest] = []
         self._warm_until = float("inf") if waits_for_imports else 0.0
         """Monotonic time until which this member is not ready because it has imports to try, or may have."""
+        self._prefork_at: float | None = None
         self.ready = False
         """Workers can be started: from the zygote, or because there is none."""
         self._zygotes = ZygoteSupervisor(
@@ -110,7 +115,8 @@ class ZygoteLauncher:
     def deadline(self) -> float | None:
         """Monotonic time of the next `tick` that has something to do."""
         warm = self._warm_until if self._warm_until not in (0.0, float("inf")) else None
-        times = (self._zygotes.learning_due, warm, *(request.spawn_at for request in self._requests))
+        spawns = (request.spawn_at for request in self._requests)
+        times = (self._zygotes.learning_due, warm, self._prefork_at, *spawns)
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -130,6 +136,8 @@ class ZygoteLauncher:
 
     def start(self, spec: WorkerSpec, on_started: OnStarted) -> None:
         """Calls `on_started` now, or when a fork is ready."""
+        if self._prefork_at is not None:
+            self._prefork()
         at = self._event_loop.now() + self._timeout(spec)
         self._requests.append(StartRequest(spec=spec, on_started=on_started, spawn_at=at))
         self._serve_requests()
@@ -139,8 +147,8 @@ class ZygoteLauncher:
         self._requests.clear()
 
     def prefork_next(self) -> None:
-        """Call this when all workers of a round have started: from now on nothing waits for a fork."""
-        self._zygotes.prefork(self._zygotes.current)
+        """Call this when all workers of a round have started."""
+        self._prefork_at = self._event_loop.now() + PREFORK_DELAY
 
     def expect(self, environments: Mapping[int, Mapping[str, str]]) -> None:
         """Sets the environments that the next workers will probably have, by local rank."""
@@ -167,11 +175,17 @@ class ZygoteLauncher:
             self._spawn(request)
         if now >= self._warm_until:
             self._check_ready()
+        if self._prefork_at is not None and now >= self._prefork_at:
+            self._prefork()
         self._zygotes.learn(now)
 
     def close(self) -> None:
         self.cancel()
         self._zygotes.close()
+
+    def _prefork(self) -> None:
+        self._prefork_at = None
+        self._zygotes.prefork(self._zygotes.current)
 
     def _timeout(self, spec: WorkerSpec) -> float:
         is_importing = any(pending.per_rank_imports for pending in self._zygotes.pending_for(spec))

@@ -49,7 +49,7 @@ def main() -> None:
     ipc.send(connection, message)
     if problem:
         os._exit(0)  # without waiting for threads that an import started
-    freeze()
+    settle()
     serve(connection, agent)
 
 
@@ -65,8 +65,18 @@ def preload(modules: Sequence[str]) -> tuple[dict[str, str], str, str]:
     return failed, "", fork_problem()
 
 
-def freeze() -> None:
-    """Keeps garbage collections in children from copying the pages they share."""
+def settle() -> None:
+    """Does what every worker would do in the same way, and keeps garbage collections in children from copying the pages
+    they share.
+
+    In torch 2.15, the first `init_process_group` of a process looks for backends in the metadata of every installed
+    package, and empties caches. That was a third of what a worker computes until its first step.
+    """
+    c10d, rules = (sys.modules.get(f"torch.{name}") for name in ("distributed.distributed_c10d", "_dynamo.trace_rules"))
+    with contextlib.suppress(AttributeError, KeyError, RuntimeError):  # internal to torch, and not in every version
+        rules.__dict__["clear_lru_cache"]()
+        for backend in ("gloo", "nccl"):
+            c10d.__dict__["Backend"]._ensure_backend_registered(backend)
     gc.collect()
     gc.freeze()
 
@@ -140,7 +150,7 @@ def become_successor(ours: socket.socket, message: dict[str, Any], agent: int) -
         ipc.send(ours, {"ready": True, "verdicts": verdicts.to_message(), "seconds": time.monotonic() - started})
     except OSError:
         os._exit(0)
-    freeze()
+    settle()
     serve(ours, agent)
     os._exit(0)
 
