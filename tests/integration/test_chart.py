@@ -87,7 +87,7 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_LEASE_NAMESPACE": "system",
         "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
         "ELASTICJOB_LEASE_IDENTITY": "metadata.name",
-        "ELASTICJOB_LEASE_SECONDS": "10",
+        "ELASTICJOB_LEASE_SECONDS": "15",
     }
 
 

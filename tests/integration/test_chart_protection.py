@@ -183,16 +183,30 @@ def test_the_admission_policy_limits_no_other_user(
 def test_the_operators_requests_do_not_wait_behind_those_of_other_service_accounts(
     release: Release, operator: Operator
 ) -> None:
-    name = f"{release.namespace}-ej-elasticjob"
-    uid = release.kubectl("get", "flowschema", name, "--output=jsonpath={.metadata.uid}")
-    level = release.kubectl("get", "prioritylevelconfiguration", "workload-high", "--output=jsonpath={.metadata.uid}")
+    expect_flow(release, operator, "/api/v1/namespaces/default/pods", "", "workload-high")
+
+
+def test_renewals_of_the_lease_do_not_wait_behind_other_requests_of_the_operator(
+    release: Release, operator: Operator
+) -> None:
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/elasticjob"
+    expect_flow(release, operator, leases, "-lease", "leader-election")
+
+
+def expect_flow(release: Release, operator: Operator, path: str, schema: str, level: str) -> None:
+    uids = tuple(
+        release.kubectl("get", kind, name, "--output=jsonpath={.metadata.uid}")
+        for kind, name in (
+            ("flowschema", f"{release.namespace}-ej-elasticjob{schema}"),
+            ("prioritylevelconfiguration", level),
+        )
+    )
 
     def found() -> bool:
-        headers = operator.headers("/api/v1/namespaces/default/pods")
-        given = headers["X-Kubernetes-PF-FlowSchema-UID"], headers["X-Kubernetes-PF-PriorityLevel-UID"]
-        return given == (uid, level)
+        headers = operator.headers(path)
+        return (headers["X-Kubernetes-PF-FlowSchema-UID"], headers["X-Kubernetes-PF-PriorityLevel-UID"]) == uids
 
-    eventually(found, what="the API server uses the flow schema")
+    eventually(found, what=f"the API server uses the flow schema for {path}")
 
 
 def test_each_protection_can_be_turned_off() -> None:

@@ -128,10 +128,10 @@ class Settings:
     """ELASTICJOB_LEASE_IDENTITY: unique identity of this operator, such as the pod's name. A restarted operator with
     the same identity still holds its lease. Empty: a new identity for each process."""
 
-    lease_seconds: float = 10.0
+    lease_seconds: float = 15.0
     """ELASTICJOB_LEASE_SECONDS: seconds without a renewal by the leader after which another operator takes over. If too
-    low, a briefly slow API server makes the leader step down. A leader that cannot renew stops acting after 0.7 of
-    this time."""
+    low, a briefly slow API server makes the leader step down. A leader that cannot renew stops acting after two
+    thirds of this time."""
 
     workers: int = 8
     """ELASTICJOB_WORKERS: number of concurrent reconciliations. More do not help a busy API server, and events that

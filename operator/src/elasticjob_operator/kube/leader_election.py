@@ -27,13 +27,17 @@ log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
+ATTEMPT_SECONDS = 2.0
+"""An attempt that has no response by then is given up, and the next one uses another connection."""
+RELEASE_ATTEMPTS = 2
 STALE_PERIODS = 15
 """A standby that could not read the Lease for so many retry periods is not ready."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LeaderElectionConfig:
-    """All in seconds. A leader stops acting `duration - renew_deadline` before its Lease can be acquired."""
+    """All in seconds, in client-go's proportions (15, 10 and 2). A leader stops acting `duration - renew_deadline`
+    before its Lease can be acquired."""
 
     duration: float
     """An unchanged Lease may be acquired after this time."""
@@ -41,12 +45,17 @@ class LeaderElectionConfig:
     @property
     def renew_deadline(self) -> float:
         """How long a leader acts after a renewal."""
-        return self.duration * 0.7
+        return self.duration * 2 / 3
 
     @property
     def retry_period(self) -> float:
         """Between two renewals, or two reads of a standby."""
-        return self.duration * 0.2
+        return self.duration * 2 / 15
+
+    @property
+    def attempt(self) -> float:
+        """How long one request may take: several fit into the renew deadline."""
+        return min(ATTEMPT_SECONDS, self.renew_deadline / 3)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,10 +110,9 @@ class LeaderElector:
         """Returns once this operator holds the Lease."""
         logged = ""
         while True:
+            started = _clock()
             try:
-                async with asyncio.timeout(self._config.renew_deadline):
-                    taken = await self._try_acquire()
-                if taken:
+                if await self._try_acquire():
                     log.info("Became leader: %s acquired the Lease %s/%s", self.identity, self._namespace, self._name)
                     return
                 holder = self._observed.holder if self._observed else ""
@@ -112,23 +120,24 @@ class LeaderElector:
                     log.info("Standing by: the leader is %s", holder)
                     logged = holder
             except (ApiError, ConnectionError, TimeoutError) as error:
-                log.warning("Cannot acquire the Lease %s/%s: %s", self._namespace, self._name, error or "no response")
-            await self._pause()
+                self._warn("acquire", error)
+            await self._pause(started)
 
     async def renew(self) -> None:
         """Renews the Lease. Returns when it is lost, or was not renewed in time."""
+        started = _clock()
         while True:
-            await self._pause()
+            await self._pause(started)
+            started = _clock()
             try:
-                async with asyncio.timeout(max(0.01, self._valid_until - _clock())):
-                    await self._renew_once()
+                await self._renew_once()
             except ConflictError:
                 if not await self._still_holds():
                     self._valid_until = float("-inf")
                     log.error("Another operator has acquired the Lease %s/%s", self._namespace, self._name)
                     return
             except (ApiError, ConnectionError, TimeoutError) as error:
-                log.warning("Cannot renew the Lease %s/%s: %s", self._namespace, self._name, error or "no response")
+                self._warn("renew", error)
             if not self.is_leader():
                 log.error("The Lease %s/%s was not renewed in time", self._namespace, self._name)
                 return
@@ -139,17 +148,23 @@ class LeaderElector:
         if not self.is_leader():
             return
         self._valid_until = float("-inf")
-        try:
-            async with asyncio.timeout(self._config.retry_period):
+        for _ in range(RELEASE_ATTEMPTS):
+            try:
                 await self._update(holder="", duration=1)
-            log.info("Released the Lease %s/%s", self._namespace, self._name)
-        except (ApiError, ConnectionError, TimeoutError) as error:
-            log.warning("Cannot release the Lease %s/%s: %s", self._namespace, self._name, error or "no response")
+            except ConflictError as error:  # a renewal that was cancelled has arrived
+                self._warn("release", error)
+                if not await self._still_holds():
+                    return
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                self._warn("release", error)
+            else:
+                log.info("Released the Lease %s/%s", self._namespace, self._name)
+                return
 
     async def _try_acquire(self) -> bool:
         started = _clock()
         try:
-            self._lease = await self._client.request("GET", self._path)
+            self._lease = await self._request("GET", self._path)
         except NotFoundError:
             self._lease = {"metadata": {"name": self._name, "namespace": self._namespace}}
             return await self._claim(started, create=True)
@@ -177,8 +192,7 @@ class LeaderElector:
     async def _still_holds(self) -> bool:
         """After a conflict: perhaps with ourselves, when the response to a renewal was lost."""
         try:
-            async with asyncio.timeout(max(0.01, self._valid_until - _clock())):
-                self._lease = await self._client.request("GET", self._path)
+            self._lease = await self._request("GET", self._path)
         except (ApiError, ConnectionError, TimeoutError):
             return self.is_leader()
         return bool((self._lease.get("spec") or {}).get("holderIdentity") == self.identity)
@@ -190,11 +204,22 @@ class LeaderElector:
             **self._lease,
             "spec": self._spec(self.identity, self._config.duration),
         }
-        self._lease = await self._client.request("POST", LEASES.path(self._namespace), body=body)
+        self._lease = await self._request("POST", LEASES.path(self._namespace), body=body)
 
     async def _update(self, *, holder: str, duration: float) -> None:
         spec = self._spec(holder, duration)
-        self._lease = await self._client.request("PUT", self._path, body={**self._lease, "spec": spec})
+        self._lease = await self._request("PUT", self._path, body={**self._lease, "spec": spec})
+
+    async def _request(self, method: str, path: str, *, body: Json | None = None) -> Json:
+        """Raises ApiError, ConnectionError or TimeoutError."""
+        limit = self._config.attempt
+        if self.is_leader():
+            limit = min(limit, max(0.01, self._valid_until - _clock()))
+        try:
+            async with asyncio.timeout(limit):
+                return await self._client.request(method, path, body=body)
+        except TimeoutError as error:
+            raise TimeoutError(f"no response within {limit:.1f} s") from error
 
     def _spec(self, holder: str, duration: float) -> Json:
         before, now = self._lease.get("spec") or {}, _now()
@@ -211,8 +236,14 @@ class LeaderElector:
     def _path(self) -> str:
         return LEASES.path(self._namespace, self._name)
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._config.retry_period * random.uniform(0.9, 1.1))  # noqa: S311 spreads load
+    def _warn(self, what: str, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        log.warning("Cannot %s the Lease %s/%s: %s", what, self._namespace, self._name, text)
+
+    async def _pause(self, started: float) -> None:
+        """Until the next attempt is due: after a slow one, that is at once."""
+        period = self._config.retry_period * random.uniform(0.9, 1.1)  # noqa: S311 spreads load
+        await asyncio.sleep(max(0.0, started + period - _clock()))
 
 
 def _clock() -> float:

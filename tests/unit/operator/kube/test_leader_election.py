@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from elasticjob_operator.kube.leader_election import (
     observe_lease,
 )
 
-TERMS = LeaderElectionConfig(duration=10)
+TERMS = LeaderElectionConfig(duration=15)
 
 
 def lease(version: int, holder: str = "a", duration: int = 10) -> dict[str, Any]:
@@ -24,6 +26,10 @@ def lease(version: int, holder: str = "a", duration: int = 10) -> dict[str, Any]
 def test_a_leader_stops_before_another_can_start() -> None:
     assert TERMS.renew_deadline + TERMS.retry_period < TERMS.duration
     assert 3 * TERMS.retry_period < TERMS.renew_deadline, "a renewal may fail, and so may the next"
+
+
+def test_the_terms_are_those_of_client_go() -> None:
+    assert (TERMS.duration, TERMS.renew_deadline, TERMS.retry_period, TERMS.attempt) == (15, 10, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +70,16 @@ class Server:
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
         self.fault: Exception | None = None
+        self.silent = 0
+        """How many requests get no response."""
 
     async def request(self, method: str, path: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
         assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/system/leases")
         if self.fault:
             raise self.fault
+        if self.silent:
+            self.silent -= 1
+            await asyncio.Event().wait()
         if method == "GET":
             if self.lease is None:
                 raise NotFoundError(404, "NotFound", "")
@@ -180,3 +191,26 @@ async def test_a_lost_response_to_a_renewal_does_not_lose_the_lease(clock: Clock
     a._renew_once = renew  # type: ignore[method-assign]
     await a.renew()
     assert len(looked) > 4, "it continued after the conflict"
+
+
+async def test_a_request_without_a_response_leaves_time_for_another(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    a = LeaderElector(server, "system", "elasticjob", "a", LeaderElectionConfig(duration=4))  # type: ignore[arg-type]
+    await a.acquire()
+    server.silent = 1
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(3.2):  # longer than the renew deadline
+            await a.renew()
+    assert a.is_leader()
+    assert "Cannot renew the Lease system/elasticjob: no response within 0.9 s" in caplog.text
+
+
+async def test_a_leader_that_stops_during_a_renewal_releases_the_lease(clock: Clock) -> None:
+    """The renewal reached the API server; its response did not arrive any more."""
+    server = Server()
+    a = elector(server, "a")
+    await a.acquire()
+    assert server.lease
+    server.lease = {**server.lease, "metadata": {**server.lease["metadata"], "resourceVersion": "7"}}
+    await a.release()
+    assert server.lease["spec"]["holderIdentity"] == ""
