@@ -58,6 +58,10 @@ class RendezvousStatus(Model, frozen=True):
     generation is fenced: its commits are rejected."""
     store_pod: str = ""
     """UID of that etcd's pod. Empty: not created yet."""
+    template_hash: str = ""
+    """Hash of the pod template of this run, by the release of the operator that wrote this status."""
+    template_generation: Int64 | None = None
+    """Newest metadata.generation with that template."""
 
 
 class Progress(Model, frozen=True):

@@ -200,6 +200,8 @@ status.rendezvous.endpoint: string
 status.rendezvous.id: string
 status.rendezvous.storeGeneration: integer
 status.rendezvous.storePod: string
+status.rendezvous.templateGeneration: integer
+status.rendezvous.templateHash: string
 status.replicas: integer
 status.restarts: object
 status.restarts.byCause: object

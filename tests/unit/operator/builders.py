@@ -10,7 +10,7 @@ from elasticjob_operator.names import COMPONENT_WORKER, worker_name
 from elasticjob_operator.node_state import Heartbeat, Node, NodeHealth
 from elasticjob_operator.policies.failures import PodFailure, classify_failure
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
-from elasticjob_operator.resources.pods import template_hash
+from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.state import Blocked, Connectivity, ContainerEnd, Disruption, Pod, PodPhase, RendezvousView
 from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, PlanReason, PlanValue
 
@@ -104,7 +104,7 @@ def make_pod(
         component=COMPONENT_WORKER,
         index=index,
         run=run,
-        template_hash=template_hash(job or make_job()),
+        template_hash=hash_of(job or make_job()),
         phase=phase,
         ready=phase is PodPhase.RUNNING if ready is None else ready,
         node=node,

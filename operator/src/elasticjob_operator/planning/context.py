@@ -15,7 +15,7 @@ from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.etcd_access import waits_for_etcd
 from elasticjob_operator.policies.injection import Injection, injection
-from elasticjob_operator.policies.lifecycle import outlived_its_template
+from elasticjob_operator.policies.lifecycle import RunTemplate, outlived_its_template, template_of_run
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
 from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_status
 from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, unknown_outcome, with_store
@@ -39,6 +39,7 @@ class Context:
     now: datetime.datetime
     size: TargetSize
     rendezvous: Rendezvous
+    template: RunTemplate
     workers: Pods
     """Worker pods of the current run, by index."""
     stale: Pods
@@ -151,8 +152,10 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     secret = secret_of(own_etcd.body) if own_etcd is not None else ""
     tls = bool(secret) if own_etcd is not None else None
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0), tls)
-    if outlived_its_template(job, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job)):
+    template = template_of_run(job, rendezvous.run, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job))
+    if outlived_its_template(job, template):
         rendezvous = rendezvous_of(job, settings, rendezvous.run + 1, tls)
+        template = template_of_run(job, rendezvous.run, [], hash_of(job))
     all_workers = [(pod, status_of(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     workers = tuple((pod, status) for pod, status in all_workers if pod.run == rendezvous.run)
     stale = tuple((pod, status) for pod, status in all_workers if pod.run != rendezvous.run)
@@ -168,6 +171,7 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
         now=now,
         size=size,
         rendezvous=rendezvous,
+        template=template,
         workers=workers,
         stale=stale,
         etcd=etcd,

@@ -50,7 +50,7 @@ from elasticjob_operator.policies.restart_budget import count_restarts
 from elasticjob_operator.policies.running import Training, training, worker_failed
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.resources.injection import InjectionWay, check_injectable
-from elasticjob_operator.resources.pods import template_hash
+from elasticjob_operator.resources.pods import check_template
 from elasticjob_operator.resources.template import InvalidTemplateError
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState, RendezvousView
@@ -116,7 +116,7 @@ def _acceptance(context: Context) -> admission.Acceptance:
     if injection.problem is not None:
         return admission.runtime_unavailable(injection.problem)
     try:
-        digest = template_hash(context.job)
+        check_template(context.job)
         if injection.way is not InjectionWay.NONE:
             check_injectable(context.job)
     except InvalidTemplateError as error:
@@ -124,7 +124,7 @@ def _acceptance(context: Context) -> admission.Acceptance:
     workers = [pod for pod, _ in context.workers]
     return admission.acceptance(
         context.job,
-        digest,
+        context.template.label,
         workers,
         context.state.admission,
         context.now,

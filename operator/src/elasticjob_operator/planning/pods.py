@@ -27,7 +27,7 @@ from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replacement
 from elasticjob_operator.resources.injection import InjectionWay, inject
-from elasticjob_operator.resources.pods import template_hash, worker_pod
+from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.state import POD, SECRET, Connectivity, Kind, Pod, Rejection
 
 Failing = Sequence[FailingNode]
@@ -39,7 +39,7 @@ def delete_pod(pod: Pod, reason: str, *, force: bool = False) -> DeletePod:
 
 def dry_run_create(context: Context, reason: str) -> Action:
     return DryRunCreate(
-        template_hash=template_hash(context.job),
+        template_hash=context.template.label,
         image_volume=context.injection.way is InjectionWay.IMAGE_VOLUME,
         body=_worker(context, 0),
         reason=reason,
@@ -53,6 +53,7 @@ def _worker(context: Context, index: int, avoid: Sequence[str] = ()) -> dict[str
         index=index,
         run=rendezvous.run,
         endpoint=rendezvous.endpoint,
+        template_hash=context.template.label,
         avoid=avoid,
         certificates_secret=context.secret,
         credentials_secret=rendezvous.access.mounted,

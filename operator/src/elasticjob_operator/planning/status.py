@@ -236,7 +236,7 @@ def _status(assessment: Assessment, conditions: _Conditions) -> Status:
             "desired_replicas": None if job.is_suspended else job.replicas,
             "scale_up_time": assessment.size.scale_up_at,
             "restarts": budget.restarts,
-            "rendezvous": assessment.rendezvous.to_status(str(job.spec.rendezvous.backend)),
+            "rendezvous": assessment.rendezvous.to_status(str(job.spec.rendezvous.backend), assessment.template),
             "progress": progress_of(assessment),
             "last_failure": budget.last_failure,
             "free_ends": budget.free_ends or None,

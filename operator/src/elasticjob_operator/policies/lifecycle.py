@@ -39,15 +39,43 @@ def is_new_run(job: ElasticJob, run: int) -> bool:
     return not job.is_suspended and (known or starts_new_run(job))
 
 
-def outlived_its_template(job: ElasticJob, pods: Iterable[Pod], template_hash: str) -> bool:
-    """Whether the job was changed before it had trained; or was suspended, changed and resumed before its pods were
-    gone, or while no operator was running.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunTemplate:
+    """The template of the current run's worker pods."""
 
-    `pods`: of the current run.
+    label: str
+    """Their label with its hash."""
+    hash: str
+    """As `status.rendezvous` has it."""
+    generation: int | None
+    changed: bool = False
+    """The job has another one now."""
+
+
+def template_of_run(job: ElasticJob, run: int, pods: Iterable[Pod], template_hash: str) -> RunTemplate:
+    """`pods`: of the run; `template_hash`: of the job, as this release computes it.
+
+    What another release computed is never compared: the template is the same as long as the generation is. So a hash
+    that a new release computes differently restarts no job.
     """
-    if job.is_suspended or job.status.is_finished:
-        return False
-    return any(pod.template_hash != template_hash for pod in pods)
+    label = next((pod.template_hash for pod in pods), "")
+    now = RunTemplate(label=label or template_hash, hash=template_hash, generation=job.generation)
+    before = job.status.rendezvous
+    if not label:
+        return now
+    if before is None or not before.template_hash or names.run_of(before.id, job.uid) != run:
+        return dataclasses.replace(now, label=template_hash, changed=label != template_hash)  # status was not written
+    if before.template_hash == template_hash or before.template_generation == job.generation:
+        return now
+    return RunTemplate(
+        label=template_hash, hash=before.template_hash, generation=before.template_generation, changed=True
+    )
+
+
+def outlived_its_template(job: ElasticJob, template: RunTemplate) -> bool:
+    """Whether the job was changed before it had trained; or was suspended, changed and resumed before its pods were
+    gone, or while no operator was running."""
+    return template.changed and not job.is_suspended and not job.status.is_finished
 
 
 def forget_last_run(status: Status) -> Status:

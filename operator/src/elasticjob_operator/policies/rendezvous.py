@@ -54,13 +54,15 @@ class Rendezvous:
     store_pod: str = ""
     """UID of its pod; empty: there is none, or it is lost."""
 
-    def to_status(self, backend: str) -> RendezvousStatus:
+    def to_status(self, backend: str, template: lifecycle.RunTemplate) -> RendezvousStatus:
         return RendezvousStatus(
             id=self.run_id,
             backend=backend,
             endpoint=self.endpoint,
             store_generation=self.store_generation or None,
             store_pod=self.store_pod,
+            template_hash=template.hash,
+            template_generation=template.generation,
         )
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_api import ElasticJob, Inject, RendezvousBackend
+from elasticjob_api import ElasticJob, RendezvousBackend
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import certificates, names
@@ -37,13 +37,14 @@ def worker_pod(
     index: int,
     run: int,
     endpoint: str,
+    template_hash: str = "",
     avoid: Sequence[str] = (),
     certificates_secret: str = "",
     credentials_secret: str = "",
 ) -> dict[str, Any]:
-    """The worker pod with that index. `avoid`: nodes that it should prefer not to use. `certificates_secret`,
-    `credentials_secret`: names of the Secret with the certificates of the job's own etcd, or with the credentials for
-    another etcd; empty: there is none. Raises InvalidTemplateError."""
+    """The worker pod with that index. `template_hash`: its label; empty: of the job as it is. `avoid`: nodes that it
+    should prefer not to use. `certificates_secret`, `credentials_secret`: names of the Secret with the certificates of
+    the job's own etcd, or with the credentials for another etcd; empty: there is none. Raises InvalidTemplateError."""
     pod = _unnamed_pod(job)
     name = names.worker_name(job.name, index)
     metadata = pod["metadata"]
@@ -51,7 +52,7 @@ def worker_pod(
     metadata["labels"] |= {
         names.LABEL_INDEX: str(index),
         names.LABEL_RUN: str(run),
-        names.LABEL_TEMPLATE: hash_of(job),
+        names.LABEL_TEMPLATE: template_hash or hash_of(job),
     }
     # `<pod>.<service>` resolves to the pod.
     pod["spec"]["hostname"] = name
@@ -108,12 +109,9 @@ def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
     return wanted
 
 
-def template_hash(job: ElasticJob) -> str:
-    """Hash of the user-defined part of a worker pod, which can change only while the job is suspended. It depends
-    neither on the sizes, which running agents read from etcd, nor on the operator's release. Raises
-    InvalidTemplateError."""
+def check_template(job: ElasticJob) -> None:
+    """Raises InvalidTemplateError."""
     _unnamed_pod(job)
-    return hash_of(job)
 
 
 def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
@@ -159,17 +157,17 @@ def _set_priority(job: ElasticJob, spec: dict[str, Any]) -> None:
 
 
 def hash_of(job: ElasticJob) -> str:
-    """Like `template_hash`, but accepts an invalid template."""
-    workers = job.spec.workers
+    """Hash of the user-defined part of a worker pod, which can change only while the job is suspended or has not
+    trained. It does not depend on the sizes, which running agents read from etcd."""
+    workers, checkpoint = job.spec.workers, job.spec.checkpoint
     essence = {
         "template": workers.template,
         "container": workers.container,
         "procsPerWorker": workers.procs_per_worker,
-        "checkpoint": job.spec.checkpoint.to_api() if job.spec.checkpoint else None,
+        "checkpoint": checkpoint.model_dump(mode="json", exclude_defaults=True) if checkpoint else None,
         "priorityClassName": job.spec.scheduling.priority_class_name,
+        "inject": workers.runtime.inject,
     }
-    if workers.runtime.inject is not Inject.AUTO:  # the hash of a job that does not name it is that of earlier releases
-        essence["inject"] = workers.runtime.inject
     return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -205,7 +205,7 @@ async def test_a_request_without_a_response_leaves_time_for_another(caplog: pyte
     assert "Cannot renew the Lease system/elasticjob: no response within 0.9 s" in caplog.text
 
 
-async def test_a_leader_that_stops_during_a_renewal_releases_the_lease(clock: Clock) -> None:
+async def test_a_leader_that_stops_during_a_renewal_releases_the_lease() -> None:
     """The renewal reached the API server; its response did not arrive any more."""
     server = Server()
     a = elector(server, "a")

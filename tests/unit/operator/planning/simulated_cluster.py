@@ -24,7 +24,7 @@ from elasticjob_operator.planning import (
 from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.pod_state import STRANDED_SECONDS
 from elasticjob_operator.policies.restart_budget import is_counted, latest_round
-from elasticjob_operator.resources.pods import template_hash
+from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import NetworkPolicySettings, Settings
 from elasticjob_operator.state import (
     Admission,
@@ -245,9 +245,7 @@ class SimulatedCluster:
             return
         assert self.objects.keys() >= POLICIES, "lacks a network policy"
         assert len(self.pods) == self.job.replicas
-        assert {pod.template_hash for pod in self.pods.values()} == {template_hash(self.job)}, (
-            "workers of another template"
-        )
+        assert {pod.template_hash for pod in self.pods.values()} == {hash_of(self.job)}, "workers of another template"
         assert all(pod.running for pod in self.pods.values())
         assert self.spec is not None
         assert sorted(self.spec.members) == sorted(self.pods)

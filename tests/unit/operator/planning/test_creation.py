@@ -58,7 +58,11 @@ def test_pods_services_and_etcd_are_created_together() -> None:
     assert condition(found, ConditionType.ACCEPTED) == ("True", "Accepted")
     assert condition(found, ConditionType.RUNNING) == ("False", "WaitingForWorkers")
     assert found.status.rendezvous == RendezvousStatus(
-        id=f"{UID}-1", backend="etcd-v3", endpoint="https://digits-etcd.ml.svc:2379"
+        id=f"{UID}-1",
+        backend="etcd-v3",
+        endpoint="https://digits-etcd.ml.svc:2379",
+        template_hash=ADMITTED.template_hash,
+        template_generation=1,
     )
     assert found.target is not None
     assert (found.target.endpoint, found.target.tls) == ("https://digits-etcd.ml.svc:2379", True)

@@ -10,7 +10,7 @@ from elasticjob_operator.planning import (
     DeleteObject,
     DeletePod,
 )
-from elasticjob_operator.resources.pods import template_hash
+from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.state import (
     Admission,
 )
@@ -118,7 +118,7 @@ class TestSuspended:
         metadata = before.metadata.model_copy(update={"generation": 3})
         job = make_job(template=other, status=before.status).model_copy(update={"metadata": metadata})
         old = [make_pod(0), make_pod(1, deletion_timestamp=20), make_pod(2)]
-        admitted = Admission(template_hash=template_hash(job), at=NOW)
+        admitted = Admission(template_hash=hash_of(job), at=NOW)
         found = ask(job, *old, rendezvous=self.old, admission=admitted)
         assert names(found, DeletePod) == ["digits-worker-0", "digits-worker-2"]
         assert names(found, CreatePod) == [], (
@@ -148,7 +148,7 @@ class TestSuspended:
         rests = follow(job, ask(self.job(True, ConditionType.ACCEPTED, ConditionType.RUNNING)))
         job = rests.model_copy(update={"metadata": job.metadata.model_copy(update={"generation": 2}), "spec": job.spec})
         refused = Admission(
-            template_hash=template_hash(job), rejection="spec.containers[0].image: Required value", invalid=True, at=NOW
+            template_hash=hash_of(job), rejection="spec.containers[0].image: Required value", invalid=True, at=NOW
         )
         found = ask(job, admission=refused)
         assert condition(found, ConditionType.RUNNING) == ("False", "InvalidPodTemplate")

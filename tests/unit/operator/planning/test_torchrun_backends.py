@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticjob_api import ConditionType, ElasticJob, RendezvousStatus
+from elasticjob_api import ConditionType, ElasticJob
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,
@@ -80,6 +80,8 @@ class TestC10d:
         found = ask(
             make_job(spec={"rendezvous": rendezvous}), admission=ADMITTED, settings=Settings(endpoint="v3:2379")
         )
-        assert found.status.rendezvous == RendezvousStatus(id=f"{UID}-1", backend="etcd-v2", endpoint="old:2379")
+        known = found.status.rendezvous
+        assert known is not None
+        assert (known.id, known.backend, known.endpoint) == (f"{UID}-1", "etcd-v2", "old:2379")
         assert found.target is None
         assert condition(found, ConditionType.RENDEZVOUS_READY) == ("", "")

@@ -6,7 +6,7 @@ import pytest
 from elasticjob_api import ConditionType
 from elasticjob_operator.planning import plan as plan_job
 from elasticjob_operator.policies.rendezvous import with_world_size
-from elasticjob_operator.resources.pods import template_hash
+from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState
 from elasticjob_runtime.contract import PlanValue
@@ -32,6 +32,6 @@ def test_the_world_size_is_unknown_if_procs_per_worker_is_not_a_number() -> None
     job = make_job(
         workers={"procsPerWorker": 2}, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=3)
     )
-    pods = tuple(dataclasses.replace(make_pod(index), template_hash=template_hash(job)) for index in range(4))
+    pods = tuple(dataclasses.replace(make_pod(index), template_hash=hash_of(job)) for index in range(4))
     world = JobState(pods=pods, nodes={}, rendezvous=make_view(plan=OF_TORCHRUN))
     assert plan_job(job, world, Settings(), NOW).status.world_size == 8

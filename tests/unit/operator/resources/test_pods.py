@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from elasticjob_operator.resources.pods import template_hash, worker_pod
+from elasticjob_operator.resources.pods import hash_of, worker_pod
 from elasticjob_operator.resources.template import InvalidTemplateError
 
 from tests.unit.operator.builders import TEMPLATE, UID, make_job
@@ -96,7 +96,7 @@ def test_a_worker_pod_has_a_stable_name_and_belongs_to_its_job() -> None:
 def test_the_template_hash_covers_only_the_users_template() -> None:
     label = "elasticjob.dev/template-hash"
     first = build()["metadata"]["labels"][label]
-    assert first == build(index=5)["metadata"]["labels"][label] == template_hash(make_job())
+    assert first == build(index=5)["metadata"]["labels"][label] == hash_of(make_job())
     assert first == build(replicas=6, max=9)["metadata"]["labels"][label], "running agents learn sizes from etcd"
     assert first != build(template=TWO)["metadata"]["labels"][label]
 
@@ -177,7 +177,7 @@ def test_avoiding_failing_nodes_is_added_to_the_users_own_preferences() -> None:
     (term,) = affinity[PREFERRED]
     fields = term["preference"]["matchFields"]
     assert [(each["operator"], each["values"]) for each in fields] == [("NotIn", ["bad-1"]), ("NotIn", ["bad-2"])]
-    assert pod["metadata"]["labels"]["elasticjob.dev/template-hash"] == template_hash(job), "it is the same template"
+    assert pod["metadata"]["labels"]["elasticjob.dev/template-hash"] == hash_of(job), "it is the same template"
     assert PREFERRED not in own["nodeAffinity"], "the job is unchanged"
 
 
