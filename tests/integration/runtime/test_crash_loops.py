@@ -29,6 +29,8 @@ if len((here / "starts").read_text().split()) >= int(sys.argv[3]):
 raise RuntimeError(f"cannot go on at {time.time()}")
 """
 
+RESTART = ("--max-restarts", "9", "--before-first-step", "restart")
+
 HANGING = """
 import sys, time
 from elasticjob_runtime.training import report_progress
@@ -57,9 +59,7 @@ def starts(job: Job) -> list[float]:
 
 def test_each_repeat_of_a_crash_waits_longer_before_the_restart(job: Job, crashing: pathlib.Path) -> None:
     conf = f"{QUICK},restart_backoff=0.2"
-    agent = job.start(
-        "a", "--max-restarts", "9", nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "7"]
-    )
+    agent = job.start("a", *RESTART, nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "7"])
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     times = starts(job)
     waits = [later - earlier for earlier, later in itertools.pairwise(times)]
@@ -83,17 +83,33 @@ def test_restarts_without_progress_fail_the_job_before_all_restarts_are_used(job
         assert "RuntimeError: cannot go on" in agent.termination_file.read_text()
 
 
+@pytest.mark.parametrize("method", ["spawn", "zygote"])
+def test_a_script_that_raises_before_its_first_step_fails_the_job_at_its_second_attempt(
+    job: Job, crashing: pathlib.Path, method: str
+) -> None:
+    script = [str(crashing), str(job.directory), "0", "99"]
+    environment = {"PYTHONPATH": f"{write_small_torch(job.directory)}:{SOURCE}"}
+    flags = ("--max-restarts", "10", "--start-method", method)
+    agents = job.start_all("a b", *flags, nnodes="2", script=script, environment=environment)
+    assert [agent.exit_code() for agent in agents] == [ExitCode.WORKERS_FAILED] * 2, job.logs
+    outcome = job.outcome
+    assert outcome is not None
+    assert (outcome.reason, outcome.round) == ("ScriptFails", 2)
+    line = 1 + CRASHING.splitlines().index('raise RuntimeError(f"cannot go on at {time.time()}")')
+    assert f"the script failed twice at {crashing}:{line} before its first step" in outcome.message
+
+
 def test_a_new_planner_continues_the_count_of_crashes(job: Job, crashing: pathlib.Path) -> None:
     """It is in the plan: an agent that rejoins, or another one, continues it."""
     conf = f"{QUICK},restart_backoff=30"
     script = [str(crashing), str(job.directory), "0", "99"]
-    first = job.start("a", "--max-restarts", "9", nnodes="1", conf=conf, script=script)
+    first = job.start("a", *RESTART, nnodes="1", conf=conf, script=script)
     eventually(lambda: "restarting after 30 s" in first.output, what="the agent waits before the restart")
     plan = job.plan
     assert plan is not None
     assert (plan.reason, plan.same_crashes, plan.restart_count) == (PlanReason.WORKER_FAILED, 3, 3)
     first.process.kill()
-    second = job.start("b", "--max-restarts", "9", nnodes="1", conf=f"{conf},lease_ttl=2", script=script)
+    second = job.start("b", *RESTART, nnodes="1", conf=f"{conf},lease_ttl=2", script=script)
     eventually(
         lambda: (now := job.plan) is not None and now.round > plan.round and now.crash == plan.crash,
         what="the next plan has the count",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_runtime.contract import PEER_LOST, FailureValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, SpecValue
 from elasticjob_runtime.membership.crash_loop import (
     Crash,
     CrashAssessment,
@@ -15,6 +15,7 @@ from elasticjob_runtime.membership.crash_loop import (
     crash_kind,
     delay,
     longest_delay,
+    script_line,
 )
 from elasticjob_runtime.membership.planner import next_plan
 
@@ -29,6 +30,11 @@ from tests.unit.runtime.membership.builders import (
     members,
 )
 
+TRACE = """Traceback (most recent call last):
+  File "/usr/lib/python3.11/runpy.py", line 88, in _run_code
+  File "/app/train.py", line 3, in <module>
+  File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward
+"""
 LIMITS = CrashLimits(at_once=1, backoff=1.0, backoff_max=10.0, stable_time=20.0, max_stalled=None)
 
 
@@ -126,6 +132,11 @@ def failure(message: str, code: int = 1, reason: str = "ApplicationError") -> Fa
     [
         (failure("RuntimeError: at 0x7f01"), failure("RuntimeError: at 0x8e02"), True),
         (failure("RuntimeError: no"), failure("ValueError: no"), False),
+        (
+            dataclasses.replace(failure("ValueError: no"), traceback=TRACE),
+            dataclasses.replace(failure("ValueError: no"), traceback=TRACE.replace("line 3", "line 4")),
+            False,
+        ),
         (failure("killed by SIGKILL", -9, "Signal"), failure("killed by SIGSEGV", -11, "Signal"), False),
         (failure("Connection reset", 1, PEER_LOST), failure("killed by SIGABRT", -6, PEER_LOST), True),
         (failure("exit code 3", 3), failure("exit code 4", 4), False),
@@ -133,6 +144,61 @@ def failure(message: str, code: int = 1, reason: str = "ApplicationError") -> Fa
 )
 def test_crashes_of_the_same_kind_are_recognized(one: FailureValue, other: FailureValue, same: bool) -> None:
     assert (crash_kind(one) == crash_kind(other)) is same
+
+
+OWN = CrashLimits(at_once=3, backoff=1.0, fail_before_first_step=True)
+SCRIPT = Crash(kind="A", line="/app/train.py:3", ran_seconds=4.0)
+
+BEFORE_FIRST_STEP = {
+    "the same exception twice": ([SCRIPT, SCRIPT], True),
+    "once": ([SCRIPT], False),
+    "on another line": ([SCRIPT, dataclasses.replace(SCRIPT, kind="B", line="/app/train.py:4")], False),
+    "killed twice, as for lack of memory": ([crash(), crash()], False),
+    "with a lost peer in between": ([SCRIPT, crash(PEER_LOST), SCRIPT], True),
+    "a lost peer, and once": ([crash(PEER_LOST), SCRIPT], False),
+    "a step was reported before": ([crash("B", step=0), SCRIPT, SCRIPT], False),
+    "a step was reported since": ([SCRIPT, dataclasses.replace(SCRIPT, step=1)], False),
+    "ran for a minute": ([dataclasses.replace(SCRIPT, ran_seconds=60.0), SCRIPT, SCRIPT], False),
+}
+
+
+@pytest.mark.parametrize(("crashes", "ends"), BEFORE_FIRST_STEP.values(), ids=BEFORE_FIRST_STEP)
+def test_a_script_that_fails_twice_before_its_first_step_ends_the_job(crashes: list[Crash], ends: bool) -> None:
+    found = after(*crashes, limits=OWN)
+    assert bool(found.end) == ends
+    if ends:
+        assert (found.end_reason, found.end) == (
+            "ScriptFails",
+            "the script failed twice at /app/train.py:3 before its first step",
+        )
+    assert not after(*crashes, limits=dataclasses.replace(OWN, fail_before_first_step=False)).end
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("ModuleNotFoundError: No module named 'x'", "/app/train.py:3"),
+        ("torch.OutOfMemoryError: CUDA out of memory", "/app/train.py:3"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'x'", "/app/train.py:3"),
+        ("ConnectionRefusedError: [Errno 111] Connection refused", ""),
+        ("torch.distributed.DistNetworkError: The client socket has timed out", ""),
+        ("requests.exceptions.ReadTimeout: x", ""),
+        ("OSError: [Errno 98] Address already in use", ""),
+        ("RuntimeError: Gloo connectFullMesh failed with x", ""),
+        ("FencedError: a newer group trains", ""),
+    ],
+)
+def test_exceptions_of_the_network_and_of_peers_are_none_of_the_script(message: str, line: str) -> None:
+    assert script_line(dataclasses.replace(failure(message), traceback=TRACE)) == line
+
+
+def test_a_failure_without_a_traceback_is_no_exception_of_the_script() -> None:
+    assert script_line(failure("exit code 3", 3)) == ""
+
+
+def test_a_syntax_error_is_an_exception_of_the_script() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/app/train.py", line 3\n    foo(\n       ^\n'
+    assert script_line(dataclasses.replace(failure("SyntaxError: x"), traceback=trace)) == "/app/train.py:3"
 
 
 BOOM = make_failure("b", message="boom")
@@ -175,10 +241,34 @@ def test_the_planner_delays_restarts_and_ends_crash_loops(case: Case) -> None:
 def test_the_crash_history_is_carried_from_plan_to_plan() -> None:
     again = next_plan(make_view(plan=make_plan("abc"), probes=answers("bc"), failures=[BOOM], step=3), NOW)
     assert again is not None
-    assert again.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=1, stalled_restarts=0, best_step=3)  # type: ignore[attr-defined]
+    assert again.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=1, stalled_restarts=0, best_step=3, trained=True)  # type: ignore[attr-defined]
     lost = next_plan(LEFT, NOW)
     assert lost is not None
     assert lost.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]
+
+
+RAISED = dataclasses.replace(make_failure("b", message="ImportError: x"), traceback=TRACE)
+TWICE = make_plan("abc", restarts=1, crash=crash_kind(RAISED), same_crashes=1)
+
+
+def test_the_outcome_names_the_exception_and_its_line() -> None:
+    def ended(**fields: object) -> object:
+        return next_plan(
+            make_view(probes=answers("bc"), failures=[RAISED], settings={"crash_limits": OWN}, **fields), NOW
+        )
+
+    action = ended(plan=TWICE)
+    assert action.outcome.reason == "ScriptFails"  # type: ignore[attr-defined]
+    assert "ImportError: x; the script failed twice at /app/train.py:3" in action.outcome.message  # type: ignore[attr-defined]
+    allowed = ended(plan=TWICE, spec=SpecValue(min=2, max=4, fail_before_first_step=False))
+    assert describe(allowed).startswith("plan 2")  # type: ignore[arg-type]
+    trained = dataclasses.replace(TWICE, value=dataclasses.replace(TWICE.value, trained=True))
+    assert describe(ended(plan=trained)).startswith("plan 2")  # type: ignore[arg-type]
+
+
+def test_a_step_before_a_join_counts_as_training() -> None:
+    view = make_view(there="ab", plan=make_plan("abc"), probes=answers("b"), step=3)
+    assert next_plan(view, NOW).crashes.trained  # type: ignore[union-attr]
 
 
 def test_the_outcome_of_a_crash_loop_says_why_the_job_ended() -> None:

@@ -31,6 +31,7 @@ from elasticjob_runtime.membership.actions import (
     StopWorkers,
 )
 from elasticjob_runtime.membership.eligibility import may_stay
+from elasticjob_runtime.membership.failures import assess_crash
 from elasticjob_runtime.membership.planned_changes import will_stay
 from elasticjob_runtime.membership.view import StoreView, WorkersState
 from elasticjob_runtime.rendezvous.member import DecisionCache, LocalState
@@ -170,7 +171,8 @@ class Agent:
         if isinstance(action, PublishFailure):
             ran = self._progress.ran_seconds(now)
             failure = dataclasses.replace(action.failure, step=self._progress.step, ran_seconds=ran)
-            return dataclasses.replace(action, failure=failure)
+            wait = assess_crash(view, [failure]).delay
+            return dataclasses.replace(action, failure=dataclasses.replace(failure, restart_delay=wait))
         return action
 
     def start_workers(self, action: StartWorkers, now: float) -> None:

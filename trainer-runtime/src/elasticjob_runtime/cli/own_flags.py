@@ -36,11 +36,15 @@ def seconds_or_0(value: float) -> str:
     return "" if math.isfinite(value) and value >= 0 else "must be a number of seconds, 0 or more"
 
 
-def auto_or_off(text: str) -> bool:
-    """Raises ArgumentTypeError."""
-    if text not in ("auto", "off"):
-        raise argparse.ArgumentTypeError(f"must be auto or off, not {text}")
-    return text == "auto"
+def either(yes: str, no: str) -> Callable[[str], bool]:
+    """Converts one of two words. The conversion raises ArgumentTypeError."""
+
+    def convert(text: str) -> bool:
+        if text not in (yes, no):
+            raise argparse.ArgumentTypeError(f"must be {yes} or {no}, not {text}")
+        return text == yes
+
+    return convert
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +90,7 @@ OWN_FLAGS = (
     Flag(
         name="--in-place",
         value="auto|off",
-        convert=auto_or_off,
+        convert=either("auto", "off"),
         default=True,
         help="auto: worker processes whose script has an ElasticSession continue through changes; off: they restart.",
         docs="`auto` (default): worker processes whose script has an [ElasticSession](explanation/in-place.md) "
@@ -163,6 +167,19 @@ OWN_FLAGS = (
         f"{DEFAULT_STALLED_RESTARTS} if the script reports steps, else 0",
         sets=(CrashLimits, "max_stalled"),
         check=at_least_0,
+    ),
+    Flag(
+        name="--before-first-step",
+        value="fail|restart",
+        convert=either("fail", "restart"),
+        default=True,
+        help="fail: a script that raises the same exception twice before its first step fails the job; restart: it "
+        "is restarted like any other.",
+        docs="`fail` (default): the job fails, with reason `ScriptFails`, if the script raises the same exception on "
+        "the same line twice before it has trained: before it has reported a step or a checkpoint, or run for a "
+        "minute. Errors of the network and of peers never count. `restart`: it is restarted as often as "
+        "`--max-restarts` allows",
+        sets=(CrashLimits, "fail_before_first_step"),
     ),
     Flag(
         name="--hang-factor",

@@ -30,6 +30,7 @@ from elasticjob_runtime.contract.keys import DEFAULT_PREFIX, Keys
 from elasticjob_runtime.contract.reports import (
     MAX_RESTARTS_EXCEEDED,
     PEER_LOST,
+    SCRIPT_FAILS,
     FailureValue,
     ImportsValue,
     OutcomeState,
@@ -72,6 +73,7 @@ __all__ = [
     "OPEN_CONTRACT_VERSION",
     "PARTITION_GRACE",
     "PEER_LOST",
+    "SCRIPT_FAILS",
     "SECRET_BYTES",
     "Env",
     "ExitCode",

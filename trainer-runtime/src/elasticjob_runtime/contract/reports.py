@@ -41,6 +41,8 @@ class FailureValue(Value):
     """Highest training step that this member's workers reported in this round; None: none."""
     ran_seconds: float = 0.0
     """How long this member's workers had run, seconds."""
+    restart_delay: float = 0.0
+    """How long the planner waits before it restarts them, if the job restarts because of this failure, seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +124,9 @@ class ImportsValue(Value):
 
 MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
 """The reason of an outcome: the job failed more often than it may restart."""
+
+SCRIPT_FAILS = "ScriptFails"
+"""The reason of an outcome: the script raised the same exception twice, before the job's first step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -74,6 +74,9 @@ class SpecValue(Value):
     """Allowed group sizes; empty: every size from min to max."""
     max_restarts: int | None = None
     """None: the agents' --max-restarts."""
+    fail_before_first_step: bool | None = None
+    """False: a script that fails before its first step is restarted like any other. Else: the agents'
+    --before-first-step."""
     generation: int = 0
     """metadata.generation of the ElasticJob; 0 if an agent wrote the spec."""
     on_partition: str = AVAILABLE
@@ -213,6 +216,8 @@ class PlanValue(Value):
     """Consecutive restarts without progress, whatever crashed."""
     best_step: int | None = None
     """Highest training step known at the last crash; None: the script reported none."""
+    trained: bool = False
+    """The run has trained: it reported a step, or its worker processes ran for a minute."""
     store_generation: int = 0
     """The spec's when this plan was made; 0: not known."""
     run_began: int = 0

@@ -3,17 +3,34 @@
 A crash after progress is restarted at once, and so are the first few crashes of one kind without progress. Further ones
 wait 1, 2, 4 ... s. Too many consecutive restarts without progress end the job, whatever crashed. Progress is a training
 step beyond every step known at an earlier crash; for scripts that report no steps, it is workers that ran for a while.
+
+A script that raises the same exception on the same line twice before it has trained at all fails the job, because
+further restarts would not help. It has trained if it has reported a step or a checkpoint, or once its workers have run
+for a minute: most scripts that report no steps train by then. Exceptions of the network and of peers are no failures of
+the script.
+
 The plan stores the history, so a new planner knows it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanValue
+from elasticjob_runtime.contract import PEER_LOST, SCRIPT_FAILS, FailureValue, PlanValue
 
 DEFAULT_STALLED_RESTARTS = 5
 """Default of --max-stalled-restarts for scripts that report steps."""
+TRAINED_SECONDS = 60.0
+"""Workers that ran for this long have trained, even if they have reported no step, in seconds."""
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_LIBRARY = re.compile(r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|/elasticjob_runtime/")
+_INFRASTRUCTURE = re.compile(
+    r"^(?:\w+\.)*(?:OSError|\w*(?:Connect|Timeout|Network|HTTP|URL|SSL|BrokenPipe|gaierror|Fenced)\w*|Dist[A-Z]\w+):?"
+    r"|(?i:\bgloo\b|\bnccl\b)"
+)
+"""In the message of an exception: it may pass, or its cause is elsewhere."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +46,8 @@ class CrashLimits:
     max_stalled: int | None = 0
     """Consecutive restarts without progress that end the job; 0: no limit; None: DEFAULT_STALLED_RESTARTS if the script
     reports steps, else no limit."""
+    fail_before_first_step: bool = False
+    """The same exception of the script twice before it has trained ends the job."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +58,7 @@ class CrashHistory:
     same_crashes: int = 0
     stalled_restarts: int = 0
     best_step: int | None = None
+    trained: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +69,8 @@ class Crash:
     step: int | None = None
     """Highest step reported since the last start; None: no step was reported."""
     ran_seconds: float = 0.0
+    line: str = ""
+    """Where the script raised an exception, as file:line; empty: another failure."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +81,7 @@ class CrashAssessment:
     """Seconds to wait after the failure."""
     end: str = ""
     """Why the job ends; empty: it continues."""
+    end_reason: str = "NoProgress"
 
 
 def assess(history: CrashHistory, crash: Crash, limits: CrashLimits) -> CrashAssessment:
@@ -73,7 +96,11 @@ def assess(history: CrashHistory, crash: Crash, limits: CrashLimits) -> CrashAss
         same_crashes=history.same_crashes + 1 if again else 1,
         stalled_restarts=0 if progressed or first else history.stalled_restarts + 1,
         best_step=max(steps, default=None),
+        trained=history.trained or bool(steps) or crash.ran_seconds >= TRAINED_SECONDS,
     )
+    if limits.fail_before_first_step and not known.trained and crash.line and crash.kind == history.crash:
+        why = f"the script failed twice at {crash.line} before its first step"
+        return CrashAssessment(history=known, end=why, end_reason=SCRIPT_FAILS)
     return CrashAssessment(history=known, delay=delay(known.same_crashes, limits), end=_end(known, limits))
 
 
@@ -97,15 +124,31 @@ def history_of(plan: PlanValue | None) -> CrashHistory:
         same_crashes=plan.same_crashes,
         stalled_restarts=plan.stalled_restarts,
         best_step=plan.best_step,
+        trained=plan.trained,
     )
 
 
 def crash_kind(failure: FailureValue) -> str:
-    """Crashes of one kind count as the same: equal exit status and exception type. The exception's text is ignored,
-    because it may contain addresses or counters."""
+    """Crashes of one kind count as the same: equal exit status, exception type and line. The exception's text is
+    ignored, because it may contain addresses or counters."""
     if failure.reason == PEER_LOST:
         return PEER_LOST
-    return f"{failure.reason} {failure.exit_code} {failure.message.partition(':')[0]}"[:100]
+    line = _line(failure).rpartition("/")[2]
+    return f"{failure.reason} {failure.exit_code} {line} {failure.message.partition(':')[0]}"[:100]
+
+
+def script_line(failure: FailureValue) -> str:
+    """Where the script raised the exception that ended it, as file:line. Empty: something else ended it."""
+    if failure.reason != "ApplicationError" or _INFRASTRUCTURE.search(failure.message):
+        return ""
+    return _line(failure)
+
+
+def _line(failure: FailureValue) -> str:
+    """The innermost line of the traceback, of the script's own files if it names one."""
+    frames = _FRAME.findall(failure.traceback)
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    return ":".join((own or frames)[-1]) if frames else ""
 
 
 def _progressed(history: CrashHistory, crash: Crash, limits: CrashLimits) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, PEER_LOST, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.membership import crash_loop
@@ -41,7 +42,7 @@ def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     if plan.value.restart_count >= view.max_restarts:
         return _await_failures(view, plan, now) or _give_up(view, plan, MAX_RESTARTS_EXCEEDED, used)
     if assessment.end:
-        return _await_failures(view, plan, now) or _give_up(view, plan, "NoProgress", assessment.end)
+        return _await_failures(view, plan, now) or _give_up(view, plan, assessment.end_reason, assessment.end)
     until = view.store.failed_at + assessment.delay
     if now < until:
         times = assessment.history.same_crashes
@@ -50,15 +51,21 @@ def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     return None
 
 
-def assess_crash(view: View) -> crash_loop.CrashAssessment:
-    failures = view.store.failures
+def assess_crash(view: View, failures: Sequence[FailureValue] = ()) -> crash_loop.CrashAssessment:
+    """`failures`: those to assess. Default: those in the store."""
+    failures = failures or view.store.failures
     steps = [step for step in (view.step, *(failure.step for failure in failures)) if step is not None]
+    first = first_failure(failures)
     crash = crash_loop.Crash(
-        kind=crash_loop.crash_kind(first_failure(failures)),
+        kind=crash_loop.crash_kind(first),
         step=max(steps, default=None),
         ran_seconds=max(failure.ran_seconds for failure in failures),
+        line=crash_loop.script_line(first),
     )
-    return crash_loop.assess(crash_history(view), crash, view.settings.crash_limits)
+    limits = view.settings.crash_limits
+    if view.spec.fail_before_first_step is False:
+        limits = dataclasses.replace(limits, fail_before_first_step=False)
+    return crash_loop.assess(crash_history(view), crash, limits)
 
 
 def crash_history(view: View) -> crash_loop.CrashHistory:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, PlanReason
 from elasticjob_runtime.membership.actions import ProposePlan
+from elasticjob_runtime.membership.crash_loop import CrashHistory
 from elasticjob_runtime.membership.eligibility import ranks_of, select_members
 from elasticjob_runtime.membership.failures import assess_crash, crash_history
 from elasticjob_runtime.membership.in_place import continues
@@ -31,11 +33,16 @@ def propose_plan(
         message=why,
         expected_mod_revision=plan.mod_revision if plan else 0,
         caused_at=view.stop.value.caused_at if view.stop else caused_at(view, plan, plan_reason, eligible),
-        crashes=assess_crash(view).history if plan_reason is PlanReason.WORKER_FAILED else crash_history(view),
+        crashes=assess_crash(view).history if plan_reason is PlanReason.WORKER_FAILED else _unchanged(view),
         store_generation=max([view.spec.store_generation, *(each.value.store_generation for each in known_plans)]),
         run_began=max((each.value.run_began for each in known_plans), default=0),
         reason=f"writing plan {last + 1} with {size} of {len(eligible)} members: {why}",
     )
+
+
+def _unchanged(view: View) -> CrashHistory:
+    history = crash_history(view)
+    return dataclasses.replace(history, trained=history.trained or view.step is not None)
 
 
 def caused_at(view: View, plan: Plan | None, reason: PlanReason, eligible: Sequence[Member]) -> float:

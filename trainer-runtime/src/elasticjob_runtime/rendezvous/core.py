@@ -239,7 +239,7 @@ class RendezvousCore:
         cache = self._subscription.cache
         known = cache.plan if cache.plan_revision == action.expected_mod_revision else None
         nproc, kept = self._registration.member.nproc, cache.last_failure
-        return self._keys.plan, self._plans.propose(action, nproc, known.attempt if known else "", kept)
+        return self._keys.plan, self._plans.propose(action, nproc, known, kept)
 
     def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
         suspicion = dataclasses.replace(action.suspicion, time=time.time())

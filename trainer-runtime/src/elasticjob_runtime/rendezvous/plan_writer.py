@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanValue, RankValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanReason, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
 from elasticjob_runtime.membership.actions import (
     AmendPlan,
@@ -19,6 +19,7 @@ from elasticjob_runtime.membership.actions import (
     ProposeStop,
     PublishOutcome,
 )
+from elasticjob_runtime.membership.crash_loop import TRAINED_SECONDS
 from elasticjob_runtime.membership.ranks import assign_rank, changed
 from elasticjob_runtime.membership.view import (
     Member,
@@ -70,12 +71,12 @@ class PlanWriter:
         """Returns all ranks of the plan of `attempt`; None: they are not kept. They never change."""
         return self._known[1] if self._known[0] == attempt else None
 
-    def propose(self, action: ProposePlan, nproc: int, follows: str = "", kept_failure: str = "") -> int:
-        """Returns the revision of the new plan. `follows`: the attempt of the previous plan. `kept_failure`: the key of
+    def propose(self, action: ProposePlan, nproc: int, before: PlanValue | None = None, kept_failure: str = "") -> int:
+        """Returns the revision of the new plan. `before`: the previous plan, if it is known. `kept_failure`: the key of
         the one failure that the plan keeps when it deletes those of earlier rounds, so that the operator can still read
         what failed last; empty: it keeps none."""
         self._tries += 1  # ranks of an earlier attempt that failed half-way must not count for this one
-        plan = self._plan_of(action, nproc, follows)
+        plan = self._plan_of(action, nproc, before)
         ranks = {member.name: assign_rank(action.members, rank) for rank, member in enumerate(action.members)}
         guards = [
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
@@ -151,7 +152,12 @@ class PlanWriter:
     def _put_rank(self, attempt: str, name: str, rank: RankValue) -> Put:
         return Put(self._keys.rank(attempt, name), rank.to_json())
 
-    def _plan_of(self, action: ProposePlan, nproc: int, follows: str) -> PlanValue:
+    def _plan_of(self, action: ProposePlan, nproc: int, before: PlanValue | None) -> PlanValue:
+        now, follows = self._wall_clock(), before.attempt if before is not None else ""
+        crashes = action.crashes
+        if before is not None and action.plan_reason is not PlanReason.WORKER_FAILED:
+            ran = now - before.created_at
+            crashes = dataclasses.replace(crashes, trained=crashes.trained or ran >= TRAINED_SECONDS)
         change = changed(self.known(follows) or {}, action.members)
         leader: Member = action.members[0]
         ports = leader.value.ports
@@ -172,9 +178,9 @@ class PlanWriter:
             follows=follows if change else "",
             gone=change[0] if change else (),
             stayed=change[1] if change else 0,
-            created_at=self._wall_clock(),
+            created_at=now,
             caused_at=action.caused_at,
             store_generation=action.store_generation,
-            run_began=action.run_began or max(1, int(self._wall_clock())),
-            **dataclasses.asdict(action.crashes),
+            run_began=action.run_began or max(1, int(now)),
+            **dataclasses.asdict(crashes),
         )
