@@ -26,6 +26,7 @@ from elasticjob_api.job import (
 from elasticjob_api.rendezvous import ManagedEtcd, OnPartition, Rendezvous, RendezvousBackend, Resources
 from elasticjob_api.spec import (
     Backoff,
+    BeforeFirstStep,
     CleanPods,
     Inject,
     Lifecycle,
@@ -61,6 +62,7 @@ __all__ = [
     "SINGULAR",
     "VERSION",
     "Backoff",
+    "BeforeFirstStep",
     "Change",
     "ChangeType",
     "Checkpoint",

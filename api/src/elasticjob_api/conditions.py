@@ -125,6 +125,8 @@ class Reason(str, enum.Enum):
     """The agents gave up for a cause other than the restart budget."""
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
     FAILED_BY_RULE = "FailedByRule"
+    SCRIPT_FAILS = "ScriptFails"
+    """The script fails in the same way whenever it starts (spec.restartPolicy.beforeFirstStep)."""
     RUNTIME_UNUSABLE = "RuntimeUnusable"
     """The injected runtime cannot run in the image of the worker pods. Also of failures."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -204,6 +206,8 @@ MESSAGES: dict[Reason, str] = {
     "({max_restarts}) allows. Last failure: {detail}",
     Reason.FAILED_BY_RULE: "A rule in spec.restartPolicy.rules with action Fail matches the failure of {worker}: "
     "{detail}",
+    Reason.SCRIPT_FAILS: "The job failed twice in the same way before its first step, so restarts would not help "
+    "(spec.restartPolicy.beforeFirstStep): {detail}",
     Reason.RUNTIME_UNUSABLE: "{worker} cannot run the injected runtime: {detail}",
     Reason.DEADLINE_EXCEEDED: "The job was active longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",
     Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not start within spec.lifecycle.startupDeadlineSeconds ({seconds} "

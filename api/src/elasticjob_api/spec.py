@@ -138,6 +138,15 @@ class Backoff(Model, frozen=True, json_schema_extra=validation.BACKOFF):
     """Longest delay in seconds."""
 
 
+class BeforeFirstStep(str, enum.Enum):
+    """What happens if a script fails twice in the same way before the job's first step."""
+
+    FAIL = "Fail"
+    RESTART = "Restart"
+
+    __str__ = str.__str__
+
+
 class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POLICY):
     """Which failures restart the worker group, and how often, before the job fails."""
 
@@ -148,6 +157,13 @@ class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POL
     """
     window_seconds: Seconds | None = None
     """Only restarts within the last windowSeconds count towards maxRestarts. Default: all restarts count."""
+    before_first_step: BeforeFirstStep = BeforeFirstStep.FAIL
+    """What happens if the script raises the same exception on the same line twice before the job has trained.
+
+    Fail ends the job with reason ScriptFails, because a restart would not help. Restart handles it like any other
+    failure. The job has trained once a step or a checkpoint was reported, or once a worker group ran for a minute.
+    Errors of the network and of peers, lost nodes, evictions and processes killed for lack of memory never count.
+    """
     rules: Annotated[
         tuple[RestartRule, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ()

@@ -73,6 +73,7 @@ spec.restartPolicy: object = {}
 spec.restartPolicy.backoff: object = {}
 spec.restartPolicy.backoff.initialSeconds: integer = 1
 spec.restartPolicy.backoff.maxSeconds: integer = 300
+spec.restartPolicy.beforeFirstStep: string = Fail
 spec.restartPolicy.maxRestarts: integer = 10
 spec.restartPolicy.rules: array = []
 spec.restartPolicy.rules[]: object

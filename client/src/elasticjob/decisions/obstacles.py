@@ -76,6 +76,10 @@ REMEDIES: Mapping[str, str] = {
     "RuntimeUnusable": (
         "Name the image's Python in the command (python3 on Debian), or use an image with Python 3.10 or newer."
     ),
+    "ScriptFails": (
+        "Mend the script, or the command of the template, and submit the job again. Read the log: elasticjob logs"
+        " {name}"
+    ),
     "DeadlineExceeded": (
         "Submit it again with a longer spec.lifecycle.activeDeadlineSeconds: it continues from its last checkpoint."
     ),

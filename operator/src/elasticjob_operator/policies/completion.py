@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Sequence
 
 from elasticjob_api import ElasticJob, Failure, Reason
-from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, SCRIPT_FAILS, OutcomeState, OutcomeValue
 
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.policies.restart_budget import Budget
@@ -45,6 +45,9 @@ def outcome(
         if now >= due or (all(pod.ended for pod in workers) and not unread):
             return _succeeded()
         return not_ended(due)
+    if budget.repeated is not None:
+        detail = f"{budget.repeated.worker}: {_first_line(budget.repeated)}"
+        return update(False, Reason.SCRIPT_FAILS, detail=detail)
     if budget.fatal is not None:
         return _by_rule(budget.fatal)
     return _over_budget(job, budget) if budget.spent else not_ended()
@@ -63,6 +66,8 @@ def _reported(job: ElasticJob, reported: OutcomeValue, budget: Budget) -> Condit
         return _succeeded()
     if reported.reason == MAX_RESTARTS_EXCEEDED:
         return _over_budget(job, budget, reported.message)
+    if reported.reason == SCRIPT_FAILS:
+        return update(False, Reason.SCRIPT_FAILS, detail=reported.message)
     return update(False, Reason.WORKERS_FAILED, detail=f"{reported.reason}: {reported.message}")
 
 

@@ -181,7 +181,13 @@ def is_superseded(pod: Pod, written: RendezvousStatus | None) -> bool:
 
 
 def wanted_spec(
-    job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int, store_generation: int = 0
+    job: ElasticJob,
+    *,
+    members: Iterable[int],
+    draining: Iterable[str],
+    max_restarts: int,
+    fail_before_first_step: bool = True,
+    store_generation: int = 0,
 ) -> SpecValue:
     """The membership hint for the agents. `max_restarts`: the limit of their own restart count."""
     return SpecValue(
@@ -192,6 +198,7 @@ def wanted_spec(
         draining=sorted(draining),
         allowed=job.allowed_sizes,
         max_restarts=max_restarts,
+        fail_before_first_step=fail_before_first_step,
         generation=job.generation,
         on_partition=str(job.spec.rendezvous.on_partition),
         store_generation=store_generation,

@@ -241,7 +241,9 @@ def test_the_planner_delays_restarts_and_ends_crash_loops(case: Case) -> None:
 def test_the_crash_history_is_carried_from_plan_to_plan() -> None:
     again = next_plan(make_view(plan=make_plan("abc"), probes=answers("bc"), failures=[BOOM], step=3), NOW)
     assert again is not None
-    assert again.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=1, stalled_restarts=0, best_step=3, trained=True)  # type: ignore[attr-defined]
+    assert again.crashes == CrashHistory(
+        crash=crash_kind(BOOM), same_crashes=1, stalled_restarts=0, best_step=3, trained=True
+    )  # type: ignore[attr-defined]
     lost = next_plan(LEFT, NOW)
     assert lost is not None
     assert lost.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]

@@ -1,0 +1,97 @@
+"""When a job fails because its script cannot even begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_api import Change, ChangeType, ElasticJob, History, Progress, RendezvousStatus, Status, StoredHistory
+from elasticjob_operator.policies.completion import outcome
+from elasticjob_operator.policies.first_step import fails_fast
+from elasticjob_operator.policies.restart_budget import Budget, count_restarts
+from elasticjob_operator.state import Pod
+from elasticjob_runtime.contract import SCRIPT_FAILS
+
+from tests.unit.operator.builders import (
+    NOW,
+    UID,
+    at,
+    failed_pod,
+    make_job,
+    make_outcome,
+    make_status,
+    make_view,
+    with_failures,
+)
+
+
+def job(status: Status | None = None, **policy: Any) -> ElasticJob:
+    return make_job(status=status, spec={"restartPolicy": {"maxRestarts": 3, **policy}})
+
+
+def in_run(run: int, *moments: float) -> Status:
+    """With rounds of the first run that began at these times."""
+    changes = [Change(time=at(each), type=ChangeType.ROUND.value, reason="Start", run=1) for each in moments]
+    history = StoredHistory(History(changes=tuple(changes)).to_api())
+    return make_status(history=history, rendezvous=RendezvousStatus(id=f"{UID}-{run}"))
+
+
+@pytest.mark.parametrize(
+    ("status", "policy", "expected"),
+    [
+        pytest.param(None, {}, True, id="the default"),
+        pytest.param(None, {"beforeFirstStep": "Restart"}, False, id="not wanted"),
+        pytest.param(make_status(progress=Progress(step=0)), {}, False, id="a step was reported"),
+        pytest.param(None, {"rules": [{"exitCodes": [1], "action": "Ignore"}]}, False, id="a rule ignores exceptions"),
+        pytest.param(None, {"rules": [{"exitCodes": [137], "action": "Ignore"}]}, True, id="a rule about others"),
+        pytest.param(in_run(2, -100, -50), {}, True, id="resumed after 50 s of training"),
+        pytest.param(in_run(2, -160, -50), {}, False, id="resumed after a minute of training"),
+    ],
+)
+def test_agents_may_end_a_job_that_has_never_trained(
+    status: Status | None, policy: dict[str, Any], expected: bool
+) -> None:
+    assert fails_fast(job(status, **policy)) is expected
+
+
+def passes(*pods: Pod, status: Status | None = None, **policy: Any) -> Budget:
+    """These pods fail one after the other."""
+    status = status or make_status()
+    for pod in pods:
+        found = count_restarts(job(status, **policy), make_view(), with_failures(pod), NOW)
+        status = status.model_copy(update={"restarts": found.restarts, "last_failure": found.last_failure})
+    return found
+
+
+def attempt(number: int, code: int) -> Pod:
+    began = 20.0 * number - 100
+    return failed_pod(0, code=code, created=began, started=began + 1, at=began + 3, incarnation=number)
+
+
+@pytest.mark.parametrize(
+    ("codes", "status", "policy", "ends"),
+    [
+        pytest.param((66, 66), None, {}, True, id="no such script"),
+        pytest.param((2, 2), None, {}, True, id="wrong flags"),
+        pytest.param((66,), None, {}, False, id="once"),
+        pytest.param((66, 2), None, {}, False, id="two mistakes"),
+        pytest.param((1, 1), None, {}, False, id="the agents decide about exceptions"),
+        pytest.param((137, 137), None, {}, False, id="killed"),
+        pytest.param((66, 66), make_status(round=1), {}, False, id="it has started before"),
+        pytest.param((66, 66), None, {"beforeFirstStep": "Restart"}, False, id="not wanted"),
+    ],
+)
+def test_a_script_that_cannot_be_started_ends_the_job_at_its_second_attempt(
+    codes: tuple[int, ...], status: Status | None, policy: dict[str, Any], ends: bool
+) -> None:
+    budget = passes(*(attempt(number, code) for number, code in enumerate(codes)), status=status, **policy)
+    found = outcome(job(), make_view(), [], budget, NOW)
+    assert (found.status, str(found.reason)) == ((False, "ScriptFails") if ends else (None, "NotFinished"))
+
+
+def test_the_end_that_the_agents_report_names_the_exception() -> None:
+    view = make_view(outcome=make_outcome("failed", SCRIPT_FAILS, message="rank 0 on a failed: ImportError: x"))
+    found = outcome(job(), view, [], Budget(), NOW)
+    assert (found.status, str(found.reason)) == (False, "ScriptFails")
+    assert "twice in the same way before its first step" in found.message
+    assert "ImportError: x" in found.message
