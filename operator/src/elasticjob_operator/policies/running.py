@@ -9,6 +9,7 @@ whether they are training; only without their plans must pods be ready.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Sequence
 
 from elasticjob_api import BLOCKING_REASONS, ConditionType, ElasticJob, Failure, Reason, message
@@ -37,6 +38,8 @@ _RUNTIME_REMEDY = (
     "the pod's imagePullSecrets; or set spec.workers.runtime.inject to None if the image of the worker pods contains "
     "the runtime."
 )
+_LONGEST_WAIT = 86_400.0
+"""What an agent may say that it waits before a restart, in seconds."""
 _NOT_TRANSIENT = BLOCKING_REASONS | {Reason.OUTCOME_UNKNOWN}
 
 
@@ -218,7 +221,7 @@ def _restarting(
     gone = _failed_or_lost(job, workers, budget)
     if _group_failed(view, job.status.round) and (gone is None or gone.reason is not Reason.WORKER_FAILED):
         # The agents count the restart in their next plan.
-        return ConditionUpdate(status=True, reason=Reason.WORKER_FAILED, message=_undecided_message(job, budget))
+        return ConditionUpdate(status=True, reason=Reason.WORKER_FAILED, message=undecided_message(job, view, budget))
     if gone is not None:
         return ConditionUpdate(status=True, reason=gone.reason, message=gone.message)
     # No failed pod is left, and its replacement is starting: keep the reason and message.
@@ -258,14 +261,17 @@ def worker_failed(job: ElasticJob, budget: Budget) -> str:
     return message(Reason.WORKER_FAILED, worker=worker, detail=detail, restarts=budget.total, max_restarts=limit)
 
 
-def _undecided_message(job: ElasticJob, budget: Budget) -> str:
+def undecided_message(job: ElasticJob, view: RendezvousView, budget: Budget) -> str:
     """The next plan or the outcome decides whether the group restarts; the message does not anticipate it."""
-    worker, detail = _described(budget.last_failure)
-    limit = job.spec.restart_policy.max_restarts
-    return (
-        f"{worker} failed ({detail}); the worker group restarts unless the agents give up. Restarts so far: "
-        f"{budget.total} of at most {limit}."
+    last, limit = budget.last_failure, job.spec.restart_policy.max_restarts
+    worker, detail = _described(last)
+    text = (
+        f"{worker} failed ({detail}); restart {budget.total + 1} of at most {limit} follows unless the agents give up."
     )
+    wait = min(view.failure.restart_delay, _LONGEST_WAIT) if view.failure is not None else 0.0
+    if wait <= 0 or last is None or last.time is None:
+        return text
+    return f"{text} The next attempt is at {format_time(last.time + datetime.timedelta(seconds=wait))}."
 
 
 def _described(failure: Failure | None) -> tuple[str, str]:

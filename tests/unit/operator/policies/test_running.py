@@ -244,8 +244,21 @@ def test_a_restart_is_not_announced_before_the_agents_decide_on_it() -> None:
     view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, round_number=2))
     found = training(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
     assert _restarting(found).message == (
-        "digits-worker-1 failed (ApplicationError, exit code 1); the worker group restarts unless the agents give up. "
-        "Restarts so far: 1 of at most 3."
+        "digits-worker-1 failed (ApplicationError, exit code 1); restart 2 of at most 3 follows unless the agents give "
+        "up."
+    )
+
+
+def test_a_crash_loop_that_waits_says_which_restart_comes_when() -> None:
+    raised = FAILURE.model_copy(update={"message": "ImportError: no module named x"})
+    budget = Budget(restarts=Restarts(total=7), limit=10, last_failure=raised)
+    failure = dataclasses.replace(make_failure(1, round_number=2), restart_delay=16.0)
+    found = training(
+        make_job(max_restarts=10, status=TRAINED), make_view(plan=make_plan(2), failure=failure), live(4), budget
+    )
+    assert "ImportError: no module named x" in _restarting(found).message
+    assert _restarting(found).message.endswith(
+        "restart 8 of at most 10 follows unless the agents give up. The next attempt is at 2026-01-01T12:00:16Z."
     )
 
 
@@ -270,6 +283,6 @@ def test_the_message_has_the_first_line_of_the_error() -> None:
     failure = FAILURE.model_copy(update={"message": "ValueError: bad shape\nTraceback ..."})
     found = training(make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure))
     assert (
-        "failed (ApplicationError, exit code 1: ValueError: bad shape); the worker group restarts"
+        "failed (ApplicationError, exit code 1: ValueError: bad shape); restart 1 of at most 3"
         in _restarting(found).message
     )
