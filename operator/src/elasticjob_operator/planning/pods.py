@@ -22,7 +22,6 @@ from elasticjob_operator.planning.actions import (
 )
 from elasticjob_operator.planning.context import Assessment, Context
 from elasticjob_operator.planning.objects import lacks_network_policy, missing_objects, run_user
-from elasticjob_operator.policies.first_step import fails_fast
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
@@ -190,7 +189,6 @@ def publication(assessment: Assessment) -> list[Action]:
         members=assessment.scaling.members,
         draining=draining,
         max_restarts=assessment.budget.agents_limit,
-        fail_before_first_step=fails_fast(assessment.job),
         store_generation=assessment.rendezvous.store_generation,
     )
     reason = needs_publishing(assessment.view, wanted)

@@ -15,6 +15,7 @@ from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
 from elasticjob_operator.policies.etcd_access import NO_ACCESS, EtcdAccess, access_of, remedy
+from elasticjob_operator.policies.first_step import fails_fast
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
@@ -181,13 +182,7 @@ def is_superseded(pod: Pod, written: RendezvousStatus | None) -> bool:
 
 
 def wanted_spec(
-    job: ElasticJob,
-    *,
-    members: Iterable[int],
-    draining: Iterable[str],
-    max_restarts: int,
-    fail_before_first_step: bool = True,
-    store_generation: int = 0,
+    job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int, store_generation: int = 0
 ) -> SpecValue:
     """The membership hint for the agents. `max_restarts`: the limit of their own restart count."""
     return SpecValue(
@@ -198,7 +193,7 @@ def wanted_spec(
         draining=sorted(draining),
         allowed=job.allowed_sizes,
         max_restarts=max_restarts,
-        fail_before_first_step=fail_before_first_step,
+        fail_before_first_step=fails_fast(job),
         generation=job.generation,
         on_partition=str(job.spec.rendezvous.on_partition),
         store_generation=store_generation,

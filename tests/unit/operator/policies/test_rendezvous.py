@@ -73,6 +73,7 @@ def test_the_membership_hint() -> None:
         members=["digits-worker-0", "digits-worker-1", "digits-worker-2"],
         draining=["digits-worker-4", "digits-worker-5"],
         max_restarts=3,
+        fail_before_first_step=True,
         generation=7,
     )
 
