@@ -55,10 +55,8 @@ check-torch: setup ## the tests that depend on torch, with another version of it
 chaos: setup ## faults on real pods, with a ledger of everything trained and saved (root; about 40 minutes; ARGS=--nightly: hours)
 	$(BIN)/python -m hack.chaos $(ARGS)
 
-bench-recovery: setup ## what each change costs under torchrun and elasticrun, side by side
+bench-recovery: setup ## what each change costs where processes restart and in place, next to torchrun and torchft (ARGS=--save)
 	$(BIN)/python -m benchmarks.recovery $(ARGS)
-bench-in-place: setup ## what each change costs in place, next to restarts, torchrun and torchft
-	$(BIN)/python -m benchmarks.in_place $(ARGS)
 random-run: setup ## a training in place with random faults must be the undisturbed one (ARGS="--seconds 1800 --seed 1")
 	$(BIN)/python -m benchmarks.random_run $(ARGS)
 bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
@@ -89,4 +87,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit check-gpu check-torch chaos bench-recovery bench-in-place random-run bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit check-gpu check-torch chaos bench-recovery random-run bench-rendezvous bench-pods bench-operator check check-types check-rest generate

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.pods.job import Job, JobError
-from benchmarks.recovery.measure import Recovery, recovery
+from benchmarks.pods.measure import Recovery, recovery
 from hack.demo.run import set_up
 from hack.drivers import KubeError, cluster_driver
 
@@ -67,9 +67,9 @@ def _cell(costs: list[Recovery]) -> str:
     times = [cost.first_step for cost in costs if cost.first_step is not None]
     if len(times) * 2 < len(costs) or not times:
         return "never"
-    lost = statistics.median_high(cost.steps_lost or 0 for cost in costs)
+    lost = statistics.median(cost.steps_lost or 0 for cost in costs)
     spread = f" ({min(times):.2f}-{max(times):.2f})" if len(times) > 1 else ""
-    return f"{statistics.median_high(times):.2f} s{spread}, {lost} lost"
+    return f"{statistics.median(times):.2f} s{spread}, {lost:g} lost"
 
 
 def _table(costs: dict[tuple[str, str], list[Recovery]], launchers: list[str]) -> Table:

@@ -10,12 +10,12 @@ from typing import Any
 import yaml
 from elasticjob_operator.names import worker_selector
 
-from benchmarks.recovery.measure import Worker, newest_world, parse_log
+from benchmarks.pods.measure import Worker, newest_world, parse_log
 from hack.drivers import ClusterDriver, KubeError, adapt
 from hack.images.recipe import ROOT
 
 MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
-SCRIPT = Path(__file__).parents[1] / "recovery" / "script.py"
+SCRIPT = Path(__file__).with_name("script.py")
 NAMESPACE = "default"
 LIMIT = 180.0
 """s after which the job counts as never training again."""

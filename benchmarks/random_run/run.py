@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.in_place.job import Job, member_of
-from benchmarks.in_place.ledger import Commit, Ledger
-from benchmarks.in_place.systems import SYSTEMS
 from benchmarks.random_run.faults import Fault, Kind, draw
-from benchmarks.recovery.job import MARK, JobError, last_line, marked
+from benchmarks.recovery.job import MARK, Job, JobError, last_line, marked, member_of
+from benchmarks.recovery.ledger import Commit, Ledger
+from benchmarks.recovery.systems import SYSTEMS
 
 SCRIPT = Path(__file__).with_name("script.py")
 AGENTS = 4
@@ -38,7 +37,7 @@ class RandomJob(Job):
     """A context manager."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
-        super().__init__(SYSTEMS["level 2"], folder, endpoint, script=SCRIPT)
+        super().__init__(SYSTEMS["level-2"], folder, endpoint, script=SCRIPT)
         (folder / "states").mkdir()
         self._hit: set[str] = set()
         """Processes that were killed, frozen or asked to leave."""

@@ -1,5 +1,5 @@
 """Trains with a session until the epoch that the file BENCH_FOLDER/epochs names, and logs every step as
-`benchmarks.in_place.ledger` describes. All sums of gradients are exact in worlds of one to four processes, so that the
+`benchmarks.recovery.ledger` describes. All sums of gradients are exact in worlds of one to four processes, so that the
 weights at the end are the same, bit by bit, in whatever worlds the training took place.
 """
 

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.in_place.ledger import Begun, Commit
+from benchmarks.recovery.ledger import Begun, Commit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,161 +3,107 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import datetime
-import itertools
+import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 
 import benchmarks.recovery
-from benchmarks.etcd import Etcd
-from benchmarks.recovery import report, saved, scenarios
-from benchmarks.recovery.job import Job, JobError
-from benchmarks.recovery.report import Result
-from benchmarks.recovery.systems import SYSTEMS, System
+from benchmarks.recovery import machine, report, scenarios
+from benchmarks.recovery.job import JobError
+from benchmarks.recovery.report import GOAL_SYSTEM, Measured, Row, Sample
+from benchmarks.recovery.systems import SYSTEMS, torchft_packages
 from hack.cluster.output import ClusterError
 
-SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench"
-GOODPUT = "goodput"
-
-SLOW = 30.0
-"""s. Where a change takes longer, two runs suffice: the difference from other systems does not depend on the median."""
-
-SETTLE = 0.5
-"""s in which the processes of the previous run end."""
-
-OVERHEAD = 2.5
-"""s per run to measure the machine's load, and to start and stop etcd."""
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = Path("docs/bench")
+PARTS = {"changes": Row.KILL, "overhead": Row.OVERHEAD, "state": Row.STATE, "silence": Row.SILENT}
+"""What can be measured, and the row that a failure at the start counts for."""
+SPARE = 2
+"""Runs more, at most, of what has failed."""
 
 
 def main() -> int:
     arguments = _parse()
-    console = Console(highlight=False)
-    here = saved.facts()
-    try:
-        before = None if arguments.fresh else saved.load(arguments.folder)
-        if arguments.save:
-            saved.check(before, here)
-    except saved.SavedError as error:
-        console.print(str(error))
-        return 2
-    console.print(
-        ", ".join(f"{name} {value}" for name, value in here.items()) + f"; load {os.getloadavg()[0]:.1f}",
-        soft_wrap=True,
-    )
-    console.print(f"about {_expected(arguments) / 60:.0f} minutes on an otherwise idle machine")
-
-    def keep(results: Sequence[Result]) -> None:
-        if arguments.save:
-            old = before.results if before else []
-            saved.save(saved.Saved(here, _ordered(saved.merge(old, results, add=arguments.add))), arguments.folder)
-
-    started = time.monotonic()
+    console = Console(highlight=False, soft_wrap=True)
+    if arguments.render:
+        write(report.from_json(json.loads((ROOT / BENCH / "recovery.json").read_text())), ROOT)
+        return 0
+    if "torchft" in arguments.systems:
+        torchft_packages()
+    facts, started = machine.facts(), time.monotonic()
     logs = Path(tempfile.mkdtemp(prefix="elasticjob-bench-"))
-    results = _measure(console, logs, arguments, keep)
-    console.print(report.table(results))
-    console.print(
-        f"{len(results)} measurements in {time.monotonic() - started:.0f} s; load of this machine: "
-        f"{os.getloadavg()[0]:.1f}"
-    )
+    samples: list[Sample] = []
+    failed: collections.Counter[tuple[str, str]] = collections.Counter()
+    for number, (part, system) in enumerate(_runs(arguments, failed)):
+        folder = logs / f"{number}-{part}-{system}"
+        folder.mkdir()
+        load, busy = os.getloadavg()[0], machine.busy()
+        row = PARTS[part]
+        try:
+            for sample in _measure(part, system, folder, arguments.runs):
+                row = sample.row
+                samples.append(dataclasses.replace(sample, system=system, load=round(load, 2), busy=round(busy, 3)))
+                value = report.figure(row, sample.value or 0.0)
+                console.print(f"{system:17} {row.value:52} {value:15} (load {load:.1f}, CPU before {busy:.0%} busy)")
+        except (JobError, ClusterError) as error:
+            console.print(f"{system:17} {part} failed after {row.value!r}: {error}; logs: {folder}")
+            samples.append(Sample(row=row, system=system, load=load, busy=busy))
+            failed[part, system] += 1
+    measured = Measured(facts, datetime.datetime.now(datetime.timezone.utc).date().isoformat(), samples)
+    if not failed:
+        shutil.rmtree(logs, ignore_errors=True)
+    console.print(f"{report.page(measured)}\n{time.monotonic() - started:.0f} s", markup=False)
     if arguments.save:
-        console.print(f"saved: recovery.md, .json and .svg in {arguments.folder}", soft_wrap=True)
-    if any(result.error for result in results):
-        console.print(f"logs: {logs}", soft_wrap=True)
-        return 1
-    shutil.rmtree(logs, ignore_errors=True)
-    return 0
+        write(measured, ROOT)
+    return 1 if failed else 0
 
 
-def _measure(
-    console: Console, logs: Path, arguments: argparse.Namespace, keep: Callable[[Sequence[Result]], None]
-) -> list[Result]:
-    """Runs every scenario under every system in turn, so that other load on the machine affects all systems alike.
+def write(measured: Measured, root: Path) -> None:
+    """Writes the figures, their page, and the parts of other pages that show them."""
+    (root / BENCH / "recovery.json").write_text(json.dumps(report.to_json(measured), indent=1) + "\n")
+    for name, text in rendered(measured, root).items():
+        (root / name).write_text(text, encoding="utf-8")
 
-    Calls `keep` after each measurement.
-    """
-    results: list[Result] = []
-    try:
-        for number in range(1, max(arguments.runs, arguments.goodput_runs) + 1):
-            for scenario, system in itertools.product(arguments.scenarios, arguments.systems):
-                if number > (arguments.goodput_runs if scenario == GOODPUT else arguments.runs):
+
+def rendered(measured: Measured, root: Path) -> dict[str, str]:
+    """Page -> its text with these figures."""
+    parts = report.pages(measured)
+    shown = {name: report.inserted((root / name).read_text(encoding="utf-8"), part) for name, part in parts.items()}
+    return {str(BENCH / "recovery.md"): report.page(measured), **shown}
+
+
+def _runs(arguments: argparse.Namespace, failed: collections.Counter[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(part, system), systems alternating. What has failed is repeated."""
+    runs: collections.Counter[tuple[str, str]] = collections.Counter()
+    for _ in range(arguments.runs + SPARE):
+        for part in arguments.parts:
+            for system in arguments.systems:
+                if part != "changes" and system != GOAL_SYSTEM:
                     continue
-                if is_clear([one for one in results if (one.system, one.scenario) == (system, scenario)]):
-                    continue
-                results += _one(console, logs, number, scenario, SYSTEMS[system], arguments)
-                keep(results)
-    except KeyboardInterrupt:
-        console.print("interrupted; the measurements so far:")
-    return results
+                if part != "silence" and runs[part, system] < arguments.runs + failed[part, system]:
+                    runs[part, system] += 1
+                    yield part, system
+    if "silence" in arguments.parts:
+        yield from (("silence", name) for name in arguments.systems if not SYSTEMS[name].notices_silence)
 
 
-def is_clear(results: Sequence[Result]) -> bool:
-    """Whether two runs were slow: further ones would not change the result."""
-    figures = [result.recovery.first_step for result in results if result.recovery and result.change != "start"]
-    slow = [value for value in figures if value is None or value > SLOW]
-    return len({result.run for result in results if not result.error}) >= 2 and len(slow) >= 2
-
-
-def _one(
-    console: Console, logs: Path, number: int, scenario: str, system: System, arguments: argparse.Namespace
-) -> list[Result]:
-    folder = logs / f"{scenario}-{system.name}-{number}"
-    folder.mkdir()
-    time.sleep(SETTLE)
-    head = Result(
-        system=system.name,
-        change=scenario,
-        run=number,
-        scenario=scenario,
-        at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        busy=round(saved.busy(), 3),
-    )
-    try:
-        with Etcd(folder) as etcd, Job(system, folder, etcd.endpoint) as job:
-            if scenario == GOODPUT:
-                share = scenarios.crashes(job, arguments.goodput_seconds, arguments.goodput_every)
-                results = [dataclasses.replace(head, goodput=share)]
-            else:
-                figures = scenarios.SCENARIOS[scenario](job)
-                results = [dataclasses.replace(head, change=name, recovery=cost) for name, cost in figures.items()]
-    except (JobError, ClusterError) as error:
-        results = [dataclasses.replace(head, error=str(error))]
-    for result in results:
-        outcome = result.error or report.cell([result])
-        console.print(
-            f"run {number}  {system.name:17} {result.change:26} {outcome}  (CPU before: {head.busy:.0%} busy)",
-            soft_wrap=True,
-        )
-    if not any(result.error for result in results) and not arguments.keep_logs:
-        shutil.rmtree(folder, ignore_errors=True)
-    return results
-
-
-def _ordered(results: Sequence[Result]) -> list[Result]:
-    """In the order of a full run, whatever was measured first."""
-    order = [*scenarios.SCENARIOS, GOODPUT]
-    return sorted(results, key=lambda result: order.index(result.scenario))
-
-
-def _expected(arguments: argparse.Namespace) -> float:
-    """The expected duration of all measurements, s."""
-    total = 0.0
-    for scenario, system in itertools.product(arguments.scenarios, arguments.systems):
-        if scenario == GOODPUT:
-            total += arguments.goodput_runs * (arguments.goodput_seconds + scenarios.START_EXPECTED + OVERHEAD)
-            continue
-        one = scenarios.expected(scenario, system)
-        total += (min(2, arguments.runs) if one > SLOW else arguments.runs) * (
-            one + scenarios.START_EXPECTED + OVERHEAD
-        )
-    return total
+def _measure(part: str, name: str, folder: Path, runs: int) -> Iterator[Sample]:
+    system = SYSTEMS[name]
+    if part == "changes":
+        return scenarios.changes(system, folder)
+    if part == "overhead":
+        return scenarios.overhead(system, folder)
+    return scenarios.state(system, folder) if part == "state" else scenarios.silences(system, folder, runs)
 
 
 def _parse() -> argparse.Namespace:
@@ -166,49 +112,18 @@ def _parse() -> argparse.Namespace:
         description=benchmarks.recovery.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--runs", type=int, default=report.ENOUGH, help=f"of each (default: {report.ENOUGH})")
     parser.add_argument(
-        "--runs",
-        type=int,
-        default=5,
-        help="runs of each scenario under each system; 2 where one takes over 30 s (default: 5)",
+        "--systems", type=_list_of(list(SYSTEMS)), default=list(SYSTEMS), help=f"of {', '.join(SYSTEMS)}"
+    )
+    parser.add_argument("--parts", type=_list_of(list(PARTS)), default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--save", action="store_true", help="write docs/bench/recovery.json and every page that shows its figures"
     )
     parser.add_argument(
-        "--scenarios", type=_list_of([*scenarios.SCENARIOS, GOODPUT]), help="separated by commas; default: all"
+        "--render", action="store_true", help="measure nothing: write these pages from the saved figures"
     )
-    parser.add_argument(
-        "--systems", type=_list_of(list(SYSTEMS)), default=list(SYSTEMS), help="separated by commas; default: all"
-    )
-    parser.add_argument("--quick", action="store_true", help="one run, without untuned torchrun and without goodput")
-    parser.add_argument("--goodput-runs", type=int, default=1, help="runs of the goodput scenario (default: 1)")
-    parser.add_argument(
-        "--goodput-seconds", type=float, default=300.0, help="length of the goodput scenario, s (default: 300)"
-    )
-    parser.add_argument(
-        "--goodput-every",
-        type=float,
-        default=30.0,
-        help="time between two crashes in the goodput scenario, s (default: 30)",
-    )
-    parser.add_argument(
-        "--save",
-        action="store_true",
-        help="write table, plot and figures; saved results of other scenarios and systems stay",
-    )
-    parser.add_argument(
-        "--add",
-        action="store_true",
-        help="with --save: add to the saved runs of the same scenarios and systems instead of replacing them",
-    )
-    parser.add_argument("--fresh", action="store_true", help="with --save: discard the saved results")
-    parser.add_argument("--folder", type=Path, default=SAVED, help="where --save writes (default: docs/bench)")
-    parser.add_argument("--keep-logs", action="store_true", help="keep the logs even where nothing failed")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.runs = 1
-        arguments.systems = [name for name in arguments.systems if name != "torchrun"]
-    if arguments.scenarios is None:
-        arguments.scenarios = [*scenarios.SCENARIOS, *(() if arguments.quick else (GOODPUT,))]
-    return arguments
+    return parser.parse_args()
 
 
 def _list_of(known: list[str]) -> report.Parser:

@@ -1,118 +1,147 @@
-"""The scenarios: what happens to the job, and which world should follow."""
+"""What happens to a job, and what it costs."""
 
 from __future__ import annotations
 
 import contextlib
-import random
+import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from benchmarks.recovery.job import Job, JobError
-from benchmarks.recovery.measure import Recovery, goodput, recovery
+from benchmarks.recovery.ledger import Change, longest_pause, samples_lost
+from benchmarks.recovery.report import NEVER, NEVER_SECONDS, OUTAGE, Row, Sample
+from benchmarks.recovery.systems import HERE, Coordinator, System, coordinator
 
 AGENTS = 4
 START_LIMIT = 120.0
-"""s for the start: untuned torchrun waits 30 s for further agents."""
-NEVER = 90.0
-"""s after which a recovery counts as *never*."""
-
-START_EXPECTED = 9.0
-"""s from the start of the agents until they train, on an otherwise idle machine."""
-
-Figures = dict[str, Recovery]
-"""Name of the change -> what it cost."""
+LIMIT = 60.0
+"""s after which a change in a job counts as failed."""
 
 
-def _start_training(job: Job, agents: int = AGENTS) -> float:
-    """Starts all agents and waits until they train. Returns when they were started."""
-    started = job.start(agents)
-    job.wait_steady(agents, started, START_LIMIT)
-    return started
+class Round:
+    """All changes once, in one job. Yields a sample per row."""
+
+    def __init__(self, system: System, service: Coordinator, job: Job) -> None:
+        self._system = system
+        self._service = service
+        self._job = job
+        self._lost = 0
+
+    def samples(self) -> Iterator[Sample]:
+        job = self._job
+        job.start(AGENTS)
+        job.wait_training(AGENTS, START_LIMIT)
+        self._lost = samples_lost(job.update())
+
+        event, victims = job.kill(job.members()[-2])
+        cost = self._cost(event, victims=victims)
+        job.wait_training(AGENTS, LIMIT)
+        yield self._sample(Row.KILL, cost.first_step, cost)
+        if cost.world < AGENTS:
+            cost = self._cost(event + cost.first_step, world=AGENTS)
+            yield self._sample(Row.REPLACEMENT, cost.stall, cost)
+
+        event, _ = job.kill(*job.members())
+        cost = self._cost(event)
+        job.wait_training(AGENTS, LIMIT)
+        yield self._sample(Row.ALL, cost.first_step, cost)
+
+        event, victims = job.reset(job.members()[-1])
+        cost = self._cost(event, victims=victims)
+        job.wait_training(AGENTS - 1, LIMIT)
+        yield self._sample(Row.RESET, cost.first_step, cost)
+
+        cost = self._cost(job.start(1), world=AGENTS)
+        job.wait_training(AGENTS, LIMIT)
+        yield self._sample(Row.JOIN, cost.stall, cost)
+
+        cost = self._cost(job.terminate(job.members()[-1]), world=AGENTS - 1)
+        job.wait_training(AGENTS - 1, LIMIT)
+        yield self._sample(Row.LEAVE, cost.stall, cost)
+
+        if self._system.notices_silence:
+            event, victims = job.silence(job.members()[-1])
+            cost = self._cost(event, victims=victims)
+            job.wait_training(AGENTS - 2, LIMIT)
+            yield self._sample(Row.SILENT, cost.first_step, cost)
+        if self._system.survives_coordinator:
+            yield self._without_coordinator()
+
+    def _without_coordinator(self) -> Sample:
+        start = time.time()
+        self._service.kill()
+        time.sleep(OUTAGE)
+        return Sample(
+            row=Row.COORDINATOR, value=longest_pause(self._job.update().commits, start, start + OUTAGE), steps_lost=0
+        )
+
+    def _cost(self, event: float, *, world: int | None = None, victims: list[str] | None = None) -> Change:
+        cost = self._job.wait_change(event, LIMIT, world=world, victims=victims)
+        if cost is None:
+            raise JobError(f"no training within {LIMIT:g} s")
+        return cost
+
+    def _sample(self, row: Row, value: float, cost: Change) -> Sample:
+        before, self._lost = self._lost, samples_lost(self._job.update())
+        return Sample(row=row, value=value, steps_lost=cost.steps_lost, samples_lost=max(0, self._lost - before))
 
 
-def _recover(job: Job, event: float, world: int) -> Recovery:
-    job.wait_first_step(world, event, NEVER)
-    return recovery(job.workers(), event, world)
+def changes(system: System, folder: Path) -> Iterator[Sample]:
+    with coordinator(system, folder) as service, Job(system, folder / "job", service.endpoint) as job:
+        yield from Round(system, service, job).samples()
 
 
-def crash(job: Job) -> Figures:
-    started = _start_training(job)
-    return {
-        "start": recovery(job.workers(), started, AGENTS),
-        "worker crash": _recover(job, job.kill_worker(AGENTS - 2, AGENTS), AGENTS),
-    }
+def silences(system: System, folder: Path, jobs: int) -> Iterator[Sample]:
+    """Each of these jobs of three agents has a silent one. They wait at the same time: nothing runs in them then."""
+    events: list[tuple[Job, float, list[str]]] = []
+    with coordinator(system, folder) as service, contextlib.ExitStack() as stack:
+        for number in range(jobs):
+            job = stack.enter_context(Job(system, folder / f"job-{number}", service.endpoint))
+            job.start(AGENTS - 1)
+            job.wait_training(AGENTS - 1, START_LIMIT)
+            events.append((job, *job.silence(job.members()[-1])))
+        for job, event, victims in events:
+            cost = job.wait_change(event, max(0.0, event + NEVER_SECONDS - time.time()), victims=victims)
+            yield Sample(row=Row.SILENT, value=cost.first_step if cost is not None else NEVER)
 
 
-def crash_of_rank_0(job: Job) -> Figures:
-    _start_training(job)
-    return {"crash of rank 0's worker": _recover(job, job.kill_worker(0, AGENTS), AGENTS)}
+def state(system: System, folder: Path) -> Iterator[Sample]:
+    """A member joins two whose state is 1 GiB. The value is the stall, as a multiple of what the bytes alone take."""
+    with coordinator(system, folder) as service, Job(system, folder / "job", service.endpoint) as job:
+        job.environment = {"BENCH_STATE_MIB": "1024"}
+        job.start(2)
+        job.wait_training(2, START_LIMIT)
+        cost = job.wait_change(job.start(1), START_LIMIT, world=3)
+        if cost is None:
+            raise JobError("the third member did not join")
+        lines = _lines(job, "bare-transfer.log", lambda lines: len(lines) == 5)
+        bare = statistics.median(float(line.split()[1]) for line in lines)
+        yield Sample(row=Row.STATE, value=cost.stall / bare, detail=cost.stall)
 
 
-def reset(job: Job) -> Figures:
-    _start_training(job)
-    return {"node reset": _recover(job, job.reset_node(job.expendable(AGENTS)[0]), AGENTS - 1)}
+def overhead(system: System, folder: Path) -> Iterator[Sample]:
+    """The time of a step with a session, as a multiple of one without."""
+    with (
+        coordinator(system, folder) as service,
+        Job(system, folder / "job", service.endpoint, script=HERE / "overhead_script.py") as job,
+    ):
+        job.start(AGENTS)
+        times: dict[str, list[float]] = {}
+        for line in _lines(job, "overhead-0.log", lambda lines: bool(lines) and lines[-1].startswith("end")):
+            name, seconds = line.split()
+            times.setdefault(name, []).append(float(seconds))
+        bare = statistics.median(times["bare"])
+        yield Sample(row=Row.OVERHEAD, value=statistics.median(times["session"]) / bare, detail=bare)
 
 
-def silent(job: Job) -> Figures:
-    _start_training(job)
-    return {"node silent": _recover(job, job.freeze_node(job.expendable(AGENTS)[0]), AGENTS - 1)}
-
-
-def join(job: Job) -> Figures:
-    _start_training(job, AGENTS - 1)
-    return {"node joins": _recover(job, job.start(1), AGENTS)}
-
-
-def leave(job: Job) -> Figures:
-    _start_training(job)
-    return {"SIGTERM": _recover(job, job.terminate(job.expendable(AGENTS)[0]), AGENTS - 1)}
-
-
-def resize(job: Job) -> Figures:
-    _start_training(job)
-    figures = {"4 -> 2": _recover(job, job.terminate(*job.expendable(AGENTS)[:2]), 2)}
-    if figures["4 -> 2"].first_step is not None:
-        job.wait_steady(2, 0.0, START_LIMIT)
-        figures["2 -> 4"] = _recover(job, job.start(2), AGENTS)
-    return figures
-
-
-SCENARIOS: dict[str, Callable[[Job], Figures]] = {
-    "crash": crash,
-    "crash-rank-0": crash_of_rank_0,
-    "reset": reset,
-    "silent": silent,
-    "join": join,
-    "sigterm": leave,
-    "resize": resize,
-}
-
-
-def expected(scenario: str, system: str) -> float:
-    """About how many s one run takes after its start, on an otherwise idle machine: only to show the total time."""
-    if system == "torchrun":
-        return {"join": 9.0, "resize": 70.0}.get(scenario, 50.0)
-    if system == "torchrun-tuned" and scenario == "silent":
-        return NEVER
-    return {"resize": 25.0}.get(
-        scenario, 9.0 if system.startswith("torchrun") else 6.0 if system == "elasticrun-spawn" else 2.0
-    )
-
-
-def crashes(job: Job, seconds: float, every: float) -> float:
-    """Goodput over `seconds`, while a worker process is killed every `every` s."""
-    _start_training(job)
-    start = time.time()
-    for moment in _moments(start, seconds, every):
-        time.sleep(max(0.0, moment - time.time()))
-        with contextlib.suppress(JobError):  # still recovering from the previous crash
-            job.kill_worker(random.randrange(AGENTS), AGENTS)
-    time.sleep(max(0.0, start + seconds - time.time()))
-    return goodput(job.workers(), start, start + seconds)
-
-
-def _moments(start: float, seconds: float, every: float) -> Iterator[float]:
-    moment = start + every
-    while moment < start + seconds:
-        yield moment
-        moment += every
+def _lines(job: Job, name: str, complete: Callable[[list[str]], bool]) -> list[str]:
+    """What a script has written, once it is complete."""
+    log, end = job.folder / name, time.monotonic() + START_LIMIT
+    while True:
+        lines = log.read_text().splitlines() if log.exists() else []
+        if complete(lines):
+            return lines
+        if time.monotonic() > end:
+            raise JobError(f"no result after {START_LIMIT:g} s")
+        time.sleep(0.2)

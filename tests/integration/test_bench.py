@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.etcd import Etcd
 from benchmarks.random_run.__main__ import run
-from benchmarks.recovery.job import Job
-from benchmarks.recovery.scenarios import SCENARIOS
+from benchmarks.recovery import scenarios
+from benchmarks.recovery.report import Row
 from benchmarks.recovery.systems import SYSTEMS
 from benchmarks.rendezvous.__main__ import measure
 from hack.cluster.output import ClusterError
@@ -26,16 +25,19 @@ def etcd_is_built() -> None:
 
 
 @pytest.mark.torch
-def test_a_crash_is_measured_from_the_kill_to_the_next_step(tmp_path: Path) -> None:
-    with Etcd(tmp_path) as etcd, Job(SYSTEMS["elasticrun"], tmp_path / "job", etcd.endpoint) as job:
-        figures = SCENARIOS["crash"](job)
-        workers = job.workers()
-    cost = figures["worker crash"]
-    assert cost.first_step is not None
-    assert cost.stall is not None
-    assert 0 < cost.stall <= cost.first_step + 1
-    assert cost.steps_lost in (0, 1)
-    assert sorted(worker.rank for worker in workers) == [0, 0, 1, 1, 2, 2, 3, 3]
+def test_every_change_is_measured_from_the_event_to_the_next_step(tmp_path: Path) -> None:
+    samples = list(scenarios.changes(SYSTEMS["level-1"], tmp_path))
+    assert [sample.row for sample in samples] == [
+        Row.KILL,
+        Row.ALL,
+        Row.RESET,
+        Row.JOIN,
+        Row.LEAVE,
+        Row.SILENT,
+        Row.COORDINATOR,
+    ]
+    assert all(sample.value is not None and 0 < sample.value < scenarios.LIMIT for sample in samples)
+    assert all(sample.steps_lost is not None and sample.steps_lost <= 25 for sample in samples)
 
 
 def test_members_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.in_place.ledger import Ledger
 from benchmarks.random_run.faults import Kind, draw
 from benchmarks.random_run.verdict import History, difference, history, lost_and_repeated, stalls
+from benchmarks.recovery.ledger import Ledger
 
 LEAVES_ONE = {Kind.KILL, Kind.NODE, Kind.LEAVE, Kind.FREEZE}
 

@@ -1,7 +1,6 @@
-"""The script that torchrun and elasticrun run: an `ElasticSession` around DistributedDataParallel over gloo.
+"""The script that continues in place: an `ElasticSession` around DistributedDataParallel over gloo.
 
-It logs every step as `ledger` describes, into BENCH_FOLDER. Where processes restart, it saves a checkpoint every
-BENCH_CHECKPOINT_EVERY steps (0: never).
+It logs every step as `ledger` describes, into BENCH_FOLDER.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 FOLDER = Path(os.environ["BENCH_FOLDER"])
-STEP_SECONDS = float(os.environ.get("BENCH_STEP_SECONDS", "0.02"))
+STEP_SECONDS = 0.02
 """Minimum time of a step, in place of a real model's computation."""
-CHECKPOINT_EVERY = int(os.environ.get("BENCH_CHECKPOINT_EVERY", "0"))
 STATE_MIB = int(os.environ.get("BENCH_STATE_MIB", "0"))
 """Size of the parameters that are not trained: state to send, without gradients."""
 JOINED = 3
@@ -69,8 +67,6 @@ def main() -> None:
     model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-9)
     session = ElasticSession(model=model, optimizer=optimizer)
-    if CHECKPOINT_EVERY:
-        session.checkpoint(FOLDER / "checkpoints", every=CHECKPOINT_EVERY)
     process = f"{os.environ['BENCH_MEMBER']}.{time.time():.3f}.{os.getpid()}"
     waits_for_commit, compared = "", False
     with (FOLDER / "steps" / f"{process}.log").open("a", buffering=1) as log:
@@ -78,7 +74,7 @@ def main() -> None:
             if waits_for_commit and session.committed_steps >= int(waits_for_commit.split(" ")[2]):
                 log.write(waits_for_commit)  # on another process, which then counts for all
             step, until = session.committed_steps + 1, time.monotonic() + STEP_SECONDS
-            generation, world = str(session.round or os.environ["MASTER_PORT"]), session.world_size
+            generation, world = str(session.round), session.world_size
             log.write(f"t {step} {generation} {','.join(str(int(sample)) for sample in batch[:, 0])}\n")
             finished = False
             with session.step():

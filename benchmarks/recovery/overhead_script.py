@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 FOLDER = Path(os.environ["BENCH_FOLDER"])
-BLOCKS = int(os.environ.get("BENCH_BLOCKS", "20"))
+BLOCKS = 12
 BLOCK = 25
 """Steps, of which the first is not counted."""
 STEP_SECONDS = 0.05

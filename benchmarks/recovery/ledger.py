@@ -148,10 +148,3 @@ def _newest_generation(commits: Sequence[Commit]) -> set[str]:
         return set()
     newest = max(commits, key=lambda commit: commit.time).generation
     return {commit.process for commit in commits if commit.generation == newest}
-
-
-def goodput(commits: Sequence[Commit], start: float, end: float) -> float:
-    """The share of the steps that an undisturbed job would have taken. A step that was taken twice counts once."""
-    reached = [commit.step for commit in commits if start <= commit.time <= end]
-    usual = usual_step(commits)
-    return (max(reached) - min(reached)) * usual / (end - start) if reached else 0.0

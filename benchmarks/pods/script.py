@@ -1,4 +1,4 @@
-"""The script that every launcher runs: DistributedDataParallel over gloo, a checkpoint per step, and a line with the
+"""The script of the job: DistributedDataParallel over gloo, a checkpoint per step, and a line with the
 time of every step of every rank.
 
 An ordinary script: it does not know which launcher runs it. Checkpoint and lines go to BENCH_FOLDER.

@@ -5,11 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import statistics
 from collections.abc import Iterable, Sequence
-
-STEADY_STEPS = 10
-"""Steps that every rank must do before a world counts as training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +34,6 @@ class Recovery:
     """The longest time without a step, from the last step before the event to that first step, s."""
     steps_lost: int | None
     """Steps that were repeated."""
-    restarted: float | None = None
-    """s from the event until the last script of that world began: the launcher's share. The rest, imports and the first
-    step, is the script's."""
 
 
 def parse_log(text: str) -> Worker | None:
@@ -62,11 +55,6 @@ def newest_world(workers: Iterable[Worker], world: int, since: float) -> list[Wo
     return [latest[rank] for rank in sorted(latest)] if len(latest) == world else []
 
 
-def is_steady(workers: Iterable[Worker], world: int, since: float = 0.0) -> bool:
-    there = newest_world(workers, world, since)
-    return bool(there) and all(len(worker.steps) >= STEADY_STEPS for worker in there)
-
-
 def first_step(workers: Iterable[Worker], world: int, since: float) -> float | None:
     """When worker processes that began after `since` did their first step as a world of this size."""
     times = [
@@ -80,12 +68,10 @@ def recovery(workers: Sequence[Worker], event: float, world: int) -> Recovery:
     first = first_step(workers, world, event)
     if first is None:
         return Recovery(first_step=None, stall=None, steps_lost=None)
-    world_of_it = newest_world([worker for worker in workers if worker.began <= first], world, event)
     return Recovery(
         first_step=first - event,
         stall=_longest_pause(workers, event, first),
         steps_lost=_steps_lost(workers, event, first),
-        restarted=max((worker.began for worker in world_of_it), default=first) - event,
     )
 
 
@@ -109,17 +95,3 @@ def _steps_lost(workers: Sequence[Worker], event: float, first: float) -> int:
         lost += max(0, reached - leader.resumed)
         since, reached = leader.began, leader.resumed
     return lost
-
-
-def usual_step(workers: Iterable[Worker]) -> float:
-    """The median time between steps, s."""
-    gaps = [after[0] - before[0] for worker in workers for before, after in itertools.pairwise(worker.steps)]
-    return statistics.median(gaps) if gaps else 0.0
-
-
-def goodput(workers: Sequence[Worker], start: float, end: float) -> float:
-    """The share of the steps that an undisturbed job would have done between `start` and `end`. Repeated steps count
-    once."""
-    reached = [step for worker in workers for time, step in worker.steps if start <= time <= end]
-    ideal = (end - start) / usual_step(workers) if workers else 0.0
-    return (max(reached) - min(reached)) / ideal if reached and ideal else 0.0
