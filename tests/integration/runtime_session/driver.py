@@ -102,7 +102,14 @@ class Driver:
         worker = self.workers[name] = Worker(name, process)
         return worker
 
-    def plan(self, workers: Sequence[Worker], *, patience: float = 0.0, told: Sequence[Worker] | None = None) -> int:
+    def plan(
+        self,
+        workers: Sequence[Worker],
+        *,
+        patience: float = 0.0,
+        evaluation_patience: float = 0.0,
+        told: Sequence[Worker] | None = None,
+    ) -> int:
         """Sends the next plan, with `workers` in rank order, to these and those of earlier plans."""
         self.round += 1
         ranks = {worker.name: rank for rank, worker in enumerate(workers)}
@@ -117,6 +124,7 @@ class Driver:
             message = {
                 "type": "plan", "in_place": True, "round": self.round, "attempt": f"attempt-{self.round}",
                 "patience": patience, "environment": None if rank is None else environment,
+                "evaluation_patience": evaluation_patience,
             }  # fmt: skip
             if worker.connection is not None:
                 with contextlib.suppress(OSError):

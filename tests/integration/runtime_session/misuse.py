@@ -29,7 +29,8 @@ def accuracy(step: int) -> float:
     mark(f"evaluate {step}")
     model.eval()
     total = torch.ones(1)
-    time.sleep(0.02)
+    session.values["calls"] = session.values.get("calls", 0) + 1
+    time.sleep(0.3 if step in (5, 10) else 0.02)
     dist.all_reduce(total)
     model.train()
     return float(total)
@@ -44,6 +45,8 @@ optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer) if MODE == "scheduler after all-reduce" else None
 session = ElasticSession(model=trained, optimizer=optimizer, scheduler=scheduler)
 found = []
+if MODE == "evaluate before the first batch":
+    found.append(session.evaluate(lambda: accuracy(session.committed_steps)))
 for _ in range(session.epoch, STEPS):
     for batch in session.batches([torch.ones(2)] * 6, batch_size=2 if MODE == "few samples" else 6):
         with session.step():
@@ -61,8 +64,12 @@ for _ in range(session.epoch, STEPS):
         time.sleep(0.005)
     if MODE == "evaluate":
         found.append(session.evaluate(lambda: accuracy(session.committed_steps)))
+        session.values.update(evaluated=session.values.get("evaluated", 0) + (found[-1] is not None))
+    if MODE == "evaluate in a loop":
+        while (result := session.evaluate(lambda: accuracy(session.committed_steps))) is None:
+            pass
+        found.append(result)
     assert model.training
     mark(f"committed {session.committed_steps}")
-pathlib.Path(f"{os.environ['OUTPUT']}.json").write_text(
-    json.dumps({"committed": session.committed_steps, "found": found, "weight": model.weight.tolist()})
-)
+facts = {"committed": session.committed_steps, "found": found, "weight": model.weight.tolist()}
+pathlib.Path(f"{os.environ['OUTPUT']}.json").write_text(json.dumps({**facts, "values": session.values}))

@@ -103,20 +103,66 @@ def test_more_ranks_than_samples_train_alike(training: Callable[[str], Driver], 
     assert first["committed"] == 120
 
 
-def test_an_evaluation_that_is_interrupted_is_left_and_the_training_goes_on(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
+@pytest.mark.parametrize("mode", ["evaluate", "evaluate in a loop"])
+def test_an_evaluation_repeats_itself_when_a_process_is_lost(
+    training: Callable[[str], Driver], tmp_path: pathlib.Path, mode: str
 ) -> None:
-    driver = training("evaluate")
-    a, b, c, d = begin(driver, "a", "b", "c", later=["d"])
+    driver = training(mode)
+    a, b, c = begin(driver, "a", "b", "c")
     wait_for_mark(driver, tmp_path, a, "evaluate 5")
     c.kill()
     driver.plan([a, b])
-    wait_for_mark(driver, tmp_path, a, "evaluate 10")
-    driver.plan([a, b, d])
-    one, other, joiner = results(driver, tmp_path, [a, b, d])
-    assert one["committed"] == other["committed"] == joiner["committed"] == 40
+    one, other = results(driver, tmp_path, [a, b])
+    assert one == other
+    assert one["found"] == [3.0] * 4 + [2.0] * 36
+    assert one["values"]["calls"] == 40, "those of the interrupted call are undone"
+
+
+def test_a_planned_join_waits_for_the_end_of_an_evaluation(
+    training: Callable[[str], Driver], tmp_path: pathlib.Path
+) -> None:
+    driver = training("evaluate")
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_mark(driver, tmp_path, a, "evaluate 5")
+    driver.plan([a, b, c], patience=0.05, evaluation_patience=20)
+    one, other, joiner = results(driver, tmp_path, [a, b, c])
+    assert one["found"] == other["found"] == [2.0] * 5 + [3.0] * 35
+    assert joiner["found"] == [3.0] * 35
+    assert one["values"] == joiner["values"] == {"calls": 40, "evaluated": 40}
+
+
+def test_an_evaluation_in_which_a_joiner_has_no_part_is_left_by_all(
+    training: Callable[[str], Driver], tmp_path: pathlib.Path
+) -> None:
+    driver = training("evaluate")
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_mark(driver, tmp_path, a, "evaluate 5")
+    driver.plan([a, b, c])
+    one, other, joiner = results(driver, tmp_path, [a, b, c])
+    assert one["found"] == other["found"] == [2.0] * 4 + [None] + [3.0] * 35
+    assert joiner["found"] == [3.0] * 35
     assert one["weight"] == other["weight"] == joiner["weight"]
-    for each in (one, other):
-        assert None in each["found"]
-        assert {1.0, 2.0, 3.0, None} >= set(each["found"]) >= {2.0, 3.0}
-    assert set(joiner["found"]) == {3.0}
+    assert one["values"] == other["values"] == joiner["values"] == {"calls": 39, "evaluated": 39}
+
+
+def test_a_loop_around_an_evaluation_that_cannot_take_place_says_what_to_do(
+    training: Callable[[str], Driver], tmp_path: pathlib.Path
+) -> None:
+    driver = training("evaluate in a loop")
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_mark(driver, tmp_path, a, "evaluate 5")
+    driver.plan([a, b, c])
+    assert "go on with the next batch" in fails(driver, tmp_path, a)
+
+
+def test_a_joiner_evaluates_nothing_before_its_first_batch(
+    training: Callable[[str], Driver], tmp_path: pathlib.Path
+) -> None:
+    driver = training("evaluate before the first batch")
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_mark(driver, tmp_path, a, "committed 5")
+    driver.plan([a, b, c], patience=0.5)
+    one, other, joiner = results(driver, tmp_path, [a, b, c])
+    assert one["found"] == other["found"] == [2.0]
+    assert joiner["found"] == [None]
+    assert one["weight"] == joiner["weight"]

@@ -20,6 +20,9 @@ ARRIVE_TIMEOUT = 30.0
 """s for a worker process to end or interrupt its step and meet the others, which wait for it. Longer: an evaluation
 between two steps may take longer. Shorter: one that is stuck in a kernel holds up the others for less."""
 
+EVALUATION_SHARE = 2 / 3
+"""Of `arrive_timeout`: how long a planned change waits for the end of an evaluation, which others would repeat."""
+
 END_PATIENCE = 0.5
 """s that the last step may take to end before it is interrupted."""
 
@@ -182,6 +185,7 @@ class Followers:
             {
                 "type": "plan", "in_place": True, "round": plan.round, "attempt": plan.value.attempt,
                 "patience": patience, "environment": chosen,
+                "evaluation_patience": EVALUATION_SHARE * (self._arrive_timeout or START_TIMEOUT) if patience else 0.0,
             },
         )  # fmt: skip
 

@@ -27,6 +27,7 @@ class Aborted:
     completes_early = True
     due = False
     between_steps = False
+    evaluates = False
 
     def __init__(self, waits: int) -> None:
         self.waits = waits
@@ -113,7 +114,8 @@ def test_a_step_without_an_optimizer_counts_only_if_its_collectives_are_done() -
 
 
 def test_an_evaluation_gives_no_number_of_a_world_that_is_over() -> None:
-    assert Training(waits=0).steps.evaluate(lambda: 0.7) is None
+    with pytest.raises(OverError):
+        Training(waits=0).steps.evaluate(lambda: 0.7)
     assert Training(waits=1).steps.evaluate(lambda: 0.7) == 0.7
 
 

@@ -12,11 +12,14 @@ from elasticjob_runtime.training.session.world import (
     Standing,
     World,
     agree,
+    are_together,
 )
 
 
-def standing(committed: int, *, live: bool = True, layout: str = "same", fence: str = "") -> Standing:
-    return Standing(committed=committed, live=live, layout=layout, fence=fence)
+def standing(
+    committed: int, *, live: bool = True, layout: str = "same", fence: str = "", evaluation: int = 0
+) -> Standing:
+    return Standing(committed=committed, live=live, layout=layout, fence=fence, evaluation=evaluation)
 
 
 FRESH = standing(NO_STATE, live=False)
@@ -42,6 +45,9 @@ FRESH = standing(NO_STATE, live=False)
         ([standing(90, live=False, fence="1.0.5"), standing(110, live=False, fence="1.0.5")], (1,)),
         ([standing(90, live=False), standing(80, live=False, fence="1.0.5"), FRESH], (1,)),
         ([standing(90, fence="1.0.2"), standing(110, live=False, fence="1.0.5")], (0,)),
+        ([standing(8, evaluation=1), standing(8), standing(8, evaluation=2)], (1,)),
+        ([standing(8, evaluation=1), standing(8, evaluation=2)], (1,)),
+        ([standing(8, evaluation=1), standing(7)], (0,)),
     ],
 )
 def test_the_newest_whole_state_wins_and_running_training_outranks_checkpoints(
@@ -50,6 +56,25 @@ def test_the_newest_whole_state_wins_and_running_training_outranks_checkpoints(
     agreement = agree(standings)
     assert agreement.donors == donors
     assert sorted((*agreement.donors, *agreement.receivers)) == list(range(len(standings)))
+
+
+@pytest.mark.parametrize(
+    ("standings", "together"),
+    [
+        pytest.param([FRESH, FRESH], True, id="the beginning"),
+        pytest.param([FRESH, standing(500, live=False)], True, id="from a checkpoint"),
+        pytest.param([standing(8, evaluation=1), standing(8, evaluation=1)], True, id="the same evaluation"),
+        pytest.param([standing(8), standing(8)], True, id="the same batch"),
+        pytest.param([standing(8), FRESH], False, id="a joiner"),
+        pytest.param(
+            [standing(8, evaluation=1), standing(NO_STATE, live=False, evaluation=1)], False, id="it evaluates"
+        ),
+        pytest.param([standing(8, evaluation=1), standing(8)], False, id="it is over for one"),
+        pytest.param([standing(8, evaluation=1), standing(7)], False, id="one has not ended the step"),
+    ],
+)
+def test_only_processes_at_the_same_place_evaluate_together(standings: list[Standing], together: bool) -> None:
+    assert are_together(standings) is together
 
 
 @pytest.mark.parametrize("others", [[], [FRESH]])

@@ -30,6 +30,8 @@ logger = logging.getLogger("elasticjob_runtime.training")
 PLAN_TIMEOUT = 60.0
 """s to wait for a plan after the communication failed, or at the start. Planning takes 0.2 s; longer than etcd may be
 down for a short time."""
+LOOK_INTERVAL = 0.05
+"""s between two looks whether an evaluation, which has more time than a step, is over."""
 MAX_ATTEMPTS = 10
 """Consecutive plans whose world could not be formed, before the process gives up and is restarted; without those that
 were superseded meanwhile."""
@@ -56,6 +58,8 @@ class Engine:
         """The world that this process is in."""
         self.between_steps = False
         """Whether the script does what the session knows nothing about."""
+        self.evaluates = False
+        """Whether it is in an evaluation."""
         port.hello()
         threading.Thread(target=self._watch, name="elasticjob-plans", daemon=True).start()
 
@@ -176,6 +180,8 @@ class Engine:
     def _watch(self) -> None:
         end_at: float | None = None
         """When the current world ends, if this process has not left it before."""
+        longest = 0.0
+        """The same while it evaluates."""
         while True:
             wait = 3600.0 if end_at is None else max(0.001, end_at - time.monotonic())
             try:
@@ -195,7 +201,11 @@ class Engine:
                 if forms is not None:
                     forms.end()
                 end_at = time.monotonic() + world.patience
+                longest = time.monotonic() + world.evaluation_patience
             if end_at is not None and time.monotonic() >= end_at:
+                if self.evaluates and time.monotonic() < longest:
+                    end_at = min(longest, time.monotonic() + LOOK_INTERVAL)
+                    continue
                 end_at = None
                 with self._changed:
                     old = None if self._current is self._newest else self.interruption

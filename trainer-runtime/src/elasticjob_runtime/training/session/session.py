@@ -17,9 +17,10 @@ from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session import port, torch_private
-from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS, Engine
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
+from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import backend_for, refusal, warm_up
 from elasticjob_runtime.training.session.state import Storage, TrainingState
@@ -28,6 +29,9 @@ from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import SessionError
 
 T = TypeVar("T")
+
+MOST_EVALUATIONS = 100
+"""Between two batches, if they cannot take place: more are a loop that waits for a result."""
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -81,6 +85,8 @@ class ElasticSession:
         self._offered: Share | None = None
         self._reported = False
         """The first step of this world is reported."""
+        self._evaluations = 0
+        """Since the last batch."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._at_end: Callable[[], None] | None = None
         self._engine = engine = self._new_engine()
@@ -222,14 +228,29 @@ class ElasticSession:
     def evaluate(self, function: Callable[[], T]) -> T | None:
         """What `function` returns, which may communicate with all ranks between two steps: a mean accuracy, say.
 
-        None if the world changes in the midst of it, or was about to: the training goes on then. Processes that join
-        later have no part in it.
+        If the world changes in the midst of it, `function` is called again in the new one. A planned change waits for
+        its end, 20 s at most (two thirds of --arrive-timeout).
+
+        None, on all ranks, if they cannot evaluate together: the last step was interrupted, and is taken again first;
+        or some of them are elsewhere in the script, as one that joins in the midst of an evaluation. Then go on with
+        the next batch. Raises SessionError if it is called again and again instead.
         """
-        if not self._formed:
-            self._settle()
-            if self._state.joined:
-                return None  # the others are elsewhere
-        return self._steps.evaluate(function)
+        state, steps = self._state, self._steps
+        if steps.repeats:
+            if steps.is_over:
+                self._settle()
+            steps.repeats = False
+            return None
+        self._evaluations += 1
+        for _ in range(MAX_ATTEMPTS):
+            if not self._formed or steps.is_over:
+                self._settle(evaluation=self._evaluations)
+            if not state.together:
+                self._say_why_not()
+                return None
+            with contextlib.suppress(OverError):
+                return steps.evaluate(function)
+        raise SessionError(f"an evaluation was interrupted {MAX_ATTEMPTS} times in a row: {steps.broken}")
 
     def checkpoint(self, path: PathLike, *, every: int = 0, keep: int = DEFAULT_KEEP, block: bool = True) -> None:
         """Continues from the newest checkpoint in `path`, unless this training has begun already, and saves there every
@@ -249,6 +270,18 @@ class ElasticSession:
 
     # -- inside
 
+    def _say_why_not(self) -> None:
+        if self._evaluations > MOST_EVALUATIONS:
+            raise SessionError(
+                "session.evaluate() was called again and again, while other processes are at the next batch: do not "
+                "repeat it until there is a result, but go on with the next batch"
+            )
+        logger.info(
+            "no result of the evaluation after step %d: not all processes are there, because one has joined, or has "
+            "finished it already",
+            self._state.committed,
+        )
+
     @property
     def _size(self) -> int:
         return self._place[1] if self._formed else _place()[1]
@@ -262,6 +295,7 @@ class ElasticSession:
             if found is None:
                 return
             batch, self._offered = found
+            self._state.together, self._evaluations = True, 0
             yield batch
             if self._offered is not None:
                 self._offered = None
@@ -281,13 +315,14 @@ class ElasticSession:
         if not self._formed:
             self._settle()
 
-    def _settle(self) -> None:
+    def _settle(self, *, evaluation: int = 0) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
-        same state."""
+        same state. evaluation: see `Standing`."""
         if self._offered is not None:
             return  # a batch is in use, and its step not yet committed
         self._state.before_step()
         self._state.values.roll_back()
+        self._state.evaluation = evaluation
         engine = self._engine
         if engine is not None and (self._steps.broken or engine.due or not self._formed):
             first = not self._formed

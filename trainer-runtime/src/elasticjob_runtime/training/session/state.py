@@ -21,7 +21,16 @@ from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.transfer import share
 from elasticjob_runtime.training.session.values import Values
-from elasticjob_runtime.training.session.world import NO_STATE, TORN, Agreement, SessionError, Standing, World, agree
+from elasticjob_runtime.training.session.world import (
+    NO_STATE,
+    TORN,
+    Agreement,
+    SessionError,
+    Standing,
+    World,
+    agree,
+    are_together,
+)
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -50,8 +59,10 @@ class TrainingState:
         self.values = Values(parts.memory)
         self.cursor = Cursor()
         self.committed = NO_STATE
-        self.joined = False
-        """Whether this process has received the state of a training that had begun without it."""
+        self.evaluation = 0
+        """See `Standing`."""
+        self.together = True
+        """Whether all processes were at the same place in the script when the world began."""
         self._live = False
         self._layout = parts.layout()
         self._fence = ""
@@ -65,7 +76,13 @@ class TrainingState:
 
     def standing(self) -> Standing:
         """Of this process's state, or of the one in memory if that is newer; then it is not loaded yet."""
-        own = Standing(committed=self.committed, live=self._live, layout=self._layout, fence=self._fence)
+        own = Standing(
+            committed=self.committed,
+            live=self._live,
+            layout=self._layout,
+            fence=self._fence,
+            evaluation=self.evaluation,
+        )
         found = self._snapshots.found
         if found is None:
             return own
@@ -91,6 +108,7 @@ class TrainingState:
         Raises SessionError in a process whose models are not those of the training, and in all if none has the state.
         """
         agreement = agree(standings)
+        self.together = are_together(standings)
         rank = dist.get_rank() if dist.is_initialized() else 0
         if rank in agreement.strangers:
             raise SessionError(
@@ -103,7 +121,7 @@ class TrainingState:
                 torch_private.rebuild(ddp)
         if rank in agreement.donors:
             self._become(standings[rank])
-        given = self.collect() if rank in agreement.donors else None
+        given = self.collect() if rank in agreement.donors and agreement.receivers else None
         into = None
         if rank in agreement.receivers and self.committed == NO_STATE and standings[agreement.donors[0]].live:
             into = self.collect()
@@ -111,7 +129,6 @@ class TrainingState:
         received = _share(agreement, rank, given, into, interruption)
         if received is not None:
             self.apply(received)
-            self.joined = not self._live and standings[agreement.donors[0]].live
         self.committed = max(self.committed, 0)
         self._live = True
         if world is not None:

@@ -12,6 +12,7 @@ import torch
 
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.engine import Engine, first_line
+from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
 from elasticjob_runtime.training.session.state import TrainingState
 
@@ -31,6 +32,8 @@ class Steps:
         """Optimizers that have stepped in this step."""
         self.broken = ""
         """How the communication in this world has failed; empty: not at all."""
+        self.repeats = False
+        """Whether the last step was interrupted, and is to be taken again."""
         for index, each in enumerate(parts.optimizers):
             each.register_step_pre_hook(functools.partial(self._before_optimizer, index))
             each.register_step_post_hook(functools.partial(self._after_optimizer, index))
@@ -54,7 +57,7 @@ class Steps:
         undo = self._undo = Undo(self._parts)
         self._state.values.begin()
         self._stepped.clear()
-        engine.between_steps = False
+        engine.between_steps = self.repeats = False
         try:
             yield
             if not self._stepped:
@@ -65,6 +68,7 @@ class Steps:
             self.broken = first_line(error)
             logger.info("step %d is interrupted: %s", self._state.committed + 1, self.broken)
             if not self._stepped or len(self._stepped) < len(self._parts.optimizers):
+                self.repeats = True
                 self._state.values.roll_back()
                 if not undo.restore():
                     self._state.tear()
@@ -78,18 +82,22 @@ class Steps:
             engine.between_steps = True
         commit()
 
-    def evaluate(self, function: Callable[[], T]) -> T | None:
-        """What `function` returns; None if it is interrupted, or about to be."""
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can communicate in this world any more."""
+        return bool(self.broken) or (self._engine is not None and self._engine.interruption.over)
+
+    def evaluate(self, function: Callable[[], T]) -> T:
+        """What `function` returns. Raises OverError if it is interrupted."""
         engine = self._engine
         if engine is None:
             return function()
-        if self.broken or engine.due:
-            return None
         modes = Modes(self._parts)
-        engine.between_steps = False
+        engine.between_steps, engine.evaluates = False, True
         try:
-            result = function()
-            engine.wait_for_collectives()
+            with self._state.values.whole():
+                result = function()
+                engine.wait_for_collectives()
             return result
         except Exception as error:
             if not torch_private.is_link_error(error):
@@ -97,9 +105,9 @@ class Steps:
             self.broken = first_line(error)
             logger.info("an evaluation after step %d is interrupted: %s", self._state.committed, self.broken)
             modes.restore()
-            return None
+            raise OverError(self.broken) from error
         finally:
-            engine.between_steps = True
+            engine.between_steps, engine.evaluates = True, False
 
     def _before_optimizer(self, index: int, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Communication may follow in the same step if there are other optimizers, or within this one's step if it has

@@ -26,7 +26,7 @@ def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> A
         result = None
         if rank in agreement.receivers:
             result = _receive(agreement, rank, into, works)
-        elif rank in agreement.donors:
+        elif rank in agreement.donors and agreement.receivers:
             _send(agreement, rank, state, works)
         for work in works:
             work.wait()
@@ -39,15 +39,18 @@ def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> A
 def _send(agreement: Agreement, rank: int, state: Any, works: list[dist.Work]) -> None:
     """Adds what it begins to `works`."""
     tensors: list[torch.Tensor] = []
-    outline = pickle.dumps(_take_out(state, tensors))
+    outlined = _take_out(state, tensors)
     if rank == agreement.donors[0]:
+        outline = pickle.dumps(outlined)
         for receiver in agreement.receivers:
             dist.send(torch.tensor([len(outline)]), receiver)
             dist.send(torch.frombuffer(bytearray(outline), dtype=torch.uint8), receiver)
-    for receiver in agreement.receivers:
-        for index, tensor in enumerate(tensors):
-            if tensor.numel() and agreement.donor_of(receiver, index, tensor.nbytes) == rank:
-                _add(works, dist.isend(_as_bytes(tensor), receiver))
+    for index, tensor in enumerate(tensors):
+        of_this = [each for each in agreement.receivers if agreement.donor_of(each, index, tensor.nbytes) == rank]
+        if of_this and tensor.numel():
+            data = _as_bytes(tensor.cpu().contiguous())
+            for receiver in of_this:
+                _add(works, dist.isend(data, receiver))
 
 
 def _receive(agreement: Agreement, rank: int, into: Any, works: list[dist.Work]) -> Any:
@@ -96,7 +99,7 @@ class _Slot:
 def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
     """`state` with its tensors replaced by slots, and the tensors in order."""
     if isinstance(state, torch.Tensor):
-        tensors.append(state.detach().cpu().contiguous())
+        tensors.append(state.detach())
         return _Slot(tuple(state.shape), state.dtype)
     if isinstance(state, Mapping):
         return {key: _take_out(value, tensors) for key, value in state.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -81,6 +82,22 @@ class Values(dict[str, Any]):
         if self._begun is not None and not self.change_in_steps:
             self.change_in_steps = _mark(self) != self._mark
         self._begun = None
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """What changes meanwhile is undone if it ends with an exception."""
+        if self._begun is not None:
+            yield  # undone before the next batch, in any case
+            return
+        self.begin()
+        try:
+            yield
+            self.check()
+        except BaseException:
+            self.roll_back()
+            raise
+        finally:
+            self._begun = None
 
     def roll_back(self) -> None:
         """Undoes what has changed since the beginning of a step, unless that is committed."""

@@ -35,6 +35,8 @@ class World:
     """s that a step may continue before it is interrupted, for planned changes; 0: the step cannot complete."""
     environment: Mapping[str, str]
     """The variables that a process started for this plan would have. Empty: this process is not in the plan."""
+    evaluation_patience: float = 0.0
+    """As `patience`, for an evaluation."""
     ends: bool = False
     """All processes leave, and no other plan follows."""
     saves: bool = False
@@ -46,10 +48,12 @@ class World:
         environment = {
             name: str(value) for name, value in (message["environment"] or {}).items() if name in Env.SET_BY_AGENT
         }
+        patience = max(0.0, float(message.get("patience", 0.0)))
         world = cls(
             round=int(message["round"]),
             attempt=str(message["attempt"]),
-            patience=max(0.0, float(message.get("patience", 0.0))),
+            patience=patience,
+            evaluation_patience=max(patience, float(message.get("evaluation_patience", 0.0))),
             environment=environment,
             ends=bool(message.get("ends")),
             saves=bool(message.get("saves")),
@@ -92,11 +96,15 @@ class Standing:
     """Fencing token of the last world in which this process agreed with others on its state, or of the worker group
     that saved the checkpoint; empty: none. A step that it has committed in an older world may have been taken again,
     with another result in the last bits."""
+    evaluation: int = 0
+    """The number of the evaluation, after the last committed step, in which it is; 0: at the next batch."""
 
     @property
-    def precedence(self) -> tuple[bool, Fence, int]:
-        """The highest wins. What a later group has is newer, even if that group went back some steps."""
-        return self.live, Fence.parse(self.fence) if self.fence else Fence(0, 0, 0), self.committed
+    def precedence(self) -> tuple[bool, Fence, int, bool, int]:
+        """The highest wins. What a later group has is newer, even if that group went back some steps. After the same
+        step, the script may have changed its values in the evaluations that are over."""
+        fence = Fence.parse(self.fence) if self.fence else Fence(0, 0, 0)
+        return self.live, fence, self.committed, self.evaluation == 0, self.evaluation
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -123,6 +131,11 @@ class Agreement:
         if size < SPREAD:
             return self.donors[0]
         return self.donors[(self.receivers.index(receiver) + tensor) % len(self.donors)]
+
+
+def are_together(standings: Sequence[Standing]) -> bool:
+    """Whether all processes are at the same place in the script, so that they can evaluate together."""
+    return len({each.precedence if each.live else (False, each.evaluation) for each in standings}) == 1
 
 
 def agree(standings: Sequence[Standing]) -> Agreement:
