@@ -7,6 +7,7 @@ scheduler, a sampler) as bytes, because the keys of its state may differ between
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -111,5 +112,11 @@ def _to_bytes(value: Any) -> bytes:
 
 
 def _from_bytes(data: bytes) -> Any:
-    # Like DCP, which unpickles the metadata and everything that is not a tensor.
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+    """Raises pickle.UnpicklingError for anything but plain data and tensors."""
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # its message advises to trust the file
+        raise pickle.UnpicklingError(
+            "what is neither a model nor an optimizer there is not plain data (numbers, strings, tensors, and lists, "
+            "tuples and dicts of them)"
+        ) from None

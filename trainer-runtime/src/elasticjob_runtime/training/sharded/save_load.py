@@ -60,7 +60,8 @@ def load_sharded_checkpoint(path: PathLike, state: Mapping[str, Any]) -> int | N
     elasticrun, a snapshot in memory is used if all its parts are still there, and it is at least as new. Corrupt and
     incomplete checkpoints are skipped for the previous one, each with one warning in the log.
 
-    Loading unpickles data, which can run code that its writer chose: use this only for directories you trust.
+    What is neither a model nor an optimizer has to be plain data: tensors, numbers, strings, and dicts, lists and
+    tuples of them. Loading runs no code that its writer chose.
 
     Raises CheckpointError on all ranks if the newest intact checkpoint cannot be read, or does not fit.
     """

@@ -23,7 +23,7 @@ from collections.abc import Collection, Sequence
 from elasticjob_runtime.training import background, channel, checkpoint, progress
 from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files
 from elasticjob_runtime.training.checkpoint.directory import PathLike
-from elasticjob_runtime.training.sharded import ranks
+from elasticjob_runtime.training.sharded import plain, ranks
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.storage import FORMAT, read_manifest, size_problem
 from elasticjob_runtime.training.sharded.writing import Writing, Written
@@ -96,9 +96,10 @@ class _Saving:
     # -- in a thread, without other ranks
 
     def _follow(self) -> None:
-        written = pickle.dumps(self._writing.write())
+        written = self._writing.write()
+        note = pickle.dumps((written.results, written.files))
         with files.replace_atomically(self._note_of(self._rank)) as file:
-            file.write(written)
+            file.write(note)
 
     def _lead(self) -> None:
         own = self._writing.write()
@@ -112,8 +113,7 @@ class _Saving:
             with contextlib.suppress(FileNotFoundError):
                 data = self._note_of(rank).read_bytes()
                 self._note_of(rank).unlink()
-                written: Written = pickle.loads(data)  # noqa: S301 as DCP's metadata
-                return written
+                return Written(*plain.loads(data))
             if self._is_late():
                 raise CheckpointError(f"rank {rank} has not written its files in time")
             self._abandoned.wait(_POLL)

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -27,7 +28,7 @@ from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
 from elasticjob_runtime.training.checkpoint.reading import UnreadableError
-from elasticjob_runtime.training.sharded import ranks
+from elasticjob_runtime.training.sharded import plain, ranks
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.writing import digest_of, first_line
 
@@ -45,10 +46,10 @@ def load(path: PathLike, contents: Contents) -> int | None:
     state = contents.collect()
     source = pathlib.Path(path) / manifest["folder"]
     run_dcp(
-        lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(source)),
+        lambda: dcp.load(state, storage_reader=plain.Reader(source), planner=plain.Planner()),
         f"The checkpoint {source} does not fit this state",
     )
-    contents.apply(state)
+    run_dcp(lambda: contents.apply(state), f"The checkpoint {source} cannot be used")
     return int(manifest["step"])
 
 
@@ -176,5 +177,5 @@ def run_dcp(call: Callable[[], Any], what: str) -> None:
     except CheckpointException as error:
         rank, (reason, _) = min(error.failures.items())
         raise CheckpointError(f"{what}: {first_line(reason)} (rank {rank}).") from error
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{what}: {first_line(error)}.") from error
