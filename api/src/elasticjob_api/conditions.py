@@ -110,6 +110,7 @@ class Reason(str, enum.Enum):
 
     # Degraded
     WORKERS_MISSING = "WorkersMissing"
+    FINISHED_EARLY = "FinishedEarly"
     COMPLETE = "Complete"
     NOT_TRAINING = "NotTraining"
     RESIZING = "Resizing"
@@ -194,6 +195,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.SCALING_DOWN: "Scaling down to {wanted} worker pods; {leaving} are leaving.",
     Reason.RESIZED: "No resize is in progress; {wanted} worker pods are requested.",
     Reason.WORKERS_MISSING: "{there} of {wanted} worker pods are training.",
+    Reason.FINISHED_EARLY: "Worker processes of {worker} ended with code 0 while others were training. The others "
+    "continue, and the job ends when they end. Let all ranks decide alike when to stop (session.values).",
     Reason.NOT_TRAINING: "The job is not training.",
     Reason.RESIZING: "A resize is in progress; see the Resizing condition.",
     Reason.COMPLETE: "All requested worker pods are training.",

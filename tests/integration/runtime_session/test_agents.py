@@ -122,3 +122,17 @@ def test_a_job_with_all_its_members_needed_waits_for_the_replacement(session_job
     assert (len(job.pids("a")), len(job.pids("b"))) == (1, 2)
     phases = [event["phases"] for event in job.agents[0].events if event["event"] == "change"]
     assert any(each["interrupt"] and each["form"] and each["agree"] and each["first-step"] for each in phases)
+
+
+def test_a_process_that_stops_before_the_others_is_named_and_does_not_end_the_job(
+    etcd: str, tmp_path: pathlib.Path
+) -> None:
+    job = SessionJob(etcd, tmp_path, script=SCRIPT.with_name("early_script.py"), environment={"EARLY": "b"})
+    try:
+        for name in "ab":
+            job.start(name, nnodes="1:2")
+        assert [agent.exit_code(START) for agent in job.agents] == [0, 0], job.logs
+        assert "worker processes of b ended with code 0 while others were training" in job.logs
+        assert [each["members"] for each in job.agents[0].events if each["event"] == "finished-early"] == [["b"]]
+    finally:
+        job.close()

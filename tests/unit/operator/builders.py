@@ -180,9 +180,15 @@ def make_heartbeat(
 
 
 def make_plan(
-    round_number: int = 1, *, size: int = 4, restart_count: int = 0, reason: PlanReason = PlanReason.START
+    round_number: int = 1,
+    *,
+    size: int = 4,
+    restart_count: int = 0,
+    reason: PlanReason = PlanReason.START,
+    finished: tuple[str, ...] = (),
 ) -> PlanValue:
     return PlanValue(
+        finished=finished,
         round=round_number,
         attempt=f"{round_number:08d}.x",
         size=size,

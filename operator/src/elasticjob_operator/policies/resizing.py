@@ -13,6 +13,9 @@ from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdat
 from elasticjob_operator.policies.scale_up_delay import TargetSize
 from elasticjob_operator.state import RendezvousView
 
+SHOWN = 5
+"""Names in a message."""
+
 
 def resizing(
     job: ElasticJob,
@@ -52,6 +55,8 @@ def degraded(
     job: ElasticJob, view: RendezvousView, *, ready: int, running: bool, resizing: bool, missing: Cause | None = None
 ) -> ConditionUpdate:
     training = _training(view, ready)
+    if running and view.plan is not None and view.plan.finished:
+        return update(True, Reason.FINISHED_EARLY, worker=", ".join(view.plan.finished[:SHOWN]))
     if running and not resizing and training < job.replicas:
         before = job.status.condition(ConditionType.DEGRADED)
         # The reason does not change while a replacement starts.

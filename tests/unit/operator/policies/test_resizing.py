@@ -54,6 +54,14 @@ def test_resizing(
     assert (found.status, found.reason) == expected
 
 
+def test_worker_pods_that_have_ended_before_the_others_degrade_the_job_by_name() -> None:
+    view = make_view(plan=make_plan(size=2, finished=("digits-worker-1",)))
+    found = degraded(make_job(replicas=3), view, ready=3, running=True, resizing=False)
+    assert (found.status, found.reason) == (True, Reason.FINISHED_EARLY)
+    assert "Worker processes of digits-worker-1 ended with code 0" in found.message
+    assert not degraded(make_job(replicas=3), view, ready=3, running=False, resizing=False).status
+
+
 def test_a_delayed_scale_up_has_its_time_in_the_message() -> None:
     growth = TargetSize(replicas=4, requested=6, scale_up_at=at(10))
     found = resizing(make_job(replicas=4), growth, planned(4), ready=4, leaving=0, trained=True)

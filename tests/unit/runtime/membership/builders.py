@@ -83,7 +83,17 @@ def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
     return {name: make_member(name, **changed.get(name, {})) for name in names}
 
 
-_FURTHER = ("crash", "same_crashes", "stalled_restarts", "best_step", "agent_store", "in_place", "follows", "stayed")
+_FURTHER = (
+    "crash",
+    "same_crashes",
+    "stalled_restarts",
+    "best_step",
+    "agent_store",
+    "in_place",
+    "follows",
+    "stayed",
+    "finished",
+)
 
 
 def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any) -> Plan:
@@ -214,6 +224,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
     ProposePlan: lambda it: (
         f"plan {it.round}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, "
         f"{it.restart_count} restarts{', in place' if it.in_place else ''}"
+        + (f", finished early: {' '.join(it.finished)}" if it.finished else "")
     ),
     ProbeWitnesses: lambda _it: "probe witnesses",
     ProbePeers: lambda it: (

@@ -143,11 +143,20 @@ PLANNER = {
     "the agents host no stores: workers restart": Case(
         planner("ab", changed={"b": {"stores": False}}), "plan 3: a b, MemberLost, 0 restarts"
     ),
+    "a worker process ends with code 0 and breaks the others' world: they continue, and the plan names it": Case(
+        planner(changed={"a": {"round": 3}, "c": {"state": MemberState.SUCCEEDED, "round": 2}}),
+        "plan 4: a b, Start, 0 restarts, in place, finished early: c",
+    ),
+    "a later plan still names it": Case(
+        planner("ab", plan=make_plan("ab", agent_store=True, in_place=True, round_number=2, finished=("c",)),
+                probes={}, changed={"a": {"round": 3}}),
+        "plan 4: a b, Start, 0 restarts, in place, finished early: c",
+    ),
     "a member finished before it entered the plan's world: the others continue": Case(
-        planner(changed={"c": DONE}), "plan 3: a b, MemberLeft, 0 restarts, in place"
+        planner(changed={"c": DONE}), "plan 3: a b, MemberLeft, 0 restarts, in place, finished early: c"
     ),
     "the others are too few: all of them start again, once": Case(
-        planner(changed={"b": DONE, "c": DONE}), "plan 3: a b c, MemberLeft, 0 restarts"
+        planner(changed={"b": DONE, "c": DONE}), "plan 3: a b c, MemberLeft, 0 restarts, finished early: b c"
     ),
     "all who trained have finished, and only a joining member remains: the job is done": Case(
         planner(plan=JOINED, changed={"a": DONE, "b": DONE}), "outcome succeeded"

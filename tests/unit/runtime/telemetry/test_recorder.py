@@ -175,3 +175,14 @@ def test_a_round_without_a_first_step_is_not_published(bench: Bench) -> None:
     bench.observe(make_view(plan=FIRST), START + 3)
     bench.recorder.close(0, "over", None)
     assert bench.published == []
+
+
+def test_a_worker_process_that_ends_before_the_others_is_told_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.observe(make_view(plan=(plan := make_plan("abc"))), START)
+    for round_number in (2, 3):
+        plan = make_plan("ab", round_number=round_number, finished=("c",))
+        bench.observe(make_view(plan=plan, workers=runs(plan)), START + round_number)
+    assert [each["members"] for each in bench.events("finished-early")] == [["c"]]
+    assert "worker processes of c ended with code 0 while others were training" in caplog.text

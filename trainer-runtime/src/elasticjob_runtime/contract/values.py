@@ -203,6 +203,8 @@ class PlanValue(Value):
     """Ranks of the previous plan that are not in this one; later ranks move up."""
     stayed: int = 0
     """Number of members of the previous plan that are in this one, in the same order; joiners follow."""
+    finished: tuple[str, ...] = ()
+    """Members of earlier plans whose worker processes ended with code 0 while others still trained."""
     created_at: float = 0.0
     """Unix time, seconds."""
     caused_at: float = 0.0

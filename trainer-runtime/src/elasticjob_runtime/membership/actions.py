@@ -98,6 +98,8 @@ class ProposePlan(Action):
     """mod_revision of the previous plan; 0: none."""
     caused_at: float = 0.0
     """When the cause happened, Unix time, seconds; 0: not known."""
+    finished: tuple[str, ...] = ()
+    """See `PlanValue`."""
     crashes: crash_loop.CrashHistory = dataclasses.field(default_factory=crash_loop.CrashHistory)
     store_generation: int = 0
     """Store generation in the spec; 0: not known."""

@@ -10,7 +10,7 @@ from elasticjob_runtime.membership.actions import ProposePlan
 from elasticjob_runtime.membership.crash_loop import CrashHistory
 from elasticjob_runtime.membership.eligibility import ranks_of, select_members
 from elasticjob_runtime.membership.failures import assess_crash, crash_history
-from elasticjob_runtime.membership.in_place import continues
+from elasticjob_runtime.membership.in_place import continues, finished_before, is_finished
 from elasticjob_runtime.membership.view import Member, Plan, View
 
 
@@ -32,6 +32,7 @@ def propose_plan(
         plan_reason=plan_reason,
         message=why,
         expected_mod_revision=plan.mod_revision if plan else 0,
+        finished=finished_early(view, plan, members, plan_reason) if plan else (),
         caused_at=view.stop.value.caused_at if view.stop else caused_at(view, plan, plan_reason, eligible),
         crashes=assess_crash(view).history if plan_reason is PlanReason.WORKER_FAILED else _unchanged(view),
         store_generation=max([view.spec.store_generation, *(each.value.store_generation for each in known_plans)]),
@@ -43,6 +44,20 @@ def propose_plan(
 def _unchanged(view: View) -> CrashHistory:
     history = crash_history(view)
     return dataclasses.replace(history, trained=history.trained or view.step is not None)
+
+
+def finished_early(view: View, plan: Plan, members: Sequence[Member], reason: PlanReason) -> tuple[str, ...]:
+    """Whose worker processes have ended with code 0 while others train on, in a new plan with `members`: usually of a
+    script that decides to stop by something that differs between ranks. Not those that only train again because
+    another member was lost at the end."""
+    there, again = view.store.members, {member.name for member in members}
+    now = [
+        name
+        for name in ranks_of(plan)
+        if name in there and is_finished(there[name]) and there[name].value.round == plan.round
+    ]
+    found = {*now, *finished_before(view, plan)} - (again if reason is PlanReason.MEMBER_LOST else set())
+    return tuple(sorted(found | (set(plan.value.finished) - again)))
 
 
 def caused_at(view: View, plan: Plan | None, reason: PlanReason, eligible: Sequence[Member]) -> float:

@@ -178,6 +178,7 @@ class PlanWriter:
             follows=follows if change else "",
             gone=change[0] if change else (),
             stayed=change[1] if change else 0,
+            finished=action.finished,
             created_at=now,
             caused_at=action.caused_at,
             store_generation=action.store_generation,

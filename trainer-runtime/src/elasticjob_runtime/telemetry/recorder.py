@@ -183,6 +183,14 @@ class Recorder:
             if self._store.failures and self._cause is Cause.WORKER_FAILED:
                 self._write_failure(first_failure(self._store.failures), "job")
             self._suspicions.clear()
+            before = self._store.plan.value.finished if self._store.plan is not None else ()
+            if new := sorted(set(value.finished) - set(before)):
+                self._event_log.event("finished-early", round=plan.round, members=new)
+                logger.warning(
+                    "worker processes of %s ended with code 0 while others were training. Those continue, and the job "
+                    "ends when they end. Let all ranks decide alike when to stop: see session.values",
+                    ", ".join(new),
+                )
             if plan.rank is None and not self._started:
                 return  # this member is a joiner or a spare: the change belongs to the others
             rank = plan.rank.group_rank if plan.rank is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import signal
 import time
@@ -29,6 +30,8 @@ from elasticjob_runtime.workers.starter import WorkerStarter
 from elasticjob_runtime.workers.stopped import kill_stopped
 from elasticjob_runtime.workers.timers import TimerServer
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
+
+logger = logging.getLogger(__name__)
 
 FIRST_HANDLER_CHECK, MAX_HANDLER_CHECK_INTERVAL = 0.25, 4.0
 """s after a start, and at most between two checks, until it is known whether a worker handles SIGTERM. A check costs
@@ -74,6 +77,8 @@ class WorkerGroup:
         self._in_place = InPlace(self._preparation, messages, self._workers)
         self._followers = self._in_place.followers
         self._stopped = StoppedProcesses(group.stopped_timeout)
+        self._done: set[int] = set()
+        """Local ranks of worker processes that ended with code 0 in this round."""
         self._stopping = False
         self._kill_at: float | None = None
         self._savers = Savers(messages.ask_to_save)
@@ -110,6 +115,7 @@ class WorkerGroup:
         assert plan.rank is not None or alone
         assert not self._workers
         self._followers.clear()
+        self._done.clear()
         self._stopping = False
         self._savers.clear()
         self._handler_check_interval = FIRST_HANDLER_CHECK
@@ -133,6 +139,13 @@ class WorkerGroup:
         self._in_place.move(plan, patience, now)
         running = {worker.spec.local_rank for worker in self._workers} | self._starter.local_ranks
         missing = [rank for rank in range(self.group.nproc) if rank not in running]
+        for rank in self._done & set(missing):
+            logger.warning(
+                "worker process %d of this agent ended with code 0 while others were training; starting it again. Let "
+                "all ranks decide alike when to stop: see session.values",
+                rank,
+            )
+        self._done.clear()
         if missing:
             self._start(plan, missing, now, alone=True)
         else:
@@ -282,6 +295,8 @@ class WorkerGroup:
         now = time.monotonic()
         self._event_loop.remove_reader(worker.pidfd)
         code = worker.reap()
+        if code == 0 and not self._stopping:
+            self._done.add(worker.spec.local_rank)
         for sink in worker.sinks:
             self._output.close(sink)
         self._workers.remove(worker)
