@@ -22,6 +22,8 @@ Values that differ from job to job are written {like this}.
 
 EVENTS = """\
 Every change of a condition's status or reason is an Event with the same reason and message, except the changes that each job goes through: starting, waiting for workers, and resizing.
+Events have no times in their text, so the same Event again is counted (`x5 over 10m` in `kubectl describe`), and from the eleventh text for one reason within ten minutes on they are combined into one.
+With the runtime as an image volume, the kubelet itself repeats its Event `Pulled` for each worker pod; the operator has no influence on that.
 """
 
 

@@ -39,7 +39,7 @@ NEEDED = [
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
     *((verb, "secrets") for verb in ("create", "delete")),
-    ("create", "events"),
+    *((verb, "events") for verb in ("create", "list", "patch")),
 ]
 
 

@@ -3,6 +3,7 @@
 from elasticjob_api.checkpoint import Checkpoint
 from elasticjob_api.conditions import (
     MESSAGES,
+    REMEDY,
     Condition,
     ConditionStatus,
     ConditionType,
@@ -58,6 +59,7 @@ __all__ = [
     "KIND",
     "MESSAGES",
     "PLURAL",
+    "REMEDY",
     "SHORT_NAME",
     "SINGULAR",
     "VERSION",

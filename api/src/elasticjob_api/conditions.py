@@ -47,7 +47,8 @@ class Reason(str, enum.Enum):
     INVALID_SPEC = "InvalidSpec"
     INVALID_POD_TEMPLATE = "InvalidPodTemplate"
     POD_REJECTED = "PodRejected"
-    """The API server rejected a pod for a cause outside the template: quota or admission."""
+    """The API server rejects worker pods or the etcd's for a cause outside the template: quota or admission. Also of
+    RendezvousReady."""
     ENDPOINT_NOT_ALLOWED = "EndpointNotAllowed"
     """spec.rendezvous.endpoint is not among the endpoints that the operator allows. Also of RendezvousReady."""
     SECRET_NOT_ALLOWED = "SecretNotAllowed"  # noqa: S105 a reason
@@ -82,7 +83,13 @@ class Reason(str, enum.Enum):
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
     """The runtime cannot be injected into worker pods (spec.workers.runtime.inject). Also of Accepted."""
     UNSCHEDULABLE = "Unschedulable"
-    """No node takes a worker pod. The message quotes the scheduler."""
+    """No node takes a worker pod or the etcd. The message quotes the scheduler."""
+    CLAIM_UNBOUND = "ClaimUnbound"
+    """A PersistentVolumeClaim of a worker pod or of the etcd has no volume. The message quotes its Events."""
+    NAME_IN_USE = "NameInUse"
+    """Something that an earlier job of the same name left has a name that the job needs."""
+    NAMESPACE_TERMINATING = "NamespaceTerminating"
+    """The job's namespace is being deleted, so nothing can be created in it."""
     NODE_SILENT = "NodeSilent"
     """A worker pod or the etcd is on an unreachable node, and spec.rendezvous.onPartition keeps it there."""
     NODES_UNHEALTHY = "NodesUnhealthy"
@@ -142,20 +149,25 @@ class Reason(str, enum.Enum):
     __str__ = str.__str__
 
 
+REMEDY = " What to do: "
+"""Stands between what a message says and the remedy."""
+
+# A time stands in a sentence of its own, without which the message becomes that of the Event.
 MESSAGES: dict[Reason, str] = {
     Reason.ACCEPTED: "The job is accepted.",
     Reason.INVALID_SPEC: "This version of the operator cannot read the spec: {error}",
-    Reason.INVALID_POD_TEMPLATE: "spec.workers.template is invalid: {error}",
-    Reason.POD_REJECTED: "Cannot create worker pods, retrying: {error}",
-    Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not allowed. Use an allowed endpoint, leave "
-    "the field empty, or ask your cluster administrator to add it to the operator's rendezvous.allowedEndpoints.",
+    Reason.INVALID_POD_TEMPLATE: f"spec.workers.template is invalid: {{error}}{REMEDY}correct it and apply the job "
+    "again.",
+    Reason.POD_REJECTED: "The API server rejects {object}, retrying: {detail}",
+    Reason.ENDPOINT_NOT_ALLOWED: f"spec.rendezvous.endpoint {{endpoint}} is not allowed.{REMEDY}use an allowed "
+    "endpoint, leave the field empty, or ask your cluster administrator to add it to the operator's "
+    "rendezvous.allowedEndpoints.",
     Reason.SECRET_NOT_ALLOWED: "spec.rendezvous.secretName {secret} is a Secret of the operator itself, whose content "
-    "it sends to no endpoint that a job names. Use a Secret with credentials of your own.",
-    Reason.OBJECT_REJECTED: "Cannot create the job's Services, NetworkPolicies, etcd, certificates, user in etcd or "
-    "autoscaler, retrying: {error}",
+    f"it sends to no endpoint that a job names.{REMEDY}use a Secret with credentials of your own.",
+    Reason.OBJECT_REJECTED: "The API server rejects {object}, retrying: {detail}",
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
-    Reason.ETCD_UNREACHABLE: "etcd is unreachable at {endpoint}: {error}",
+    Reason.ETCD_UNREACHABLE: f"etcd is unreachable at {{endpoint}}{{where}}: {{error}}.{REMEDY}{{remedy}}",
     Reason.ETCD_DENIED: "etcd at {endpoint} rejects the operator's requests: {error}{remedy}",
     Reason.ETCD_UNTRUSTED: "The operator and etcd at {endpoint} do not accept each other's certificates: "
     "{error}{remedy}",
@@ -164,34 +176,40 @@ MESSAGES: dict[Reason, str] = {
     Reason.STORE_READY: "Worker pod 0 is running and hosts the c10d store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker pod 0, which hosts the c10d store at {endpoint}.",
     Reason.TRAINING: "Round {round}: {world_size} processes are training; {ready} of {wanted} worker pods are ready.",
-    Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} worker pods are ready, but have not completed a rendezvous. "
-    "Check their logs.",
-    Reason.WAITING_FOR_ETCD: "Worker pods are created once etcd at {endpoint} has accepted the job's credentials; the "
-    "condition RendezvousReady says why it has not.",
+    Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} worker pods are ready, but have not completed a rendezvous.",
+    Reason.WAITING_FOR_ETCD: "Worker pods are created once etcd at {endpoint} has accepted the job's credentials."
+    f"{REMEDY}see condition RendezvousReady, which says why it has not.",
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} worker pods are ready; training needs at least {min}.",
-    Reason.IMAGE_UNAVAILABLE: "Cannot pull the image of {worker}, created at {since}: {detail}",
-    Reason.CONTAINER_CONFIG_ERROR: "Cannot start {worker}, created at {since}: {detail}",
-    Reason.RUNTIME_UNAVAILABLE: "The runtime cannot be injected into the worker pods: {detail}",
-    Reason.UNSCHEDULABLE: "{worker} has been unschedulable since {since}: {detail}",
-    Reason.NODE_SILENT: "Node {node} has been unreachable since {since}. With spec.rendezvous.onPartition: Consistent, "
-    "its pods are not replaced until the node is back. If the node is certainly shut down, delete it or run: "
+    Reason.IMAGE_UNAVAILABLE: "Cannot pull the image of {object}: {detail}",
+    Reason.CONTAINER_CONFIG_ERROR: "Cannot start {object}: {detail}",
+    Reason.RUNTIME_UNAVAILABLE: "The runtime cannot be injected into {object}: {detail}",
+    Reason.UNSCHEDULABLE: "No node takes {object}: {detail}",
+    Reason.CLAIM_UNBOUND: "{object} is not bound: {detail}",
+    Reason.NAME_IN_USE: "{object} has a name that the job needs: {detail}",
+    Reason.NAMESPACE_TERMINATING: "Namespace {namespace} is being deleted, and nothing can be created in it."
+    f"{REMEDY}apply the job in another namespace.",
+    Reason.NODE_SILENT: "Node {node} is unreachable. With spec.rendezvous.onPartition: Consistent, its pods are not "
+    "replaced until the node is back. Since {since}."
+    f"{REMEDY}if the node is certainly shut down, delete it or run: "
     "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
     Reason.NODES_UNHEALTHY: "{count} of {total} nodes are not ready. The nodes themselves are probably not at fault, "
-    "so their pods are not replaced until most nodes are ready again. To replace the pods of a node that is shut "
-    "down, delete the node or add the taint node.kubernetes.io/out-of-service.",
+    "so their pods are not replaced until most nodes are ready again."
+    f"{REMEDY}kubectl get nodes. To replace the pods of a node that is shut down, delete the node or add the taint "
+    "node.kubernetes.io/out-of-service.",
     Reason.OUTCOME_UNKNOWN: "No worker pod is left, and the job may have ended. New worker pods are created once etcd "
-    "at {endpoint} confirms that it has not.",
+    f"at {{endpoint}} confirms that it has not.{REMEDY}see why that etcd does not answer: condition RendezvousReady.",
     Reason.RENDEZVOUS_LOST: "{left} of {size} worker pods of round {round} are ready and etcd is unreachable. Training "
-    "continues once etcd is back.",
-    Reason.NO_PROGRESS: "No step has been reported since step {step} at {since}. Saving a checkpoint or evaluating "
-    "may take this long; otherwise check the logs and stack traces of the worker processes.",
+    f"continues once etcd is back.{REMEDY}see condition RendezvousReady.",
+    Reason.NO_PROGRESS: "No step has been reported after step {step}. Since {since}. Saving a checkpoint or "
+    f"evaluating may take this long.{REMEDY}otherwise check the logs and stack traces of the worker processes.",
     Reason.PROGRESSING: "Training is not stalled.",
     Reason.FINISHED: "The job has finished.",
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "Lost {worker} ({detail}); this does not count towards maxRestarts.",
     Reason.RESUMED: "Training resumed in round {round}.",
     Reason.SCALING_UP: "Scaling up to {wanted} worker pods; {there} are training.",
-    Reason.SCALE_UP_DELAYED: "Scaling up to {wanted} worker pods at {time} (spec.scaling.scaleUpDelaySeconds).",
+    Reason.SCALE_UP_DELAYED: "Scaling up to {wanted} worker pods is delayed (spec.scaling.scaleUpDelaySeconds). It "
+    "begins at {time}.",
     Reason.SCALING_DOWN: "Scaling down to {wanted} worker pods; {leaving} are leaving.",
     Reason.RESIZED: "No resize is in progress; {wanted} worker pods are requested.",
     Reason.WORKERS_MISSING: "{there} of {wanted} worker pods are training.",
@@ -200,8 +218,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.NOT_TRAINING: "The job is not training.",
     Reason.RESIZING: "A resize is in progress; see the Resizing condition.",
     Reason.COMPLETE: "All requested worker pods are training.",
-    Reason.SUSPENDED: "The job is suspended (spec.lifecycle.suspend is true).",
-    Reason.SUSPENDING: "The job is being suspended; {count} worker pods are left.",
+    Reason.SUSPENDED: "The job is suspended (spec.lifecycle.suspend is true).{queue}",
+    Reason.SUSPENDING: "The job is being suspended; {count} worker pods are left, the first of them {worker}.",
     Reason.JOB_RESUMED: "The job was resumed with run {run}.",
     Reason.WORKERS_SUCCEEDED: "All worker processes exited successfully.",
     Reason.WORKERS_FAILED: "The worker pods gave up: {detail}",

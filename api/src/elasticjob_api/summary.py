@@ -14,6 +14,9 @@ BLOCKING_REASONS = frozenset(
         Reason.CONTAINER_CONFIG_ERROR,
         Reason.RUNTIME_UNAVAILABLE,
         Reason.UNSCHEDULABLE,
+        Reason.CLAIM_UNBOUND,
+        Reason.NAME_IN_USE,
+        Reason.NAMESPACE_TERMINATING,
         Reason.NODE_SILENT,
         Reason.NODES_UNHEALTHY,
     }

@@ -102,7 +102,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  # list: what controllers and kubelets say of objects that keep a job from starting. patch: counts an Event of a job again.
+  verbs: [create, list, patch]
 {{- end -}}
 
 {{/* JSON: what the NetworkPolicies of jobs depend on. */}}

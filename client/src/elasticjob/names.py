@@ -19,6 +19,9 @@ LABEL_COMPONENT = "elasticjob.dev/component"
 LABEL_INDEX = "elasticjob.dev/worker-index"
 COMPONENT_WORKER = "worker"
 
+REMEDY = " What to do: "
+"""In the message of a condition, between what is the case and the remedy."""
+
 OPERATOR_LABELS = "app.kubernetes.io/component=operator,app.kubernetes.io/name=elasticjob"
 """Selects the operator's Deployment, as its chart labels it."""
 INSTALL = "helm install elasticjob oci://REGISTRY/charts/elasticjob --namespace elasticjob-system --create-namespace"

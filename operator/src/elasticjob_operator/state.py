@@ -61,6 +61,10 @@ class Blocked:
     message: str = ""
     runtime: bool = False
     """It waits for the image of the injected runtime, not for its own."""
+    claims: tuple[str, ...] = ()
+    """PersistentVolumeClaims of a pod that has no node."""
+    since: datetime.datetime | None = None
+    """Since when an init container has been running."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,6 +169,7 @@ class OwnedObject:
     uid: str
     owner_uid: str
     terminating: bool
+    created_at: datetime.datetime | None = None
     json: bytes
     """metadata and spec, serialized. As Python objects they take five times the memory, and each of thousands of jobs
     has three."""
@@ -245,6 +250,21 @@ class Rejection:
     PodDisruptionBudget."""
     message: str
     retry_at: datetime.datetime
+    since: datetime.datetime | None = None
+    """When the first of these creates was rejected."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """What the newest Event about an object says."""
+
+    message: str = ""
+    """Empty: there is none, or Events may not be read."""
+    warning: bool = False
+    at: datetime.datetime
+    """When that Event happened last."""
+    first_read_at: datetime.datetime
+    read_at: datetime.datetime
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,6 +275,10 @@ class JobState:
     """The job's own pods: worker pods and etcd."""
     names_in_use: frozenset[tuple[str, str]] = frozenset()
     """(kind, name) of terminating pods, Services and StatefulSets of an earlier job with the same name."""
+    leftovers: tuple[Pod, ...] = ()
+    """Pods of a deleted job that had the same name, and pods that only have the job's labels."""
+    explanations: Mapping[tuple[str, str], Explanation] = dataclasses.field(default_factory=dict)
+    """By kind and name: answers to requested reads of Events."""
     objects: Mapping[tuple[Kind, str], OwnedObject] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] | None = None
     """None: no permission to read nodes. A pod's node that is missing here does not exist."""

@@ -106,7 +106,7 @@ def test_describe_says_what_is_in_the_way(cli: Cli, submitted: str, operator: Op
     operator.conditions(
         submitted,
         Running="Unschedulable",
-        message="bert-worker-2 has been unschedulable since 10:00: 0/3 nodes: insufficient nvidia.com/gpu",
+        message="No node takes Pod bert-worker-2: 0/3 nodes: insufficient nvidia.com/gpu. What to do: add nodes.",
     )
     uid = ns.job(submitted)["metadata"]["uid"]
     about = {"kind": "ElasticJob", "name": submitted, "namespace": ns.name, "uid": uid}
@@ -114,7 +114,7 @@ def test_describe_says_what_is_in_the_way(cli: Cli, submitted: str, operator: Op
     ns.create("events", {**event, "type": "Warning"})
     out = cli("describe", submitted).out
     assert "insufficient nvidia.com/gpu" in out
-    assert "elasticjob scale bert 2" in out
+    assert "→ add nodes." in out
     assert "no node" in out
 
 

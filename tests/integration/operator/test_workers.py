@@ -152,7 +152,7 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     resizing = ns.condition("digits", "Resizing")
     assert (resizing["status"], resizing["reason"]) == ("True", "PodRejected")
     assert resizing["message"].startswith(
-        "Scaling up to 3 worker pods; 2 are training. Cannot create worker pods, retrying: "
+        "Scaling up to 3 worker pods; 2 are training. The API server rejects Pod of ElasticJob digits, retrying: "
     )
 
     def told(reason: str) -> list[str]:

@@ -33,7 +33,8 @@ def node(gpus: int = 8, ready: str = "True") -> dict[str, Any]:
 HEALTHY = Observed(
     "https://x", "ml", "1.2.3", {"gitVersion": "v1.36.0"}, 0.0, CRD, [operator()], [node(), node()], {"list jobs": True}
 )
-WAITING = JobState("bert", "ml", conditions={"Running": Condition("Running", "False", "Unschedulable", "no GPU")})
+NO_GPU = Condition("Running", "False", "Unschedulable", "no GPU. What to do: add nodes.")
+WAITING = JobState("bert", "ml", conditions={"Running": NO_GPU})
 
 
 def test_a_healthy_cluster_has_no_problems() -> None:
@@ -60,7 +61,7 @@ def test_a_healthy_cluster_has_no_problems() -> None:
         ({"nodes": [node(), node(ready="False")]}, Verdict.WARNING, "1 of 2 nodes", "kubectl get nodes"),
         ({"gpus": {"nvidia.com/gpu": 16}}, Verdict.BAD, "no node has more than 8", "--gpus 8"),
         ({"rights": {"list jobs": True, "read logs": False}}, Verdict.WARNING, "no right to read logs", "rolebinding"),
-        ({"job": WAITING}, Verdict.BAD, "no GPU", "elasticjob scale bert"),
+        ({"job": WAITING}, Verdict.BAD, "no GPU", "add nodes"),
     ],
 )
 def test_every_problem_is_found_with_its_remedy(

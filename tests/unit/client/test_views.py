@@ -89,9 +89,8 @@ BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
         ({"conditions": {}}, "No operator has looked", "elasticjob doctor"),
         ({"conditions": {}, "managed_by": "kueue.x-k8s.io/multikueue"}, "managed by kueue", ""),
         ({"generation": 2, "observed_generation": 1}, "not seen the last change", "elasticjob doctor"),
-        ({"conditions": {"Running": ("False", "Unschedulable", "no GPU")}}, "no GPU", "elasticjob scale bert 2"),
-        ({"conditions": {"Running": ("False", "ImageUnavailable", "no image")}}, "no image", "train:1"),
-        ({"conditions": {"Accepted": ("False", "PodRejected", "quota")}}, "quota", "resourcequota -n ml"),
+        ({"conditions": {"Running": ("False", "ClaimUnbound", "no volume. What to do: x")}}, "no volume.", "x"),
+        ({"conditions": {"Accepted": ("False", "PodRejected", "quota. What to do: raise it")}}, "quota.", "raise it"),
         ({"conditions": {"Stalled": ("True", "NoProgress", "no step")}}, "no step", "elasticjob logs bert"),
         ({"conditions": {"Suspended": ("True", "Suspended", "")}}, "suspended", "elasticjob resume bert"),
         ({"conditions": {"Failed": ("True", "MaxRestartsExceeded", "11 times")}}, "11 times", "last checkpoint"),
@@ -104,6 +103,12 @@ def test_every_obstacle_has_its_remedy(fields: dict[str, object], what: str, rem
     found = [each for each in obstacles(job(**fields), [], NOW) if what in each.what]
     assert found
     assert remedy in found[0].remedy
+
+
+def test_one_wait_of_two_conditions_is_one_obstacle() -> None:
+    wait = ("False", "Unschedulable", "No node takes Pod bert-etcd-0. What to do: add one.")
+    (found,) = obstacles(job(conditions={"RendezvousReady": wait, "Running": wait}), [], NOW)
+    assert (found.what, found.remedy) == ("No node takes Pod bert-etcd-0.", "add one.")
 
 
 def test_a_job_that_trains_or_has_succeeded_has_no_obstacles() -> None:

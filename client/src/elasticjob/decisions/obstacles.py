@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from elasticjob.names import REMEDY
 from elasticjob.state import Condition, JobState, WorkerState
 
 UNSEEN_SECONDS = 10
@@ -20,48 +21,16 @@ REMEDIES: Mapping[str, str] = {
     "InvalidSpec": (
         "The operator is older or newer than the job's API: run `elasticjob doctor`, and upgrade the operator."
     ),
-    "InvalidPodTemplate": ("Correct spec.workers.template and apply the job again."),
-    "PodRejected": "See the quota and the admission policies: kubectl describe resourcequota -n {namespace}",
-    "EndpointNotAllowed": "Leave spec.rendezvous.endpoint empty, or ask your cluster administrator to allow it.",
-    "ObjectRejected": "See the quota and the admission policies: kubectl describe resourcequota -n {namespace}",
-    "EtcdStarting": (
-        "If it stays like this, see why its pod does not start: kubectl describe pod {name}-etcd-0 -n {namespace}"
-    ),
-    "EtcdUnreachable": (
-        "See its pod: kubectl describe pod {name}-etcd-0 -n {namespace}; training continues meanwhile."
-    ),
-    "SecretNotAllowed": "Name a Secret with credentials of your own in spec.rendezvous.secretName.",
-    "WaitingForEtcd": "See the condition RendezvousReady, which says what etcd does not accept.",
-    "EtcdCredentialsUnusable": "Create or correct the Secret that spec.rendezvous.secretName names.",
-    "EtcdDenied": "Check the credentials and the certificate of the etcd in spec.rendezvous.",
     "ValueNotUnderstood": (
         "Another program writes to this etcd, or agents of another version: use an etcd of the job's own."
     ),
-    "StoreStarting": "See why worker pod 0 does not start: kubectl describe pod {name}-worker-0 -n {namespace}",
+    "StoreStarting": (
+        "See why worker pod 0 does not start: kubectl describe pod -n {namespace} -l "
+        "elasticjob.dev/job-name={name},elasticjob.dev/worker-index=0"
+    ),
     "WaitingForRendezvous": "Read the agents' messages: elasticjob logs {name}",
     "WaitingForWorkers": (
         "See what the worker pods wait for: kubectl get pods -n {namespace} -l elasticjob.dev/job-name={name}"
-    ),
-    "ImageUnavailable": (
-        "Check the name of the image ({image}) and the credentials of its registry (imagePullSecrets)."
-    ),
-    "ContainerConfigError": (
-        "Create the missing ConfigMap, Secret or volume, or correct the template and apply the job again."
-    ),
-    "RuntimeUnavailable": (
-        "An administrator checks runtime.repository and runtime.tag of the Helm chart; or build the runtime into your"
-        " image and set spec.workers.runtime.inject: None."
-    ),
-    "Unschedulable": (
-        "Free or add nodes, ask for less (GPUs, memory), or train with fewer: elasticjob scale {name} {least}"
-    ),
-    "NodeSilent": "If the node is shut down for good, delete it: kubectl delete node NODE",
-    "NodesUnhealthy": "Look at the cluster first: kubectl get nodes",
-    "OutcomeUnknown": (
-        "It ends by itself once the job's etcd answers: kubectl describe pod {name}-etcd-0 -n {namespace}"
-    ),
-    "RendezvousLost": (
-        "It ends by itself once the job's etcd answers: kubectl describe pod {name}-etcd-0 -n {namespace}"
     ),
     "NoProgress": "See what the worker processes do: elasticjob logs {name} --since 10m",
     "WorkersMissing": "See what the missing worker pods wait for, below.",
@@ -87,8 +56,10 @@ REMEDIES: Mapping[str, str] = {
     "ScaleUpDelayed": "It happens by itself, spec.scaling.scaleUpDelaySeconds after the request.",
     "Suspended": "Continue it: elasticjob resume {name}",
 }
-"""Reason of a condition -> what to do. Reasons that need nothing are not listed."""
+"""Reason of a condition -> what to do, where the condition's message does not say it. Reasons that need nothing are not
+listed."""
 
+_TRANSIENT = frozenset({"Suspending", "Suspended", "Finished"})
 _WHEN_FALSE = ("Accepted", "RendezvousReady", "Running")
 _WHEN_TRUE = ("Failed", "Stalled", "Degraded")
 
@@ -145,15 +116,13 @@ def _of_operator(job: JobState, now: datetime.datetime) -> Iterator[Obstacle]:
 
 
 def _of_conditions(job: JobState) -> Iterator[Obstacle]:
+    told: set[str] = set()
     for type_ in _WHEN_FALSE:
         condition = job.conditions.get(type_)
-        if (
-            condition is not None
-            and condition.status != "True"
-            and not job.is_finished
-            and condition.reason in REMEDIES
-        ):
-            yield _obstacle(condition, job, serious=True)
+        if condition is None or condition.is_true or job.is_finished or condition.reason in told | _TRANSIENT:
+            continue
+        told.add(condition.reason)
+        yield _obstacle(condition, job, serious=True)
     for type_ in _WHEN_TRUE:
         condition = job.conditions.get(type_)
         if condition is not None and condition.is_true:
@@ -161,7 +130,8 @@ def _of_conditions(job: JobState) -> Iterator[Obstacle]:
 
 
 def _obstacle(condition: Condition, job: JobState, *, serious: bool) -> Obstacle:
-    return Obstacle(condition.message or condition.reason, _remedy(condition.reason, job), serious)
+    what, _, remedy = condition.message.partition(REMEDY)
+    return Obstacle(what or condition.reason, remedy or _remedy(condition.reason, job), serious)
 
 
 def nothing_survives(job: JobState) -> Iterator[Obstacle]:

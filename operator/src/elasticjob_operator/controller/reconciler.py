@@ -28,6 +28,7 @@ from elasticjob_operator.planning import (
     CreatePod,
     EvictMember,
     PublishSpec,
+    ReadEvents,
     events_of_actions,
     plan,
     plan_for_invalid_spec,
@@ -35,7 +36,7 @@ from elasticjob_operator.planning import (
 from elasticjob_operator.policies.injection import is_about_volumes
 from elasticjob_operator.resources.injection import has_image_volume
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import POD, Admission, Connectivity, JobState, Rejection
+from elasticjob_operator.state import POD, Admission, Connectivity, Explanation, JobState, Rejection
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ CONFLICT_RETRY_SECONDS = 0.25
 ETCD_WRITES = 8
 """Concurrent writes of one job to its etcd."""
 _RENDEZVOUS = (PublishSpec, EvictMember, ClearRun)
+_MOST_EXPLANATIONS = 8
+"""Objects of one job whose Events are remembered."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -54,6 +57,7 @@ class _Memory:
     admission: Admission | None = None
     rejection: Rejection | None = None
     rejections: int = 0
+    explanations: dict[tuple[str, str], Explanation] = dataclasses.field(default_factory=dict)
     unanswered: int = 0
     """Consecutive dry runs without a result."""
     namespace_terminating: bool = False
@@ -121,6 +125,7 @@ class Reconciler:
             rendezvous=dataclasses.replace(self._run_watches.view(key), run_id=memory.run_id),
             admission=memory.admission,
             rejection=memory.rejection,
+            explanations=dict(memory.explanations),
             image_volume_rejected=memory.image_volume_rejected,
             namespace_terminating=memory.namespace_terminating,
         )
@@ -133,7 +138,7 @@ class Reconciler:
         applied, _ = await asyncio.gather(
             self._cluster.apply(
                 job,
-                [action for action in actions if not isinstance(action, _RENDEZVOUS)],
+                [action for action in actions if not isinstance(action, (*_RENDEZVOUS, ReadEvents))],
                 rejected=memory.rejections + memory.unanswered > 0,
             ),
             self._write_rendezvous(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
@@ -141,6 +146,7 @@ class Reconciler:
         )
         if isinstance(applied, BaseException):
             raise applied
+        await self._explain(key, memory, actions)
         if applied.admission is not None:
             memory.unanswered = memory.unanswered + 1 if applied.unanswered else 0
             memory.admission = applied.admission
@@ -162,11 +168,26 @@ class Reconciler:
             delay = retry_delay(memory.rejections)
             retry_at = self._clock() + datetime.timedelta(seconds=delay)
             log.warning("Rejected, retrying in %.0f s: %s", delay, applied.rejection, extra=about(key))
-            memory.rejection = Rejection(kinds=applied.rejected_kinds, message=applied.rejection, retry_at=retry_at)
+            memory.rejection = Rejection(
+                kinds=applied.rejected_kinds,
+                message=applied.rejection,
+                retry_at=retry_at,
+                since=memory.rejection.since if memory.rejection is not None else self._clock(),
+            )
             self._queue.add(key)  # to report it in status
         elif memory.rejection is not None and applied.created & memory.rejection.kinds:
             memory.rejection, memory.rejections = None, 0
         return applied.failure, applied.done
+
+    async def _explain(self, key: NamespacedName, memory: _Memory, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, ReadEvents):
+                asked = (action.kind, action.name)
+                before = memory.explanations.get(asked)
+                memory.explanations.pop(asked, None)
+                memory.explanations[asked] = await self._cluster.explain(key[0], *asked, before)
+                while len(memory.explanations) > _MOST_EXPLANATIONS:
+                    del memory.explanations[next(iter(memory.explanations))]
 
     async def _write_rendezvous(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
         """Writes concurrently. The first failure ends it, so that an unresponsive etcd is waited for only once; the

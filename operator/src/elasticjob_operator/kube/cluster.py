@@ -17,6 +17,7 @@ from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import ApiError, KubeClient
 from elasticjob_operator.kube.convert import job_of, object_of, pod_of
 from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
+from elasticjob_operator.kube.explanations import Explanations
 from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.jobs import StatusWrite, write_status
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
@@ -25,7 +26,7 @@ from elasticjob_operator.kube.writer import Writer
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import Action, ReadHeartbeat
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import JobState, Kind, OwnedObject, Pod
+from elasticjob_operator.state import Explanation, JobState, Kind, OwnedObject, Pod
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Cluster:
         self._nodes = NodeCache(self._on_node)
         self._changed_nodes: set[str] = set()
         self._heartbeats = Heartbeats(api)
+        self._explanations = Explanations(api)
         self._informers: dict[tuple[str, str], Informer] = {}
         self._watch(PODS, self._pods)
         for kind, resource in OWNED.items():
@@ -87,6 +89,7 @@ class Cluster:
         return JobState(
             pods=tuple(pod for pod in pods if pod.job_uid == uid),
             names_in_use=frozenset(foreign),
+            leftovers=tuple(pod for pod in pods if pod.job_uid != uid),
             objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
             nodes_watched_since=self._node_informer.watching_since,
@@ -118,6 +121,10 @@ class Cluster:
     async def write_status(self, key: NamespacedName, uid: str, version: str, status: Json) -> StatusWrite:
         """Not written where the job has changed since that resourceVersion. Raises ApiError or ConnectionError."""
         return await write_status(self._client, key, uid, version, status)
+
+    async def explain(self, namespace: str, kind: str, name: str, before: Explanation | None) -> Explanation:
+        """What the Events of that object say. `before`: what they said when last read."""
+        return await self._explanations.read(namespace, kind, name, before)
 
     def _on_written(self, resource: ApiResource, body: Json) -> None:
         """Stores the response to our own write, so that the next plan sees it."""

@@ -51,11 +51,11 @@ def pod_of(body: Json) -> Pod:
         node=intern(spec.get("nodeName") or ""),
         created_at=_time(metadata["creationTimestamp"]),
         scheduled_at=_scheduled_at(conditions),
-        deletion_timestamp=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
+        deletion_timestamp=_time_at(metadata, "deletionTimestamp"),
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         end=_end(spec, status),
-        blocked=_blocked(status, conditions, _runtime_image(spec)) if phase is PodPhase.PENDING else None,
+        blocked=_blocked(spec, status, conditions) if phase is PodPhase.PENDING else None,
         injected=any(each.get("name") == names.RUNTIME_VOLUME for each in spec.get("volumes") or []),
         init_end=_init_end(spec, status) if phase is PodPhase.FAILED else None,
         disruption=_disruption(conditions),
@@ -91,6 +91,7 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
             uid=metadata["uid"],
             owner_uid=_owner_uid(metadata),
             terminating=bool(metadata.get("deletionTimestamp")),
+            created_at=_time_at(metadata, "creationTimestamp"),
             # Without fields that change often and are not read here.
             json=to_bytes(
                 {
@@ -168,8 +169,8 @@ def _end_of(ended: Json | None) -> ContainerEnd | None:
         exit_code=ended.get("exitCode", 0),
         reason=ended.get("reason") or "",
         message=ended.get("message") or "",
-        started_at=_time(ended["startedAt"]) if ended.get("startedAt") else None,
-        finished_at=_time(ended["finishedAt"]) if ended.get("finishedAt") else None,
+        started_at=_time_at(ended, "startedAt"),
+        finished_at=_time_at(ended, "finishedAt"),
     )
 
 
@@ -182,7 +183,8 @@ def _training_container(spec: Json) -> str:
     return str(containers[0].get("name", ""))
 
 
-def _blocked(status: Json, conditions: dict[str, Json], runtime_image: str) -> Blocked | None:
+def _blocked(spec: Json, status: Json, conditions: dict[str, Json]) -> Blocked | None:
+    runtime_image = _runtime_image(spec)
     for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if (reason := waiting.get("reason") or "") not in _ORDINARY_WAITING:
@@ -192,8 +194,26 @@ def _blocked(status: Json, conditions: dict[str, Json], runtime_image: str) -> B
             return Blocked(reason=reason, message=text, runtime=runtime)
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return Blocked(reason=scheduled.get("reason") or "Unschedulable", message=scheduled.get("message") or "")
+        sources = [each.get("persistentVolumeClaim") or {} for each in spec.get("volumes") or []]
+        return Blocked(
+            reason=scheduled.get("reason") or "Unschedulable",
+            message=scheduled.get("message") or "",
+            claims=tuple(str(each["claimName"]) for each in sources if each.get("claimName")),
+        )
+    return _running_init_container(spec, status)
+
+
+def _running_init_container(spec: Json, status: Json) -> Blocked | None:
+    for each in status.get("initContainerStatuses") or []:
+        running = (each.get("state") or {}).get("running")
+        if running is not None and each.get("name") not in _sidecars(spec):
+            return Blocked(reason=f"init container {each.get('name')} is running", since=_time_at(running, "startedAt"))
     return None
+
+
+def _sidecars(spec: Json) -> set[str]:
+    """Init containers that run as long as the pod."""
+    return {str(each.get("name")) for each in spec.get("initContainers") or [] if each.get("restartPolicy") == "Always"}
 
 
 def _scheduled_at(conditions: dict[str, Json]) -> datetime.datetime | None:
@@ -211,6 +231,10 @@ def _disruption(conditions: dict[str, Json]) -> Disruption | None:
 
 def _number(text: str | None, default: int) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else default
+
+
+def _time_at(value: Json, key: str) -> datetime.datetime | None:
+    return _time(value[key]) if value.get(key) else None
 
 
 def _time(text: str) -> datetime.datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from elasticjob_api import ElasticJob
@@ -27,6 +28,10 @@ from elasticjob_operator.planning import CreateCertificates, CreateRunUser, Dele
 
 log = logging.getLogger(__name__)
 
+KNOWN_SECONDS, MAX_KNOWN = 60.0, 4096
+"""How long a Secret with certificates is not created again, s, while its StatefulSet cannot be created; and how many
+are remembered."""
+
 MakeCertificates = Callable[[Sequence[str], Sequence[str]], Awaitable[dict[str, str]]]
 """DNS names of a server for clients, and for other members -> the data of a Secret. Raises CertificatesUnavailable."""
 
@@ -38,22 +43,34 @@ class SecretWriter:
         self._client = api
         self._make_certificates = make_certificates
         self._etcd_secrets = etcd_secrets
+        self._seen: dict[str, float] = {}
+        """By path, monotonic times at which Secrets with certificates were known to exist, the latest last."""
 
     async def create_certificates(self, job: ElasticJob, action: CreateCertificates) -> ApplyResult:
-        kinds = frozenset({SECRETS.kind})
+        kinds, path = frozenset({SECRETS.kind}), SECRETS.path(job.namespace, action.body["metadata"]["name"])
+        if time.monotonic() - self._seen.get(path, -KNOWN_SECONDS) < KNOWN_SECONDS:
+            return ApplyResult(created=kinds)
         try:
             body = {**action.body, "stringData": await self._make_certificates(action.dns_names, action.peer_names)}
             query = {"fieldManager": names.FIELD_MANAGER}
             await self._client.request("POST", SECRETS.path(job.namespace), query=query, body=body)
         except ConflictError:
-            return ApplyResult(created=kinds)  # by an operator that was killed before it created the StatefulSet
+            self._remember(path)  # created by an operator that was killed before it created the StatefulSet
+            return ApplyResult(created=kinds)
         except NamespaceTerminatingError:
             raise
         except (ApiError, CertificatesUnavailable) as error:
             return ApplyResult(rejection=str(error), rejected_kinds=kinds)
         except RequestTimeoutError as error:
             return ApplyResult(rejection=f"{error}: an admission webhook may hang", rejected_kinds=kinds)
+        self._remember(path)
         return ApplyResult(created=kinds, done=(action,))
+
+    def _remember(self, path: str) -> None:
+        self._seen.pop(path, None)
+        self._seen[path] = time.monotonic()
+        while len(self._seen) > MAX_KNOWN:
+            del self._seen[next(iter(self._seen))]
 
     async def create_run_user(self, job: ElasticJob, action: CreateRunUser) -> ApplyResult:
         kinds = frozenset({SECRETS.kind})
@@ -66,6 +83,7 @@ class SecretWriter:
         return ApplyResult(created=kinds, done=(action,) if created else ())
 
     async def delete_certificates(self, job: ElasticJob, action: DeleteCertificates) -> ApplyResult:
+        self._seen.pop(SECRETS.path(job.namespace, action.name), None)
         try:
             await self._client.request("DELETE", SECRETS.path(job.namespace, action.name))
         except (NotFoundError, ConflictError):

@@ -20,6 +20,7 @@ from elasticjob_operator.planning.actions import (
     PatchObject,
     Plan,
     PublishSpec,
+    ReadEvents,
     ReadHeartbeat,
     Target,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "PatchObject",
     "Plan",
     "PublishSpec",
+    "ReadEvents",
     "ReadHeartbeat",
     "Target",
     "events_of_actions",

@@ -122,6 +122,14 @@ class ReadHeartbeat(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReadEvents(Action):
+    """Read what the Events of an object say. The answer is part of the next observed state."""
+
+    kind: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishSpec(Action):
     """Write the membership hint for the agents."""
 

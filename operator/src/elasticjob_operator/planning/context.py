@@ -11,6 +11,7 @@ from elasticjob_api import ElasticJob, OnPartition, RendezvousBackend
 
 from elasticjob_operator import names
 from elasticjob_operator.planning.actions import Target
+from elasticjob_operator.policies import waits
 from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.etcd_access import waits_for_etcd
@@ -22,6 +23,7 @@ from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, u
 from elasticjob_operator.policies.restart_budget import Budget, is_counted
 from elasticjob_operator.policies.scale_up_delay import TargetSize, delay_scale_up
 from elasticjob_operator.policies.scaling import Scaling, scale
+from elasticjob_operator.policies.waits import Question, Wait
 from elasticjob_operator.resources.etcd import secret_of
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
@@ -88,6 +90,28 @@ class Context:
         if not self.scaling.create:
             return None
         return waits_for_etcd(self.job, self.rendezvous.access, self.view, self.rendezvous.endpoint)
+
+    @property
+    def etcd_wait(self) -> Wait | None:
+        """What the job's own etcd waits for."""
+        stateful_set, pods = self._own_etcd
+        return waits.of_etcd(self.job, stateful_set, pods, self.state.leftovers, self.state.explanations)
+
+    @property
+    def questions(self) -> list[tuple[Question, datetime.datetime]]:
+        """Whose Events must be read, and from when on."""
+        workers = [pod for pod, status in self.workers if status.state is PodState.LIVE]
+        found = []
+        for question, due in waits.questions(self.job, *self._own_etcd, workers):
+            answer = self.state.explanations.get(question)
+            found.append((question, due if answer is None else max(due, waits.read_again_at(answer))))
+        return found
+
+    @property
+    def _own_etcd(self) -> tuple[OwnedObject | None, list[Pod]]:
+        """(the StatefulSet, its pods that are neither lost nor being deleted)"""
+        stateful_set = existing_etcd(self.job, self.state) if self.rendezvous.managed else None
+        return stateful_set, [pod for pod, status in self.etcd if status.state is PodState.LIVE]
 
     @property
     def nodes_to_verify(self) -> list[str]:

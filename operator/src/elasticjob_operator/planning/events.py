@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from elasticjob_api import BLOCKING_REASONS, ConditionStatus, ConditionType, Reason, Status, message
@@ -9,6 +10,7 @@ from elasticjob_api import BLOCKING_REASONS, ConditionStatus, ConditionType, Rea
 from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, JobEvent
 from elasticjob_operator.state import Kind
 
+_SENTENCE_WITH_TIME = re.compile(r"(?<=\. )[A-Z][^.]*\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\. ?")
 _ROUTINE = frozenset(
     {
         Reason.NOT_FINISHED,
@@ -53,7 +55,7 @@ def events_of_status(before: Status, after: Status, failure: str = "") -> tuple[
     changes = tuple(_changes(before, after))
     if not failure or any(each.reason is Reason.WORKER_FAILED for each in changes):
         return changes
-    return (*changes, JobEvent(reason=Reason.WORKER_FAILED, message=failure, warning=True))
+    return (*changes, JobEvent(reason=Reason.WORKER_FAILED, message=without_times(failure), warning=True))
 
 
 def events_of_actions(done: Sequence[Action]) -> tuple[JobEvent, ...]:
@@ -63,14 +65,13 @@ def events_of_actions(done: Sequence[Action]) -> tuple[JobEvent, ...]:
 
 def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
     old = {each.type: (each.status, each.reason) for each in before.conditions}
+    told: set[str] = set()  # conditions with the same cause are one Event
     for condition in after.conditions:
-        if old.get(condition.type) == (condition.status, condition.reason) or condition.reason in _ROUTINE:
-            continue
         known = old.get(condition.type)
+        if known == (condition.status, condition.reason) or condition.reason in told | _ROUTINE:
+            continue
         if condition.reason in _READY and (known is None or known[1] in _STARTING):
             continue
-        if condition.reason == Reason.SUSPENDED and condition.type != ConditionType.SUSPENDED:
-            continue  # one Event for all conditions
         is_true = condition.status is ConditionStatus.TRUE
         if condition.type in (ConditionType.SUCCEEDED, ConditionType.FAILED) and not is_true:
             continue
@@ -79,7 +80,13 @@ def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
             or (condition.type in _WARNING_WHEN_TRUE and is_true)
             or (condition.type in _WARNING_WHEN_FALSE and not is_true)
         )
-        yield JobEvent(reason=Reason(condition.reason), message=condition.message, warning=warning)
+        told.add(condition.reason)
+        yield JobEvent(reason=Reason(condition.reason), message=without_times(condition.message), warning=warning)
+
+
+def without_times(text: str) -> str:
+    """The same Event again has the same text, and is counted instead of posted."""
+    return _SENTENCE_WITH_TIME.sub("", text).rstrip()
 
 
 def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
@@ -104,4 +111,5 @@ def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
 
 def _summarized(names: Sequence[str]) -> str:
     """A job with a thousand worker pods must not get a thousand Events."""
-    return names[0] if len(names) == 1 else f"{len(names)} worker pods, {names[0]} to {names[-1]}"
+    in_order = sorted(names, key=lambda name: [int(part) if part.isdigit() else 0 for part in name.split("-")])
+    return names[0] if len(names) == 1 else f"{len(names)} worker pods, {in_order[0]} to {in_order[-1]}"

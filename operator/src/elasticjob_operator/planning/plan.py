@@ -34,11 +34,12 @@ from elasticjob_operator.planning.pods import (
     creations,
     dry_run_create,
     publication,
+    read_events,
     read_heartbeats,
     removals,
     replacements,
 )
-from elasticjob_operator.planning.status import ended_status, progress_of, status_of
+from elasticjob_operator.planning.status import ended_status, progress_of, status_of, status_without_namespace
 from elasticjob_operator.policies import admission, lifecycle
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
 from elasticjob_operator.policies.condition_updates import ConditionUpdate
@@ -49,11 +50,12 @@ from elasticjob_operator.policies.rendezvous import SILENT_SECONDS, is_supersede
 from elasticjob_operator.policies.restart_budget import count_restarts
 from elasticjob_operator.policies.running import Training, training, worker_failed
 from elasticjob_operator.policies.stalling import stalled
+from elasticjob_operator.policies.waits import Wait, first_wait
 from elasticjob_operator.resources.injection import InjectionWay, check_injectable
 from elasticjob_operator.resources.pods import check_template
 from elasticjob_operator.resources.template import InvalidTemplateError
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import JobState, RendezvousView
+from elasticjob_operator.state import JobState, Rejection, RendezvousView
 
 
 def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime) -> Plan:
@@ -62,7 +64,7 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
         return Plan(status=job.status)
     context = classify(job, state, settings, now)
     if state.namespace_terminating:
-        return Plan(status=job.status, target=context.target)
+        return Plan(status=status_without_namespace(context), target=context.target)
     if job.status.is_finished:
         return plan_for_finished(context)
     context = dataclasses.replace(context, state=dataclasses.replace(state, rendezvous=_view_of_run(context)))
@@ -147,14 +149,14 @@ def _plan_for_active(assessment: Assessment) -> Plan:
         assessment.view,
         assessment.staying,
         budget,
-        rejection=rejection,
+        wait=_first_wait(assessment, rejection),
         kept=assessment.kept or assessment.unknown_outcome or assessment.waits_for_etcd,
     )
     end = _outcome(assessment, trains)
     if end.status is not None:
         return _plan_for_end(assessment, end)
     replaced, timers = replacements(assessment)
-    actions = [*created, *removals(assessment), *replaced, *read_heartbeats(assessment)]
+    actions = [*created, *removals(assessment), *replaced, *read_heartbeats(assessment), *read_events(assessment)]
     if assessment.acceptance.dry_run:
         actions.append(dry_run_create(assessment, "retrying after a rejection"))
     if assessment.may_have_pods:
@@ -170,6 +172,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
             [
                 *timers,
                 *assessment.timers,
+                *(due for _, due in assessment.questions),
                 *_silence_timers(assessment, trains),
                 end.requeue_at,
                 assessment.acceptance.requeue_at,
@@ -179,6 +182,16 @@ def _plan_for_active(assessment: Assessment) -> Plan:
                 now if _continues_at_once(assessment) else None,
             ]
         ),
+    )
+
+
+def _first_wait(assessment: Assessment, rejection: Rejection | None) -> Wait | None:
+    return first_wait(
+        assessment.job,
+        rejection=rejection,
+        etcd=assessment.etcd_wait,
+        workers=[pod for pod, status in assessment.staying if status.state is PodState.LIVE],
+        answers=assessment.state.explanations,
     )
 
 

@@ -18,6 +18,7 @@ from elasticjob_operator.planning.actions import (
     DryRunCreate,
     EvictMember,
     PublishSpec,
+    ReadEvents,
     ReadHeartbeat,
 )
 from elasticjob_operator.planning.context import Assessment, Context
@@ -64,6 +65,13 @@ def _worker(context: Context, index: int, avoid: Sequence[str] = ()) -> dict[str
 def read_heartbeats(context: Context) -> list[Action]:
     reason = "its pods are lost if its kubelet does not respond"
     return [ReadHeartbeat(node=node, reason=reason) for node in context.nodes_to_verify]
+
+
+def read_events(context: Context) -> list[Action]:
+    reason = "they may say what the job waits for"
+    return [
+        ReadEvents(kind=kind, name=name, reason=reason) for (kind, name), due in context.questions if due <= context.now
+    ]
 
 
 def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], Rejection | None]:

@@ -26,6 +26,8 @@ from elasticjob_operator.policies.running import Training, at_work
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.state import Pod
 
+_QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label of jobs that Kueue manages."""
 _OF_RUNNING = (
     ConditionType.RENDEZVOUS_READY,
     ConditionType.RUNNING,
@@ -98,9 +100,14 @@ def suspended_status(assessment: Assessment) -> Status:
     """The status of a job that is suspended, or is being suspended."""
     conditions = _Conditions(assessment)
     _set_accepted(conditions, assessment)
-    left = len(assessment.workers) + len(assessment.stale)
+    left = [pod for pod, _ in (*assessment.workers, *assessment.stale)]
     reason = Reason.SUSPENDING if left else Reason.SUSPENDED
-    text = message(reason, count=left) if left else message(reason)
+    if left:
+        where = f" on node {left[0].node}" if left[0].node else ""
+        text = message(reason, count=len(left), worker=f"{left[0].name}{where}")
+    else:
+        queue = assessment.job.metadata.labels.get(_QUEUE, "")
+        text = message(reason, queue=f" It waits in queue {queue}." if queue else "")
     conditions.set_known(_OF_RUNNING, ConditionUpdate(status=False, reason=reason, message=text))
     conditions.set(ConditionType.SUSPENDED, ConditionUpdate(status=not left, reason=reason, message=text))
     _set_not_finished(conditions)
@@ -124,6 +131,17 @@ def ended_status(assessment: Assessment, outcome: ConditionUpdate) -> Status:
             "start_time": assessment.job.status.start_time or now,
             "completion_time": now,
         }
+    )
+
+
+def status_without_namespace(context: Context) -> Status:
+    """The status of a job whose namespace is being deleted."""
+    conditions = _Conditions(context)
+    if not context.job.status.is_finished:
+        reason = Reason.NAMESPACE_TERMINATING
+        conditions.set(ConditionType.RUNNING, update(False, reason, namespace=context.job.namespace))
+    return context.job.status.model_copy(
+        update={"conditions": conditions.all, "summary": summary_of(conditions.all), "world_size": 0}
     )
 
 
@@ -222,6 +240,7 @@ def _rendezvous_ready(assessment: Assessment) -> ConditionUpdate | None:
         [pod for pod, _ in assessment.etcd],
         was_ready=job.status.round > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY),
         kept=next((status.kept for _, status in assessment.etcd if status.kept is not None), None),
+        wait=assessment.etcd_wait,
         now=assessment.now,
     )
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 
 from elasticjob_api import ConditionType, ElasticJob, Reason, message
 
-from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate
-from elasticjob_operator.state import Admission, Pod
+from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause
+from elasticjob_operator.policies.waits import of_rejection
+from elasticjob_operator.state import POD, Admission, Pod, Rejection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +50,14 @@ def acceptance(
     if not admission.rejection:
         return accepted
     due = admission.at + datetime.timedelta(seconds=admission.retry_seconds)
-    reason = Reason.INVALID_POD_TEMPLATE if admission.invalid else Reason.POD_REJECTED
+    if admission.invalid:
+        found = cause(Reason.INVALID_POD_TEMPLATE, error=admission.rejection)
+    else:
+        found = of_rejection(job, Rejection(kinds=frozenset({POD}), message=admission.rejection, retry_at=due)).cause
     return Acceptance(
         status=False,
-        reason=reason,
-        message=message(reason, error=admission.rejection),
+        reason=found.reason,
+        message=found.message,
         dry_run=now >= due,
         requeue_at=due if now < due else None,
     )

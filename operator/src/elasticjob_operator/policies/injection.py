@@ -64,7 +64,8 @@ def injection(
     if wanted is Inject.NONE or any(not pod.injected for pod in pods):
         return Injection(way=InjectionWay.NONE)
     if not image:
-        problem = cause(Reason.RUNTIME_UNAVAILABLE, detail=_NO_IMAGE.format(inject=wanted))
+        detail = _NO_IMAGE.format(inject=wanted)
+        problem = cause(Reason.RUNTIME_UNAVAILABLE, object="the worker pods", detail=detail)
         return Injection(way=InjectionWay.NONE, problem=None if wanted is Inject.AUTO else problem)
     if wanted is Inject.IMAGE_VOLUME:
         return Injection(way=InjectionWay.IMAGE_VOLUME)

@@ -16,6 +16,7 @@ from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
 from elasticjob_operator.policies.etcd_access import NO_ACCESS, EtcdAccess, access_of, remedy
 from elasticjob_operator.policies.first_step import fails_fast
+from elasticjob_operator.policies.waits import Wait
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
@@ -240,10 +241,11 @@ def rendezvous_ready(
     *,
     was_ready: bool,
     kept: Cause | None = None,
+    wait: Wait | None = None,
     now: datetime.datetime,
 ) -> ConditionUpdate | None:
     """None: nothing is known yet, leave the condition as it is. `kept`: why an etcd on a silent node is not
-    replaced."""
+    replaced. `wait`: what the job's own etcd waits for."""
     endpoint = rendezvous.endpoint
     if view.connectivity is Connectivity.CONNECTING:
         return None
@@ -254,7 +256,7 @@ def rendezvous_ready(
     )
     if silent is not None and now - silent >= datetime.timedelta(seconds=SILENT_SECONDS):
         error = "its pod is not ready, and it stopped responding"
-        return update(False, Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=error)
+        return _unreachable(rendezvous, etcd_pods, error)
     if view.connectivity is Connectivity.REACHABLE:
         return update(True, Reason.ETCD_READY, endpoint=endpoint)
     if view.connectivity in _REFUSED:
@@ -264,10 +266,32 @@ def rendezvous_ready(
         return ConditionUpdate(status=False, reason=kept.reason, message=kept.message)
     pods = list(etcd_pods)
     if rendezvous.managed and (not was_ready or not any(pod.ready for pod in pods)):
-        starting = update(False, Reason.ETCD_STARTING, endpoint=endpoint)
-        blocked = next((f" {pod.name}: {pod.blocked.reason}: {pod.blocked.message}" for pod in pods if pod.blocked), "")
-        return dataclasses.replace(starting, message=starting.message + blocked)
-    return update(False, Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=view.error)
+        return _starting(endpoint, wait)
+    return _unreachable(rendezvous, pods, view.error)
+
+
+def _unreachable(rendezvous: Rendezvous, pods: Sequence[Pod], error: str) -> ConditionUpdate:
+    pod = next((each for each in pods if not each.ready), next(iter(pods), None))
+    where, help_ = "", "check the address, NetworkPolicies, and whether that etcd is up."
+    if rendezvous.managed and pod is not None:
+        where = f" (Pod {pod.name}{f' on node {pod.node}' if pod.node else ''})"
+        help_ = f"see its pod and its node: kubectl describe pod {pod.name}. Training continues meanwhile."
+    return update(
+        False,
+        Reason.ETCD_UNREACHABLE,
+        endpoint=rendezvous.endpoint,
+        where=where,
+        error=error.rstrip("."),
+        remedy=help_,
+    )
+
+
+def _starting(endpoint: str, wait: Wait | None) -> ConditionUpdate:
+    starting = update(False, Reason.ETCD_STARTING, endpoint=endpoint)
+    if wait is None:
+        return starting
+    reason = wait.reason if wait.serious else starting.reason
+    return dataclasses.replace(starting, reason=reason, message=f"{starting.message} {wait.cause.message}")
 
 
 def store_ready(rendezvous: Rendezvous, worker: Pod | None) -> ConditionUpdate:

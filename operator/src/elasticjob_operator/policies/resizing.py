@@ -75,7 +75,7 @@ def degraded(
 
 def _because_of(missing: Cause | None, reason: Reason, text: str) -> ConditionUpdate:
     """True, with the cause if it is known."""
-    if missing is None:
+    if missing is None or missing.reason is Reason.ETCD_STARTING:
         return ConditionUpdate(status=True, reason=reason, message=text)
     known = reason if missing.reason is Reason.WAITING_FOR_WORKERS else missing.reason
     return ConditionUpdate(status=True, reason=known, message=f"{text} {missing.message}")

@@ -12,32 +12,18 @@ import dataclasses
 import datetime
 from collections.abc import Sequence
 
-from elasticjob_api import BLOCKING_REASONS, ConditionType, ElasticJob, Failure, Reason, message
+from elasticjob_api import BLOCKING_REASONS, REMEDY, ConditionType, ElasticJob, Failure, Reason, message
 from elasticjob_api.fields import format_time
 
+from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
 from elasticjob_operator.policies.failures import Cost, PodFailure
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.replacement import delay
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import POD, Connectivity, Pod, PodPhase, Rejection, RendezvousView
+from elasticjob_operator.policies.waits import Wait
+from elasticjob_operator.state import Connectivity, Pod, PodPhase, RendezvousView
 
-CONFIG_REASONS = frozenset(
-    {
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "StartError",
-    }
-)
-IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
-_RUNTIME_REMEDY = (
-    "Check the chart's runtime.repository and runtime.tag, whether that image exists for the node's architecture, and "
-    "the pod's imagePullSecrets; or set spec.workers.runtime.inject to None if the image of the worker pods contains "
-    "the runtime."
-)
 _LONGEST_WAIT = 86_400.0
 """What an agent may say that it waits before a restart, in seconds."""
 _NOT_TRANSIENT = BLOCKING_REASONS | {Reason.OUTCOME_UNKNOWN}
@@ -64,13 +50,13 @@ def training(
     workers: Sequence[tuple[Pod, PodStatus]],
     budget: Budget,
     *,
-    rejection: Rejection | None = None,
+    wait: Wait | None = None,
     kept: Cause | None = None,
 ) -> Training:
-    """`workers`: all but surplus pods. `rejection`: of something that is missing now. `kept`: why pods on a silent
-    node are not replaced."""
-    missing = _missing(job, workers, budget, rejection, kept)
-    running = _running(job, view, workers, missing)
+    """`workers`: all but surplus pods. `wait`: what the job waits for most urgently. `kept`: why pods on a silent node
+    are not replaced."""
+    missing = _missing(job, workers, budget, wait, kept)
+    running = _running(job, view, workers, budget, missing)
     return Training(
         running=running,
         restarting=_resumed(job, view) if running.status else _restarting(job, view, workers, budget),
@@ -85,7 +71,11 @@ def at_work(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]]) -> int:
 
 
 def _running(
-    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]], missing: Cause | None
+    job: ElasticJob,
+    view: RendezvousView,
+    workers: Sequence[tuple[Pod, PodStatus]],
+    budget: Budget,
+    missing: Cause | None,
 ) -> ConditionUpdate:
     ready = at_work(job, workers)
     left = _left_of_round(view, workers) if job.has_plans else None
@@ -96,7 +86,7 @@ def _running(
     if left is not None and not _is_not_transient(missing):
         size = view.plan.size if view.plan else 0
         return update(False, Reason.RENDEZVOUS_LOST, left=left, size=size, round=_round_number(job, view))
-    return _waiting(job, ready, missing)
+    return _waiting(job, view, budget, ready, missing)
 
 
 def _training_message(job: ElasticJob, view: RendezvousView, ready: int) -> str:
@@ -154,55 +144,38 @@ def _is_planned_since_restart(job: ElasticJob, view: RendezvousView) -> bool:
     return view.plan.round != job.status.round or view.plan.created_at >= before.last_transition_time.timestamp()
 
 
-def _waiting(job: ElasticJob, ready: int, missing: Cause | None) -> ConditionUpdate:
+def _waiting(
+    job: ElasticJob, view: RendezvousView, budget: Budget, ready: int, missing: Cause | None
+) -> ConditionUpdate:
     if missing is not None and missing.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) and job.status.round > 0:
         missing = None  # the condition Restarting says so
     if ready >= job.min_replicas and not _is_not_transient(missing):
-        return update(False, Reason.WAITING_FOR_RENDEZVOUS, ready=ready, wanted=job.replicas)
+        waiting = update(False, Reason.WAITING_FOR_RENDEZVOUS, ready=ready, wanted=job.replicas)
+        text = missing.message if missing is not None else _of_agents(job, view, budget)
+        return dataclasses.replace(waiting, message=f"{waiting.message} {text}")
     counts = update(False, Reason.WAITING_FOR_WORKERS, ready=ready, wanted=job.replicas, min=job.min_replicas)
     if missing is None:
         return counts
-    return ConditionUpdate(status=False, reason=missing.reason, message=f"{counts.message} {missing.message}")
+    reason = counts.reason if missing.reason is Reason.ETCD_STARTING else missing.reason
+    return ConditionUpdate(status=False, reason=reason, message=f"{counts.message} {missing.message}")
+
+
+def _of_agents(job: ElasticJob, view: RendezvousView, budget: Budget) -> str:
+    """Why ready worker pods have no plan, as far as their agents say."""
+    logs = f"kubectl logs -n {job.namespace} -l {names.worker_selector(job.name)} --prefix"
+    if view.plan is None or not _group_failed(view, view.plan.round):
+        return f"{REMEDY.strip()} read what their agents say: {logs}"
+    return f"{undecided_message(job, view, budget)}{REMEDY}read the traceback: {logs}"
 
 
 def _missing(
-    job: ElasticJob,
-    workers: Sequence[tuple[Pod, PodStatus]],
-    budget: Budget,
-    rejection: Rejection | None,
-    kept: Cause | None,
+    job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], budget: Budget, wait: Wait | None, kept: Cause | None
 ) -> Cause | None:
-    """The first that applies: the API server rejects a create; pods on a silent node are not replaced; a pod does not
-    start, with the message of the kubelet or the scheduler; a pod has failed or was lost."""
-    if rejection is not None:
-        reason = Reason.POD_REJECTED if POD in rejection.kinds else Reason.OBJECT_REJECTED
-        return cause(reason, error=rejection.message)
-    if kept is not None:
-        return kept
-    blocked = next((pod for pod, status in workers if pod.blocked and status.state is PodState.LIVE), None)
-    if blocked is not None:
-        return _blocked(blocked)
-    return _failed_or_lost(job, workers, budget)
-
-
-def _blocked(pod: Pod) -> Cause | None:
-    if pod.blocked is None:
-        return None
-    reason = _blocked_reason(pod.blocked.reason)
-    detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
-    if pod.blocked.runtime and reason in (Reason.IMAGE_UNAVAILABLE, Reason.CONTAINER_CONFIG_ERROR):
-        return cause(Reason.RUNTIME_UNAVAILABLE, detail=f"{pod.name}: {detail}. {_RUNTIME_REMEDY}")
-    if reason is Reason.WAITING_FOR_WORKERS:
-        return Cause(reason=reason, message=f"{pod.name}: {detail}")
-    return cause(reason, worker=pod.name, since=format_time(pod.created_at), detail=detail)
-
-
-def _blocked_reason(reason: str) -> Reason:
-    if reason in IMAGE_REASONS:
-        return Reason.IMAGE_UNAVAILABLE
-    if reason in CONFIG_REASONS:
-        return Reason.CONTAINER_CONFIG_ERROR
-    return Reason.UNSCHEDULABLE if reason == "Unschedulable" else Reason.WAITING_FOR_WORKERS
+    """The first that applies: a wait that may need someone's action; pods on a silent node are not replaced; a pod has
+    failed or was lost; something is starting."""
+    if wait is not None and wait.serious:
+        return wait.cause
+    return kept or _failed_or_lost(job, workers, budget) or (wait.cause if wait is not None else None)
 
 
 def _resumed(job: ElasticJob, view: RendezvousView) -> ConditionUpdate | None:

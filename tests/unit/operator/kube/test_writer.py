@@ -195,6 +195,15 @@ async def test_certificates_are_created_before_what_mounts_them() -> None:
     assert applied.created == {"Secret", "Pod", "StatefulSet"}
 
 
+@pytest.mark.parametrize("first", [None, ConflictError(409, "AlreadyExists", "c")])
+async def test_certificates_are_requested_once_while_their_etcd_cannot_be_created(first: Exception | None) -> None:
+    server = Server(lambda number: first if number == 1 else None)
+    writes = writer(server)
+    for _ in range(5):
+        await writes.apply(job(), [CERTIFICATES])
+    assert last_of_paths(server) == ["secrets"]
+
+
 async def test_certificates_that_exist_are_used() -> None:
     """An operator created them and was killed before it created the StatefulSet."""
     server = Server(lambda number: ConflictError(409, "AlreadyExists", "it exists") if number == 1 else None)

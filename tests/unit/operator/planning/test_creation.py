@@ -183,9 +183,10 @@ def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
     assert ask(deleting, make_pod(0)) == Plan(status=deleting.status)
 
 
-def test_a_job_in_a_terminating_namespace_is_left_alone() -> None:
+def test_a_job_in_a_terminating_namespace_is_left_alone_and_says_so() -> None:
     found = ask(trained(), make_pod(0), namespace_terminating=True)
-    assert (found.actions, found.events, found.status, found.requeue_at) == ((), (), trained().status, None)
+    assert (found.actions, found.events, found.requeue_at) == ((), (), None)
+    assert found.status.summary == "NamespaceTerminating"
     assert found.target is not None, "its keys in a user's etcd are still to be cleared"
 
 

@@ -79,6 +79,18 @@ def test_many_pods_are_one_event() -> None:
     assert event.message == "Created 1000 worker pods, digits-worker-0 to digits-worker-999."
 
 
+def test_worker_pods_are_named_in_the_order_of_their_indices() -> None:
+    created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, reason="") for index in (2, 10, 1)]
+    (event,) = events_of_actions(created)
+    assert event.message == "Created 3 worker pods, digits-worker-1 to digits-worker-10."
+
+
+def test_conditions_with_the_same_cause_are_one_event() -> None:
+    conditions = (each for type_ in (READY, RUNNING) for each in having(type_, False, Reason.UNSCHEDULABLE).conditions)
+    both = Status(conditions=tuple(conditions))
+    assert [each.reason for each in events_of_status(Status(), both)] == [Reason.UNSCHEDULABLE]
+
+
 def test_the_event_of_a_deletion_has_its_reason() -> None:
     (event,) = events_of_actions([DeletePod(name="digits-worker-3", uid="u", reason="node n1 is not ready")])
     assert event.message == "Deleted digits-worker-3: node n1 is not ready"

@@ -159,3 +159,13 @@ def test_the_message_of_a_rule_names_the_failed_worker() -> None:
         "A rule in spec.restartPolicy.rules with action Fail matches the failure of digits-worker-2: ApplicationError"
         in end.message
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("exit code 3", "ApplicationError, exit code 3"), ("boom", "ApplicationError, exit code 3: boom")],
+)
+def test_the_message_has_the_exit_code_once(line: str, said: str) -> None:
+    fatal = Failure(worker="digits-worker-1", exit_code=3, reason="ApplicationError", message=line)
+    found = outcome(make_job(), make_view(), [failed_pod(0)], Budget(limit=3, fatal=fatal), NOW)
+    assert found.message.endswith(f"the failure of digits-worker-1: {said}")

@@ -14,7 +14,7 @@ from elasticjob_operator.policies.rendezvous import (
     with_store,
 )
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Blocked, Connectivity, Pod, PodPhase, RendezvousView
+from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view
@@ -237,15 +237,6 @@ def test_the_message_of_an_unreachable_etcd_has_the_error() -> None:
     assert found is not None
     assert "etcd.example:2379" in found.message
     assert "connection refused" in found.message
-
-
-def test_the_message_of_an_etcd_that_cannot_start_has_the_cause() -> None:
-    pod = make_pod(phase=PodPhase.PENDING, blocked=Blocked(reason="ImagePullBackOff", message="no such image"))
-    found = rendezvous_ready(
-        rendezvous_of(make_job(), Settings()), make_view(Connectivity.UNREACHABLE), [pod], was_ready=False, now=NOW
-    )
-    assert found is not None
-    assert "ImagePullBackOff: no such image" in found.message
 
 
 def test_the_message_of_a_certificate_that_is_not_accepted_has_the_remedy() -> None:

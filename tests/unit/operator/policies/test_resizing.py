@@ -67,7 +67,8 @@ def test_a_delayed_scale_up_has_its_time_in_the_message() -> None:
     found = resizing(make_job(replicas=4), growth, planned(4), ready=4, leaving=0, trained=True)
     assert found is not None
     assert (found.status, found.reason) == (True, DELAYED)
-    assert "6 worker pods at 2026-01-01T12:00:10Z" in found.message
+    assert found.message.startswith("Scaling up to 6 worker pods is delayed")
+    assert found.message.endswith("It begins at 2026-01-01T12:00:10Z.")
 
 
 def test_a_job_that_never_trained_is_not_resizing() -> None:

@@ -9,6 +9,7 @@ from elasticjob_operator.policies.condition_updates import ConditionUpdate
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.policies.running import Training, training
+from elasticjob_operator.policies.waits import first_wait
 from elasticjob_operator.state import Blocked, Connectivity, Pod, PodPhase, Rejection, RendezvousView
 
 from tests.unit.operator.builders import (
@@ -162,7 +163,8 @@ def test_running_and_restarting(
     running: Reason,
     restarting: Reason | bool | None,
 ) -> None:
-    found = training(make_job(status=status), view, workers, budget)
+    pods = [pod for pod, status in workers if status.state is PodState.LIVE]
+    found = training(make_job(status=status), view, workers, budget, wait=first_wait(make_job(), workers=pods))
     assert found.is_running is (running is Reason.TRAINING)
     assert found.running.reason is running
     if restarting is None:
@@ -216,14 +218,15 @@ def test_the_cause_of_a_failure_stays_when_the_operator_deletes_the_pod() -> Non
 
 
 def test_the_message_of_an_image_error_quotes_the_kubelet() -> None:
-    found = training(make_job(), make_view(), pending("ErrImagePull", "manifest unknown"), CALM)
+    wait = first_wait(make_job(), workers=[pod for pod, _ in pending("ErrImagePull", "manifest unknown")])
+    found = training(make_job(), make_view(), [], CALM, wait=wait)
     assert "digits-worker-7" in found.running.message
     assert "ErrImagePull: manifest unknown" in found.running.message
 
 
 def test_an_exceeded_quota_is_shown_while_training() -> None:
     rejection = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota: gpus", retry_at=at(8))
-    found = training(make_job(), PLANNED, live(4), CALM, rejection=rejection)
+    found = training(make_job(), PLANNED, live(4), CALM, wait=first_wait(make_job(), rejection=rejection))
     assert found.is_running
     assert "exceeded quota: gpus" in found.running.message
     assert found.missing is not None
@@ -232,10 +235,10 @@ def test_an_exceeded_quota_is_shown_while_training() -> None:
 
 def test_a_rejected_autoscaler_is_not_reported_as_rejected_pods() -> None:
     rejection = Rejection(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type", retry_at=at(8))
-    found = training(make_job(), make_view(), live(1), CALM, rejection=rejection)
+    found = training(make_job(), make_view(), live(1), CALM, wait=first_wait(make_job(), rejection=rejection))
     assert found.running.reason is Reason.OBJECT_REJECTED
     assert found.running.message.startswith(
-        "1 of 4 worker pods are ready; training needs at least 2. Cannot create the job's Services"
+        "1 of 4 worker pods are ready; training needs at least 2. The API server rejects HorizontalPodAutoscaler"
     )
 
 

@@ -1,0 +1,285 @@
+"""What a job waits for: one object, its owner or node, since when, and the remedy.
+
+Every wait of a job is made here, so that conditions, Events and `elasticjob describe` tell it in the same words. The
+most urgent one is told first (`first_wait`): what cannot be created comes before what does not start, and etcd before
+the worker pods that need it.
+
+Controllers and kubelets say only in Events why a StatefulSet has no pod, a claim no volume and a container no start.
+`questions` names the objects whose Events must be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from elasticjob_api import BLOCKING_REASONS, REMEDY, ElasticJob, Reason, message
+from elasticjob_api.fields import format_time
+
+from elasticjob_operator import names
+from elasticjob_operator.policies.condition_updates import Cause
+from elasticjob_operator.state import POD, Blocked, Explanation, OwnedObject, Pod, PodPhase, Rejection
+
+QUIET_SECONDS = 3.0
+"""How long a StatefulSet may have no pod before its Events are read, in seconds."""
+START_SECONDS = 8.0
+"""How long the containers of a scheduled pod may take to start before its Events are read, in seconds."""
+READ_AGAIN_SECONDS, READ_LATER_SECONDS = 5.0, 30.0
+"""Between two reads of the same Events: in the first minute, and later, in seconds."""
+
+CLAIM = "PersistentVolumeClaim"
+Question = tuple[str, str]
+"""Kind and name of an object whose Events must be read."""
+Answers = Mapping[Question, Explanation]
+
+_CONFIG = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "StartError",
+    }
+)
+_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
+_OF_SCHEDULER = frozenset({"Unschedulable", "SchedulerError"})
+_OF_CLAIM = re.compile(r"persistent ?volume", re.IGNORECASE)
+_QUOTED_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)"')
+
+_REMEDIES = {
+    Reason.POD_REJECTED: "raise the quota or follow the policy's message: kubectl describe resourcequota,limitrange "
+    "-n {namespace}",
+    Reason.OBJECT_REJECTED: "follow the message; for a quota: kubectl describe resourcequota -n {namespace}",
+    Reason.IMAGE_UNAVAILABLE: "check the image's name and the credentials of its registry (imagePullSecrets), and "
+    "apply the job again.",
+    Reason.CONTAINER_CONFIG_ERROR: "create the missing ConfigMap, Secret or volume, or correct the template and apply "
+    "the job again.",
+    Reason.UNSCHEDULABLE: "free or add nodes, request less, or train with fewer: kubectl scale elasticjob {name} -n "
+    "{namespace} --replicas {least}",
+    Reason.RUNTIME_UNAVAILABLE: "check the chart's runtime.repository and runtime.tag, whether that image exists for "
+    "the node's architecture, and the pod's imagePullSecrets; or set spec.workers.runtime.inject to None if the image "
+    "of the worker pods contains the runtime.",
+}
+_OF_ETCD = {
+    Reason.IMAGE_UNAVAILABLE: "check spec.rendezvous.etcd.image and imagePullSecrets, or the chart's etcdImage.",
+    Reason.UNSCHEDULABLE: "free or add nodes, or change tolerations, nodeSelector and resources in "
+    "spec.rendezvous.etcd.",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """What a job waits for."""
+
+    reason: Reason
+    kind: str
+    name: str
+    holder: str = ""
+    """Its owner or its node: "on node n1", "of Pod w-0"."""
+    detail: str
+    """In the words of the API server, the scheduler, the kubelet or a controller."""
+    since: datetime.datetime | None = None
+    remedy: str
+
+    @property
+    def serious(self) -> bool:
+        """It may need someone's action."""
+        return self.reason in BLOCKING_REASONS
+
+    @property
+    def cause(self) -> Cause:
+        where = " ".join(filter(None, (self.kind, self.name, self.holder)))
+        if self.serious:
+            text = message(self.reason, object=where, detail=self.detail)
+        else:
+            text = f"Waiting for {where}: {self.detail}"
+        since = f" Since {format_time(self.since)}." if self.since is not None else ""
+        return Cause(reason=self.reason, message=f"{text.rstrip('. ')}.{since}{REMEDY}{self.remedy}")
+
+
+def first_wait(
+    job: ElasticJob,
+    *,
+    rejection: Rejection | None = None,
+    etcd: Wait | None = None,
+    workers: Iterable[Pod] = (),
+    answers: Answers | None = None,
+) -> Wait | None:
+    """The most urgent one. `rejection`: of something that is missing now; `etcd`: what its own etcd waits for;
+    `workers`: live worker pods."""
+    if rejection is not None:
+        return of_rejection(job, rejection)
+    found = [etcd, *(of_pod(job, pod, answers or {}) for pod in workers)]
+    waits = [each for each in found if each is not None]
+    return min(waits, key=lambda each: not each.serious, default=None)
+
+
+def of_rejection(job: ElasticJob, rejection: Rejection) -> Wait:
+    """The API server rejects creates."""
+    reason = Reason.POD_REJECTED if POD in rejection.kinds else Reason.OBJECT_REJECTED
+    return Wait(
+        reason=reason,
+        kind=" and ".join(sorted(rejection.kinds)),
+        name="",
+        holder=f"of ElasticJob {job.name}",
+        detail=rejection.message,
+        since=rejection.since,
+        remedy=_remedy(job, reason),
+    )
+
+
+def of_name(job: ElasticJob, pod: Pod) -> Wait:
+    """A pod that an earlier job of the same name left has a name that the job needs."""
+    command = f"kubectl delete pod {pod.name} -n {job.namespace}"
+    if pod.deletion_timestamp is None:
+        state, remedy = "deleted without it", f"delete it, or give this job another name: {command}"
+    else:
+        state = "deleted, and its pod is terminating"
+        remedy = (
+            f"nothing, if its node works. If node {pod.node} is certainly gone, delete that node, or run: {command} "
+            "--force --grace-period=0"
+        )
+    return Wait(
+        reason=Reason.NAME_IN_USE,
+        kind=POD,
+        name=pod.name,
+        holder=f"on node {pod.node}" if pod.node else "",
+        detail=f"an earlier ElasticJob of this name was {state}",
+        since=pod.deletion_timestamp or pod.created_at,
+        remedy=remedy,
+    )
+
+
+def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
+    """Why a worker pod or a pod of etcd does not start. None: it has started."""
+    if pod.phase is not PodPhase.PENDING:
+        return None
+    blocked = pod.blocked or Blocked(reason="")
+    if claim_of(pod):
+        return _of_claim(job, pod, blocked, answers)
+    reason, detail = _reason_of(blocked.reason), ": ".join(filter(None, (blocked.reason, blocked.message)))
+    since, answer = pod.scheduled_at or pod.created_at, answers.get((POD, pod.name))
+    if blocked.runtime and reason in (Reason.IMAGE_UNAVAILABLE, Reason.CONTAINER_CONFIG_ERROR):
+        reason = Reason.RUNTIME_UNAVAILABLE
+    elif pod.blocked is None and answer is not None and answer.message and answer.at >= since:
+        detail = answer.message
+        reason = Reason.CONTAINER_CONFIG_ERROR if answer.warning else reason
+    return _of_pod(job, pod, reason, detail or ("it is starting" if pod.node else "it has no node yet"), since)
+
+
+def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datetime.datetime) -> Wait:
+    remedy = _remedy(job, reason, _REMEDIES if pod.index >= 0 else {**_REMEDIES, **_OF_ETCD})
+    return Wait(
+        reason=reason,
+        kind=POD,
+        name=pod.name,
+        holder=f"on node {pod.node}" if pod.node else "",
+        detail=detail,
+        since=(pod.blocked.since if pod.blocked else None) or since,
+        remedy=remedy or f"nothing, unless it lasts: kubectl describe pod {pod.name} -n {job.namespace}",
+    )
+
+
+def _of_claim(job: ElasticJob, pod: Pod, blocked: Blocked, answers: Answers) -> Wait:
+    claim = claim_of(pod)
+    answer = answers.get((CLAIM, claim))
+    return Wait(
+        reason=Reason.CLAIM_UNBOUND,
+        kind=CLAIM,
+        name=claim,
+        holder=f"of Pod {pod.name}",
+        detail=answer.message if answer is not None and answer.message else blocked.message,
+        since=pod.created_at,
+        remedy="create the claim, or correct its storage class, size or access mode; more nodes do not help: "
+        f"kubectl describe pvc {claim} -n {job.namespace}",
+    )
+
+
+def claim_of(pod: Pod) -> str:
+    """The claim that keeps the scheduler from placing the pod. Empty: no claim does."""
+    blocked = pod.blocked
+    if blocked is None or blocked.reason not in _OF_SCHEDULER or not _OF_CLAIM.search(blocked.message):
+        return ""
+    quoted = _QUOTED_CLAIM.search(blocked.message)
+    return quoted[1] if quoted else next(iter(blocked.claims), "")
+
+
+def of_etcd(
+    job: ElasticJob,
+    stateful_set: OwnedObject | None,
+    pods: Sequence[Pod],
+    leftovers: Iterable[Pod],
+    answers: Answers,
+) -> Wait | None:
+    """What the job's own etcd waits for. None: nothing, or it has none. `stateful_set`: unless it is being deleted;
+    `pods`: those of it that are neither lost nor terminating; `leftovers`: of an earlier job of the same name."""
+    if stateful_set is None:
+        return None
+    answer = answers.get((stateful_set.kind.value, stateful_set.name))
+    needed = {names.etcd_member(job.name, index) for index in range(job.etcd_members)}
+    waits = [of_name(job, pod) for pod in leftovers if pod.name in needed]
+    waits += [wait for pod in pods if (wait := of_pod(job, pod, answers)) is not None]
+    if len(pods) < job.etcd_members:
+        rejected = answer is not None and answer.warning and bool(answer.message)
+        reason = Reason.POD_REJECTED if rejected else Reason.ETCD_STARTING
+        waits.append(
+            Wait(
+                reason=reason,
+                kind=stateful_set.kind.value,
+                name=stateful_set.name,
+                holder="(the job's etcd)",
+                detail=answer.message if answer is not None and rejected else "it has no pod yet",
+                since=stateful_set.created_at,
+                remedy=_remedy(job, reason)
+                or f"nothing, unless it lasts: kubectl describe statefulset {stateful_set.name} -n {job.namespace}",
+            )
+        )
+    return min(waits, key=lambda each: not each.serious, default=None)
+
+
+def questions(
+    job: ElasticJob, stateful_set: OwnedObject | None, etcd: Sequence[Pod], workers: Iterable[Pod]
+) -> list[tuple[Question, datetime.datetime]]:
+    """Whose Events must be read from when on: at most one of etcd and one of the worker pods, because what holds one of
+    them usually holds all."""
+    found: list[tuple[Question, datetime.datetime]] = []
+    if stateful_set is not None and stateful_set.created_at is not None and len(etcd) < job.etcd_members:
+        found.append(((stateful_set.kind.value, stateful_set.name), _after(stateful_set.created_at, QUIET_SECONDS)))
+    for pods in (etcd, workers):
+        asked = (each for pod in pods if (each := _question(pod)) is not None)
+        found += [first] if (first := next(asked, None)) is not None else []
+    return found
+
+
+def _question(pod: Pod) -> tuple[Question, datetime.datetime] | None:
+    if claim := claim_of(pod):
+        return (CLAIM, claim), pod.created_at
+    if pod.phase is not PodPhase.PENDING or pod.blocked is not None or not pod.node:
+        return None
+    return (POD, pod.name), _after(pod.scheduled_at or pod.created_at, START_SECONDS)
+
+
+def read_again_at(answer: Explanation) -> datetime.datetime:
+    """When the same Events must be read again."""
+    early = (answer.read_at - answer.first_read_at).total_seconds() < 60
+    return _after(answer.read_at, READ_AGAIN_SECONDS if early else READ_LATER_SECONDS)
+
+
+def _reason_of(reason: str) -> Reason:
+    if reason in _IMAGE:
+        return Reason.IMAGE_UNAVAILABLE
+    if reason in _CONFIG:
+        return Reason.CONTAINER_CONFIG_ERROR
+    return Reason.UNSCHEDULABLE if reason in _OF_SCHEDULER else Reason.WAITING_FOR_WORKERS
+
+
+def _remedy(job: ElasticJob, reason: Reason, remedies: Mapping[Reason, str] = _REMEDIES) -> str:
+    """Empty: none is known."""
+    return remedies.get(reason, "").format(name=job.name, namespace=job.namespace, least=job.min_replicas)
+
+
+def _after(moment: datetime.datetime, seconds: float) -> datetime.datetime:
+    return moment + datetime.timedelta(seconds=seconds)
