@@ -42,6 +42,11 @@ INVALID_VALUES = {
     "watchNamespaces={Team_A}": "/watchNamespaces/0",
     "rendezvous.allowedEndpoints={a b}": "/rendezvous/allowedEndpoints/0",
     "etcd.affinity=x": "'affinity' not allowed",
+    "resources.limits.memry=1Gi": "'memry' not allowed",
+    "resources.limits.memory=much": "/resources/limits/memory",
+    "etcd.resources.request.cpu=1": "'request' not allowed",
+    "tolerations[0].efect=NoSchedule": "'efect' not allowed",
+    "fullnameOverride=Bad_Name": "/fullnameOverride",
     "networkPolicy.jobs.metricsFrom[0].namespace=monitoring": "/networkPolicy/jobs/metricsFrom/0",
     "serviceAccount.create=false": "name the service account to use",
     "metrics.serviceMonitor.enabled=true,metrics.service.enabled=false": "needs metrics.service.enabled",
@@ -113,11 +118,16 @@ def test_allowed_endpoints_and_etcd_scheduling_reach_the_operator() -> None:
         "rendezvous.allowedEndpoints={*.infra.svc,10.0.0.0/8}",
         "etcd.nodeSelector.pool=infra",
         "etcd.tolerations[0].key=gpu",
+        "etcd.resources.limits.memory=256Mi",
     )
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     settings = Settings.from_environment({each["name"]: each.get("value", "") for each in container["env"]})
-    assert settings.etcd_pod == {"nodeSelector": {"pool": "infra"}, "tolerations": [{"key": "gpu"}]}
+    assert settings.etcd_pod == {
+        "nodeSelector": {"pool": "infra"},
+        "resources": {"limits": {"memory": "256Mi"}},
+        "tolerations": [{"key": "gpu"}],
+    }
     assert is_allowed("etcd.infra.svc:2379", settings.allowed_endpoints)
     assert not is_allowed("192.168.1.1:2379", settings.allowed_endpoints)
 

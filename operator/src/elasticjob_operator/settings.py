@@ -15,7 +15,13 @@ DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.8"
 """Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
 
 
-_POD_FIELDS = {"tolerations": list, "nodeSelector": dict, "priorityClassName": str, "imagePullSecrets": list}
+_POD_FIELDS = {
+    "tolerations": list,
+    "nodeSelector": dict,
+    "priorityClassName": str,
+    "imagePullSecrets": list,
+    "resources": dict,
+}
 _POLICY_FIELDS = {"operator": list, "metricsPort": int, "metricsFrom": list}
 _WORDS = {list: "a list", dict: "an object", str: "a string", int: "an integer"}
 
@@ -48,7 +54,8 @@ class Settings:
 
     etcd_pod: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """ELASTICJOB_ETCD_POD: a JSON object with defaults for the pod of a job's own etcd: tolerations, nodeSelector,
-    priorityClassName, imagePullSecrets, as in a pod's spec. A job's spec.rendezvous.etcd takes precedence."""
+    priorityClassName, imagePullSecrets, as in a pod's spec, and the resources of its container. A job's
+    spec.rendezvous.etcd takes precedence."""
 
     runtime_image: str = ""
     """ELASTICJOB_RUNTIME_IMAGE: image of the runtime, for jobs with spec.workers.runtime.inject. Empty: the images of

@@ -30,7 +30,8 @@ _USER = 65532
 """Any non-root user works: etcd writes only to its volume, which fsGroup makes writable."""
 
 _RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
-"""Requests fit an idle etcd; the limit only stops a runaway one. Overridden by `spec.rendezvous.etcd.resources`."""
+"""Requests fit an idle etcd; the limit only stops a runaway one. Overridden by the settings, and by
+`spec.rendezvous.etcd.resources`."""
 
 
 def etcd_stateful_set(
@@ -88,7 +89,7 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any], secr
                         "fsGroup": _USER,
                         "seccompProfile": {"type": "RuntimeDefault"},
                     },
-                    "containers": [_container(job, image, run, tls=bool(secret))],
+                    "containers": [_container(job, image, run, defaults.get("resources"), tls=bool(secret))],
                     "volumes": [
                         *([] if several else [{"name": _DATA_VOLUME, "emptyDir": {}}]),
                         *_certificates_volume(secret),
@@ -133,9 +134,12 @@ def _certificates_volume(secret: str) -> list[dict[str, Any]]:
     return [{"name": names.CERTIFICATES_VOLUME, "secret": {"secretName": secret, "defaultMode": 0o440}}]
 
 
-def _container(job: ElasticJob, image: str, run: int, *, tls: bool) -> dict[str, Any]:
+def _container(
+    job: ElasticJob, image: str, run: int, resources: Mapping[str, Any] | None, *, tls: bool
+) -> dict[str, Any]:
+    """`resources`: the operator's default; empty: ours."""
     etcd = job.spec.rendezvous.etcd
-    resources = etcd.resources.to_api() if etcd and etcd.resources else _RESOURCES
+    resources = etcd.resources.to_api() if etcd and etcd.resources else resources or _RESOURCES
     return {
         "name": names.ETCD_CONTAINER,
         "image": etcd.image if etcd and etcd.image else image,

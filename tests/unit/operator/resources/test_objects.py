@@ -139,3 +139,11 @@ def test_the_kubelet_asks_for_health_where_it_needs_no_certificate(secret: str, 
 @pytest.mark.parametrize("secret", ["", "digits-etcd-1"])
 def test_an_existing_etcd_tells_its_secret(secret: str) -> None:
     assert secret_of(etcd_stateful_set(make_job(), "x", secret=secret)) == secret
+
+
+@pytest.mark.parametrize(("own", "wanted"), [({}, "256Mi"), ({"resources": {"limits": {"memory": "2Gi"}}}, "2Gi")])
+def test_the_resources_of_an_etcd_are_the_jobs_or_else_the_operators(own: dict[str, Any], wanted: str) -> None:
+    job = make_job(spec={"rendezvous": {"etcd": own}})
+    defaults = {"resources": {"limits": {"memory": "256Mi"}}}
+    (container,) = etcd_stateful_set(job, "x", defaults)["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"memory": wanted}}
