@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -106,6 +107,23 @@ def test_the_neighbour_holds_the_newest_copy(pair: Callable[..., Pair]) -> None:
     assert both.send(snapshot(4, PAYLOAD), 4)
     assert both.send(snapshot(8, PAYLOAD[::-1]), 8)
     assert both.held() == [(8, PAYLOAD[::-1])]
+
+
+def test_the_loop_does_not_free_the_memory_of_copies(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 0.3 s per GiB, for which the agent would send no heartbeats."""
+    both, closed, close = pair(), [], Buffer.close
+
+    def record(buffer: Buffer) -> None:
+        closed.append(threading.current_thread().name)
+        close(buffer)
+
+    for step in (4, 8, 12):
+        assert both.send(snapshot(step, PAYLOAD), step)
+        monkeypatch.setattr(Buffer, "close", record)
+    eventually(lambda: closed.count("free-memory") == 2, what="two copies are freed")
+    assert "MainThread" not in closed
 
 
 def test_copies_of_all_processes_are_read_by_whatever_number_of_processes(pair: Callable[..., Pair]) -> None:

@@ -197,7 +197,7 @@ class Agent:
             self._processes.group.check_handlers()
         if view.plan is not None and (before.plan is None or before.plan.round != view.plan.round):
             self._processes.group.check_handlers()
-            self._processes.send_plan(view.plan)
+            self._processes.expect_to_join(view.plan)
             self._publish_imports()
 
     def _use_secret(self, secret: SecretValue | None) -> None:

@@ -17,6 +17,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from elasticjob_runtime.agent.snapshots import free
 from elasticjob_runtime.contract import Env, Fence, Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.rendezvous import copy_stream
@@ -244,11 +245,17 @@ class PeerCopies:
             logger.info("a copy of another member's snapshot was not received: %s", failure)
             return
         copy, buffer = found
-        for each in outdated(self._held, copy):
-            self._held.pop(each).close()
+        useless = [self._held.pop(each) for each in outdated(self._held, copy)]
         if len(self._held) >= MOST:
-            self._held.pop(next(iter(self._held))).close()
+            useless.append(self._held.pop(next(iter(self._held))))
         self._held[copy] = buffer
+        if useless:
+            free(lambda: _close_all(useless))
+
+
+def _close_all(buffers: list[Buffer]) -> None:
+    while buffers:
+        buffers.pop().close()
 
 
 def _ignore(_copied: bool) -> None:

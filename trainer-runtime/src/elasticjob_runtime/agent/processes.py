@@ -148,14 +148,13 @@ class Processes:
         if self._launcher.stores is not None:
             self._launcher.stores.enter(plan.round, leads=plan.value.leader == self._config.member.settings.me)
 
-    def send_plan(self, plan: Plan) -> None:
-        """Sends a new plan to the workers that follow plans. Without a rank in it, prepares what comes next: stores for
-        later rounds and, if no worker has run yet, workers that may join."""
+    def expect_to_join(self, plan: Plan) -> None:
+        """A new plan has come. Without a rank in it, prepares what comes next: stores for later rounds and, if no
+        worker has run yet, workers that may join."""
         if plan.rank is None and self._launcher.stores is not None:
             self._launcher.stores.enter(plan.round, leads=False)
         if plan.rank is None and not self.workers.round:
             self._expect_to_join(plan.value)
-        self._reports.send_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
 
     def read_last_reports(self) -> None:
         """Reads reports that workers sent before they ended and that are still unread."""

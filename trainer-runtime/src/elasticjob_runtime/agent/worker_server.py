@@ -1,8 +1,8 @@
 """The socket on which workers talk to their agent: one Unix socket (SOCK_SEQPACKET) per agent, with JSON messages.
 
-A worker reports progress and the phases of its start, hands over snapshots and fetches those of its predecessor. A
-worker that sends hello receives every plan, before the agent stops its workers for that plan. One that saves when asked
-is asked before a planned change. The messages are described in elasticjob_runtime.training.channel and link.
+A worker reports progress and the phases of its start, hands over snapshots and fetches those of its predecessor. One
+that can continue in place says hello and receives plans. One that saves when asked is asked before a planned change.
+The messages are described in elasticjob_runtime.training.channel and link.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from elasticjob_runtime.agent.copies import PeerCopies
 from elasticjob_runtime.agent.rate_meter import RateMeter
 from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
-from elasticjob_runtime.contract import PlanValue, ProgressValue
+from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.training.link import MAX_FDS
@@ -79,24 +79,13 @@ class WorkerServer:
         self._listener.setblocking(False)
         self._door = descriptors.Acceptor(self._listener)
         self._connections: dict[int, socket.socket] = {}
-        self._followers: set[int] = set()
-        """Connections of workers that sent hello and receive plans."""
         self._savers: dict[int, int] = {}
         """Rank -> connection of the worker that saves when asked."""
         self._nonsense: set[int] = set()
         """Connections that sent an invalid message; a warning is logged once for each."""
-        self._plan: dict[str, Any] | None = None
         self._snapshots = Snapshots()
         self._meter = RateMeter()
         event_loop.add_reader(self._listener.fileno(), self._accept)
-
-    def send_plan(self, plan: PlanValue, group_rank: int | None) -> None:
-        """Sends `plan` to all workers that sent hello; one that connects later receives it after its hello.
-        `group_rank` None: this agent is not in the plan."""
-        sent = ("round", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
-        self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in sent}}
-        for fd in list(self._followers):
-            _send(self._connections[fd], self._plan)
 
     def ask_to_save(self, rank: int, seconds: float) -> None:
         """Asks this worker to save; it is killed after `seconds`."""
@@ -164,7 +153,8 @@ class WorkerServer:
                 serve = self._hand_out if kind == "fetch" else self._copy
                 serve(fd, int(message["local_rank"]), message)
             if kind == "hello":
-                self._greet(fd, message)
+                self._in_place[int(message["local_rank"])] = fd
+                self._on_hello(int(message["local_rank"]))
             if kind in ("saves", "saved", "saves-at-end"):
                 self._take_saver(fd, kind, message)
             if kind == "plan-state":
@@ -189,16 +179,6 @@ class WorkerServer:
         else:
             self._savers[rank] = fd
             self._on_saves(rank, round_number)
-
-    def _greet(self, fd: int, message: dict[str, Any]) -> None:
-        if message.get("in_place"):
-            local_rank = int(message["local_rank"])
-            self._in_place[local_rank] = fd
-            self._on_hello(local_rank)
-            return
-        self._followers.add(fd)
-        if self._plan is not None:
-            _send(self._connections[fd], self._plan)
 
     def _copy(self, fd: int, local_rank: int, message: dict[str, Any]) -> None:
         """Copies a snapshot to the neighbour, and tells the worker when that is over."""
@@ -246,7 +226,6 @@ class WorkerServer:
 
     def _drop(self, fd: int) -> None:
         self._event_loop.remove_reader(fd)
-        self._followers.discard(fd)
         self._savers = {rank: saver for rank, saver in self._savers.items() if saver != fd}
         self._nonsense.discard(fd)
         self._in_place = {rank: each for rank, each in self._in_place.items() if each != fd}

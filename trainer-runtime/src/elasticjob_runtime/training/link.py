@@ -1,10 +1,8 @@
 """The two-way connection between a worker and its agent, for plans and snapshots. Standard library only.
 
-It uses the same socket as `channel`. Each message is one JSON object, with file descriptors for snapshots:
+It uses the same socket as `channel`. Each message is one JSON object, with file descriptors for snapshots; those about
+plans are in elasticjob_runtime.training.session.port:
 
-    worker: {"type": "hello"}                                                 requests plans
-    agent:  {"type": "plan", "round": 3, "world_size": 4, "group_rank": 0, "reason": "MemberJoined", ...}
-            the current plan and every later one
     worker: {"type": "snapshot", "local_rank": 0, "round": 2, "step": 120}
             with descriptors of memory for the agent to hold
     worker: {"type": "fetch", "local_rank": 0}
@@ -28,6 +26,7 @@ import dataclasses
 import json
 import math
 import os
+import select
 import socket
 import time
 from collections.abc import Sequence
@@ -88,15 +87,14 @@ class AgentLink:
         """Becomes readable when there may be a plan."""
         return self._connection.fileno()
 
-    def follow(self) -> None:
-        """Requests the current plan and every later one."""
-        self._send({"type": "hello"})
-
     def tell(self, message: dict[str, Any]) -> None:
-        """Sends a message without waiting for a busy agent, which drops it. Any thread may call this."""
+        """Sends a message, unless the agent is so busy that there is no room for it. Any thread may call this."""
+        room = select.poll()
+        room.register(self._connection, select.POLLOUT)
         try:
-            self._connection.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except BlockingIOError:
+            if room.poll(0):  # MSG_DONTWAIT alone would wait for the timeout that another thread has set
+                self._connection.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except (BlockingIOError, TimeoutError):
             pass
         except OSError as error:
             raise NoAgentError(f"the agent has ended: {error}") from error

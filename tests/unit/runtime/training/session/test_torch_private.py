@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -86,6 +87,17 @@ def test_the_default_process_group_has_what_was_connected_for_cpu_and_gpu(monkey
             assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_a_torch_that_behaves_otherwise_than_its_names_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = torch_private.groups()
+    assert torch_private.swap_problem() == ""
+    assert torch_private.groups() == groups
+    monkeypatch.setattr(torch_private, "_swapped", lambda _: contextlib.nullcontext())  # torch looks elsewhere
+    assert "connects its groups itself" in torch_private.swap_problem()
+    monkeypatch.setattr(dist, "new_group", lambda _ranks: None)
+    assert "does not take a group that is connected already: TypeError" in torch_private.swap_problem()
 
 
 def test_lazy_connections_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,6 +381,7 @@ class ElasticSession:
         nccl = os.environ.get(Env.IN_PLACE_NCCL) == "1"
         groups = torch_private.groups()
         problem = torch_private.missing() or refusal(self._parts, backend=backend, groups=groups, nccl=nccl)
+        problem = problem or torch_private.swap_problem()
         if problem:
             logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
             return None

@@ -9,6 +9,7 @@ Continuing in a new world needs no private function: `destroy_process_group`, `i
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import dis
 import os
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,6 +74,24 @@ def missing() -> str:
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
         return "TORCH_GLOO_LAZY_INIT is set: connections that open during a step cannot be closed to interrupt it"
     return ""
+
+
+def swap_problem() -> str:
+    """Why a connected group cannot become one of torch's here; empty: it can. Tries it with a group of this process
+    alone: that the names exist does not say what they do."""
+    try:
+        gloo = connect(PrefixStore("elasticjob-check", dist.HashStore()), 0, 1, CHECK_TIMEOUT)  # type: ignore[attr-defined]
+        with _swapped({"ProcessGroupGloo": gloo}):
+            group = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+        same = group._get_backend(torch.device("cpu")) is gloo  # type: ignore[union-attr]
+        dist.destroy_process_group(group)
+    except Exception as error:  # noqa: BLE001 whatever it is, processes restart as without a session
+        return f"torch {torch.__version__} does not take a group that is connected already: {error!r}"
+    return "" if same else f"torch {torch.__version__} connects its groups itself, which a change in place has to do"
+
+
+CHECK_TIMEOUT = 5.0
+"""s that forming a group of this process alone may take."""
 
 
 def missing_nccl() -> str:
@@ -155,18 +174,25 @@ def replace_group(
         dist.destroy_process_group()
     connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, "ProcessGroupNCCL2": nccl}
     backend = "gloo" if nccl is None else "cpu:gloo,cuda:nccl"
+    with _swapped(connected):
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=device)
+    assert _set_timeout is not None
+    _set_timeout(datetime.timedelta(seconds=timeout))
+    return old
+
+
+@contextlib.contextmanager
+def _swapped(connected: Mapping[str, Any]) -> Iterator[None]:
+    """Meanwhile, torch takes these groups wherever it makes one. By the names of their classes."""
     originals = {name: getattr(distributed_c10d, name) for name in connected}
     held = {name: [each] for name, each in connected.items()}
     vars(distributed_c10d).update({name: _class_of(name, each) for name, each in held.items()})
     try:
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=device)
+        yield
     finally:
         vars(distributed_c10d).update(originals)
         for each in held.values():
             each.clear()
-    assert _set_timeout is not None
-    _set_timeout(datetime.timedelta(seconds=timeout))
-    return old
 
 
 def _class_of(name: str, held: list[Any]) -> Any:

@@ -1,6 +1,7 @@
 """The agent's side of a zygote process (server.py): starts it and asks it for forks.
 
-Everything here runs on the agent's loop and never blocks.
+Everything here runs on the agent's loop. A zygote that takes no request, or ends within a message, is killed after
+STUCK seconds: that is how long the loop may wait here.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ def start_command(python: str, fd: int, modules: Sequence[str]) -> list[str]:
     return [python, "-u", "-c", _BOOTSTRAP, str(fd), str(os.getpid()), *modules]
 
 
+STUCK = 1.0
+"""s. A zygote reads a request at once, except while it imports: then requests wait in its socket, which holds some."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ZygoteExit:
     """Why a zygote ended or never became ready."""
@@ -72,6 +77,7 @@ class Zygote:
         callbacks: ZygoteCallbacks,
     ) -> None:
         """Called by `start` and `fork_successor`."""
+        connection.settimeout(STUCK)
         self._connection = connection
         self._process = process
         self._event_loop = event_loop
@@ -147,9 +153,13 @@ class Zygote:
         if self._connection.fileno() >= 0:
             self._event_loop.remove_reader(self._connection.fileno())
             self._connection.close()
+        self._end_process()
+        if self._process is not None:
+            self._process.wait()
+
+    def _end_process(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
         elif self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # the group, because a fork of it may be trying an import
@@ -161,6 +171,8 @@ class Zygote:
         try:
             ipc.send(self._connection, {"kind": kind, **more})
             self._requested.append(on_forked)
+        except TimeoutError:
+            self._end_process()  # whose end is read
         except OSError as error:
             logger.debug("zygote: %s", error)
 
