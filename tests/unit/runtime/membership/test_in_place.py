@@ -40,7 +40,8 @@ def there(names: str = "abc", **changed: Any) -> Any:
 def planner(names: str = "abc", *, plan: Any = PLAN, changed: Any = None, ago: float = 50.0, **fields: Any) -> Any:
     workers = runs(plan, in_place=True, movable=True, changed_at=NOW - ago)
     fields.setdefault("probes", answers("bcd"))
-    return make_view(there=there(names, **(changed or {})), plan=plan, workers=workers, stores=True, **fields)
+    fields.setdefault("stores", True)
+    return make_view(there=there(names, **(changed or {})), plan=plan, workers=workers, **fields)
 
 
 COLD: dict[str, Any] = {"d": {"in_place": 0}}
@@ -98,13 +99,17 @@ PLANNER = {
         planner(failures=FAILED, changed={"b": {"round": 3}}, settings={"max_restarts": 0}, probes=answers("bc")),
         "outcome failed because of c",
     ),
-    "a joining member starts its workers: wait for them": Case(planner("abcd", changed=COLD, settings=FOUR), "wait 70 s"),
-    "they were ready for an earlier plan: wait": Case(planner("abcd", changed=STALE, settings=FOUR), "wait 70 s"),
+    "a joining member starts its workers: wait for them": Case(planner("abcd", changed=COLD, settings=FOUR), "wait"),
+    "they were ready for an earlier plan: wait": Case(planner("abcd", changed=STALE, settings=FOUR), "wait"),
     "they are ready: plan": Case(
         planner("abcd", changed=WARM, settings=FOUR), "plan 3: a b c d, MemberJoined, 0 restarts, in place"
     ),
-    "they do not get ready: plan anyway": Case(
-        planner("abcd", changed={"d": {"in_place": 0, "ready_at": NOW - 120}}, settings=FOUR, ago=120.0), "plan 3: a b c d, MemberJoined, 0 restarts, in place"
+    "they do not get ready: the others train on, however long it takes": Case(
+        planner("abcd", changed={"d": {"in_place": 0, "ready_at": NOW - 3600}}, settings=FOUR, ago=3600.0), "wait"
+    ),
+    "and continue without them when one of them is lost": Case(
+        planner("abd", changed={"d": {"in_place": 0, "ready_at": NOW - 3600}}, settings=FOUR, ago=3600.0),
+        "plan 3: a b, MemberLost, 0 restarts, in place",
     ),
     "a spare that is not needed is not waited for": Case(planner("abcd", changed=COLD), "wait"),
     "a spare replaces a lost member only if it is ready": Case(
@@ -140,8 +145,11 @@ PLANNER = {
     "fewer are wanted: they continue": Case(
         planner(spec=SpecValue(min=2, max=2)), "plan 3: a b, Resized, 0 restarts, in place"
     ),
-    "the agents host no stores: workers restart": Case(
-        planner("ab", changed={"b": {"stores": False}}), "plan 3: a b, MemberLost, 0 restarts"
+    "the next leader's agent hosts no stores: workers restart": Case(
+        planner("ab", changed={"a": {"stores": False}}, stores=False), "plan 3: a b, MemberLost, 0 restarts"
+    ),
+    "another agent hosts none: nobody needs them": Case(
+        planner("ab", changed={"b": {"stores": False}}), "plan 3: a b, MemberLost, 0 restarts, in place"
     ),
     "a worker process ends with code 0 and breaks the others' world: they continue, and the plan names it": Case(
         planner(changed={"a": {"round": 3}, "c": {"state": MemberState.SUCCEEDED, "round": 2}}),

@@ -222,7 +222,7 @@ class Invariants:
     def _continues(self, agent: Agent, action: ProposePlan, plan: Plan) -> None:
         """A plan that follows one in place continues in place, if any worker process of it can."""
         finished = any(each.value.state is MemberState.SUCCEEDED for each in action.members)
-        if finished or not plan.value.in_place or not all(each.value.stores for each in action.members):
+        if finished or not plan.value.in_place or not action.members[0].value.stores:
             return
         if action.in_place:
             return

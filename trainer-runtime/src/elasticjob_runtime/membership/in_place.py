@@ -191,29 +191,21 @@ def in_place_due(view: View, now: float) -> float | None:
 # -- the planner's part
 
 
-def is_ready_to_join(view: View, plan: Plan, member: Member, now: float) -> bool:
-    """Whether the plan's workers need not wait for the member's: they run, or have had all the time to start."""
+def is_ready_to_join(plan: Plan, member: Member) -> bool:
+    """Whether the plan's workers need not wait for the member's, however long these take to start."""
     rank = ranks_of(plan).get(member.name)
     if not plan.value.in_place or (rank is not None and rank.incarnation == member.value.incarnation):
         return True
-    return member.value.in_place >= plan.round or now >= join_deadline(view, member)
+    return member.value.in_place >= plan.round
 
 
-def join_deadline(view: View, member: Member) -> float:
-    """Until when the planner waits for a joining member's workers to be ready. Counts from when the plan began, because
-    they may have failed in the one before."""
-    return max(member.ready_at, view.workers.changed_at) + view.settings.warm_timeout
-
-
-def await_joiners(view: View, plan: Plan, eligible: Sequence[Member], now: float) -> Wait | None:
+def await_joiners(view: View, plan: Plan, eligible: Sequence[Member]) -> Wait | None:
     """None: no member that would change the size of the group is still starting its workers."""
-    starting = [member for member in eligible if not is_ready_to_join(view, plan, member, now)]
+    starting = [member.name for member in eligible if not is_ready_to_join(plan, member)]
     ready = len(eligible) - len(starting)
     if not starting or group_size(view.spec, len(eligible)) == group_size(view.spec, ready):
         return None
-    until = min(join_deadline(view, member) for member in starting)
-    names = join_names([member.name for member in starting])
-    return Wait(until=until, reason=f"waiting for {names} to start workers that can join")
+    return Wait(reason=f"training without {join_names(starting)} until their worker processes are ready")
 
 
 def finished_before(view: View, plan: Plan) -> list[str]:
@@ -242,13 +234,13 @@ def training_is_over(view: View, plan: Plan) -> bool:
     return all(name in finished for name in took_part)
 
 
-def members_to_continue(view: View, plan: Plan, eligible: Sequence[Member], now: float) -> list[Member]:
+def members_to_continue(view: View, plan: Plan, eligible: Sequence[Member]) -> list[Member]:
     """Of the eligible members those with which a broken plan's workers continue soonest: without members that failed or
     are not ready, if the others are enough."""
     if not plan.value.in_place:
         return list(eligible)
     failed = {failure.member for failure in view.store.failures}
-    ready = [member for member in eligible if is_ready_to_join(view, plan, member, now)]
+    ready = [member for member in eligible if is_ready_to_join(plan, member)]
     whole = [member for member in ready if member.name not in failed and not is_finished(member)]
     for candidates in (whole, ready):
         if group_size(view.spec, len(candidates)) is not None:
@@ -260,7 +252,7 @@ def continues(view: View, reason: PlanReason, members: Sequence[Member]) -> bool
     """Whether the worker processes of the current plan continue under a new one with these members. Not with members
     that have finished, which are included only if the others are too few: all take the last steps again."""
     plan = view.store.plan
-    if plan is None or not plan.value.in_place or not all(member.value.stores for member in members):
+    if plan is None or not plan.value.in_place or not members[0].value.stores:
         return False
     if any(is_finished(member) for member in members):
         return False

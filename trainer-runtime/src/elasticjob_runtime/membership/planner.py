@@ -153,7 +153,7 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
             return asking
         if action := delay_or_end(view, plan, now):
             return action
-    eligible = members_to_continue(view, plan, eligible_members(view), now)
+    eligible = members_to_continue(view, plan, eligible_members(view))
     if saved_first := propose_stop(view, plan, reason, why, caused_at(view, plan, reason, eligible)):
         return saved_first
     size = group_size(view.spec, len(eligible))
@@ -179,8 +179,8 @@ def _wait_for_members(view: View, now: float, why: str) -> Action:
 
 def _resize(view: View, plan: Plan, now: float) -> Action | None:
     present = eligible_members(view)
-    eligible = [member for member in present if is_ready_to_join(view, plan, member, now)]
-    return _resize_to(view, plan, eligible, now) or await_joiners(view, plan, present, now)
+    eligible = [member for member in present if is_ready_to_join(plan, member)]
+    return _resize_to(view, plan, eligible, now) or await_joiners(view, plan, present)
 
 
 def _resize_to(view: View, plan: Plan, eligible: Sequence[Member], now: float) -> Action | None:

@@ -170,7 +170,7 @@ class PlanWriter:
             master_port=ports[action.round % len(ports)],
             leader=leader.name,
             nproc=nproc,
-            agent_store=all(member.value.stores for member in action.members),
+            agent_store=leader.value.stores,
             in_place=action.in_place,
             restart_count=action.restart_count,
             reason=action.plan_reason,
