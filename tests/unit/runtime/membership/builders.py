@@ -93,18 +93,21 @@ _FURTHER = (
     "follows",
     "stayed",
     "finished",
+    "oldest",
+    "reports_steps",
 )
 
 
 def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any) -> Plan:
     """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`,
-    `nproc`, `attempt`; the crash history."""
+    `nproc`, `attempt`; `joined`, by name; the crash history."""
     size = fields.get("size", len(names))
     ring = names * 2
     ranks = {
         name: RankValue(
             group_rank=rank,
             incarnation=f"{name}1",
+            joined=fields.get("joined", {}).get(name, fields.get("oldest", 0)),
             predecessor=names[rank - 1] if rank else "",
             neighbours=tuple(
                 Neighbour(name=name, incarnation=f"{name}1", address="10.0.0.1", peer_port=7)
@@ -142,6 +145,7 @@ def make_failure(
     time: float = 0.0,
     message: str = "boom",
     reason: str = "ApplicationError",
+    joining: bool = False,
 ) -> FailureValue:
     return FailureValue(
         member=member,
@@ -152,6 +156,7 @@ def make_failure(
         reason=reason,
         message=message,
         time=time,
+        joining=joining,
     )
 
 
@@ -250,8 +255,9 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         + ("" if it.saves is None else ", saves")
         + ("" if it.saved is None else f", saved {it.saved}")
         + ("" if it.in_place is None else f", in place {it.in_place}")
+        + ("" if it.failed is None else f", failed {it.failed}")
     ),
-    PublishFailure: lambda it: f"report {it.failure.member}",
+    PublishFailure: lambda it: f"report {it.failure.member}" + ", joining" * it.failure.joining,
     PublishSuspicion: lambda it: ("clear " if it.retract else "suspect ") + it.suspicion.suspect,
     Subscribe: lambda it: f"watch as {it.role.value}" + (f" of {it.predecessor}" if it.predecessor else ""),
     Exit: lambda it: f"exit {it.code.name}",

@@ -190,13 +190,15 @@ WITHOUT = make_plan(
 def member(plan: Any = AS_C, *, mine: Any = ABLE, **fields: Any) -> Any:
     """What c sees, a follower."""
     fields.setdefault("workers", runs(AS_C, in_place=True, movable=True))
-    stores = {"stores": True, **fields.pop("further", {})}
+    stores = {"stores": True, "stepped": 2, **fields.pop("further", {})}
     here = {"b": make_member("b", **ABLE), "c": make_member("c", **{**ABLE, **mine})}
     return make_view(there=here, plan=plan, me="c", role=Role.FOLLOWER, predecessor="b", **stores, **fields)
 
 
 NONE, DEAD = WorkersState.NONE, WorkersState.FAILED
 LEAVES: dict[str, Any] = {"mine": {"state": MemberState.LEAVING}, "further": {"leaving_since": NOW - 0.2}}
+OWN = make_failure("c", round_number=3, time=7.0)
+AGAIN: dict[str, Any] = {"state": MemberState.WARMING, "failed": 1, "failed_at": 7.0, "in_place": 0}
 BROKEN = runs(AS_C, failure=FAILED[0], incomplete=True, movable=True)
 
 MEMBER = {
@@ -241,17 +243,29 @@ MEMBER = {
         "watch as follower of a",
     ),
     "they fail outside the plan: it is not broken, and this member does not take over as planner": Case(
-        member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=FAILED[0], changed_at=NOW - 1)), "watch as follower of a"
+        member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=OWN, changed_at=NOW - 1), mine=AGAIN), "watch as follower of a"
     ),
     "all have failed and the plan includes it: start them alone": Case(
         member(NEXT, workers=runs(AS_C, DEAD, failure=FAILED[0])), "start plan 3 alone"
     ),
-    "they failed before they were in a plan, a while ago: start them again": Case(
-        member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=FAILED[0], changed_at=NOW - 5)), "start plan 3 alone"
+    "they failed before they were in a plan, a while ago: it is ready again": Case(
+        member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=OWN, changed_at=NOW - 5), mine=AGAIN),
+        "publish ready of round 3",
+    ),
+    "then start them again": Case(
+        member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=OWN, changed_at=NOW - 5), mine={**AGAIN, "state": MemberState.READY}),
+        "start plan 3 alone",
+    ),
+    "some of them failed before they were in a plan: start those again": Case(
+        member(
+            WITHOUT, workers=runs(WITHOUT, failure=OWN, incomplete=True, movable=True, changed_at=NOW - 5),
+            mine={**AGAIN, "state": MemberState.READY},
+        ),
+        "move to plan 3",
     ),
     "they were ready to join, and are not any more: publish that": Case(
-        member(WITHOUT, workers=runs(WITHOUT, incomplete=True, movable=True), mine={"in_place": 3}),
-        "publish ready of round 0, in place 0",
+        member(WITHOUT, workers=runs(WITHOUT, incomplete=True, movable=True, failure=OWN), mine={"in_place": 3}),
+        "publish warming of round 0, in place 0, failed 1",
     ),
     "a joining member starts its workers before it is in a plan": Case(
         member(WITHOUT, workers=runs(AS_C, NONE)), "start plan 3 alone"
@@ -313,7 +327,7 @@ STARTS_NONE = {
     "it still imports": member(WITHOUT, workers=runs(AS_C, NONE), further={"warm": False}),
     "it is being removed": member(WITHOUT, workers=runs(AS_C, NONE), spec=SpecValue(min=2, max=3, draining=["c"])),
     "they failed a moment ago": member(
-        WITHOUT, workers=runs(WITHOUT, DEAD, failure=FAILED[0], changed_at=NOW - 1), mine={"in_place": 2}
+        WITHOUT, workers=runs(WITHOUT, DEAD, failure=OWN, changed_at=NOW - 1), mine=AGAIN
     ),
     "the plan does not continue in place": member(make_plan("ab", me="c"), workers=runs(AS_C, NONE)),
 }

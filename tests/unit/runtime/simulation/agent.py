@@ -59,6 +59,10 @@ class Agent:
         """The same, or since when the store is down."""
         self.awake_since = 0.0
         """When it last resumed after a freeze."""
+        self.crashes_until = 0.0
+        """Until when its worker processes crash as they start, by the world's clock."""
+        self.start_seconds = 0.0
+        """How much longer its worker processes take to start."""
         self.exit: Exit | None = None
         self.leaving_since: float | None = None
         self.warm = False
@@ -115,6 +119,17 @@ class Agent:
     def suspended(self) -> bool:
         """Whether its machine is: its worker processes and the worker stores that it hosts are frozen too."""
         return self.suspensions > 0
+
+    @property
+    def joining(self) -> bool:
+        """Whether its worker processes have taken no step since it joined others; of those that report none, whether
+        they have just been started."""
+        workers = self.workers.view
+        plan, rank = workers.plan, workers.plan.rank if workers.plan is not None else None
+        if plan is None or rank is None:
+            return True
+        fresh = self.world.walk.session or self.now - workers.began_at < self.settings.crash_limits.stable_time
+        return rank.joined > plan.value.oldest and self.workers.stepped < rank.joined and fresh
 
     @property
     def live(self) -> bool:
@@ -189,6 +204,7 @@ class Agent:
             workers=self.workers.view,
             warm=self.warm,
             stores=self.world.walk.session and not self.no_stores,
+            stepped=self.workers.stepped,
             leaving_since=self.leaving_since,
         )
 

@@ -63,6 +63,10 @@ class Kind(enum.Enum):
     """The network closes connections between worker processes, though none of them ends."""
     STORES_GONE = enum.auto()
     """The agent's process that hosts the worker stores dies, and is started again after `seconds`."""
+    JOIN_BROKEN = enum.auto()
+    """An agent joins whose worker processes crash as they start, for `seconds`."""
+    JOIN_SLOW = enum.auto()
+    """An agent joins whose worker processes take `seconds` to start."""
 
 
 FOR_SESSIONS = (Kind.FREEZE_WORKER, Kind.CRASH_FORMING, Kind.BREAK_LINKS, Kind.STORES_GONE)

@@ -39,8 +39,8 @@ class Faults:
                 self._store_down(event)
             case Kind.COMPACT:
                 self._server.compact(keep=event.arg)
-            case Kind.JOIN:
-                world.join()
+            case Kind.JOIN | Kind.JOIN_BROKEN | Kind.JOIN_SLOW:
+                self._join(event)
             case Kind.RESIZE | Kind.DRAIN:
                 self._change_spec(event)
             case Kind.SLOW:
@@ -56,6 +56,13 @@ class Faults:
                     self._island(event, there)
                 elif there:
                     self._apply_to(there[event.who % len(there)], event)
+
+    def _join(self, event: Event) -> None:
+        agent = self._world.join()
+        if event.kind is Kind.JOIN_BROKEN:
+            agent.crashes_until = self._clock.now + event.seconds
+        elif event.kind is Kind.JOIN_SLOW:
+            agent.start_seconds = event.seconds
 
     def back_up(self) -> None:
         """Copies the store's data, for a later STORE_SET_BACK; no copy is used once the job has ended."""

@@ -25,7 +25,7 @@ from elasticjob_runtime.membership.actions import (
 )
 from elasticjob_runtime.membership.fencing import fence
 from elasticjob_runtime.membership.planned_changes import PLANNED
-from elasticjob_runtime.membership.sizes import limit
+from elasticjob_runtime.membership.sizes import group_size, limit
 from elasticjob_runtime.membership.view import (
     Plan,
     View,
@@ -218,6 +218,20 @@ class Invariants:
                 f"{agent} puts a joiner before a survivor: {names}",
             )
             self._continues(agent, action, plan)
+            self._waits_for_nobody(agent, action, plan, view.spec)
+
+    def _waits_for_nobody(self, agent: Agent, action: ProposePlan, plan: Plan, spec: SpecValue) -> None:
+        """No group whose processes continue in place waits for a member that is not ready, if it can train without."""
+        if not plan.value.in_place or not action.in_place:
+            return
+        ready = [
+            each
+            for each in action.members
+            if each.value.in_place >= plan.round
+            or (each.name in (plan.ranks or {}) and (plan.ranks or {})[each.name].incarnation == each.value.incarnation)
+        ]
+        enough = group_size(spec, len(ready)) is not None
+        require(len(ready) == len(action.members) or not enough, f"{agent} lets all wait for members that are not ready")
 
     def _continues(self, agent: Agent, action: ProposePlan, plan: Plan) -> None:
         """A plan that follows one in place continues in place, if any worker process of it can."""

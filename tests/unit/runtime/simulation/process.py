@@ -90,7 +90,7 @@ class Process:
         self.dead, self.vanished = True, vanishes
         if code:
             self._clock.note(self.agent.name, f"process {self.local_rank} ends: {why}")
-            self._world.invariants.crashes += why not in (PEER_LOST, STOPPED)
+            self._world.invariants.crashes += why not in (PEER_LOST, STOPPED) and not self.agent.joining
         self._ended(code, why)
 
     def _advance(self) -> None:

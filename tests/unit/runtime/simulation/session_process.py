@@ -71,7 +71,13 @@ class SessionProcess(Process):
         self.plain = not plan.value.agent_store
         begin = self.say_hello if alone and not self.plain else self._join_start
         slow = 12.0 if self._clock.random.random() < 0.03 else 2.0
-        self.soon(begin, self._clock.random.choice([0.05, 0.3, slow]) * self._clock.random.random())
+        takes = self._clock.random.choice([0.05, 0.3, slow]) * self._clock.random.random() + agent.start_seconds
+        if self._clock.now < agent.crashes_until:
+            begin = self._crash_at_start
+        self.soon(begin, takes)
+
+    def _crash_at_start(self) -> None:
+        self.end(1, "crash as it starts")
 
     @property
     def standing(self) -> Standing:
@@ -258,6 +264,7 @@ class SessionProcess(Process):
     def _commit(self, meeting: Meeting, state: State) -> None:
         self.state = state
         meeting.commits += 1
+        self._group.stepped = meeting.plan.round
         self._group.keep(self.local_rank, meeting.fence, state)
         self._sessions.history.committed(self, meeting)
         if self.rank == 0 and state.number % SAVE_EVERY == 0 and not self._sessions.save(self, meeting):

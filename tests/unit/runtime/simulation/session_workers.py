@@ -38,6 +38,8 @@ class SessionWorkerGroup:
         """Local rank -> the newest state that the agent holds in memory."""
         self.may_save_until = 0.0
         self.view = Workers()
+        self.stepped = 0
+        """The last round in which a process has taken a step."""
         preparation = WorkerPreparation(
             group=GroupSpec(run_id="run", role="default", nproc=nproc, max_restarts=0),
             environment={}, agent_socket="", command=NOTHING, log_settings=NOTHING, directory=NOTHING,
@@ -69,17 +71,19 @@ class SessionWorkerGroup:
         self._followers.clear()
         self._stopping = False
         self.view = Workers(
-            state=WorkersState.RUNNING, round=plan.round, changed_at=self._agent.now, plan=plan,
+            state=WorkersState.RUNNING, round=plan.round, changed_at=self._agent.now, began_at=self._agent.now, plan=plan,
             entered=0 if alone else None,
         )  # fmt: skip
         self._start(plan, range(self._nproc), alone=alone)
 
     def move(self, plan: Plan, patience: float) -> None:
+        known = plan == self.view.plan
         self.view = dataclasses.replace(
-            self.view, round=plan.round, changed_at=self._agent.now, plan=plan, failure=None, incomplete=False,
-            waiting=False, rejected_at=None, entered=self.view.trained_round,
+            self.view, round=plan.round, changed_at=self._agent.now, began_at=self._agent.now, plan=plan, failure=None,
+            incomplete=False, waiting=False, rejected_at=None, entered=self.view.trained_round,
         )  # fmt: skip
-        self._in_place.move(plan, patience, self._agent.now)
+        if not known:
+            self._in_place.move(plan, patience, self._agent.now)
         running = {process.local_rank for process in self.processes} | self._starting
         missing = [rank for rank in range(self._nproc) if rank not in running]
         if missing:

@@ -160,6 +160,21 @@ def test_two_members_that_join_shortly_after_each_other_cost_one_round(seed: int
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_joiner_whose_processes_crash_costs_no_restart_of_the_budget(seed: int) -> None:
+    scenario = Scenario(agents=3, most=4, seed=seed)
+    before = scenario.trainers
+    scenario.happens(Kind.JOIN_BROKEN, seconds=600.0)
+    broken = scenario.agents[-1]
+    scenario.wait(30.0)
+    scenario.check(broken.exit is not None and broken.exit.code is ExitCode.CANNOT_JOIN, f"{broken} does not give up")
+    scenario.check(scenario.outcome() is None, "the job ends")
+    scenario.check(set(before) <= set(scenario.trainers), "the others do not train")
+    scenario.wait(10.0)
+    scenario.check(len(scenario.trainers) == 4, "its replacement has not joined")
+    scenario.check(scenario.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_member_that_joins_after_the_end_exits_with_the_outcome(seed: int) -> None:
     scenario = Scenario(seed=seed)
     scenario.finish()

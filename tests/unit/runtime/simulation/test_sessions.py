@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import OutcomeState, PlanReason
+from elasticjob_runtime.contract import ExitCode, OutcomeState, PlanReason
 from elasticjob_runtime.workers.followers import ACK_TIMEOUT
 
 from tests.unit.runtime.simulation.agent import Agent
@@ -88,6 +88,37 @@ def test_a_joining_member_restarts_no_process_and_gets_the_state(seed: int) -> N
     scenario.wait(25.0)
     scenario.continues(survivors, state, 3)
     scenario.check(scenario.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_joiner_that_takes_long_to_start_holds_up_nobody(seed: int, nproc: int) -> None:
+    scenario = SessionScenario(agents=3, most=4, seed=seed, nproc=nproc)
+    crashed = scenario.trainers[seed % 3]
+    survivors = scenario.processes(*(agent for agent in scenario.trainers if agent is not crashed))
+    before, state = scenario.plan, scenario.newest
+    scenario.happens(Kind.JOIN_SLOW, seconds=200.0)
+    scenario.wait(190.0)
+    scenario.check(scenario.plan == before, "the others change their plan for a joiner that is not ready")
+    scenario.happens(Kind.CRASH_WORKER, crashed, arg=0)
+    scenario.wait(30.0)
+    scenario.continues(survivors, state, 4 * nproc)
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_joiner_whose_processes_crash_costs_the_others_nothing(seed: int, nproc: int) -> None:
+    scenario = SessionScenario(agents=3, most=4, seed=seed, nproc=nproc)
+    survivors, state, before = scenario.processes(), scenario.newest, scenario.plan
+    scenario.happens(Kind.JOIN_BROKEN, seconds=600.0)
+    broken = scenario.agents[-1]
+    scenario.wait(70.0)
+    scenario.check(scenario.plan == before, "the others change their plan for a joiner that crashes")
+    scenario.continues(survivors, state, 3 * nproc)
+    scenario.wait(60.0)
+    scenario.continues(survivors, state, 4 * nproc)
+    scenario.check(scenario.plan.restart_count == 0)
+    scenario.check(broken.exit is not None and broken.exit.code is ExitCode.CANNOT_JOIN, f"{broken} does not give up")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -113,6 +113,8 @@ class WorkerGroup:
         self.may_save_until = 0.0
         """Until when they may save, where all members know that they can: no member may start other workers before."""
         self.view = Workers()
+        self.stepped = 0
+        """They report no steps."""
 
     @property
     def trains(self) -> bool:
@@ -139,8 +141,11 @@ class WorkerGroup:
         assert not self.alive
         assert not alone
         self._life += 1
-        self.view = Workers(state=WorkersState.RUNNING, round=plan.round, changed_at=self._agent.now, plan=plan)
+        now = self._agent.now
+        self.view = Workers(state=WorkersState.RUNNING, round=plan.round, changed_at=now, began_at=now, plan=plan)
         self._training = self._agent.world.training(plan)
+        if self._clock.now < self._agent.crashes_until:
+            self._clock.later(0.1 * self._clock.random.random(), lambda: self.crash(0))
         self._training.join(self)
         if self._agent.world.walk.saves:
             self._install_handler()
@@ -176,7 +181,8 @@ class WorkerGroup:
 
     def crash(self, _number: int) -> None:
         """A process ends with an error."""
-        self._agent.world.invariants.crashes += self.fail(self.view.round, "crash")
+        joining = self._agent.joining
+        self._agent.world.invariants.crashes += self.fail(self.view.round, "crash") and not joining
 
     def freeze(self, _number: int, _seconds: float) -> None:
         """Processes freeze only where that matters: if they follow plans."""

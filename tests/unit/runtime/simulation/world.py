@@ -45,7 +45,7 @@ from tests.unit.runtime.simulation.workers import Training
 PATIENCE = 90.0
 """s after the last fault within which the job must have recovered."""
 SESSION_PATIENCE = 240.0
-"""The same, for a script with a session: joiners that do not get ready are waited for."""
+"""The same, for a script with a session: joiners that failed wait for up to a minute, and start again."""
 
 
 class World:
@@ -178,15 +178,15 @@ class World:
         if self.walk.operator:
             self.server.apply(Txn(success=[Put(KEYS.spec, spec.to_json())]))
 
-    def join(self) -> None:
+    def join(self) -> Agent:
         self._names += 1
-        self._start(f"w{self._names}")
+        return self._start(f"w{self._names}")
 
     def restart(self, name: str) -> None:
         if not any(agent.name == name and not agent.dead for agent in self.agents):
             self._start(name)
 
-    def _start(self, name: str) -> None:
+    def _start(self, name: str) -> Agent:
         self._incarnations += 1
         walk = self.walk
         settings = MemberSettings(
@@ -198,7 +198,9 @@ class World:
             max_restarts=walk.max_restarts,
         )
         warm_after = self.clock.random.choice([0.0, 0.0, 0.1, 2.0])
-        self.agents.append(Agent(self, settings, warm_after=warm_after))
+        agent = Agent(self, settings, warm_after=warm_after)
+        self.agents.append(agent)
+        return agent
 
     def _heal(self) -> None:
         self.clock.note("-", "all faults end")
@@ -248,5 +250,5 @@ class World:
                 succeeded == (exit_.code is ExitCode.SUCCEEDED),
                 f"{agent} exits with {exit_.code.name}, the job {outcome.state.value}",
             )
-        if exit_.code is ExitCode.RESTARTABLE:
+        if exit_.code in (ExitCode.RESTARTABLE, ExitCode.CANNOT_JOIN):
             self.clock.later(2.5, lambda: self.restart(agent.name))

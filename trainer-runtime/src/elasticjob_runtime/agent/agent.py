@@ -145,6 +145,7 @@ class Agent:
             warm=self._processes.warm,
             stores=self._processes.stores,
             step=self._progress.step,
+            stepped=self._progress.stepped,
             leaving_since=leaving[0] if leaving else None,
             leaving_code=signals.LEAVE[leaving[1]] if leaving else ExitCode.TERMINATED,
         )

@@ -44,6 +44,8 @@ class Progress:
         self._started_at = 0.0
         self.step: int | None = None
         """The highest step or checkpoint that a local worker has reported since the last start."""
+        self.stepped = 0
+        """The last round in which one has reported a step; 0: none."""
 
     @property
     def deadline(self) -> float | None:
@@ -62,6 +64,8 @@ class Progress:
     def reported(self, report: WorkerReport, now: float) -> None:
         if report.phase == "pause":
             self._steps.pause(report.seconds, report.why, now)
+        if report.phase in ("step", "first-step"):
+            self.stepped = max(self.stepped, report.round)
         if report.step is None or report.phase not in ("step", "checkpoint"):
             return
         self.step = report.step if self.step is None else max(self.step, report.step)

@@ -21,6 +21,9 @@ class ExitCode(enum.IntEnum):
     """The injected runtime cannot run in this image: its Python is too old. Set by the runtime image's launch.py."""
     RESTARTABLE = 75
     """Fenced or replaced: this agent lost its membership. Restart it."""
+    CANNOT_JOIN = 76
+    """Its worker processes failed again and again before their first step with the others, which train without them.
+    Start another agent, on another machine if possible."""
     DENIED = 77
     """The rendezvous service refused the credentials."""
     CONFIG = 78

@@ -43,6 +43,8 @@ class FailureValue(Value):
     """How long this member's workers had run, seconds."""
     restart_delay: float = 0.0
     """How long the planner waits before it restarts them, if the job restarts because of this failure, seconds."""
+    joining: bool = False
+    """This member had taken no step since it joined the others: the failure costs the job no restart."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

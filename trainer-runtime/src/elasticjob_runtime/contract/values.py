@@ -20,7 +20,7 @@ class MemberState(str, enum.Enum):
     """The state that a member publishes about itself."""
 
     WARMING = "warming"
-    """Registered, but not yet able to start worker processes; never in a plan."""
+    """Registered, but not able to start worker processes yet, or again; never in a plan."""
     READY = "ready"
     LEAVING = "leaving"
     """Leaving the job; not in the next plan."""
@@ -128,13 +128,20 @@ class MemberValue(Value):
     in_place: int = 0
     """The round in which it was last published that all its worker processes can continue under another plan; 0: never.
     Published again for every plan that does not say so yet, and in every round by a member outside the plan."""
+    failed: int = 0
+    """How often in a row its worker processes have failed before they took a step with the others. Then it is
+    `warming` for a while."""
+    failed_at: float = 0.0
+    """When they last did, Unix time, seconds."""
+    failure: str = ""
+    """How, in one line."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
 
     def check(self) -> None:
         require_at_least(
-            0, nproc=self.nproc, round=self.round, saved=self.saved, in_place=self.in_place
+            0, nproc=self.nproc, round=self.round, saved=self.saved, in_place=self.in_place, failed=self.failed
         )  # nproc 0: under torchrun, whose agents agree on it themselves
         if not self.ports:
             raise ValueError("ports: expected at least one")
@@ -205,6 +212,10 @@ class PlanValue(Value):
     """Number of members of the previous plan that are in this one, in the same order; joiners follow."""
     finished: tuple[str, ...] = ()
     """Members of earlier plans whose worker processes ended with code 0 while others still trained."""
+    oldest: int = 0
+    """The lowest `joined` of its ranks: members with a higher one have joined others."""
+    reports_steps: bool = False
+    """The script reports its steps, as far as the planner knows."""
     created_at: float = 0.0
     """Unix time, seconds."""
     caused_at: float = 0.0
@@ -232,6 +243,7 @@ class PlanValue(Value):
             0,
             restart_count=self.restart_count,
             stayed=self.stayed,
+            oldest=self.oldest,
             store_generation=self.store_generation,
             run_began=self.run_began,
         )
@@ -276,6 +288,8 @@ class RankValue(Value):
     group_rank: int
     incarnation: str
     """The incarnation that was planned: a member restarted under the same name is a joiner."""
+    joined: int = 0
+    """The round since which every plan has included it; 0: not known."""
     predecessor: str = ""
     """Member with the next lower rank, which this one watches; empty: this one is the leader."""
     neighbours: tuple[Neighbour, ...] = ()

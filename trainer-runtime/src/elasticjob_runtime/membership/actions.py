@@ -62,6 +62,10 @@ class PublishState(Action):
     """None: unchanged."""
     in_place: int | None = None
     """None: unchanged."""
+    failed: int | None = None
+    """None: unchanged, and so are `failed_at` and `failure`."""
+    failed_at: float | None = None
+    failure: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +94,8 @@ class ProposePlan(Action):
     round: int
     members: tuple[Member, ...]
     """In rank order."""
+    joined: tuple[int, ...] = ()
+    """Of each, the round since which every plan has included it; empty: this one."""
     restart_count: int
     plan_reason: PlanReason
     message: str
@@ -107,6 +113,7 @@ class ProposePlan(Action):
     """Unix time of the run's first plan, seconds; 0: this is the first."""
     in_place: bool = False
     """Worker processes that run continue under it."""
+    reports_steps: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

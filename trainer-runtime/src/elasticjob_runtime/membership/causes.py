@@ -53,8 +53,12 @@ def _ahead(view: View, plan: Plan) -> Cause | None:
 
 
 def _failed(view: View) -> Cause | None:
-    failures = view.store.failures
-    return (PlanReason.WORKER_FAILED, describe_failure(first_failure(failures))) if failures else None
+    if not view.store.failures:
+        return None
+    failure = first_failure(view.store.failures)
+    if failure.joining:
+        return PlanReason.MEMBER_LOST, f"{describe_failure(failure)}, before its first step with the others"
+    return PlanReason.WORKER_FAILED, describe_failure(failure)
 
 
 def _finished(view: View, plan: Plan) -> Cause | None:

@@ -45,6 +45,13 @@ from elasticjob_runtime.membership.in_place import (
     stop_leaving,
     warm_up_workers,
 )
+from elasticjob_runtime.membership.joining import (
+    fails_alone,
+    forget_own_failures,
+    give_up_joining,
+    report_own_failure,
+    retry_at,
+)
 from elasticjob_runtime.membership.planned_changes import is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.silence import limits
@@ -58,8 +65,8 @@ AWAIT_PLAN = 1.0
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
     action = _apply_rules(view, now)
-    for due in (fence_due(view, now), in_place_due(view, now)):
-        if isinstance(action, Wait) and due is not None and (action.until is None or due < action.until):
+    for due in (fence_due(view, now), in_place_due(view, now), retry_at(view)):
+        if isinstance(action, Wait) and due is not None and now < due and (action.until is None or due < action.until):
             action = dataclasses.replace(action, until=due)
     return action
 
@@ -67,7 +74,7 @@ def decide(view: View, now: float) -> Action:
 def _apply_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
         _end_with_job, _leave, _yield_name, fence, _register, exit_if_incompatible, _report_ready, prepare_change,
-        _follow_plan, _report_result, _report_suspects, report_in_place, request_plan, _subscribe,
+        report_own_failure, _follow_plan, _report_result, forget_own_failures, give_up_joining, _report_suspects, report_in_place, request_plan, _subscribe,
         _restore_plan, _plan_if_first,
     )  # fmt: skip
     for rule in rules:
@@ -136,13 +143,13 @@ def _register(view: View, _now: float) -> Action | None:
     return Register(state=state, round=round_number, stores=view.stores, reason=reason)
 
 
-def _report_ready(view: View, _now: float) -> Action | None:
+def _report_ready(view: View, now: float) -> Action | None:
     """Publishes that this member can start workers, and whether its stores for coming rounds listen: the process that
     hosts them may have died."""
     me = view.me
     if me is None or view.store.role is None:  # nothing is watched yet that would show what was published
         return None
-    if me.value.state is MemberState.WARMING and view.warm:
+    if me.value.state is MemberState.WARMING and view.warm and now >= (retry_at(view) or now):
         return PublishState(
             state=MemberState.READY, round=view.workers.round, stores=view.stores, reason="ready to start workers"
         )
@@ -157,7 +164,7 @@ def _report_ready(view: View, _now: float) -> Action | None:
 def _follow_plan(view: View, now: float) -> Action | None:
     """Runs what the plan says: its round, or nothing."""
     plan, workers = view.store.plan, view.workers
-    if view.runs_plan and (action := warm_up_workers(view, now) or enter_late(view)):
+    if view.runs_plan and (action := warm_up_workers(view) or enter_late(view)):
         return action
     if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None
@@ -167,7 +174,7 @@ def _follow_plan(view: View, now: float) -> Action | None:
     if workers.state in ALIVE:
         return move_workers(view, plan, reason) or _stop_for(view, plan, reason)
     if plan.rank is None:
-        return warm_up_workers(view, now)
+        return warm_up_workers(view)
     if plan.round > workers.round:
         return StartWorkers(plan=plan, alone=plan.value.in_place, reason=reason)
     if (me := view.me) is not None and me.value.round <= plan.round:
@@ -213,7 +220,8 @@ def _report_result(view: View, _now: float) -> Action | None:
     if not view.runs_plan or view.store.plan is None or view.store.plan.rank is None:
         return None
     if workers.failure is not None and view.stop is None and not _is_reported(view, workers.failure):
-        return PublishFailure(failure=workers.failure, reason=f"a worker process failed: {workers.failure.message}")
+        failure = dataclasses.replace(workers.failure, joining=fails_alone(view))
+        return PublishFailure(failure=failure, reason=f"a worker process failed: {workers.failure.message}")
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
         if me.value.state is MemberState.SUCCEEDED and me.value.round == workers.trained_round:
             return None

@@ -96,6 +96,8 @@ def describe(view: View) -> str:
         return "warming up: importing what the script needs"
     if plan is None:
         return "waiting for the first plan"
+    if plan.rank is None and view.me is not None and view.me.value.failed:
+        return f"waiting to join plan {plan.round}: {view.me.value.failed} failures so far"
     if plan.rank is None:
         return f"spare: plan {plan.round} has {plan.value.size} members and needs no more"
     return f"training: plan {plan.round}, group rank {plan.rank.group_rank} of {plan.value.size}"

@@ -35,9 +35,6 @@ PATIENCE = 0.5
 """Seconds that a step may take to end at a planned change. Longer: fewer steps are interrupted and repeated. Shorter: a
 join waits less for a slow step."""
 
-WARM_UP_AGAIN = 5.0
-"""Seconds after which workers that failed before they could join are started again."""
-
 REJECTED_GRACE = 1.0
 """Seconds for the planner to see why a world could not be formed, usually the loss of a process, before another plan is
 requested."""
@@ -72,25 +69,20 @@ def enter_late(view: View) -> MoveWorkers | None:
     return MoveWorkers(plan=plan, reason=f"plan {plan.round} includes this member after all")
 
 
-def warm_up_workers(view: View, now: float) -> StartWorkers | None:
-    """Starts the workers of a member that may join the plan's, so that these need not wait for it."""
-    plan, due = view.store.plan, warm_up_due(view)
-    if plan is None or due is None or now < due:
+def warm_up_workers(view: View) -> StartWorkers | MoveWorkers | None:
+    """Starts the workers of a member that may join the plan's, or those of them that have failed, so that the others
+    need not wait for them."""
+    plan, workers, me = view.store.plan, view.workers, view.me
+    if plan is None or plan.rank is not None or not plan.value.in_place or not view.warm:
         return None
-    return StartWorkers(plan=plan, alone=True, reason=f"starting workers that can join plan {plan.round}")
-
-
-def warm_up_due(view: View) -> float | None:
-    """When to start workers that may join; None: not as things are."""
-    plan, workers = view.store.plan, view.workers
-    if plan is None or plan.rank is not None or not plan.value.in_place or not view.warm or workers.state in ALIVE:
+    if view.settings.me in view.spec.draining or view.leaving_since is not None or me is None:
         return None
-    if view.settings.me in view.spec.draining or view.leaving_since is not None or not view.store.registered:
+    if me.value.state is MemberState.WARMING or plan.round < workers.round:  # a backup of etcd has an older plan
         return None
-    if plan.round < workers.round:  # from a backup of etcd
-        return None
-    failed_as_spare = view.runs_plan and workers.state is WorkersState.FAILED
-    return workers.changed_at + WARM_UP_AGAIN if failed_as_spare else 0.0
+    reason = f"starting workers that can join plan {plan.round}"
+    if workers.state is WorkersState.RUNNING and workers.incomplete and workers.plan == plan:
+        return MoveWorkers(plan=plan, reason=reason)
+    return None if workers.state in ALIVE else StartWorkers(plan=plan, alone=True, reason=reason)
 
 
 def report_in_place(view: View, _now: float) -> Action | None:
@@ -184,8 +176,8 @@ def request_plan_due(view: View) -> float | None:
 
 def in_place_due(view: View, now: float) -> float | None:
     """When to decide again even if nothing changes before."""
-    times = (warm_up_due(view), request_plan_due(view))
-    return min((at for at in times if at is not None and at > now), default=None)
+    due = request_plan_due(view)
+    return due if due is not None and due > now else None
 
 
 # -- the planner's part

@@ -269,7 +269,8 @@ def _all_succeeded(view: View, plan: Plan) -> bool:
 
 
 def _is_warming_up(view: View, member: Member, now: float) -> bool:
-    return member.value.state is MemberState.WARMING and now < member.seen_at + _warming_wait(view)
+    imports = member.value.state is MemberState.WARMING and not member.value.failed
+    return imports and now < member.seen_at + _warming_wait(view)
 
 
 def _warming_wait(view: View) -> float:

@@ -27,6 +27,8 @@ def propose_plan(
     return ProposePlan(
         round=last + 1,
         members=members,
+        joined=tuple(_joined(plan, member, last + 1) for member in members),
+        reports_steps=bool(view.stepped) or any(each.value.reports_steps for each in known_plans),
         in_place=continues(view, plan_reason, members),
         restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
         plan_reason=plan_reason,
@@ -60,13 +62,18 @@ def finished_early(view: View, plan: Plan, members: Sequence[Member], reason: Pl
     return tuple(sorted(found | (set(plan.value.finished) - again)))
 
 
+def _joined(plan: Plan | None, member: Member, round_number: int) -> int:
+    rank = ranks_of(plan).get(member.name)
+    return rank.joined if rank is not None and rank.incarnation == member.value.incarnation else round_number
+
+
 def caused_at(view: View, plan: Plan | None, reason: PlanReason, eligible: Sequence[Member]) -> float:
     """When the cause happened, Unix time; 0: not known."""
     moments: list[float] = []
     if reason is PlanReason.WORKER_FAILED:
         moments = [failure.time for failure in view.store.failures]
     elif reason is PlanReason.MEMBER_LOST:
-        moments = [each.value.heard_at for each in view.store.suspicions]
+        moments = [each.value.heard_at for each in view.store.suspicions] or [each.time for each in view.store.failures]
     elif reason is PlanReason.MEMBER_LEFT:
         in_plan = [view.store.members[name].value for name in ranks_of(plan) if name in view.store.members]
         moments = [member.changed_at for member in in_plan if member.state is MemberState.LEAVING]

@@ -15,13 +15,14 @@ MAX_GONE = 32
 """At most this many removed ranks are listed in a plan's head, to keep it small."""
 
 
-def assign_rank(members: Sequence[Member], rank: int) -> RankValue:
-    """The position of `members[rank]` in a plan of `members`."""
+def assign_rank(members: Sequence[Member], rank: int, joined: int = 0) -> RankValue:
+    """The position of `members[rank]`, which has been in every plan since round `joined`, in a plan of `members`."""
     size = len(members)
     neighbours = [members[(rank + distance) % size] for distance in (1, 2) if distance < size]
     return RankValue(
         group_rank=rank,
         incarnation=members[rank].value.incarnation,
+        joined=joined,
         predecessor=members[rank - 1].name if rank else "",
         neighbours=tuple(
             Neighbour(

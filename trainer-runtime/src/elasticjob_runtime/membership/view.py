@@ -63,6 +63,9 @@ class MemberSettings:
     restart. Shorter: a member that never becomes ready delays the start less."""
     join_delay: float = 1.0
     """Seconds over which joins of a running job are batched while wanted members are missing."""
+    join_backoff: float = 5.0
+    """Seconds until a joining member whose worker processes failed before their first step starts them again; doubles
+    with each further failure. Longer: such a member interrupts the others less. Shorter: it joins sooner."""
     takeover_delay: float = 0.15
     """Seconds per rank that a follower with a broken plan waits for the planner before it takes over."""
     probe_age: float = 1.0
@@ -175,6 +178,8 @@ class Workers:
     """Round of the last start; 0: never started."""
     failure: FailureValue | None = None
     changed_at: float = 0.0
+    began_at: float = 0.0
+    """When they were started, or told to continue."""
     plan: Plan | None = None
     """The plan they were started for; kept if the store loses it."""
     saves: bool = False
@@ -242,6 +247,8 @@ class View:
     """Round of the last failure that was published."""
     step: int | None = None
     """Highest training step that the local workers reported in this round; None: none."""
+    stepped: int | None = None
+    """The last round in which they reported a step; 0: none. None: nobody could know."""
     leaving_since: float | None = None
     """When SIGTERM (or SIGINT) arrived."""
     leaving_code: ExitCode = ExitCode.TERMINATED

@@ -57,6 +57,7 @@ class RendezvousConf:
     """The time to reach the store and get into a plan before the member gives up."""
     start_grace: float = _sets(MemberSettings, "start_grace")
     join_delay: float = _sets(MemberSettings, "join_delay")
+    join_backoff: float = _sets(MemberSettings, "join_backoff")
     port_range: PortRange | None = None
     """TCP ports to listen on; None: any."""
     restart_backoff: float = _sets(CrashLimits, "backoff", 1.0)

@@ -214,10 +214,7 @@ class RendezvousCore:
                 self._subscription.subscribe(action.role, action.predecessor)
                 return "", 0
             case PublishState():
-                written = self._registration.write(
-                    action.state, action.round, action.stores, action.saves, action.saved, action.in_place
-                )
-                return keys.member(self._me), written
+                return keys.member(self._me), self._registration.write(action)
             case PublishFailure():
                 key = keys.failure(action.failure.round, action.failure.member)
                 return key, self._store.put(key, for_the_store(action.failure).to_json())

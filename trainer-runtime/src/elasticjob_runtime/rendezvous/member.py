@@ -45,6 +45,7 @@ class LocalState:
     warm: bool = True
     stores: bool = False
     step: int | None = None
+    stepped: int | None = None
     leaving_since: float | None = None
     leaving_code: ExitCode = ExitCode.TERMINATED
 
@@ -168,6 +169,7 @@ class MemberLoop:
             stores=local.stores,
             reported_failure=self.executor.reported_failure,
             step=local.step,
+            stepped=local.stepped,
             leaving_since=local.leaving_since,
             leaving_code=local.leaving_code,
         )

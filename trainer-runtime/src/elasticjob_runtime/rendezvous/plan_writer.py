@@ -77,7 +77,8 @@ class PlanWriter:
         what failed last; empty: it keeps none."""
         self._tries += 1  # ranks of an earlier attempt that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, before)
-        ranks = {member.name: assign_rank(action.members, rank) for rank, member in enumerate(action.members)}
+        joined = action.joined or (action.round,) * len(action.members)
+        ranks = {member.name: assign_rank(action.members, rank, joined[rank]) for rank, member in enumerate(action.members)}
         guards = [
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
             Compare(self._keys.outcome, create_revision=0),
@@ -172,6 +173,8 @@ class PlanWriter:
             nproc=nproc,
             agent_store=leader.value.stores,
             in_place=action.in_place,
+            oldest=min(action.joined, default=action.round),
+            reports_steps=action.reports_steps,
             restart_count=action.restart_count,
             reason=action.plan_reason,
             message=action.message,

@@ -34,9 +34,13 @@ from elasticjob_runtime.etcd.interface import (
     TxnResult,
     Unavailable,
 )
+from elasticjob_runtime.membership.actions import PublishState
 from elasticjob_runtime.rendezvous.cache import common_range
 
 logger = logging.getLogger(__name__)
+
+_OPTIONAL = ("saves", "saved", "in_place", "failed", "failed_at", "failure")
+"""Fields of PublishState that are None if they do not change."""
 
 RECENT = 100
 """How many revisions back a watch may start to see what happened to the predecessor since it registered. Reading the
@@ -212,23 +216,14 @@ class Registration:
         """Whether registration `number` is the current one; events of earlier ones no longer matter."""
         return number == self._count and self._lease is not None
 
-    def write(
-        self,
-        state: MemberState,
-        round_number: int,
-        stores: bool,
-        saves: bool | None = None,
-        saved: int | None = None,
-        in_place: int | None = None,
-    ) -> int:
-        """Returns the revision. `saves`, `saved` or `in_place` None: unchanged."""
+    def write(self, action: PublishState) -> int:
+        """Returns the revision."""
         if self._lease is None:
             raise LeaseLost("not registered")
-        member = self._changed(state, round_number, stores)
-        saves, saved = member.saves if saves is None else saves, member.saved if saved is None else saved
-        member = dataclasses.replace(member, saves=saves, saved=saved)
-        if in_place is not None:
-            member = dataclasses.replace(member, in_place=in_place, changed_at=time.time())
+        changes = {name: value for name in _OPTIONAL if (value := getattr(action, name)) is not None}
+        if action.in_place is not None:
+            changes["changed_at"] = time.time()
+        member = dataclasses.replace(self._changed(action.state, action.round, action.stores), **changes)
         revision = self._store.put(self._key, member.to_json(), lease=self._lease.id)
         self.member = member
         return revision

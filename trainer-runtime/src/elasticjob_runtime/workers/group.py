@@ -122,21 +122,24 @@ class WorkerGroup:
         self._check_handlers_at = now + FIRST_HANDLER_CHECK
         self._failures.begin_round(plan.round)
         self.view = Workers(
-            state=WorkersState.RUNNING, round=plan.round, changed_at=now, plan=plan, entered=0 if alone else None
-        )
+            state=WorkersState.RUNNING, round=plan.round, changed_at=now, began_at=now, plan=plan,
+            entered=0 if alone else None,
+        )  # fmt: skip
         self._start(plan, range(self.group.nproc), now, alone=alone)
 
     def move(self, plan: Plan, patience: float, now: float) -> None:
-        """Continues under `plan`: sends it to the workers that can continue, and starts those that are missing, in
-        worlds of their own. Those that have not said yet whether they can receive it when they do.
+        """Continues under `plan`: sends it to the workers that can continue and do not know it, and starts those that
+        are missing, in worlds of their own. Those that have not said yet whether they can receive it when they do.
 
         patience: s that a step may take to end before it is interrupted."""
         self._failures.begin_round(plan.round)
+        known = plan == self.view.plan
         self.view = dataclasses.replace(
-            self.view, round=plan.round, changed_at=now, plan=plan, failure=None, incomplete=False, waiting=False,
+            self.view, round=plan.round, changed_at=now, began_at=now, plan=plan, failure=None, incomplete=False, waiting=False,
             rejected_at=None, entered=self.view.trained_round,
         )  # fmt: skip
-        self._in_place.move(plan, patience, now)
+        if not known:
+            self._in_place.move(plan, patience, now)
         running = {worker.spec.local_rank for worker in self._workers} | self._starter.local_ranks
         missing = [rank for rank in range(self.group.nproc) if rank not in running]
         for rank in self._done & set(missing):
