@@ -9,6 +9,8 @@
     SIGTERM that Kubernetes did not send                 yes                   like an application exit
     agent fenced or replaced (lost its membership)       no                    at once
     agent could not reach the rendezvous                 no                    after a delay: an outage must not count
+    its worker processes failed again and again before   no                    after a delay, elsewhere if possible
+    their first step with the others
     the runtime could not be copied into the pod         no                    after a delay
     rejected by the kubelet (OutOfcpu, NodeAffinity ...) no                    after a delay: it may get the same node
     unknown (node restarted, container vanished)         no                    at once
@@ -98,6 +100,11 @@ _OF_AGENT: dict[int, tuple[str, str, Cost]] = {
     ),
     ExitCode.RESTARTABLE: ("Fenced", "lost its membership", Cost.FREE),
     ExitCode.UNAVAILABLE: ("RendezvousUnavailable", "could not reach the rendezvous", Cost.FREE_BUT_WAIT),
+    ExitCode.CANNOT_JOIN: (
+        "CannotJoin",
+        "its worker processes failed before their first step with the others",
+        Cost.FREE_BUT_WAIT,
+    ),
 }
 """(reason, detail, cost) of the exit codes that have a meaning of their own in the training container."""
 
@@ -203,7 +210,8 @@ def _of_exit(end: ContainerEnd) -> tuple[str, str, Cost, int | None]:
         detail = "out of memory: raise the container's memory limit or use less memory"
         return "OutOfMemory", detail, Cost.COUNTS, code
     if not end.container and code in _OF_AGENT:
-        return (*_OF_AGENT[code], code)
+        reason, detail, cost = _OF_AGENT[code]
+        return reason, _text(end) if code == ExitCode.CANNOT_JOIN and end.message else detail, cost, code
     if _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL:
         signal = code - _SIGNAL_BASE
         return "Signal", f"killed by signal {signal}", Cost.COUNTS, -signal

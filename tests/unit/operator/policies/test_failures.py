@@ -61,6 +61,13 @@ def init_failed(code: int, reason: str = "Error", **pod: Any) -> Pod:
             id="etcd outage must not burn the budget",
         ),
         pytest.param(
+            failed_pod(code=76),
+            "CannotJoin",
+            Cost.FREE_BUT_WAIT,
+            76,
+            id="a bad replacement must not burn the budget of those who train",
+        ),
+        pytest.param(
             failed_pod(code=137, disruption="PreemptionByScheduler"),
             "PreemptionByScheduler",
             Cost.FREE,

@@ -109,7 +109,8 @@ def test_failures_before_the_first_step_are_the_members_own(name: str) -> None:
 
 def test_a_member_that_fails_again_and_again_starts_its_workers_less_and_less_often() -> None:
     waits = [
-        (retry_at(member(SPARE, state=MemberState.WARMING, failed=count)) or 0.0) - NOW for count in (1, 2, 3, 4, 5, 500)
+        (retry_at(member(SPARE, state=MemberState.WARMING, failed=count)) or 0.0) - NOW
+        for count in (1, 2, 3, 4, 5, 500)
     ]
     assert waits == [5.0, 10.0, 20.0, 40.0, 60.0, MAX_DELAY]
 
@@ -170,7 +171,7 @@ def test_a_joining_member_that_fails_costs_the_job_no_restart(name: str) -> None
 
 def test_a_plan_says_since_when_each_member_has_been_in_every_plan() -> None:
     plan = make_plan("abc", in_place=True, **PLANNED)
-    there = members("abd", **dict.fromkeys("abd", {"stores": True, "in_place": 3}))
+    there = members("abd", **{name: {"stores": True, "in_place": 3} for name in "abd"})
     view = make_view(there=there, plan=plan, probes=answers("bd"), stores=True, workers=runs(plan, movable=True))
     action = decide(view, NOW)
     assert isinstance(action, ProposePlan)

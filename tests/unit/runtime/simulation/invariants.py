@@ -231,7 +231,9 @@ class Invariants:
             or (each.name in (plan.ranks or {}) and (plan.ranks or {})[each.name].incarnation == each.value.incarnation)
         ]
         enough = group_size(spec, len(ready)) is not None
-        require(len(ready) == len(action.members) or not enough, f"{agent} lets all wait for members that are not ready")
+        require(
+            len(ready) == len(action.members) or not enough, f"{agent} lets all wait for members that are not ready"
+        )
 
     def _continues(self, agent: Agent, action: ProposePlan, plan: Plan) -> None:
         """A plan that follows one in place continues in place, if any worker process of it can."""

@@ -70,8 +70,9 @@ class SessionWorkerGroup:
         assert not self.processes
         self._followers.clear()
         self._stopping = False
+        now = self._agent.now
         self.view = Workers(
-            state=WorkersState.RUNNING, round=plan.round, changed_at=self._agent.now, began_at=self._agent.now, plan=plan,
+            state=WorkersState.RUNNING, round=plan.round, changed_at=now, began_at=now, plan=plan,
             entered=0 if alone else None,
         )  # fmt: skip
         self._start(plan, range(self._nproc), alone=alone)

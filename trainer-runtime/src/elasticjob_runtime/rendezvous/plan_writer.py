@@ -78,7 +78,9 @@ class PlanWriter:
         self._tries += 1  # ranks of an earlier attempt that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, before)
         joined = action.joined or (action.round,) * len(action.members)
-        ranks = {member.name: assign_rank(action.members, rank, joined[rank]) for rank, member in enumerate(action.members)}
+        ranks = {
+            member.name: assign_rank(action.members, rank, joined[rank]) for rank, member in enumerate(action.members)
+        }
         guards = [
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
             Compare(self._keys.outcome, create_revision=0),

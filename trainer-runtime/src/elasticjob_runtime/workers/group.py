@@ -135,8 +135,8 @@ class WorkerGroup:
         self._failures.begin_round(plan.round)
         known = plan == self.view.plan
         self.view = dataclasses.replace(
-            self.view, round=plan.round, changed_at=now, began_at=now, plan=plan, failure=None, incomplete=False, waiting=False,
-            rejected_at=None, entered=self.view.trained_round,
+            self.view, round=plan.round, changed_at=now, began_at=now, plan=plan, failure=None, incomplete=False,
+            waiting=False, rejected_at=None, entered=self.view.trained_round,
         )  # fmt: skip
         if not known:
             self._in_place.move(plan, patience, now)
