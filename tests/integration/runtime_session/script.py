@@ -3,7 +3,8 @@ whatever worlds it took place: a sample that is lost, seen twice, weighted wrong
 
 Environment: OUTPUT (folder's prefix for what it writes), SAMPLES, BATCH, EPOCHS, LOADERS, STEP_SECONDS; SLOW (a file)
 and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY
-(steps).
+(steps); HOLD (a file: while it exists, the script waits before its session), CRASH (a file: while it exists, the script
+fails as it starts).
 """
 
 from __future__ import annotations
@@ -97,6 +98,10 @@ def main() -> None:
         dist.init_process_group(BACKEND)
     elif os.environ.get("ELASTICJOB_IN_PLACE"):
         dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    while os.path.exists(os.environ.get("HOLD", "")):
+        time.sleep(0.05)
+    if os.path.exists(os.environ.get("CRASH", "")):
+        raise RuntimeError("this machine is broken")
     model = Model().to(DEVICE)
     trained = DistributedDataParallel(model, bucket_cap_mb=0.001) if dist.is_initialized() else model
     plain = torch.optim.SGD([model.seen], lr=BATCH)

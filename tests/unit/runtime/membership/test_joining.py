@@ -31,6 +31,7 @@ RESTARTS = make_plan("abc", me="c", ranks=None, **JOINED)
 REPORTS = make_plan("abc", me="c", ranks=None, reports_steps=True, **JOINED)
 FIRST = make_plan("abc", me="c", ranks=None, oldest=3, agent_store=True, round_number=3)
 SPARE = make_plan("ab", me="c", ranks=None, in_place=True, agent_store=True, round_number=3)
+NEXT = make_plan("abc", me="c", ranks=None, in_place=True, joined={"c": 4}, oldest=1, agent_store=True, round_number=4)
 SPARE_RESTARTS = make_plan("ab", me="c", ranks=None, agent_store=True, round_number=4)
 
 
@@ -68,6 +69,10 @@ MEMBER = {
         member(SPARE, at=8.0, workers=WorkersState.RUNNING, incomplete=True, **WARMING), OWN
     ),
     "again": Case(member(SPARE, state=MemberState.READY, failed=1), "start plan 3 alone"),
+    "a plan came that includes it: the others shall not wait": Case(
+        member(NEXT, ran_plan=SPARE, **WARMING), "wait 5 s"
+    ),
+    "it is ready again, and needed": Case(member(NEXT, ran_plan=SPARE, failed=1), "start plan 4 alone"),
     "it waits before it is ready again": Case(member(SPARE, ago=4.9, **WARMING), "watch as follower of a"),
     "it is ready again": Case(member(SPARE, ago=5.0, **WARMING), "publish ready of round 3"),
     "longer after each failure": Case(
@@ -116,7 +121,7 @@ def test_a_member_that_fails_again_and_again_starts_its_workers_less_and_less_of
 
 
 LEFT_OUT: dict[str, Any] = {"c": {"state": MemberState.WARMING, "failed": 1, "stores": True}}
-PLANNED = {"joined": {"c": 3}, "oldest": 1, "agent_store": True, "round_number": 3, "restarts": 2}
+PLANNED: dict[str, Any] = {"joined": {"c": 3}, "oldest": 1, "agent_store": True, "round_number": 3, "restarts": 2}
 
 
 def planner(*failures: Any, there: str = "abc", changed: Any = None, in_place: bool = True, **fields: Any) -> Any:
@@ -138,6 +143,9 @@ PLANNER = {
     ),
     "or restart": Case(
         planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False), "plan 4: a b, MemberLost, 2 restarts"
+    ),
+    "the failure itself is not known yet": Case(
+        planner(changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"
     ),
     "another one lost it as a peer": Case(
         planner(fails("b", 0.9, reason=PEER_LOST), fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),

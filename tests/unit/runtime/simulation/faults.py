@@ -58,7 +58,8 @@ class Faults:
                     self._apply_to(there[event.who % len(there)], event)
 
     def _join(self, event: Event) -> None:
-        agent = self._world.join()
+        self._world.join()
+        agent = self._world.agents[-1]
         if event.kind is Kind.JOIN_BROKEN:
             agent.crashes_until = self._clock.now + event.seconds
         elif event.kind is Kind.JOIN_SLOW:

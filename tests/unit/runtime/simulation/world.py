@@ -178,15 +178,15 @@ class World:
         if self.walk.operator:
             self.server.apply(Txn(success=[Put(KEYS.spec, spec.to_json())]))
 
-    def join(self) -> Agent:
+    def join(self) -> None:
         self._names += 1
-        return self._start(f"w{self._names}")
+        self._start(f"w{self._names}")
 
     def restart(self, name: str) -> None:
         if not any(agent.name == name and not agent.dead for agent in self.agents):
             self._start(name)
 
-    def _start(self, name: str) -> Agent:
+    def _start(self, name: str) -> None:
         self._incarnations += 1
         walk = self.walk
         settings = MemberSettings(
@@ -198,9 +198,7 @@ class World:
             max_restarts=walk.max_restarts,
         )
         warm_after = self.clock.random.choice([0.0, 0.0, 0.1, 2.0])
-        agent = Agent(self, settings, warm_after=warm_after)
-        self.agents.append(agent)
-        return agent
+        self.agents.append(Agent(self, settings, warm_after=warm_after))
 
     def _heal(self) -> None:
         self.clock.note("-", "all faults end")

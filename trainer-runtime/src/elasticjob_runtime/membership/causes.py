@@ -17,9 +17,9 @@ def find_cause(view: View, plan: Plan) -> Cause | None:
     also sees its own workers fail. Workers that continue in place do not fail because of others."""
     return (
         _lost_or_left(view, plan)
-        or (_failed(view) if plan.value.in_place else None)
+        or (_failed(view, plan) if plan.value.in_place else None)
         or _ahead(view, plan)
-        or _failed(view)
+        or _failed(view, plan)
         or _finished(view, plan)
     )
 
@@ -52,12 +52,15 @@ def _ahead(view: View, plan: Plan) -> Cause | None:
     return PlanReason.START, f"{join_names(ahead)} cannot run the plan: {why}"
 
 
-def _failed(view: View) -> Cause | None:
+def _failed(view: View, plan: Plan) -> Cause | None:
+    """Also of members that joined and have not said yet how they failed."""
     if not view.store.failures:
-        return None
+        there = [(name, view.store.members[name].value) for name in ranks_of(plan) if name in view.store.members]
+        failed = [name for name, value in there if value.state is MemberState.WARMING and value.failed]
+        return (PlanReason.MEMBER_LOST, f"{join_names(failed)} failed as it joined") if failed else None
     failure = first_failure(view.store.failures)
     if failure.joining:
-        return PlanReason.MEMBER_LOST, f"{describe_failure(failure)}, before its first step with the others"
+        return PlanReason.MEMBER_LOST, describe_failure(failure)
     return PlanReason.WORKER_FAILED, describe_failure(failure)
 
 

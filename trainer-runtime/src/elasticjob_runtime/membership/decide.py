@@ -46,6 +46,7 @@ from elasticjob_runtime.membership.in_place import (
     warm_up_workers,
 )
 from elasticjob_runtime.membership.joining import (
+    declines_plan,
     fails_alone,
     forget_own_failures,
     give_up_joining,
@@ -166,7 +167,8 @@ def _follow_plan(view: View, now: float) -> Action | None:
     plan, workers = view.store.plan, view.workers
     if view.runs_plan and (action := warm_up_workers(view) or enter_late(view)):
         return action
-    if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
+    settled = view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)
+    if plan is None or settled or declines_plan(view):
         return None
     if view.runs_plan and superseded(view):
         return _await_later_plan(view, plan, now)

@@ -53,6 +53,15 @@ def report_own_failure(view: View, _now: float) -> PublishState | None:
     )  # fmt: skip
 
 
+def declines_plan(view: View) -> bool:
+    """Whether the newest plan includes this member, whose workers have failed since they were ready. Others would wait
+    for them to start again."""
+    me, plan = view.me, view.store.plan
+    if me is None or plan is None or plan.rank is None or not plan.value.in_place or view.runs_plan:
+        return False
+    return me.value.state is MemberState.WARMING and me.value.failed > 0 and view.workers.failure is not None
+
+
 def forget_own_failures(view: View, _now: float) -> PublishState | None:
     """After the first step."""
     me, plan = view.me, view.workers.plan
