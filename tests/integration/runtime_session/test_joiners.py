@@ -62,7 +62,7 @@ def report(job: SessionJob, what: str, began: float) -> None:
     )
 
 
-def test_a_joiner_that_is_slow_to_start_holds_up_nobody(four: SessionJob) -> None:
+def test_a_joiner_that_is_slow_to_start_does_not_hold_up_the_others(four: SessionJob) -> None:
     hold, began, before = four.directory / "hold", time.monotonic(), plan_of(four)
     hold.touch()
     joiner = four.start("e", "--max-restarts=0", nnodes="2:5", conf=SCALED, HOLD=str(hold))
@@ -71,7 +71,7 @@ def test_a_joiner_that_is_slow_to_start_holds_up_nobody(four: SessionJob) -> Non
     time.sleep(HELD)
     eventually(lambda: len(four.steps("a")) > steps + 3, 30, what="the others train")
     assert plan_of(four).round == before.round, "they have formed another world"
-    report(four, "beside a joiner that starts slowly", began)
+    report(four, "while a joiner starts", began)
     hold.unlink()
     four.wait_for_world(5, *"abcde")
     report(four, "with its join", began)
@@ -94,7 +94,7 @@ def test_a_joiner_whose_processes_crash_costs_the_others_nothing(four: SessionJo
     assert set(ends) == {ExitCode.CANNOT_JOIN}, four.logs
     assert "this machine is broken" in four.logs
     assert plan_of(four).round == before.round, "they have formed another world"
-    report(four, f"beside a joiner that crashed {len(four.pids('e'))} times, {len(ends)} agents", began)
+    report(four, f"while a joiner crashed {len(four.pids('e'))} times, {len(ends)} agents", began)
     crash.unlink()
     four.wait_for_world(5, *"abcde", timeout=START)
     assert [len(four.pids(name)) for name in "abcd"] == [1] * 4

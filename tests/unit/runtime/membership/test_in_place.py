@@ -148,7 +148,7 @@ PLANNER = {
     "the next leader's agent hosts no stores: workers restart": Case(
         planner("ab", changed={"a": {"stores": False}}, stores=False), "plan 3: a b, MemberLost, 0 restarts"
     ),
-    "another agent hosts none: nobody needs them": Case(
+    "another agent hosts none: they are not needed": Case(
         planner("ab", changed={"b": {"stores": False}}), "plan 3: a b, MemberLost, 0 restarts, in place"
     ),
     "a worker process ends with code 0 and breaks the others' world: they continue, and the plan names it": Case(

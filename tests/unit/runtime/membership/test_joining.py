@@ -1,4 +1,4 @@
-"""A member that has taken no step since it joined the others costs the job no restart, and holds up nobody."""
+"""A member that has taken no step since it joined the others costs the job no restart, and does not hold up the others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MEMBER = {
     "the script reports none: they ran for long enough": Case(member(RESTARTS, ran=600.0), "report c"),
     "they have taken a step": Case(member(IN_PLACE, stepped=3), "report c"),
     "they took one before they joined again": Case(member(IN_PLACE, stepped=2), OWN),
-    "nobody knows whether they have": Case(member(IN_PLACE, stepped=None), "report c"),
+    "it is not known whether they have": Case(member(IN_PLACE, stepped=None), "report c"),
     "all began together": Case(member(FIRST), "report c"),
     "they have lost a peer, which is to blame": Case(member(IN_PLACE, reason=PEER_LOST), "report c, joining"),
     "outside the plan": Case(member(SPARE), OWN),

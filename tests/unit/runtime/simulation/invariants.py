@@ -218,9 +218,9 @@ class Invariants:
                 f"{agent} puts a joiner before a survivor: {names}",
             )
             self._continues(agent, action, plan)
-            self._waits_for_nobody(agent, action, plan, view.spec)
+            self._waits_for_the_ready(agent, action, plan, view.spec)
 
-    def _waits_for_nobody(self, agent: Agent, action: ProposePlan, plan: Plan, spec: SpecValue) -> None:
+    def _waits_for_the_ready(self, agent: Agent, action: ProposePlan, plan: Plan, spec: SpecValue) -> None:
         """No group whose processes continue in place waits for a member that is not ready, if it can train without."""
         if not plan.value.in_place or not action.in_place:
             return

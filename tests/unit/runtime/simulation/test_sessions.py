@@ -92,7 +92,7 @@ def test_a_joining_member_restarts_no_process_and_gets_the_state(seed: int) -> N
 
 @pytest.mark.parametrize("nproc", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_joiner_that_takes_long_to_start_holds_up_nobody(seed: int, nproc: int) -> None:
+def test_a_joiner_that_takes_long_to_start_does_not_hold_up_the_others(seed: int, nproc: int) -> None:
     scenario = SessionScenario(agents=3, most=4, seed=seed, nproc=nproc)
     crashed = scenario.trainers[seed % 3]
     survivors = scenario.processes(*(agent for agent in scenario.trainers if agent is not crashed))

@@ -248,7 +248,7 @@ class View:
     step: int | None = None
     """Highest training step that the local workers reported in this round; None: none."""
     stepped: int | None = None
-    """The last round in which they reported a step; 0: none. None: nobody could know."""
+    """The last round in which they reported a step; 0: none. None: not known."""
     leaving_since: float | None = None
     """When SIGTERM (or SIGINT) arrived."""
     leaving_code: ExitCode = ExitCode.TERMINATED
