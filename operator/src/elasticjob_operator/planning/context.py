@@ -19,7 +19,13 @@ from elasticjob_operator.policies.injection import Injection, injection
 from elasticjob_operator.policies.lifecycle import RunTemplate, outlived_its_template, template_of_run
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
 from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_status
-from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, unknown_outcome, with_store
+from elasticjob_operator.policies.rendezvous import (
+    Rendezvous,
+    may_be_cut_off,
+    rendezvous_of,
+    unknown_outcome,
+    with_store,
+)
 from elasticjob_operator.policies.restart_budget import Budget, is_counted
 from elasticjob_operator.policies.scale_up_delay import TargetSize, delay_scale_up
 from elasticjob_operator.policies.scaling import Scaling, scale
@@ -90,6 +96,11 @@ class Context:
         if not self.scaling.create:
             return None
         return waits_for_etcd(self.job, self.rendezvous.access, self.view, self.rendezvous.endpoint)
+
+    @property
+    def cut_off(self) -> bool:
+        """Etcd may be unreachable."""
+        return may_be_cut_off(self.job, self.view, self.now)
 
     @property
     def etcd_wait(self) -> Wait | None:

@@ -151,6 +151,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
         budget,
         wait=_first_wait(assessment, rejection),
         kept=assessment.kept or assessment.unknown_outcome or assessment.waits_for_etcd,
+        cut_off=assessment.cut_off,
     )
     end = _outcome(assessment, trains)
     if end.status is not None:
@@ -229,7 +230,9 @@ def _silence_timers(assessment: Assessment, trains: Training) -> list[datetime.d
     silent = silent_since(assessment.rendezvous, view, [pod for pod, _ in assessment.etcd])
     due = silent + datetime.timedelta(seconds=SILENT_SECONDS) if silent is not None else None
     stall = stalled(job, view, progress_of(assessment), running=trains.is_running, now=now)
-    return [due if due is not None and due > now else None, stall.requeue_at if stall is not None else None]
+    unsure = assessment.cut_off and any(pod.running and not pod.may_train for pod, _ in assessment.staying)
+    look = now + datetime.timedelta(seconds=1) if unsure else None
+    return [look, due if due is not None and due > now else None, stall.requeue_at if stall is not None else None]
 
 
 def _continues_at_once(assessment: Assessment) -> bool:

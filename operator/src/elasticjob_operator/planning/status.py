@@ -198,7 +198,7 @@ def _set_stalled(conditions: _Conditions, assessment: Assessment, training: Trai
 def _set_size(conditions: _Conditions, assessment: Assessment, training: Training) -> None:
     """The conditions Resizing and Degraded."""
     job, view = assessment.job, assessment.view
-    ready = at_work(job, assessment.staying)
+    ready = at_work(job, assessment.staying, cut_off=assessment.cut_off)
     new = resizing(
         job,
         assessment.size,

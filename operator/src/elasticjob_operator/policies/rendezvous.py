@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from elasticjob_api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus
+from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousBackend, RendezvousStatus
 from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, PlanValue, SpecValue
 
 from elasticjob_operator import names
@@ -232,6 +232,15 @@ def silent_since(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterab
     if not rendezvous.managed or not pods or any(pod.ready for pod in pods):
         return None
     return view.answered_at
+
+
+def may_be_cut_off(job: ElasticJob, view: RendezvousView, now: datetime.datetime) -> bool:
+    """Whether a job that was training has an etcd that has not responded for a while. It is reachable, or known not to
+    be, within seconds: an idle connection is probed."""
+    if view.connectivity is not Connectivity.REACHABLE or view.answered_at is None:
+        return False
+    silent = now - view.answered_at >= datetime.timedelta(seconds=SILENT_SECONDS)
+    return silent and job.status.is_true(ConditionType.RUNNING)
 
 
 def rendezvous_ready(

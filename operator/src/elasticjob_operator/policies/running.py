@@ -52,11 +52,12 @@ def training(
     *,
     wait: Wait | None = None,
     kept: Cause | None = None,
+    cut_off: bool = False,
 ) -> Training:
     """`workers`: all but surplus pods. `wait`: what the job waits for most urgently. `kept`: why pods on a silent node
-    are not replaced."""
+    are not replaced. `cut_off`: etcd may be unreachable."""
     missing = _missing(job, workers, budget, wait, kept)
-    running = _running(job, view, workers, budget, missing)
+    running = _running(job, view, workers, budget, missing, at_work(job, workers, cut_off=cut_off))
     return Training(
         running=running,
         restarting=_resumed(job, view) if running.status else _restarting(job, view, workers, budget),
@@ -64,10 +65,14 @@ def training(
     )
 
 
-def at_work(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]]) -> int:
-    """Number of worker pods that train if the agents' plan says so; without plans, of those that are ready."""
+def at_work(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], *, cut_off: bool = False) -> int:
+    """Number of worker pods that train if the agents' plan says so; without plans, of those that are ready.
+
+    `cut_off`: etcd may be unreachable. Then pods on silent nodes count, too, until it is known: the cause, an
+    unreachable etcd, is told before what follows from it.
+    """
     live = [pod for pod, status in workers if status.state is PodState.LIVE]
-    return sum(pod.may_train if job.has_plans else pod.ready for pod in live)
+    return sum(pod.may_train or (cut_off and pod.running) if job.has_plans else pod.ready for pod in live)
 
 
 def _running(
@@ -76,8 +81,8 @@ def _running(
     workers: Sequence[tuple[Pod, PodStatus]],
     budget: Budget,
     missing: Cause | None,
+    ready: int,
 ) -> ConditionUpdate:
-    ready = at_work(job, workers)
     left = _left_of_round(view, workers) if job.has_plans else None
     if ready >= job.min_replicas and left is None and (not job.has_plans or _is_planned(job, view)):
         text = _training_message(job, view, ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from elasticjob_api import ConditionType, RendezvousStatus
 from elasticjob_operator.planning import (
     CreatePod,
@@ -9,10 +10,12 @@ from elasticjob_operator.planning import (
     EvictMember,
     PublishSpec,
 )
+from elasticjob_operator.state import Connectivity
 
 from tests.unit.operator.builders import (
     NOW,
     UID,
+    at,
     failed_pod,
     make_plan,
     make_pod,
@@ -107,3 +110,24 @@ def test_pods_of_an_earlier_run_are_deleted() -> None:
     found = ask(trained(replicas=2, status=status), make_pod(0, run=1), make_pod(1, run=2), rendezvous=make_view())
     assert names(found, DeletePod) == ["digits-worker-0"]
     assert names(found, CreatePod) == [], "its name is still held"
+
+
+@pytest.mark.parametrize(
+    ("connectivity", "answered", "running", "etcd"),
+    [
+        pytest.param(Connectivity.REACHABLE, -4, "Training", "EtcdReady", id="not known yet"),
+        pytest.param(Connectivity.UNREACHABLE, -15, "RendezvousLost", "EtcdUnreachable", id="known"),
+        pytest.param(Connectivity.REACHABLE, -1, "WaitingForWorkers", "EtcdReady", id="etcd has just responded"),
+    ],
+)
+def test_an_unreachable_etcd_is_told_before_the_pods_that_are_cut_off_with_it(
+    connectivity: Connectivity, answered: float, running: str, etcd: str
+) -> None:
+    """The nodes of worker pods become silent before the connection to etcd is known to be dead."""
+    pods = [make_pod(index, ready=False) for index in range(4)]
+    view = make_view(connectivity, plan=make_plan(), answered_at=at(answered), spec=published(trained(), 0, 1, 2, 3))
+    found = ask(trained(), *pods, rendezvous=view)
+    assert condition(found, ConditionType.RUNNING)[1] == running
+    assert condition(found, ConditionType.RENDEZVOUS_READY)[1] == etcd
+    assert found.status.world_size == (4 if running == "Training" else 0)
+    assert running != "Training" or found.requeue_at == at(1)
