@@ -90,7 +90,8 @@ CASES: dict[str, tuple[str, Callable[[Json], object], str, str]] = {
 @pytest.fixture(scope="module")
 def applied(cluster: ClusterDriver) -> Iterator[dict[str, float]]:
     """By job, when it was applied."""
-    cluster.kubectl.apply(yaml.safe_dump_all(OBJECTS))
+    for each in OBJECTS:
+        cluster.kubectl.apply(yaml.safe_dump(each), each["metadata"].get("namespace", "default"))
     plain = yaml.safe_load(adapt(MANIFEST.read_text(encoding="utf-8"), cluster))
     plain["spec"]["workers"].update(replicas=2, minReplicas=2, maxReplicas=2)
     times = {}
@@ -101,8 +102,8 @@ def applied(cluster: ClusterDriver) -> Iterator[dict[str, float]]:
         cluster.kubectl.apply(yaml.safe_dump(manifest), namespace)
         times[name] = time.monotonic()
     yield times
-    for each in (NAMESPACE, LIMITED, FULL):
-        cluster.kubectl.delete("namespace", each, wait=False)
+    for namespace in (NAMESPACE, LIMITED, FULL):
+        cluster.kubectl.delete("namespace", namespace, wait=False)
 
 
 @pytest.mark.parametrize("name", CASES)

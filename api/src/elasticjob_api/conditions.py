@@ -154,7 +154,7 @@ REMEDY = " What to do: "
 
 # A time stands in a sentence of its own, without which the message becomes that of the Event.
 MESSAGES: dict[Reason, str] = {
-    Reason.ACCEPTED: "The job is accepted.",
+    Reason.ACCEPTED: "The job is accepted.{warning}",
     Reason.INVALID_SPEC: "This version of the operator cannot read the spec: {error}",
     Reason.INVALID_POD_TEMPLATE: f"spec.workers.template is invalid: {{error}}{REMEDY}correct it and apply the job "
     "again.",

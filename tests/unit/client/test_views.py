@@ -91,6 +91,11 @@ BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
         ({"generation": 2, "observed_generation": 1}, "not seen the last change", "elasticjob doctor"),
         ({"conditions": {"Running": ("False", "ClaimUnbound", "no volume. What to do: x")}}, "no volume.", "x"),
         ({"conditions": {"Accepted": ("False", "PodRejected", "quota. What to do: raise it")}}, "quota.", "raise it"),
+        (
+            {"conditions": {"Accepted": ("True", "Accepted", "Accepted. But no time. What to do: more.")}},
+            "no time",
+            "more.",
+        ),
         ({"conditions": {"Stalled": ("True", "NoProgress", "no step")}}, "no step", "elasticjob logs bert"),
         ({"conditions": {"Suspended": ("True", "Suspended", "")}}, "suspended", "elasticjob resume bert"),
         ({"conditions": {"Failed": ("True", "MaxRestartsExceeded", "11 times")}}, "11 times", "last checkpoint"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from elasticjob_api import BLOCKING_REASONS, ConditionStatus, ConditionType, Reason, Status, message
+from elasticjob_api import BLOCKING_REASONS, REMEDY, ConditionStatus, ConditionType, Reason, Status, message
 
 from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, JobEvent
 from elasticjob_operator.state import Kind
@@ -77,6 +77,7 @@ def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
             continue
         warning = (
             condition.reason in _WARNING
+            or (condition.type == ConditionType.ACCEPTED and REMEDY in condition.message)
             or (condition.type in _WARNING_WHEN_TRUE and is_true)
             or (condition.type in _WARNING_WHEN_FALSE and not is_true)
         )

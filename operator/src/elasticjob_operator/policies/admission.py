@@ -11,11 +11,18 @@ import dataclasses
 import datetime
 from collections.abc import Iterable
 
-from elasticjob_api import ConditionType, ElasticJob, Reason, message
+from elasticjob_api import REMEDY, ConditionType, ElasticJob, Reason, message
 
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause
 from elasticjob_operator.policies.waits import of_rejection
+from elasticjob_operator.resources.pods import shutdown_seconds
 from elasticjob_operator.state import POD, Admission, Pod, Rejection
+
+_NO_TIME_TO_SAVE = (
+    " But worker processes have no time to save their state when their pod is deleted, for example because the job is "
+    "suspended: its terminationGracePeriodSeconds is for the agent alone."
+    f"{REMEDY}set it to more than 5, or set spec.lifecycle.gracefulShutdownSeconds."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +43,9 @@ def acceptance(
     image_volume: bool = False,
 ) -> Acceptance:
     """`image_volume`: pods have the runtime as an image volume."""
-    accepted = Acceptance(status=True, reason=Reason.ACCEPTED, message=message(Reason.ACCEPTED))
+    hasty = shutdown_seconds(job) == 0 and job.spec.lifecycle.graceful_shutdown_seconds is None
+    warning = _NO_TIME_TO_SAVE if hasty else ""
+    accepted = Acceptance(status=True, reason=Reason.ACCEPTED, message=message(Reason.ACCEPTED, warning=warning))
     if any(pod.template_hash == template_hash for pod in pods):
         return accepted
     before = job.status.condition(ConditionType.ACCEPTED)

@@ -162,7 +162,8 @@ def _waiting(
     if missing is None:
         return counts
     reason = counts.reason if missing.reason is Reason.ETCD_STARTING else missing.reason
-    return ConditionUpdate(status=False, reason=reason, message=f"{counts.message} {missing.message}")
+    enough = f"{ready} of {job.replicas} worker pods are ready." if ready >= job.min_replicas else counts.message
+    return ConditionUpdate(status=False, reason=reason, message=f"{enough} {missing.message}")
 
 
 def _of_agents(job: ElasticJob, view: RendezvousView, budget: Budget) -> str:

@@ -57,8 +57,7 @@ _REMEDIES = {
     "apply the job again.",
     Reason.CONTAINER_CONFIG_ERROR: "create the missing ConfigMap, Secret or volume, or correct the template and apply "
     "the job again.",
-    Reason.UNSCHEDULABLE: "free or add nodes, request less, or train with fewer: kubectl scale elasticjob {name} -n "
-    "{namespace} --replicas {least}",
+    Reason.UNSCHEDULABLE: "free or add nodes, or request less{fewer}.",
     Reason.RUNTIME_UNAVAILABLE: "check the chart's runtime.repository and runtime.tag, whether that image exists for "
     "the node's architecture, and the pod's imagePullSecrets; or set spec.workers.runtime.inject to None if the image "
     "of the worker pods contains the runtime.",
@@ -278,7 +277,11 @@ def _reason_of(reason: str) -> Reason:
 
 def _remedy(job: ElasticJob, reason: Reason, remedies: Mapping[Reason, str] = _REMEDIES) -> str:
     """Empty: none is known."""
-    return remedies.get(reason, "").format(name=job.name, namespace=job.namespace, least=job.min_replicas)
+    fewer = ""
+    if job.replicas > job.min_replicas:
+        command = f"kubectl scale elasticjob {job.name} -n {job.namespace} --replicas {job.min_replicas}"
+        fewer = f"; or train with fewer worker pods: {command}"
+    return remedies.get(reason, "").format(namespace=job.namespace, fewer=fewer)
 
 
 def _after(moment: datetime.datetime, seconds: float) -> datetime.datetime:

@@ -59,7 +59,9 @@ def worker_pod(
     pod["spec"]["subdomain"] = names.workers_service(job.name)
     container = training_container(job, pod["spec"])
     _prefer_other_nodes(pod["spec"], avoid)
-    workers_grace = _set_grace(job, pod["spec"])
+    workers_grace = shutdown_seconds(job)
+    if job.spec.lifecycle.graceful_shutdown_seconds is not None and _grace_of(job) < workers_grace + _AGENT_SECONDS:
+        pod["spec"]["terminationGracePeriodSeconds"] = workers_grace + _AGENT_SECONDS
     # Ours come first, so that the user's variables can refer to them: $(PET_NNODES).
     if certificates_secret:
         items = [{"key": each, "path": each} for each in _WORKER_FILES.values()]
@@ -97,16 +99,15 @@ def _prefer_other_nodes(spec: dict[str, Any], avoid: Sequence[str]) -> None:
     node_affinity[_PREFERRED] = [*(node_affinity.get(_PREFERRED) or []), term]
 
 
-def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
+def shutdown_seconds(job: ElasticJob) -> int:
     """Seconds between SIGTERM and SIGKILL for worker processes; the pod's grace period is longer."""
-    of_pod = spec.get("terminationGracePeriodSeconds")
-    of_pod = of_pod if isinstance(of_pod, int) else _DEFAULT_GRACE
     wanted = job.spec.lifecycle.graceful_shutdown_seconds
-    if wanted is None:
-        return max(0, of_pod - _AGENT_SECONDS)
-    if of_pod < wanted + _AGENT_SECONDS:
-        spec["terminationGracePeriodSeconds"] = wanted + _AGENT_SECONDS
-    return wanted
+    return max(0, _grace_of(job) - _AGENT_SECONDS) if wanted is None else wanted
+
+
+def _grace_of(job: ElasticJob) -> int:
+    given = (job.spec.workers.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return given if isinstance(given, int) else _DEFAULT_GRACE
 
 
 def check_template(job: ElasticJob) -> None:

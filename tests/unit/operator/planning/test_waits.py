@@ -13,6 +13,7 @@ from elasticjob_api import BLOCKING_REASONS, MESSAGES, REMEDY, ConditionType, El
 from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.planning import Plan, ReadEvents
 from elasticjob_operator.planning.events import without_times
+from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
     Blocked,
@@ -26,6 +27,7 @@ from elasticjob_operator.state import (
 )
 
 from tests.unit.operator.builders import (
+    TEMPLATE,
     UID,
     at,
     failed_pod,
@@ -42,6 +44,8 @@ from tests.unit.operator.planning.plans import ADMITTED, ask, trained
 RUNNING, READY, ACCEPTED = ConditionType.RUNNING, ConditionType.RENDEZVOUS_READY, ConditionType.ACCEPTED
 SUSPENDED = ConditionType.SUSPENDED
 OWN_ETCD = Settings(etcd_tls=False)
+HASTY = {"spec": {**TEMPLATE["spec"], "terminationGracePeriodSeconds": 5}}
+HASTY_JOB = make_job(template=HASTY)
 RESTRICTED = Settings.from_environment({"ELASTICJOB_ALLOWED_ENDPOINTS": "c:1", "ELASTICJOB_ETCD_TLS": "false"})
 TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 UNBOUND = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
@@ -333,6 +337,12 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         Reason.SUSPENDING,
         ["digits-worker-3 on node n1"],
     ),
+    "worker processes have no time to save": (
+        ask(HASTY_JOB, admission=dataclasses.replace(ADMITTED, template_hash=hash_of(HASTY_JOB))),
+        ACCEPTED,
+        Reason.ACCEPTED,
+        ["no time to save", "terminationGracePeriodSeconds", "spec.lifecycle.gracefulShutdownSeconds"],
+    ),
     "the namespace is being deleted": (
         starting(namespace_terminating=True),
         RUNNING,
@@ -351,6 +361,8 @@ def test_every_wait_is_told_as_what_it_is(found: Plan, type_: ConditionType, rea
     if reason in BLOCKING_REASONS and reason is not Reason.NAMESPACE_TERMINATING:  # no Event can be posted there
         assert warnings.count(reason) == 1
         assert REMEDY in condition.message
+    if REMEDY in condition.message and type_ is ACCEPTED:
+        assert warnings == [reason]
     assert not [event.message for event in found.events if TIME.search(event.message)]
 
 
