@@ -5,10 +5,32 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import os
 import selectors
+import threading
 import time
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+MAX_ERRORS, ERROR_SECONDS = 10, 60.0
+"""So many unexpected exceptions of callbacks within so many seconds end the loop."""
+
+
+def start_thread(target: Callable[[], None], name: str) -> bool:
+    """Starts a daemon thread. False: there is no room for one more."""
+    try:
+        threading.Thread(target=target, name=name, daemon=True).start()
+    except RuntimeError as error:
+        logger.warning(
+            "cannot start the thread %s (%s): the limit of processes and threads is reached. Raise `ulimit -u` of this "
+            "user, or the kubelet's podPidsLimit",
+            name,
+            error,
+        )
+        return False
+    return True
 
 
 class EventLoop:
@@ -17,6 +39,8 @@ class EventLoop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._calls: collections.deque[Callable[[], None]] = collections.deque()
+        self._errors: collections.deque[float] = collections.deque(maxlen=MAX_ERRORS)
+        """When callbacks raised the last unexpected exceptions."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.add_reader(self._wake_read, self._drain)
 
@@ -58,21 +82,32 @@ class EventLoop:
             return  # full of earlier wake-ups: it will wake
 
     def wait(self, timeout: float | None) -> None:
-        """Runs what is ready; sleeps until something is, at most `timeout` seconds."""
+        """Runs what is ready; sleeps until something is, at most `timeout` seconds. Raises what callbacks raise only if
+        that happens again and again: a bug in one of them need not end the worker processes."""
         if self._calls:
             timeout = 0
         for key, _ in self._selector.select(timeout):
             if (
                 self._selector.get_map().get(key.fd) is key
             ):  # an earlier callback may have removed it, and registered another under its number
-                key.data()
+                self._run(key.data)
         while self._calls:
-            self._calls.popleft()()
+            self._run(self._calls.popleft())
 
     def close(self) -> None:
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:
+            now = self.now()
+            self._errors.append(now)
+            if len(self._errors) == MAX_ERRORS and now - self._errors[0] < ERROR_SECONDS:
+                raise
+            logger.exception("internal error number %d; the agent continues. Please report it", len(self._errors))
 
     def _drain(self) -> None:
         try:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import os
 import queue
 import socket
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from elasticjob_runtime.agent.snapshots import free
 from elasticjob_runtime.contract import Env, Fence, Neighbour, SecretValue
-from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.event_loop import EventLoop, start_thread
 from elasticjob_runtime.rendezvous import copy_stream
 from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, NotAuthenticError, Purpose, Session, make_client
 from elasticjob_runtime.training.memory import limits, policy
@@ -115,7 +115,8 @@ class PeerCopies:
         self._held: dict[Copy, Buffer] = {}
         self._receiving = 0
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-        self._sender: threading.Thread | None = None
+        self._sends = False
+        """The sending thread runs."""
         self._warned = False
 
     def use_secret(self, secret: SecretValue | None) -> None:
@@ -143,9 +144,11 @@ class PeerCopies:
                 buffer.close()
             done(False)
             return
-        if self._sender is None:
-            self._sender = threading.Thread(target=self._send_all, name="send-copies", daemon=True)
-            self._sender.start()
+        self._sends = self._sends or start_thread(self._send_all, "send-copies")
+        if not self._sends:
+            buffer.close()
+            done(False)
+            return
         origin = Origin(member=self._member, local_rank=local_rank, purpose=purpose)
         receivers = self._receivers if last else self._receivers[:1]
         self._orders.put(_Order(buffer, origin, receivers, self._secret, done))
@@ -155,8 +158,10 @@ class PeerCopies:
         if self._receiving >= MOST_AT_ONCE or not self.may_stay:
             connection.close()
             return
-        self._receiving += 1
-        threading.Thread(target=self._receive, args=(connection, session), name="receive-copy", daemon=True).start()
+        if start_thread(functools.partial(self._receive, connection, session), "receive-copy"):
+            self._receiving += 1
+        else:
+            connection.close()
 
     def share(self, local_rank: int, count: int) -> list[int]:
         """Descriptors of the copies that the process `local_rank` of `count` reads. Each is read by one process; other

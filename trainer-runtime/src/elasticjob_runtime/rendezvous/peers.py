@@ -13,11 +13,11 @@ import logging
 import os
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.contract import SecretValue
+from elasticjob_runtime.event_loop import start_thread
 from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.membership.view import Member, Probe
 from elasticjob_runtime.rendezvous.peer_protocol import (
@@ -38,7 +38,7 @@ def probe_in_background(
     on_result: Callable[[Mapping[str, Probe]], None],
     timeout: float = RESTART.answer,
 ) -> None:
-    """Probes on a new thread, which always calls `on_result`."""
+    """Probes on a new thread if possible, and always calls `on_result`."""
 
     def run() -> None:
         try:
@@ -49,7 +49,8 @@ def probe_in_background(
             found = {}
         on_result(found)
 
-    threading.Thread(target=run, name="probe", daemon=True).start()
+    if not start_thread(run, "probe"):
+        run()  # an answer takes milliseconds; only a silent member holds up the caller
 
 
 def probe(

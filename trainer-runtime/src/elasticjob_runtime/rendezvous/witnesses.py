@@ -18,9 +18,10 @@ import errno
 import logging
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from elasticjob_runtime.event_loop import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ def probe_witnesses_in_background(
             answered = False
         on_result(answered)
 
-    threading.Thread(target=run, name="outside", daemon=True).start()
+    if not start_thread(run, "outside"):
+        on_result(False)
 
 
 def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
