@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import signal
 
 import pytest
 from elasticjob_runtime.contract import MemberState
@@ -131,3 +132,24 @@ def test_the_only_member_of_a_plan_trains_through_an_etcd_outage(
     assert job.workers(plan.round) == before
     job.finish()
     assert [agent.exit_code() for agent in agents] == [0] * len(agents), job.logs
+
+
+def test_a_survivor_outlives_the_loss_of_etcd_and_its_only_peer(fragile_job: Job, own_etcd: EtcdServer) -> None:
+    """As when a node is drained that has the job's etcd and the other worker pod."""
+    job = fragile_job
+    survivor, drained = job.start("a", nnodes="1:2"), job.start("b", nnodes="1:2")
+    before = job.wait_for_training(2)
+    own_etcd.kill()
+    drained.process.send_signal(signal.SIGTERM)
+    eventually(
+        lambda: not any(is_alive(worker.pid) for worker in before), what=f"all worker processes end; logs:\n{job.logs}"
+    )
+    eventually(lambda: "cut off: " in survivor.output, what=f"the survivor notices; logs:\n{job.logs}")
+    drained.exit_code()
+    own_etcd.start()
+    job.start("c", nnodes="1:2")
+    after = job.wait_for_training(2, after=before)
+    assert {worker.member for worker in after} == {"a", "c"}
+    assert {worker.restarts for worker in after} == {0}, "the outage counted as a restart"
+    job.finish()
+    assert survivor.exit_code() == 0, job.logs

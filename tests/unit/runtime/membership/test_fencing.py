@@ -31,8 +31,12 @@ FENCE = {
     "cut off from the store and all neighbours: stop the workers": Case(
         make_view(plan=PLAN, lease_expires_at=NOW - 0.1, silent=frozenset("bc")), "stop"
     ),
-    "cut off, and the workers are stopped: exit": Case(
+    "cut off, and the workers are stopped: wait for the store": Case(
         make_view(plan=PLAN, workers=runs(PLAN, GONE), lease_expires_at=NOW - 0.1, silent=frozenset("bc")),
+        "wait 119.9 s",
+    ),
+    "cut off for two minutes: exit": Case(
+        make_view(plan=PLAN, workers=runs(PLAN, GONE), lease_expires_at=NOW - 120, silent=frozenset("bc")),
         "exit RESTARTABLE",
     ),
     "etcd is down, but neighbours are heard: training continues": Case(

@@ -17,6 +17,7 @@ from elasticjob_runtime.membership.actions import (
     Exit,
     ProbePeers,
     ProbeWitnesses,
+    Wait,
     stop_at_once,
 )
 from elasticjob_runtime.membership.eligibility import describe
@@ -83,12 +84,19 @@ def _stop_if_consistent(view: View, now: float) -> Action | None:
 
 
 def _cut_off(view: View, now: float) -> Action | None:
-    """Cut off from the store and from all neighbours: the other members continue without this one."""
+    """Cut off from the store and from all neighbours: the other members may continue without this one. Or the store and
+    the neighbours went at the same time, as with their node: then this one continues once the store is back."""
     plan = view.store.plan
     neighbours = plan.rank.neighbours if plan and plan.rank and view.runs_plan else ()
     if not _lease_expired(view, now) or not neighbours or any(each.name not in view.silent for each in neighbours):
         return None
-    return _stop_or_exit(view, "cut off: neither etcd nor any neighbour is reachable, and the lease expired")
+    reason = "cut off: neither etcd nor any neighbour is reachable, and the lease expired"
+    if view.workers.state in ALIVE:
+        return stop_at_once(view, reason)
+    until = (view.lease_expires_at or 0.0) + view.settings.cut_off_wait
+    if now >= until:
+        return Exit(code=ExitCode.RESTARTABLE, reason=reason)
+    return Wait(until=until, reason=f"{reason}; waiting for etcd")
 
 
 def _isolated(view: View, now: float) -> Action | None:
@@ -196,7 +204,3 @@ def _probed_recently(view: View, member: Member, now: float) -> bool:
 def _later(expires: float, seen_at: float | None) -> float:
     """The later of the lease's end and the last sign of life."""
     return expires if seen_at is None else max(expires, seen_at)
-
-
-def _stop_or_exit(view: View, reason: str) -> Action:
-    return stop_at_once(view, reason) if view.workers.state in ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)

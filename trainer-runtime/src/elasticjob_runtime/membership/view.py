@@ -86,6 +86,10 @@ class MemberSettings:
     partition_grace: float = PARTITION_GRACE
     """Seconds after lease expiry, and after the last sign of life from outside, that a group may train without the
     store. Longer: longer partitions do not interrupt training. Shorter: a replacement group finds it stopped sooner."""
+    cut_off_wait: float = 120.0
+    """Seconds after lease expiry for which a member that reaches neither the store nor a neighbour waits, without
+    worker processes, before its agent exits. Longer: a longer outage of the store costs no agent that has also lost its
+    neighbours. Shorter: an agent whose own network is broken is replaced sooner."""
     witness_probe_interval: float = 5.0
     """Seconds between two probes of the witnesses while the store is unreachable."""
     witness_timeout: float = 2.0
