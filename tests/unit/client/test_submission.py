@@ -110,6 +110,11 @@ def test_flags_of_other_launchers_are_translated(flag: str, similar: list[str], 
         ("kind: Pod\napiVersion: v1", "has Pod of v1, not an ElasticJob"),
         ("kind: ElasticJob\napiVersion: elasticjob.dev/v9", "reads elasticjob.dev/v1alpha1"),
         ("kind: ElasticJob\napiVersion: elasticjob.dev/v1alpha1\nmetadata: {}", "metadata.name is missing"),
+        (
+            "kind: ElasticJob\napiVersion: elasticjob.dev/v1alpha1\nmetadata: {name: a}\n"
+            "spec: {workers: {replicas: 1, minReplicas: 2}}",
+            "spec.workers.replicas (1) is below minReplicas (2)",
+        ),
     ],
 )
 def test_wrong_manifests_are_explained(text: str, words: str) -> None:

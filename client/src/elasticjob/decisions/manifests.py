@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from elasticjob.errors import InvalidManifestError
 from elasticjob.names import API_VERSION, GROUP, KIND
+from elasticjob.state.values import object_at
 
 Json = dict[str, Any]
 CONVERTIBLE = {
@@ -54,3 +56,14 @@ def _check(manifest: Any, source: str) -> None:
     metadata = manifest.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("name"):
         raise InvalidManifestError(f"{source}: metadata.name is missing.")
+    _check_replicas(object_at(object_at(manifest, "spec"), "workers"), source)
+
+
+def _check_replicas(workers: Mapping[str, Any], source: str) -> None:
+    """The API server takes an explicit 1 for its default, which means minReplicas."""
+    replicas, least = workers.get("replicas"), workers.get("minReplicas")
+    if isinstance(replicas, int) and isinstance(least, int) and replicas < least:
+        raise InvalidManifestError(
+            f"{source}: spec.workers.replicas ({replicas}) is below minReplicas ({least}).",
+            "Raise replicas, lower minReplicas, or remove replicas to start with minReplicas.",
+        )
