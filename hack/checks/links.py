@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from hack.checks.pages import Problem, code_lines, spans
+from hack.checks.steps import SAVED
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
@@ -80,10 +81,12 @@ def missing_pages(path: str, text: str, files: Collection[str]) -> list[Problem]
 
 
 def missing_files(page: str, markdown: str, files: Collection[str]) -> list[Problem]:
-    """Files that a page names in a code span, by the end of their path, and that are not there."""
+    """Files that a page names in a code span, by the end of their path, and that are not there. A tutorial's reader
+    saves some."""
     found: list[Problem] = []
+    saved = SAVED.findall(markdown)
     for span in spans(markdown):
-        if not NAMED_FILE.fullmatch(span.text) or span.text in OTHERS:
+        if not NAMED_FILE.fullmatch(span.text) or span.text in OTHERS or span.text in saved:
             continue
         if not any(file == span.text or file.endswith("/" + span.text) for file in files):
             found.append(Problem(page, span.line, f"no file is called {span.text}"))
