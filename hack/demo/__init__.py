@@ -1,1 +1,1 @@
-"""The demo: an elastic job trains on real data, loses a pod halfway, and finishes. `python -m hack.demo run`."""
+"""The demo: the session example loses a pod halfway, and finishes without a lost step. `python -m hack.demo run`."""

@@ -7,6 +7,7 @@ all nodes can mount.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,8 +43,10 @@ def reader(cluster: ClusterDriver, release: Release, tmp_path: Path) -> Iterator
     clone, programs = tmp_path / "clone", tmp_path / "bin"
     for folder in (clone, programs):
         folder.mkdir()
+    shutil.copytree(ROOT / "examples", clone / "examples")  # an image is built from it, and builders follow no links
     for path in (*ROOT.glob("[!.]*"), ROOT / ".venv"):
-        (clone / path.name).symlink_to(path)
+        if path.name != "examples":
+            (clone / path.name).symlink_to(path)
     for name in ("kubectl", "helm"):
         (programs / name).symlink_to(program(name))
     docker = programs / "docker"
