@@ -108,6 +108,14 @@ class Failure(Model, frozen=True):
     time: Time | None = None
     """When it happened."""
 
+    @property
+    def cause(self) -> str:
+        """Reason, exit code and the first line of the message, on one line; without a code that the message repeats."""
+        code = "" if self.exit_code is None else f"exit code {self.exit_code}"
+        line = self.message.splitlines()[0] if self.message else ""
+        line = line.removeprefix(code).removeprefix(": ")
+        return self.reason + (f", {code}" if code else "") + (f": {line}" if line else "")
+
 
 class FailingNode(Model, frozen=True):
     """A node on which worker pods failed recently."""

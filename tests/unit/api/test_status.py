@@ -194,3 +194,17 @@ def test_a_message_without_its_values_is_a_key_error() -> None:
     assert message(Reason.ETCD_CREATED, name="digits-etcd") == "Created StatefulSet digits-etcd for the job's etcd."
     with pytest.raises(KeyError):
         message(Reason.ETCD_CREATED)
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"exit_code": 3, "message": "exit code 3: killed\ntraceback"}, "ApplicationError, exit code 3: killed"),
+        ({"exit_code": 3, "message": "exit code 3"}, "ApplicationError, exit code 3"),
+        ({"exit_code": 1, "message": "ValueError: x"}, "ApplicationError, exit code 1: ValueError: x"),
+        ({"message": "no step for 60 s"}, "ApplicationError: no step for 60 s"),
+        ({}, "ApplicationError"),
+    ],
+)
+def test_a_failure_names_its_exit_code_once(fields: dict[str, Any], cause: str) -> None:
+    assert Failure(reason="ApplicationError", **fields).cause == cause

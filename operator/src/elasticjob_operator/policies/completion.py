@@ -90,10 +90,7 @@ def _over_budget(job: ElasticJob, budget: Budget, detail: str = "") -> Condition
 def _by_rule(failure: Failure) -> ConditionUpdate:
     if failure.reason == Reason.RUNTIME_UNUSABLE:
         return update(False, Reason.RUNTIME_UNUSABLE, worker=failure.worker, detail=_first_line(failure))
-    line = _first_line(failure)
-    more = "" if line.startswith("exit code") else f": {line}"
-    detail = f"{failure.reason}, exit code {failure.exit_code}{more}"
-    return update(False, Reason.FAILED_BY_RULE, worker=failure.worker, detail=detail)
+    return update(False, Reason.FAILED_BY_RULE, worker=failure.worker, detail=failure.cause)
 
 
 def _first_line(failure: Failure) -> str:

@@ -184,9 +184,7 @@ def _cause(plan: PlanValue, failure: Failure | None, group: Change | None) -> st
     if failure is None or not about or failure.round is None or not last_round <= failure.round < plan.round:
         return plan.message
     who = failure.worker if failure.rank is None else f"{failure.worker}, rank {failure.rank}"
-    line = failure.message.splitlines()[0] if failure.message else ""
-    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
-    return f"{who}: {failure.reason}{code}" + (f": {line}" if line else "")
+    return f"{who}: {failure.cause}"
 
 
 def _suspended(observed: _Observed) -> Change | None:
