@@ -178,8 +178,8 @@ def test_wait_ends_when_the_job_is_deleted(cli: Cli, submitted: str, ns: Namespa
     assert cli("wait", submitted, "--timeout", "60s").code == Exit.DELETED
 
 
-def test_an_older_crd_gets_what_it_knows(cli: Cli, kube: Kube, ns: Namespace, client: ElasticJobClient) -> None:
-    """A field that this client knows and the CRD does not is left out, with a warning."""
+def test_a_field_that_the_cluster_does_not_know_is_an_error(cli: Cli, kube: Kube, ns: Namespace) -> None:
+    """Of an older CRD; a job without it would be another job."""
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elasticjob.dev"
     before = kube.call("GET", crd)
     version = json.loads(json.dumps(before["spec"]["versions"]))
@@ -189,14 +189,17 @@ def test_an_older_crd_gets_what_it_knows(cli: Cli, kube: Kube, ns: Namespace, cl
         kube.call("PATCH", crd, {"spec": {"versions": version}}, "application/merge-patch+json")
         flags = ["--image", "train:1", "--ttl", "1h", "--", "python", "train.py"]
 
-        def submitted_with_a_warning() -> bool:
-            client.delete("bert", wait=False) if ns.get("elasticjobs", "bert") else None
+        def rejected() -> bool:
             result = cli("submit", "bert", *flags)
-            assert result.code in (Exit.OK, Exit.ERROR), result.err
-            return "does not know spec.lifecycle.ttlSecondsAfterFinished" in result.err and result.code == Exit.OK
+            if result.code == Exit.OK:
+                cli("delete", "bert", "--no-wait")
+            else:
+                assert 'unknown field "spec.lifecycle.ttlSecondsAfterFinished"' in result.err
+                assert "upgrade the operator" in result.err
+            return result.code == Exit.ERROR
 
-        eventually(submitted_with_a_warning, what="the API server uses the older CRD")
-        assert "ttlSecondsAfterFinished" not in ns.job("bert")["spec"].get("lifecycle", {})
+        eventually(rejected, what="the API server uses the older CRD")
+        assert ns.get("elasticjobs", "bert") is None
     finally:
         newest = kube.call("GET", crd)["metadata"]["resourceVersion"]
         body = {**before, "metadata": {**before["metadata"], "resourceVersion": newest}}

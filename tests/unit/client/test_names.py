@@ -8,7 +8,7 @@ import elasticjob_api as api
 from elasticjob import names, state
 from elasticjob.decisions.job_request import CONTAINER, MAX_NAME, JobRequest, WorkerRange, manifest_of
 from elasticjob.decisions.obstacles import REMEDIES
-from elasticjob.sdk.models import check, has_field
+from elasticjob.sdk.models import check
 from elasticjob_api.crd import validation
 from elasticjob_operator import names as operator_names
 
@@ -77,10 +77,3 @@ def test_a_spec_is_read_as_the_api_has_it() -> None:
     seen = state.job_state(manifest)
     assert (seen.replicas, seen.least, seen.most, seen.max_restarts) == (4, 2, 4, 3)
     assert (seen.image, seen.command, seen.container) == ("train:1", ("python", "x"), CONTAINER)
-
-
-def test_fields_of_the_spec_are_known_by_their_path() -> None:
-    assert has_field("spec.lifecycle.ttlSecondsAfterFinished")
-    assert has_field("spec.checkpoint.volume.persistentVolumeClaim")
-    assert not has_field("spec.lifecycle.ttl")
-    assert not has_field("metadata.name")

@@ -10,7 +10,6 @@ from elasticjob.decisions import flag_values as values
 from elasticjob.decisions.foreign_flags import meant
 from elasticjob.decisions.job_request import JobRequest, WorkerRange, check_name, manifest_of
 from elasticjob.decisions.manifests import parse_manifests
-from elasticjob.decisions.submission import unknown_fields, without_fields
 from elasticjob.errors import InvalidManifestError, UsageError
 from elasticjob.sdk.function import command_of, script_of
 
@@ -127,13 +126,6 @@ def test_several_documents_and_lists_are_read() -> None:
     one = "{kind: ElasticJob, apiVersion: elasticjob.dev/v1alpha1, metadata: {name: %s}}"
     text = f"{one % 'a'}\n---\nkind: List\napiVersion: v1\nitems:\n- {one % 'b'}\n---\n"
     assert [each["metadata"]["name"] for each in parse_manifests(text, "x")] == ["a", "b"]
-
-
-def test_fields_that_an_older_api_server_does_not_know_are_left_out() -> None:
-    message = 'strict decoding error: unknown field "spec.a.b", unknown field "spec.c"'
-    manifest = {"spec": {"a": {"b": 1, "x": 2}, "c": 3}}
-    assert without_fields(manifest, unknown_fields(message)) == {"spec": {"a": {"x": 2}}}
-    assert manifest["spec"]["c"] == 3
 
 
 def train_with(lr: float, steps: int = 1) -> None:

@@ -50,10 +50,9 @@ class Cluster:
         """Raises NotFoundError."""
         return self.api.get(self.jobs_path(namespace, name))
 
-    def create_job(self, manifest: Json, *, dry_run: bool = False, strict: bool = True) -> Json:
+    def create_job(self, manifest: Json, *, dry_run: bool = False) -> Json:
         namespace = manifest["metadata"].get("namespace") or self.namespace
-        validation = "Strict" if strict else "Warn"
-        query = {"fieldValidation": validation, "fieldManager": "elasticjob"} | ({"dryRun": "All"} if dry_run else {})
+        query = {"fieldValidation": "Strict", "fieldManager": "elasticjob"} | ({"dryRun": "All"} if dry_run else {})
         return self.api.call("POST", self.jobs_path(namespace), manifest, "application/json", **query)
 
     def patch_job(self, name: str, body: Json, subresource: str = "", namespace: str | None = None) -> Json:

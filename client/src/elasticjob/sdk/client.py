@@ -11,7 +11,6 @@ from elasticjob.cluster.pod_logs import Selection
 from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.job_request import JobRequest, manifest_of
 from elasticjob.decisions.scaling import check_scale, check_suspend
-from elasticjob.decisions.submission import unknown_fields, without_fields
 from elasticjob.decisions.waiting import Target
 from elasticjob.errors import (
     AlreadyExistsError,
@@ -92,8 +91,7 @@ class ElasticJobClient:
         return self.create(manifest_of(request, namespace or self.namespace), dry_run=dry_run)
 
     def create(self, manifest: Json, *, dry_run: bool = False) -> Job:
-        """Creates a job from a manifest. With an operator that is older than this client, fields that it does not know
-        are left out, with a warning."""
+        """Creates a job from a manifest."""
         name = manifest["metadata"]["name"]
         try:
             return Job(self, self.cluster.create_job(manifest, dry_run=dry_run))
@@ -104,13 +102,12 @@ class ElasticJobClient:
                 f"Choose another name, or delete it first: elasticjob delete {name} -n {where}",
             ) from None
         except InvalidManifestError as error:
-            unknown = unknown_fields(error.message)
-            known = _known_to_this_version(unknown)
-            if not unknown or known != unknown:
+            if "unknown field" not in error.message:
                 raise
-        for path in unknown:
-            self._warn(f"The operator is older than this client and does not know {path}: it is left out.")
-        return Job(self, self.cluster.create_job(without_fields(manifest, unknown), dry_run=dry_run))
+            raise InvalidManifestError(
+                error.message,
+                "Correct the name, or upgrade the operator if it is older than this client: elasticjob doctor",
+            ) from None
 
     # Reading
 
@@ -278,15 +275,6 @@ class ElasticJobClient:
             return NotFoundError(error.message, f"Did you mean {' or '.join(similar)}?")
         listed = "See all jobs: elasticjob list -A" if not known else "See its jobs: elasticjob list"
         return NotFoundError(error.message, listed)
-
-
-def _known_to_this_version(paths: Sequence[str]) -> list[str]:
-    """Those of the fields that this client's models have."""
-    if not paths:
-        return []
-    from elasticjob.sdk.models import has_field
-
-    return [path for path in paths if has_field(path)]
 
 
 def _warn(message: str) -> None:
