@@ -117,6 +117,8 @@ class Training:
         self.sampler = ElasticDistributedSampler(data.labels, world, rank, seed=arguments.seed)
         self.batch_size = arguments.batch_size
         self.step = 0
+        self.reduced = torch.zeros(())
+        """Last argument of all_reduce. torch 2.6 hangs if gloo has the last reference to it when the group ends."""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -176,6 +178,7 @@ def train(training: Training, test: Data, arguments: argparse.Namespace, rank: i
             loss = training.train_step(model, indices)
             if training.step % arguments.print_every == 0:
                 if training.world > 1:
+                    training.reduced = loss
                     dist.all_reduce(loss)
                 metrics["loss"] = loss.item()
             if rank == 0:
@@ -233,7 +236,6 @@ def main() -> None:
     if training.step < arguments.steps:
         sys.exit(TERMINATED)
     if world > 1:
-        # torch 2.6 hangs if a gloo group is destroyed while it releases the last all_reduce's tensors
         dist.barrier()
         dist.destroy_process_group()
 

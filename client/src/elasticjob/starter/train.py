@@ -70,7 +70,6 @@ def main() -> None:
     if session.is_leader and "model" in session.values:
         torch.save(session.values["model"], CHECKPOINTS / "best.pt")
         print(f"finished after step {session.committed_steps}, error {session.values['best']:.4f}", flush=True)
-    dist.destroy_process_group()
 
 
 def error_of(module: torch.nn.Module, held_out: TensorDataset) -> float:
