@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
@@ -50,6 +51,18 @@ def test_a_dry_run_prints_a_manifest_that_the_api_server_accepts(cli: Cli, ns: N
     assert ns.get("elasticjobs", "bert") is None
     manifest = yaml.safe_load(result.out)
     ns.create("elasticjobs", manifest)
+
+
+def test_a_script_is_sent_with_the_job(cli: Cli, ns: Namespace, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    result = cli("submit", "bert", "--image", "train:1", "--script", str(script), "--", "--lr", "0.1")
+    assert result.code == Exit.OK, result.err
+    (container,) = ns.job("bert")["spec"]["workers"]["template"]["spec"]["containers"]
+    assert [*container["command"], *container.get("args", [])][3:] == ["print(1)\n", "--lr", "0.1"]
+    missing = cli("submit", "other", "--image", "train:1", "--script", str(tmp_path / "none.py"))
+    assert missing.code == Exit.USAGE
+    assert "none.py: No such file" in missing.err
 
 
 def test_a_second_job_of_the_same_name_is_not_created(cli: Cli, submitted: str) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,7 +140,20 @@ def test_a_function_travels_with_its_arguments(capfd: pytest.CaptureFixture[str]
     script = script_of(train_with, {"lr": 0.5})
     exec(compile(script, "train.py", "exec"), {"__name__": "__main__"})  # noqa: S102 as the pod runs it
     assert capfd.readouterr().out == "0.5 1\n"
-    assert "pip install" in " ".join(command_of(script, ["numpy"]))
+    assert "pip install" in " ".join(command_of(script, packages=["numpy"]))
+
+
+def test_a_script_travels_with_its_arguments(tmp_path: Path) -> None:
+    """In the pod's command; here, `python3 -m elasticjob_runtime` is plain Python."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    command = command_of('import sys\nprint(sys.argv[1:], "it\'s")\n', ["--lr", "0.1 x"])
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "['--lr', '0.1 x'] it's\n"
+    with pytest.raises(UsageError, match="too long"):
+        command_of("#" * 100_001)
 
 
 def test_functions_that_cannot_travel_are_rejected() -> None:

@@ -26,6 +26,12 @@ def submit(
         list[str] | None, typer.Argument(metavar="-- COMMAND", help="What each worker pod runs.")
     ] = None,
     image: Annotated[str, typer.Option("--image", "-i", help="Image with Python and torch.")] = "",
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            "--script", help="Send this script and run it; what follows -- are its arguments.", metavar="FILE"
+        ),
+    ] = None,
     workers: Annotated[
         str, typer.Option("--workers", help="Worker pods: 4, or 2:4 for an elastic job.", metavar="N|MIN:MAX")
     ] = "",
@@ -126,7 +132,7 @@ def submit(
     from elasticjob.decisions.job_request import JobRequest, WorkerRange, manifest_of
 
     if file is not None:
-        if name or image or command:
+        if name or image or command or script:
             raise UsageError("--filename takes everything from the manifest: leave out NAME, --image and the command.")
         manifests = _read(file)
         for manifest in manifests:
@@ -140,7 +146,7 @@ def submit(
         request = JobRequest(
             name=name,
             image=image,
-            command=command or (),
+            command=_sent(script, command or []) if script else command or (),
             workers=_sizes(workers, replicas, min_replicas, max_replicas, WorkerRange),
             procs_per_worker=int(procs_per_worker) if procs_per_worker.isdigit() else procs_per_worker,
             gpus=gpus,
@@ -253,17 +259,28 @@ def connected(client: ElasticJobClient, namespace: str) -> ElasticJobClient:
     return client
 
 
-def _read(file: Path) -> list[Json]:
-    import sys
+def _sent(script: Path, arguments: list[str]) -> list[str]:
+    """The command that runs a script of this machine."""
+    from elasticjob.sdk.function import command_of
 
+    return command_of(_text(script), arguments)
+
+
+def _read(file: Path) -> list[Json]:
     from elasticjob.decisions.manifests import parse_manifests
 
+    return parse_manifests(_text(file), "standard input" if str(file) == "-" else str(file))
+
+
+def _text(file: Path) -> str:
+    """Raises UsageError."""
+    import sys
+
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"Cannot read {file}: {reason}.") from error
-    return parse_manifests(text, "standard input" if str(file) == "-" else str(file))
 
 
 def _sizes(workers: str, replicas: int | None, least: int | None, most: int | None, kind: Any) -> Any:

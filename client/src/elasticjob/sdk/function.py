@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 import textwrap
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +47,7 @@ def train(
         job = elasticjob.train(train_bert, {"lr": 0.1}, image="my-company/train:1.4", workers=(2, 4), gpus=8)
     """
     client = client or ElasticJobClient()
-    command = command_of(script_of(func, args or {}), packages)
+    command = command_of(script_of(func, args or {}), packages=packages)
     return client.submit(name or name_of(func), image=image, command=command, **options)
 
 
@@ -74,17 +75,19 @@ def script_of(func: Callable[..., object], args: Mapping[str, Any]) -> str:
         given = json.dumps(dict(args))
     except TypeError as error:
         raise UsageError(f"{func.__name__} cannot be called with these arguments: {error}.") from error
-    script = f"import json\n\n{source}\n\nif __name__ == '__main__':\n    {func.__name__}(**json.loads({given!r}))\n"
-    if len(script.encode()) > MAX_SCRIPT:
-        raise UsageError(f"{func.__name__} is too long ({len(script)} characters): build it into the image instead.")
-    return script
+    return f"import json\n\n{source}\n\nif __name__ == '__main__':\n    {func.__name__}(**json.loads({given!r}))\n"
 
 
-def command_of(script: str, packages: Sequence[str]) -> list[str]:
-    """A command of a pod that writes the script to a file, so that tracebacks show its lines, and trains with it."""
-    install = 'python3 -m pip install --quiet --disable-pip-version-check "$@" && ' if packages else ""
+def command_of(script: str, arguments: Sequence[str] = (), *, packages: Sequence[str] = ()) -> list[str]:
+    """A command of a pod that writes the script to a file, so that tracebacks show its lines, and trains with it.
+    Raises UsageError."""
+    size = len(script.encode())
+    if size > MAX_SCRIPT:
+        raise UsageError(f"The script is too long ({size} of {MAX_SCRIPT} bytes): build it into the image instead.")
+    pip = "python3 -m pip install --quiet --disable-pip-version-check"
+    install = f"{pip} {shlex.join(packages)} && " if packages else ""
     shell = (
         f'mkdir -p {FOLDER} && printf %s "$0" > {FOLDER}/train.py && {install}'
-        f"exec python3 -m elasticjob_runtime {FOLDER}/train.py"
+        f'exec python3 -m elasticjob_runtime {FOLDER}/train.py "$@"'
     )
-    return ["sh", "-c", shell, script, *packages]
+    return ["sh", "-c", shell, script, *arguments]
