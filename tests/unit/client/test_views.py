@@ -116,6 +116,19 @@ def test_one_wait_of_two_conditions_is_one_obstacle() -> None:
     assert (found.what, found.remedy) == ("No node takes Pod bert-etcd-0.", "add one.")
 
 
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [("out of memory", "Read the log:"), ("ValueError: x\nTraceback", "Read the traceback above and the log:")],
+)
+def test_a_remedy_names_a_traceback_only_where_there_is_one(message: str, remedy: str) -> None:
+    failed = job(
+        conditions={"Failed": ("True", "MaxRestartsExceeded", "11 times")},
+        failure=Failure("bert-worker-0", "OutOfMemory", message),
+    )
+    (found,) = obstacles(failed, [], NOW)
+    assert found.remedy.startswith(remedy)
+
+
 def test_a_job_that_trains_or_has_succeeded_has_no_obstacles() -> None:
     assert obstacles(RUNNING, [], NOW) == []
     few = dataclasses.replace(RUNNING, history=(BACK, dataclasses.replace(BACK, steps_lost=5, step=1200)))

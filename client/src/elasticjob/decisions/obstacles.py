@@ -34,10 +34,10 @@ REMEDIES: Mapping[str, str] = {
     ),
     "NoProgress": "See what the worker processes do: elasticjob logs {name} --since 10m",
     "WorkersMissing": "See what the missing worker pods wait for, below.",
-    "WorkersFailed": "Read the traceback above and the log: elasticjob logs {name}",
+    "WorkersFailed": "Read {what}: elasticjob logs {name}",
     "MaxRestartsExceeded": (
-        "Read the traceback above and the log: elasticjob logs {name}. After mending the cause, submit the job again:"
-        " it continues from its last checkpoint."
+        "Read {what}: elasticjob logs {name}. After mending the cause, submit the job again: it continues from its "
+        "last checkpoint."
     ),
     "FailedByRule": (
         "A rule in spec.restartPolicy.rules ends the job at this failure. Read the log: elasticjob logs {name}"
@@ -181,5 +181,7 @@ def _of_workers(job: JobState, workers: Sequence[WorkerState], now: datetime.dat
 
 
 def _remedy(reason: str, job: JobState) -> str:
-    values = {"name": job.name, "namespace": job.namespace, "image": job.image, "least": job.least}
+    has_traceback = job.failure is not None and "\n" in job.failure.message
+    what = "the traceback above and the log" if has_traceback else "the log"
+    values = {"name": job.name, "namespace": job.namespace, "image": job.image, "least": job.least, "what": what}
     return REMEDIES.get(reason, "").format(**values)

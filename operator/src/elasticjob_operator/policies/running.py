@@ -257,9 +257,7 @@ def _described(failure: Failure | None) -> tuple[str, str]:
     """(worker, what happened to it)"""
     if failure is None:
         return "A worker process", "unknown"
-    line = failure.message.splitlines()[0] if failure.message else ""
-    more = f": {line}" if line and not line.startswith("exit code") else ""
-    return failure.worker, f"{failure.reason}, exit code {failure.exit_code}{more}"
+    return failure.worker, failure.cause
 
 
 def _replacement_time(job: ElasticJob, pod: Pod, failure: PodFailure, budget: Budget) -> str:
