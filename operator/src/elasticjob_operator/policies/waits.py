@@ -111,9 +111,14 @@ def first_wait(
     `workers`: live worker pods."""
     if rejection is not None:
         return of_rejection(job, rejection)
-    found = [etcd, *(of_pod(job, pod, answers or {}) for pod in workers)]
-    waits = [each for each in found if each is not None]
-    return min(waits, key=lambda each: not each.serious, default=None)
+    first, known = etcd, answers or {}
+    for pod in workers:
+        if first is not None and first.serious:
+            break
+        if first is None or pod.blocked is not None or (POD, pod.name) in known:  # a thousand may be starting
+            found = of_pod(job, pod, known)
+            first = found if found is not None and (first is None or found.serious) else first
+    return first
 
 
 def of_rejection(job: ElasticJob, rejection: Rejection) -> Wait:
@@ -254,9 +259,11 @@ def questions(
 
 
 def _question(pod: Pod) -> tuple[Question, datetime.datetime] | None:
+    if pod.phase is not PodPhase.PENDING:
+        return None
     if claim := claim_of(pod):
         return (CLAIM, claim), pod.created_at
-    if pod.phase is not PodPhase.PENDING or pod.blocked is not None or not pod.node:
+    if pod.blocked is not None or not pod.node:
         return None
     return (POD, pod.name), _after(pod.scheduled_at or pod.created_at, START_SECONDS)
 
