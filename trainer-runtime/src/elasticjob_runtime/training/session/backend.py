@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +25,14 @@ Begin = Callable[[], "torch.futures.Future[Any]"]
 
 class Group(Protocol):
     """The process group of one world, as one of its processes has it."""
+
+    @property
+    def addresses(self) -> Sequence[tuple[str, int]]:
+        """Where this process listens for the connections of others."""
+
+    def keep(self, addresses: Sequence[tuple[str, int]], size: int) -> None:
+        """Tells its connections, by the addresses of all `size` processes, from others that this one has opened
+        meanwhile. Call it once all are connected. Raises OSError if some are missing."""
 
     def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
         """Makes it the default process group, and returns the one that was. Connects to no other process."""
@@ -76,9 +84,10 @@ class GlooGroup:
         before = socket_names()
         self._world = world
         self.gloo = torch_private.connect(store, world.rank, world.size, FORM_TIMEOUT)
-        links = Links(before, world.store[1])
+        links = Links(before)
         # Methods of `links`, and not of this object: who keeps one of them does not keep the group.
         self.interrupt, self.is_silent, self.forget = links.cut, links.are_closed, links.forget
+        self.addresses, self.keep = links.addresses, links.keep
 
     def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
         return torch_private.replace_group(self.gloo, store, self._world.rank, self._world.size, OPERATION_TIMEOUT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Sequence
 
@@ -42,9 +43,12 @@ def form(world: World, standing: Standing, interruption: Interruption, backend: 
     standings = [Standing.from_json(text) for text in here.multi_get([f"standing/{rank}" for rank in ranks])]
     group = backend.connect(PrefixStore("group", here), world)
     try:
-        here.set(f"formed/{world.rank}", "")
+        here.set(f"formed/{world.rank}", json.dumps(group.addresses))
         # No process begins to communicate, or closes a connection, while another one still connects to it.
-        _wait(here, [f"formed/{rank}" for rank in ranks], FORM_TIMEOUT, interruption)
+        formed = [f"formed/{rank}" for rank in ranks]
+        _wait(here, formed, FORM_TIMEOUT, interruption)
+        addresses = [(host, port) for text in here.multi_get(formed) for host, port in json.loads(text)]
+        group.keep(addresses, world.size)
     except BaseException:
         group.forget()
         del group  # which closes its connections, and not those of the next attempt, which may have begun
@@ -53,7 +57,7 @@ def form(world: World, standing: Standing, interruption: Interruption, backend: 
 
 
 def _wait(store: PrefixStore, keys: Sequence[str], timeout: float | None, interruption: Interruption) -> None:
-    """Returns when the store has all `keys`, or after `timeout` seconds."""
+    """Returns when the store has all `keys`. Raises OverError after `timeout` seconds."""
     # Not store.wait: nothing ends it before its timeout, which prints two lines of warnings.
     began = time.monotonic()
     while not store.check(list(keys)):
@@ -61,5 +65,5 @@ def _wait(store: PrefixStore, keys: Sequence[str], timeout: float | None, interr
             raise OverError("a newer plan has arrived")
         waited = time.monotonic() - began
         if timeout is not None and waited > timeout:
-            return
+            raise OverError(f"not all processes have connected to each other within {timeout:g} s")
         time.sleep(min(max(FIRST_LOOK, waited / 8), LAST_LOOK))

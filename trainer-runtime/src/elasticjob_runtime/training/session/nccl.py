@@ -87,6 +87,7 @@ class NcclGroup:
         self._backend, self._gloo, self._nccl, self._world, self._device = backend, gloo, nccl, world, device
         self.is_silent = gloo.is_silent  # the state is sent over gloo
         self.forget = gloo.forget
+        self.addresses, self.keep = gloo.addresses, gloo.keep
 
     def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
         rank, size = self._world.rank, self._world.size
