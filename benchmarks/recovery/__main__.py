@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 import benchmarks.recovery
-from benchmarks.recovery import machine, report, scenarios
+from benchmarks.recovery import machine, picture, report, scenarios
 from benchmarks.recovery.job import JobError
 from benchmarks.recovery.report import GOAL_SYSTEM, Measured, Row, Sample
 from benchmarks.recovery.systems import SYSTEMS, torchft_packages
@@ -79,7 +79,7 @@ def rendered(measured: Measured, root: Path) -> dict[str, str]:
     """Page -> its text with these figures."""
     parts = report.pages(measured)
     shown = {name: report.inserted((root / name).read_text(encoding="utf-8"), part) for name, part in parts.items()}
-    return {str(BENCH / "recovery.md"): report.page(measured), **shown}
+    return {str(BENCH / "recovery.md"): report.page(measured), picture.FILE: picture.kill(measured), **shown}
 
 
 def _runs(arguments: argparse.Namespace, failed: collections.Counter[tuple[str, str]]) -> Iterator[tuple[str, str]]:

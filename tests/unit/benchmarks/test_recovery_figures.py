@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.recovery import report
+from benchmarks.recovery import picture, report
 from benchmarks.recovery.__main__ import ROOT, rendered
 from benchmarks.recovery.ledger import Ledger, change, longest_pause, samples_lost, usual_step
 from benchmarks.recovery.report import Measured, Row, Sample
@@ -185,6 +186,21 @@ def test_a_page_without_a_place_for_the_figures_is_an_error() -> None:
     assert report.inserted(page, "new\n") == f"before\n{report.BEGIN}\nnew\n\n{report.END}after\n"
     with pytest.raises(ValueError, match="end of recovery"):
         report.inserted("before\n", "new\n")
+
+
+def test_the_picture_shows_what_was_measured_and_nothing_else() -> None:
+    found = measured(
+        *of("torchrun", Row.KILL, *[8.0] * 5),
+        *of("torchft", Row.KILL, *[0.3] * 4),
+        *of("level-1", Row.KILL, *[0.2] * 5),
+        *of("level-2", Row.KILL, *[0.075] * 6),
+    )
+    drawn = picture.kill(found)
+    ElementTree.fromstring(drawn)  # noqa: S314 our own
+    assert "8.00 s: all restart from the last checkpoint" in drawn
+    assert "200 ms: all restart" in drawn
+    assert "75 ms: the others go on" in drawn
+    assert "torchft" not in drawn, "too few runs"
 
 
 def test_the_docs_show_the_figures_that_are_saved() -> None:
