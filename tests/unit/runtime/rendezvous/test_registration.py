@@ -38,6 +38,16 @@ def test_a_registered_member_is_in_the_view_and_holds_a_lease(store: FlakyStore)
     assert core.core.lease_expires_at is not None
 
 
+def test_a_member_never_writes_over_an_agent_that_has_taken_its_name(store: FlakyStore) -> None:
+    first, second = CoreDriver(store, "a"), CoreDriver(store, "a")
+    first.join(Role.FOLLOWER)
+    second.join(Role.FOLLOWER)
+    theirs = store.get(KEYS.member("a"))
+    error = first.run(PublishState(state=MemberState.LEAVING, round=1, stores=False, reason="r"))
+    assert "another agent has registered as a" in str(error)
+    assert store.get(KEYS.member("a")) == theirs
+
+
 def test_the_predecessor_is_the_member_that_registered_just_before(store: FlakyStore) -> None:
     for name in "abc":
         core = CoreDriver(store, name)

@@ -100,6 +100,8 @@ class Registration:
         self._ttl = ttl
         self._lease: LeaseKeeper | None = None
         self._count = 0
+        self._created = 0
+        """The create revision of the key that this member has registered."""
         self._secret: SecretValue | None = None
         """Of the last registration; kept for a store that loses its data."""
         self._open_run = False
@@ -128,6 +130,7 @@ class Registration:
         self.member = self._changed(state, round_number, stores)
         joined = self._join(self._lease.id)
         self.complete = any(kv.key == self._key for kv in joined.kvs)
+        self._created = joined.revision
         if not self.complete:
             self.revoke()
             self._lease = None
@@ -224,9 +227,15 @@ class Registration:
         if action.in_place is not None:
             changes["changed_at"] = time.time()
         member = dataclasses.replace(self._changed(action.state, action.round, action.stores), **changes)
-        revision = self._store.put(self._key, member.to_json(), lease=self._lease.id)
+        own = Compare(self._key, create_revision=self._created)
+        put = Put(self._key, member.to_json(), self._lease.id)
+        result = self._store.txn([own], [put], [Get(KeyRange(self._key))])
+        if not result.succeeded and result.reads[0]:
+            raise Unavailable(f"another agent has registered as {self._me}")
+        if not result.succeeded:
+            raise LeaseLost("etcd has lost this member")
         self.member = member
-        return revision
+        return result.revision
 
     def _changed(self, state: MemberState, round_number: int, stores: bool) -> MemberValue:
         since = self.member.changed_at if state is self.member.state and self.member.changed_at else time.time()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import random
 from typing import Any
 
@@ -11,6 +13,8 @@ pytest.importorskip("torch")
 
 import torch.utils.data
 from elasticjob_runtime.training.session.feed import Cursor, Feed, deal
+
+from hack.support import eventually
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -77,3 +81,19 @@ def test_a_data_set_that_raises_stop_iteration_does_not_end_the_epoch() -> None:
     fed = feed(Squares(40, broken=3))
     with pytest.raises(StopIteration):
         fed.next(Cursor(), 0, 1)
+
+
+def test_the_processes_of_an_epochs_data_loader_end_with_it() -> None:
+    """Otherwise the garbage collector ends them, also in their successors, which "can only test a child process"."""
+    gc.disable()
+    try:
+        feed = Feed(
+            [torch.ones(1)] * 8, epoch=0, batch_size=2, drop_last=False, shuffle=False, seed=0, num_workers=2,
+            collate_fn=None,
+        )  # fmt: skip
+        assert feed.next(Cursor(), 0, 1) is not None
+        assert len(multiprocessing.active_children()) == 2
+        feed.close()
+        eventually(lambda: not multiprocessing.active_children(), what="they end")
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -165,3 +166,13 @@ def test_a_group_is_given_up_when_nothing_else_refers_to_it(monkeypatch: pytest.
     assert by == []
     del frame_of_an_error
     eventually(lambda: by == ["elasticjob-release"])
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_each_line_of_the_last_traceback_names_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    store = HashStore()
+    for world in range(3):
+        gloo = torch_private.connect(PrefixStore(f"{world}/g", store), 0, 1, 5.0)
+        torch_private.replace_group(gloo, PrefixStore(str(world), store), 0, 1, 60.0)
+    sys.excepthook(ValueError, ValueError("of the script"), None)
+    assert capsys.readouterr().err.count("[rank0]") == 1

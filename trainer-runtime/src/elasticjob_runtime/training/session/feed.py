@@ -113,6 +113,12 @@ class Feed:
         self._expected = (share.next, (rank, world_size))
         return batch, share
 
+    def close(self) -> None:
+        """Ends the data loader's processes now. The garbage collector might only begin to in a fork of this process,
+        which cannot, and says so."""
+        self._iterator = iter(())
+        del self._loader  # refers to this object, and this one to it
+
     def __iter__(self) -> Iterator[list[int]]:
         """For the data loader: the indices of this rank's shares in the rest of the epoch."""
         cursor, (rank, world_size) = self._start, self._place

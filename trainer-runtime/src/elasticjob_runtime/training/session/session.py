@@ -287,6 +287,10 @@ class ElasticSession:
         return self._place[1] if self._formed else _place()[1]
 
     def _batches(self, feed: Feed, epoch: int) -> Iterator[Any]:
+        with contextlib.closing(feed):
+            yield from self._batches_of(feed, epoch)
+
+    def _batches_of(self, feed: Feed, epoch: int) -> Iterator[Any]:
         while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
             self._settle()
             if self._state.cursor.epoch != epoch:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import dis
+import inspect
 import os
 import sys
 import threading
@@ -174,11 +175,19 @@ def replace_group(
         dist.destroy_process_group()
     connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, "ProcessGroupNCCL2": nccl}
     backend = "gloo" if nccl is None else "cpu:gloo,cuda:nccl"
+    _forget_prefix()
     with _swapped(connected):
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=device)
     assert _set_timeout is not None
     _set_timeout(datetime.timedelta(seconds=timeout))
     return old
+
+
+def _forget_prefix() -> None:
+    """Each process group that becomes the default one puts its rank before the lines of the last traceback, and before
+    what earlier ones have put there."""
+    while getattr(sys.excepthook, "__name__", "") == "_distributed_excepthook":
+        sys.excepthook = inspect.getclosurevars(sys.excepthook).nonlocals["old_hook"]
 
 
 @contextlib.contextmanager
