@@ -31,7 +31,16 @@ class FakeCluster(ControlPlane):
     """Ends with this process."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, controllers=["garbage-collector-controller", "namespace-controller"])
+        # Those of endpoints too: what a job's Service costs them is a cost of the operator's decision to create it.
+        super().__init__(
+            directory,
+            controllers=[
+                "garbage-collector-controller",
+                "namespace-controller",
+                "endpoints-controller",
+                "endpointslice-controller",
+            ],
+        )
 
     def _start(self) -> None:
         super()._start()

@@ -117,6 +117,7 @@ async def _big_job(client: Client, operator: Operator, workers: int, endpoint: s
         "bare client: created, s": bare[0],
         "bare client: running, s": bare[1],
         "created / bare": mine[0] / bare[0],
+        "running / bare": mine[1] / bare[1],
         "status / bare running": shown / bare[1],
         "operator's CPU, s": cpu,
         "API calls per pod beyond create": beyond_creates(spent),

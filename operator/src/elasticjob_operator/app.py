@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 CRD_SECONDS = 5.0
 """Seconds between checks whether the ElasticJob CRD is installed."""
 
-REST_PER_POD, LONGEST_REST = 0.00025, 0.25
+REST_PER_POD, LONGEST_REST = 0.0005, 0.5
 """Pause between reconciliations of a job, seconds: one costs about 25 us of CPU for each pod, and the start of a
 thousand pods causes five thousand events."""
 

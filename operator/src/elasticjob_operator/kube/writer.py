@@ -53,7 +53,7 @@ from elasticjob_operator.state import Admission
 
 log = logging.getLogger(__name__)
 
-CREATES, CREATES_PER_JOB = 64, 32
+CREATES, CREATES_PER_JOB = 128, 64
 """Concurrent creates."""
 DRY_RUNS, DRY_RUNS_PER_NAMESPACE = 24, 6
 """Concurrent dry runs, and creates of jobs whose last create was rejected. They may hang for 30 s each in a webhook, so

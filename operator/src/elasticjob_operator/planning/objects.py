@@ -28,13 +28,16 @@ from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.etcd_members import etcd_disruption_budget
 from elasticjob_operator.resources.network_policies import etcd_network_policy, worker_network_policy
 from elasticjob_operator.resources.services import etcd_peers_service, etcd_service, workers_service
-from elasticjob_operator.state import Kind
+from elasticjob_operator.state import Kind, PodPhase
 
 _OPTIONAL = {
     Kind.AUTOSCALER: "spec.scaling.metrics is empty",
     Kind.NETWORK_POLICY: "the job needs no such NetworkPolicy, or the operator is set to create none",
 }
 """Kinds that are deleted from a running job that no longer needs them, and why."""
+
+NAMED_FROM_THE_START = 100
+"""The most worker pods that have DNS names before they run."""
 
 
 def missing_objects(context: Context) -> list[Action]:
@@ -120,7 +123,8 @@ def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
 def _desired(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
     job = context.job
     yield from _network_policies(context)
-    yield Kind.SERVICE, workers_service(job)
+    if _wants_names(context):
+        yield Kind.SERVICE, workers_service(job)
     if context.rendezvous.managed:
         yield Kind.SERVICE, etcd_service(job)
         yield (
@@ -134,6 +138,24 @@ def _desired(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
             yield Kind.DISRUPTION_BUDGET, etcd_disruption_budget(job)
     if job.spec.scaling.metrics:
         yield Kind.AUTOSCALER, autoscaler(job)
+
+
+def _wants_names(context: Context) -> bool:
+    """Whether the worker pods get DNS names, which elasticrun does not need.
+
+    For each change of a pod, Kubernetes lists all pods of its Service and writes its endpoints again. While a thousand
+    pods start, that takes the control plane more time than the pods themselves, so a large job gets its Service when
+    they run.
+    """
+    job = context.job
+    starts = context.scaling.create or any(pod.phase is PodPhase.PENDING for pod, _ in context.staying)
+    return (
+        job.replicas <= NAMED_FROM_THE_START
+        or not starts
+        or not job.has_plans
+        or job.status.round > 0
+        or (Kind.SERVICE, names.workers_service(job.name)) in context.state.objects
+    )
 
 
 def _network_policies(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from elasticjob_operator.kube.convert import object_of
 from elasticjob_operator.names import ANNOTATION_APPLIED
-from elasticjob_operator.planning import PatchObject, plan
+from elasticjob_operator.planning import CreateObject, PatchObject, plan
 from elasticjob_operator.resources import etcd as building
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.services import etcd_service, workers_service
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import JobState, Kind, OwnedObject
+from elasticjob_operator.state import JobState, Kind, OwnedObject, PodPhase
 
-from tests.unit.operator.builders import NOW, make_job, make_pod, make_view
+from tests.unit.operator.builders import NOW, make_job, make_pod, make_status, make_view
+from tests.unit.operator.planning.plans import ADMITTED, ask, names
 
 OLD = Path(__file__).parents[1] / "fixtures" / "objects-0.1.json"
 """As the release before built them, which knew no hash of what was applied."""
@@ -103,3 +104,39 @@ def test_a_changed_object_is_restored_after_an_upgrade_except_its_template(
 def test_the_annotation_is_the_hash_of_the_applied_template() -> None:
     one, two = etcd_stateful_set(make_job(), "etcd:1"), etcd_stateful_set(make_job(), "etcd:2")
     assert one["metadata"]["annotations"][ANNOTATION_APPLIED] != two["metadata"]["annotations"][ANNOTATION_APPLIED]
+
+
+C10D = {"rendezvous": {"backend": "c10d"}}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "running", "job", "named"),
+    [
+        pytest.param(100, 0, {}, True, id="few: from the start"),
+        pytest.param(101, 0, {}, False, id="many, to be created"),
+        pytest.param(101, 100, {}, False, id="the last one is to be created"),
+        pytest.param(101, 101, {}, True, id="all run"),
+        pytest.param(101, 99, {"status": make_status(round=1)}, True, id="it trains, or has trained, without the rest"),
+        pytest.param(101, 0, {"spec": C10D}, True, id="torch's own rendezvous finds worker pod 0 by its name"),
+    ],
+)
+def test_a_large_job_gets_its_dns_names_when_its_pods_run(
+    replicas: int, running: int, job: dict[str, Any], named: bool
+) -> None:
+    """Otherwise its endpoints, written again for each pod that starts, take longer than the pods."""
+    pods = [make_pod(index) for index in range(running)]
+    found = ask(make_job(replicas=replicas, max=replicas, **job), *pods, admission=ADMITTED, rendezvous=make_view())
+    assert ("digits" in names(found, CreateObject)) is named
+
+
+def test_a_pending_pod_delays_the_names_of_a_large_job_but_never_takes_them_away() -> None:
+    job = make_job(replicas=101, max=101)
+    pods = [make_pod(0, PodPhase.PENDING), *(make_pod(index) for index in range(1, 101))]
+    found = ask(job, *pods, admission=ADMITTED, rendezvous=make_view())
+    assert "digits" not in names(found, CreateObject)
+    body = workers_service(job)
+    body["metadata"]["uid"] = "s"
+    body["spec"]["selector"] = {}
+    known = {(Kind.SERVICE, "digits"): object_of(Kind.SERVICE)(body)}
+    again = ask(job, *pods, admission=ADMITTED, rendezvous=make_view(), objects=known)
+    assert names(again, PatchObject) == ["digits"], "it is still the job's"
