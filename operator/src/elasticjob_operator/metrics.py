@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from elasticjob_api.fields import OTHER_CAUSES
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
@@ -31,6 +32,7 @@ API_REQUESTS = Counter(
     "elasticjob_api_requests", "Requests to the API server; code 0: no response.", ["verb", "resource", "code"]
 )
 PODS_CREATED = Counter("elasticjob_pods_created", "Worker pods created.")
+ETCD_WRITE_ERRORS = Counter("elasticjob_etcd_write_errors", "Writes to jobs' etcds that failed; they are repeated.")
 RESTARTS = Counter("elasticjob_restarts", "Restarts that count towards maxRestarts, by kind of failure.", ["cause"])
 LEADER = Gauge("elasticjob_leader", "1: this operator is the leader; 0: it is on standby.")
 
@@ -53,6 +55,18 @@ RESIZE = Histogram(
     "Time from a changed number of replicas until a worker group of that size.",
     buckets=_SECONDS,
 )
+
+
+CAUSES = frozenset(
+    {
+        *("ApplicationError", "Signal", "OutOfMemory", "Hang", "Stopped", "Unresponsive", "PeerLost", "WorkersStopped"),
+        *("InitContainerFailed", "StartError", "Terminated", "Evicted", "RuntimeUnusable"),
+    }
+)
+"""The causes of restarts that are counted by name. Scripts may report any word, and a label's values are kept for
+ever."""
+MOST_RESTARTS, MOST_STEPS, MOST_SECONDS = 100, 1_000_000, 86_400.0
+"""The most that one report of a job adds to a metric: jobs choose what they report."""
 
 
 class _JobsByCondition(Collector):
@@ -121,7 +135,7 @@ class Restarts:
             more = count - known.get(cause, 0)
             if more > 0:  # a late event has an older, smaller number
                 known[cause] = count
-                RESTARTS.labels(cause).inc(more)
+                RESTARTS.labels(cause if cause in CAUSES else OTHER_CAUSES).inc(min(more, MOST_RESTARTS))
 
     def forget(self, body: Mapping[str, Any]) -> None:
         self._known.pop(str(body["metadata"]["uid"]), None)

@@ -67,6 +67,11 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a proxy, with status 200."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Drop:
     """The connection ends without an answer: before the request reaches the API server, or after it has acted."""
 
@@ -85,7 +90,7 @@ class Bend:
     bend: Callable[[AsyncIterator[Json]], AsyncIterator[Json]]
 
 
-Fault = Answer | Drop | Slow | Bend
+Fault = Answer | Page | Drop | Slow | Bend
 
 
 class FaultyServer:
@@ -181,6 +186,8 @@ class FaultyServer:
                 return web.json_response(
                     {**status, "message": f"a fault: {fault.code}"}, status=fault.code, headers=fault.headers
                 )
+            case Page():
+                return web.Response(text="<html>Please log in</html>", content_type="text/html")
             case Drop(acted=False):
                 return self._dropped(incoming)
             case Slow():

@@ -12,7 +12,7 @@ from hack.cluster import components
 from hack.cluster.loopback import ControlPlane
 from hack.support import eventually
 from tests.integration.operator.conftest import TEMPLATE, install_crd, rfc3339
-from tests.integration.operator.faulty import Answer, Bend, Drop, Fault, FaultyServer, Request, Slow
+from tests.integration.operator.faulty import Answer, Bend, Drop, Fault, FaultyServer, Page, Request, Slow
 from tests.integration.operator.kube import ApiStatusError, Json, Kube, Namespace
 from tests.integration.operator.process import Operator
 
@@ -70,6 +70,9 @@ FAULTS: dict[str, Callable[[Request], Fault | None]] = {
     "every other write is lost": every(2, Drop(), lambda r: r.is_write),
     "the answer to every other write is lost": every(2, Drop(acted=True), lambda r: r.is_write),
     "all requests are slow": lambda r: None if r.is_watch else Slow(0.3),
+    "every other request, except kopf's, gets a page of a proxy": every(
+        2, Page(), lambda r: r.path.startswith("/api/v1/")
+    ),
     "two of three requests of any kind are answered 503": every(3, Answer(503, "ServiceUnavailable"), lambda _: True),
 }
 

@@ -52,15 +52,15 @@ def job(uid: str = "u", **causes: int) -> dict[str, Any]:
 
 
 def test_restarts_are_counted_once_by_cause() -> None:
-    seen, before = metrics.Restarts(), value("elasticjob_restarts_total", cause="OOMKilled")
-    seen.see(job(OOMKilled=3))
-    assert value("elasticjob_restarts_total", cause="OOMKilled") == before, "from before this process began"
+    seen, before = metrics.Restarts(), value("elasticjob_restarts_total", cause="OutOfMemory")
+    seen.see(job(OutOfMemory=3))
+    assert value("elasticjob_restarts_total", cause="OutOfMemory") == before, "from before this process began"
     for _ in range(2):
-        seen.see(job(OOMKilled=5))
-    seen.see(job(OOMKilled=4))
-    seen.see(job(OOMKilled=5))
-    assert value("elasticjob_restarts_total", cause="OOMKilled") == before + 2
-    seen.forget(job(OOMKilled=5))
+        seen.see(job(OutOfMemory=5))
+    seen.see(job(OutOfMemory=4))
+    seen.see(job(OutOfMemory=5))
+    assert value("elasticjob_restarts_total", cause="OutOfMemory") == before + 2
+    seen.forget(job(OutOfMemory=5))
     seen.see({"metadata": {"uid": "v"}})
     evicted = value("elasticjob_restarts_total", cause="Evicted")
     seen.see(job("v", Evicted=1))
@@ -70,12 +70,21 @@ def test_restarts_are_counted_once_by_cause() -> None:
 def test_two_restarts_in_one_status_keep_their_causes() -> None:
     """A status is written once a second."""
     seen = metrics.Restarts()
-    before = [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")]
+    before = [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Hang")]
     seen.see(job(Signal=1))
-    seen.see(job(Signal=2, Lost=1))
-    assert [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")] == [
+    seen.see(job(Signal=2, Hang=1))
+    assert [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Hang")] == [
         each + 1 for each in before
     ]
+
+
+def test_causes_that_scripts_name_are_counted_together_and_within_limits() -> None:
+    """Each value of a label takes memory of the operator and of Prometheus for ever."""
+    seen, before = metrics.Restarts(), value("elasticjob_restarts_total", cause="Other")
+    seen.see(job(Signal=0))
+    seen.see(job(MyOwn1=1, MyOwn2=2_000_000_000))
+    assert value("elasticjob_restarts_total", cause="Other") == before + 1 + metrics.MOST_RESTARTS
+    assert REGISTRY.get_sample_value("elasticjob_restarts_total", {"cause": "MyOwn1"}) is None
 
 
 def test_jobs_are_counted_by_condition() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from elasticjob_api import ElasticJob, InvalidJobError, Status
 from elasticjob_runtime.etcd import StoreError
 
+from elasticjob_operator import metrics
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.job_log import about, described, log_actions
 from elasticjob_operator.controller.status_writer import StatusWriter
@@ -90,14 +91,13 @@ class Reconciler:
 
     async def reconcile(self, key: NamespacedName) -> None:
         """Raises ApiError or ConnectionError; retry later."""
+        memory = self._memories.get(key)
+        if memory is not None and memory.uid != self._jobs.uid(key) and not await self._clean_up(key, memory.uid):
+            return
         try:
             job = self._jobs.get(key)
         except InvalidJobError as error:
             await self._report_invalid(key, error)
-            return
-        memory = self._memories.get(key)
-        replaced = memory is not None and (job is None or job.uid != memory.uid)
-        if memory is not None and replaced and not await self._clean_up(key, memory.uid):
             return
         if job is None:
             self._queue.forget(key)
@@ -135,7 +135,7 @@ class Reconciler:
     ) -> tuple[Exception | None, tuple[Action, ...]]:
         """Writes to cluster and rendezvous concurrently. Returns a temporary failure, which does not affect the status,
         and what was created and deleted."""
-        applied, _ = await asyncio.gather(
+        applied, written = await asyncio.gather(
             self._cluster.apply(
                 job,
                 [action for action in actions if not isinstance(action, (*_RENDEZVOUS, ReadEvents))],
@@ -177,7 +177,8 @@ class Reconciler:
             self._queue.add(key)  # to report it in status
         elif memory.rejection is not None and applied.created & memory.rejection.kinds:
             memory.rejection, memory.rejections = None, 0
-        return applied.failure, applied.done
+        failure = written if isinstance(written, Exception) else applied.failure
+        return failure, applied.done
 
     async def _explain(self, key: NamespacedName, memory: _Memory, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -191,7 +192,7 @@ class Reconciler:
 
     async def _write_rendezvous(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
         """Writes concurrently. The first failure ends it, so that an unresponsive etcd is waited for only once; the
-        next reconciliation writes the rest."""
+        next reconciliation, once that etcd has responded, writes the rest. Raises bugs."""
         left, failed = iter(actions), False
 
         async def write_rest() -> None:
@@ -199,9 +200,12 @@ class Reconciler:
             for action in left:
                 try:
                     await self._run_watches.execute(key, action)
-                except StoreError as error:
-                    log.warning("%s: %s", described(action), error, extra=about(key, action.reason))
+                except Exception as error:
+                    metrics.ETCD_WRITE_ERRORS.inc()
                     failed = True
+                    if not isinstance(error, StoreError):
+                        raise
+                    log.warning("%s: %s", described(action), error, extra=about(key, action.reason))
                 if failed:
                     return
 

@@ -39,15 +39,16 @@ class RecoveryMetrics:
 
     def _on_plan(self, plan: PlanValue) -> None:
         if plan.caused_at and plan.created_at:
-            metrics.RENDEZVOUS.labels(plan.reason.value).observe(max(0.0, plan.created_at - plan.caused_at))
+            metrics.RENDEZVOUS.labels(plan.reason.value).observe(_bounded(plan.created_at - plan.caused_at))
 
     def _on_progress(self, plan: PlanValue | None, progress: ProgressValue) -> None:
         if plan is not None and progress.round == plan.round > self._resumed:
             self._resumed = plan.round
             if plan.caused_at and progress.updated_at:
-                metrics.RESUME.labels(plan.reason.value).observe(max(0.0, progress.updated_at - plan.caused_at))
+                metrics.RESUME.labels(plan.reason.value).observe(_bounded(progress.updated_at - plan.caused_at))
             if 0 <= progress.step <= self._step:
-                metrics.STEPS_LOST.labels(plan.reason.value).inc(self._step - progress.step + 1)
+                lost = min(self._step - progress.step + 1, metrics.MOST_STEPS)
+                metrics.STEPS_LOST.labels(plan.reason.value).inc(lost)
         self._step = max(self._step, progress.step)
 
     def _on_sizes(self, before: RendezvousView, after: RendezvousView, now: float) -> None:
@@ -58,3 +59,7 @@ class RecoveryMetrics:
         elif self._wanted_at is not None and after.spec.wanted == after.plan.size:
             metrics.RESIZE.observe(now - self._wanted_at)
             self._wanted_at = None
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(0.0, seconds), metrics.MOST_SECONDS)

@@ -136,8 +136,7 @@ class KubeClient:
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise _no_answer(method, path, error) from error
             if response.status < 300:
-                answer: Json = orjson.loads(data) if data else {}
-                return answer
+                return json_object(data) if data else {}
             delay = _retry_after(response, attempt, time.monotonic() - began)
             if delay is None or attempt == BUSY_RETRIES:
                 raise _error(response.status, data)
@@ -221,6 +220,17 @@ def _retry_after(response: aiohttp.ClientResponse, attempt: int, took: float) ->
     if response.status >= 500 and attempt < FAULT_RETRIES and took < SLOW_FAULT_SECONDS:
         return FIRST_FAULT_WAIT * 2.0**attempt * random.uniform(0.75, 1.25)  # noqa: S311 spreads load
     return None
+
+
+def json_object(data: bytes) -> Json:
+    """Raises ConnectionError: a proxy may respond with a page of its own."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConnectionError(f"not a response of the API server: {data[:100].decode(errors='replace')}")
+    return found
 
 
 def _error(status: int, data: bytes) -> ApiError:

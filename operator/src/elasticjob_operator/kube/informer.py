@@ -17,11 +17,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
-import orjson
 
 from elasticjob_operator.kube.api_resources import ApiResource
 from elasticjob_operator.kube.cache import Json, ObjectCache, version_of
-from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, RejectedError, error_of
+from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, RejectedError, error_of, json_object
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +176,7 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 if line.strip():
-                    yield orjson.loads(line)
+                    yield json_object(line)
     except TimeoutError:
         return  # silent: reopen it
     except (aiohttp.ClientError, OSError) as error:

@@ -3,6 +3,7 @@ needed."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.etcd_members import etcd_disruption_budget
 from elasticjob_operator.resources.network_policies import etcd_network_policy, worker_network_policy
 from elasticjob_operator.resources.services import etcd_peers_service, etcd_service, workers_service
-from elasticjob_operator.state import Kind, PodPhase
+from elasticjob_operator.state import Kind, Pod, PodPhase
 
 _OPTIONAL = {
     Kind.AUTOSCALER: "spec.scaling.metrics is empty",
@@ -36,6 +37,8 @@ _OPTIONAL = {
 }
 """Kinds that are deleted from a running job that no longer needs them, and why."""
 
+SLOW_START = datetime.timedelta(seconds=30)
+"""A pod that has had a node for longer, and has not started, may lack its Secret. It is created again if need be."""
 NAMED_FROM_THE_START = 100
 """The most worker pods that have DNS names before they run."""
 
@@ -48,8 +51,9 @@ def missing_objects(context: Context) -> list[Action]:
         for each in state.objects.values()
         if each.kind in _OPTIONAL and (each.kind, each.name) not in names_of_desired and not each.terminating
     ]
-    if context.secret and (Kind.STATEFUL_SET, names.etcd_name(job.name)) not in state.objects:
-        # Created before the StatefulSet: where that exists, so does its Secret.
+    lacks_etcd = (Kind.STATEFUL_SET, names.etcd_name(job.name)) not in state.objects
+    if context.secret and (lacks_etcd or any(_waits_to_start(pod, context.now) for pod, _ in context.all_pods)):
+        # Created before the StatefulSet: where that exists, so does its Secret, unless someone deleted it.
         actions.append(
             CreateCertificates(
                 body=certificates_secret(job, context.secret),
@@ -69,6 +73,12 @@ def missing_objects(context: Context) -> list[Action]:
                 PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, reason="differs from the desired state")
             )
     return actions
+
+
+def _waits_to_start(pod: Pod, now: datetime.datetime) -> bool:
+    """Perhaps for a volume: a pod that cannot mount a Secret does not say so in its status."""
+    since = pod.scheduled_at
+    return pod.phase is PodPhase.PENDING and since is not None and now - since > SLOW_START
 
 
 def lacks_network_policy(context: Context) -> bool:

@@ -12,6 +12,7 @@ from elasticjob_operator.controller.status_throttle import MAX_CONFLICT_SECONDS,
 from elasticjob_operator.planning import EvictMember
 from elasticjob_operator.settings import Settings
 from elasticjob_runtime.etcd import StoreError
+from prometheus_client import REGISTRY
 
 KEY = ("ml", "digits")
 
@@ -53,6 +54,12 @@ async def test_all_dead_members_are_evicted_concurrently() -> None:
         KEY, [EvictMember(member=f"w-{number}", reason="lost") for number in range(100)]
     )
     assert (run_watches.asked, run_watches.most) == (100, ETCD_WRITES)
+
+
+async def test_a_failed_write_to_etcd_is_counted() -> None:
+    before = REGISTRY.get_sample_value("elasticjob_etcd_write_errors_total") or 0.0
+    await reconciler(RunWatches(answers=False))._write_rendezvous(KEY, [EvictMember(member="w-1", reason="lost")])
+    assert REGISTRY.get_sample_value("elasticjob_etcd_write_errors_total") == before + 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from elasticjob_operator.kube import ApiError
 from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.jobs import StatusWrite
 from elasticjob_operator.names import NamespacedName
-from elasticjob_operator.planning import CreatePod, JobEvent, Plan
+from elasticjob_operator.planning import Action, CreatePod, EvictMember, JobEvent, Plan
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState, RendezvousView
 
@@ -48,6 +48,8 @@ class Bench:
         self.seen: list[Status] = []
         self.actions = 0
         """Reconciliations that create something, from now on."""
+        self.bugs = 0
+        """Writes to etcd that fail with a bug, from now on."""
         self._decided = Plan(status=Status())
         reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
         monkeypatch.setattr("elasticjob_operator.controller.reconciler.plan", self._plan)
@@ -64,11 +66,10 @@ class Bench:
         """How long the second is within which one status is written."""
         self._monkeypatch.setattr(status_throttle, "STATUS_SECONDS", seconds)
 
-    async def decide(self, status: Status, *stories: str) -> None:
+    async def decide(self, status: Status, *stories: str, actions: tuple[Action, ...] = ()) -> None:
         """A reconciliation with that plan."""
-        self._decided = Plan(
-            status=status, events=tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in stories)
-        )
+        events = tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in stories)
+        self._decided = Plan(status=status, events=events, actions=actions)
         rounds = len(self.seen)
         self.queue.add(KEY)
         await until(lambda: len(self.seen) > rounds)
@@ -93,6 +94,11 @@ class Bench:
     async def follow(self, *_: Any) -> None:
         return None
 
+    async def execute(self, *_: Any) -> None:
+        self.bugs -= 1
+        if self.bugs >= 0:
+            raise RuntimeError("a bug")
+
     async def apply(self, *_: Any, **__: Any) -> Any:
         self.actions -= 1
         if self.actions < 0:
@@ -100,7 +106,10 @@ class Bench:
         self.queue.add(KEY)  # the answer to our own write wakes the job
         return ApplyResult(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, reason="wanted"),))
 
-    async def write_status(self, key: NamespacedName, _uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
+    async def write_status(self, key: NamespacedName, uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
+        if uid != self.jobs.uid(key):
+            self.conflicts += 1
+            return StatusWrite(None, written=False)
         if self.failing_writes:
             self.failing_writes -= 1
             raise ApiError(500, "InternalError", "not now")
@@ -272,3 +281,27 @@ async def test_a_continuously_edited_job_is_written_eventually(bench: Bench) -> 
     await bench.decide(RUNS)
     await until(lambda: bench.writes == [ACCEPTED, RUNS])
     assert bench.conflicts == 5
+
+
+async def test_a_bug_in_a_write_to_etcd_is_logged_and_the_job_reconciled_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.bugs = 1
+    await bench.decide(ACCEPTED, actions=(EvictMember(member="digits-worker-1", reason="lost"),))
+    await until(lambda: len(bench.seen) == 2, "without another event")
+    assert bench.writes == [ACCEPTED], "status does not wait for etcd"
+    assert "a bug; retrying" in caplog.text
+
+
+async def test_a_job_that_cannot_be_read_is_reported_once_also_after_another_of_its_name(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    body = {**bench._as_in_api_server(KEY), "spec": {"workers": {"replicas": "many"}}, "status": {}}
+    bench.jobs.put({**body, "metadata": {**body["metadata"], "uid": "another"}})
+    bench.status = {}
+    bench.queue.add(KEY)
+    await until(lambda: len(bench.writes) == 2)
+    condition = bench.writes[1].condition(ConditionType.ACCEPTED)
+    assert condition is not None
+    assert condition.reason == "InvalidSpec"
+    assert bench.conflicts == 0, "nothing was written about the earlier job"

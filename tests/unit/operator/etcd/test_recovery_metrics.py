@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from elasticjob_operator import metrics
 from elasticjob_operator.etcd.recovery_metrics import RecoveryMetrics
 from elasticjob_operator.state import Connectivity, RendezvousView
 from elasticjob_runtime.contract import PlanReason, PlanValue, ProgressValue, SpecValue
@@ -80,3 +81,15 @@ def test_a_resize_is_measured_until_the_group_has_its_new_size() -> None:
     bench.update(dataclasses.replace(VIEW, plan=plan(2, size=3), spec=wanted(4)), now=11)
     bench.update(dataclasses.replace(VIEW, plan=plan(3, size=4), spec=wanted(4)), now=12.5)
     assert bench.spent == {"resized": 1, "resize": 2.5}
+
+
+def test_what_a_script_invents_stays_within_limits() -> None:
+    bench = Bench(dataclasses.replace(VIEW, plan=plan(1), progress=progress(2**60, 1, 10)))
+    second = plan(2, caused=1.0, created=2.0**40)
+    bench.update(dataclasses.replace(VIEW, plan=second, progress=progress(0, 2, 2.0**40)))
+    assert bench.spent == {
+        "resumed": 1,
+        "resume": metrics.MOST_SECONDS,
+        "agreed": metrics.MOST_SECONDS,
+        "lost": metrics.MOST_STEPS,
+    }

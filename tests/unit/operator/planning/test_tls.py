@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import orjson
+import pytest
 from elasticjob_api import ConditionType, RendezvousStatus
 from elasticjob_operator.names import CERTIFICATES_PATH, CERTIFICATES_VOLUME
 from elasticjob_operator.planning import (
@@ -18,9 +19,9 @@ from elasticjob_operator.planning import (
 )
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Kind, OwnedObject, Rejection
+from elasticjob_operator.state import Kind, OwnedObject, PodPhase, Rejection
 
-from tests.unit.operator.builders import NOW, UID, at, make_job, make_status
+from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status
 from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, kinds, owned
 
 TLS, PLAIN = Settings(), Settings(etcd_tls=False)
@@ -134,3 +135,11 @@ def test_certificates_are_deleted_with_the_etcd() -> None:
     assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
     gone = {key: dataclasses.replace(each, terminating=True) for key, each in an_etcd(SECRET).items()}
     assert not kinds(ask(job, settings=TLS, objects=gone))
+
+
+@pytest.mark.parametrize(("seconds", "made"), [(20, False), (40, True)])
+def test_a_deleted_secret_of_certificates_is_created_again(seconds: float, made: bool) -> None:
+    """A pod that waits for its volume does not say for which."""
+    waiting = dataclasses.replace(make_pod(0, PodPhase.PENDING), scheduled_at=NOW)
+    found = ask(make_job(), waiting, settings=TLS, objects=an_etcd(SECRET), seconds=seconds)
+    assert [each.body["metadata"]["name"] for each in created(found, CreateCertificates)] == [SECRET] * made
