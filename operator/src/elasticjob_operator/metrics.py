@@ -63,8 +63,8 @@ CAUSES = frozenset(
         *("InitContainerFailed", "StartError", "Terminated", "Evicted", "RuntimeUnusable"),
     }
 )
-"""The causes of restarts that are counted by name. Scripts may report any word, and a label's values are kept for
-ever."""
+"""The causes of restarts that are counted by name. Scripts may report any word, and a label's values are never
+forgotten."""
 MOST_RESTARTS, MOST_STEPS, MOST_SECONDS = 100, 1_000_000, 86_400.0
 """The most that one report of a job adds to a metric: jobs choose what they report."""
 

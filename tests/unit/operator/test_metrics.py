@@ -79,7 +79,7 @@ def test_two_restarts_in_one_status_keep_their_causes() -> None:
 
 
 def test_causes_that_scripts_name_are_counted_together_and_within_limits() -> None:
-    """Each value of a label takes memory of the operator and of Prometheus for ever."""
+    """Each value of a label takes memory of the operator and of Prometheus forever."""
     seen, before = metrics.Restarts(), value("elasticjob_restarts_total", cause="Other")
     seen.see(job(Signal=0))
     seen.see(job(MyOwn1=1, MyOwn2=2_000_000_000))
