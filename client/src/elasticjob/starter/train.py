@@ -46,6 +46,7 @@ def main() -> None:
     session.checkpoint(CHECKPOINTS, every=200)  # 2: for when all worker pods are lost, or the job is suspended
     session.values.setdefault("best", float("inf"))  # 3: what the script counts must be the same in all processes
     session.values.setdefault("bad", 0)
+    session.values.setdefault("average", model.module.state_dict())  # a copy: an average of the weights
 
     for epoch in range(session.epoch, EPOCHS):
         for x, y in session.batches(dataset, batch_size=BATCH_SIZE, epoch=epoch):  # 4: this process's share
@@ -54,12 +55,14 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                for name, weight in model.module.state_dict().items():
+                    session.values["average"][name].lerp_(weight, 0.01)
                 step = session.committed_steps + 1
                 report_progress(step, loss=loss.item())  # for `elasticjob list`, the history, and hang detection
                 if session.is_leader and step % 10 == 0:
                     print(f"epoch {epoch}, step {step}, {session.world_size} processes, loss {loss:.4f}", flush=True)
 
-        error = session.evaluate(lambda: error_of(model.module, held_out))  # None if processes were lost meanwhile
+        error = session.evaluate(lambda: error_of(model.module, held_out))  # None if one joined meanwhile
         if error is not None and error < session.values["best"]:
             session.values.update(best=error, bad=0, model=model.module.state_dict())
         elif error is not None:
@@ -68,6 +71,7 @@ def main() -> None:
             break  # in all processes: they have the same values
 
     if session.is_leader and "model" in session.values:
+        CHECKPOINTS.mkdir(parents=True, exist_ok=True)
         torch.save(session.values["model"], CHECKPOINTS / "best.pt")
         print(f"finished after step {session.committed_steps}, error {session.values['best']:.4f}", flush=True)
 
