@@ -83,7 +83,9 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_ETCD_TLS": "true",
         "ELASTICJOB_CA_NAMESPACE": "system",
         "ELASTICJOB_CA_NAME": "ej-elasticjob-ca",
-        "ELASTICJOB_ETCD_POD": '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","tolerations":[]}',
+        "ELASTICJOB_ETCD_POD": (
+            '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","resources":{},"tolerations":[]}'
+        ),
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
         "ELASTICJOB_STUCK_SECONDS": "300",
         "ELASTICJOB_LOG_FORMAT": "plain",
