@@ -93,7 +93,7 @@ FAULTS: tuple[Fault, ...] = (
         "agent-killed",
         "SIGKILL to an agent",
         at_once(lambda s: s.agent(1).send(signal.SIGKILL)),
-        Expect((0, 1)),
+        Expect((1, 1)),
         smoke=True,
     ),
     Fault(
