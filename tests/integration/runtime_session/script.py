@@ -4,16 +4,18 @@ whatever worlds it took place: a sample that is lost, seen twice, weighted wrong
 Environment: OUTPUT (folder's prefix for what it writes), SAMPLES, BATCH, EPOCHS, LOADERS, STEP_SECONDS; SLOW (a file)
 and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY
 (steps); HOLD (a file: while it exists, the script waits before its session), CRASH (a file: while it exists, the script
-fails as it starts).
+fails as it starts), CUT (a file: while it exists, each step cuts the connections to other processes).
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
 import pathlib
 import signal
+import socket
 import time
 from typing import Any
 
@@ -83,6 +85,14 @@ class Model(torch.nn.Module):
         return loss
 
 
+def cut_links() -> None:
+    """As a network that ends connections in the midst of a step, and lets the next ones be made."""
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as link:
+            if link.family == socket.AF_INET and str(link.getpeername()[1]) != os.environ.get("MASTER_PORT"):
+                link.shutdown(socket.SHUT_RDWR)
+
+
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
@@ -118,6 +128,8 @@ def main() -> None:
                 Samples(), batch_size=BATCH, epoch=epoch, num_workers=int(setting("LOADERS", "0"))
             ):
                 with session.step():
+                    if os.path.exists(os.environ.get("CUT", "")):
+                        cut_links()
                     session.values["steps"] = session.values.get("steps", 0) + 1
                     time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
                     plain.zero_grad()

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from elasticjob_runtime.membership.broken_worlds import MAX_BROKEN
 
 from hack.support import eventually
 from tests.integration.runtime_session.conftest import Run
@@ -110,6 +111,27 @@ def test_processes_restart_if_they_must_not_continue_in_place(session_job: Sessi
     os.kill(job.pids("b")[-1], signal.SIGKILL)
     job.assert_finished(undisturbed, "a", "b")
     assert len(job.pids("a")) == 2
+
+
+def test_worlds_that_break_again_and_again_end_in_a_restart_that_names_the_members(session_job: SessionJob) -> None:
+    """Without it, no step would ever be taken, and nothing would count."""
+    job, cut = session_job, session_job.directory / "cut"
+    for name in "abc":
+        job.start(name, nnodes="3", **({"CUT": str(cut)} if name == "b" else {}))
+    job.wait_for_world(3, "a", "b", "c", timeout=START)
+    cut.touch()
+
+    def restarts() -> bool:
+        assert job.plan is not None
+        assert job.plan.restart_count, job.logs
+        return True
+
+    eventually(restarts, 90)
+    assert job.plan is not None
+    assert f"{MAX_BROKEN} worlds in a row broke without a step" in job.plan.message
+    cut.unlink()
+    steps = len(job.steps("a"))
+    eventually(lambda: len(job.steps("a")) > steps + 3, START, what=f"training goes on; logs:\n{job.logs}")
 
 
 def test_a_job_with_all_its_members_needed_waits_for_the_replacement(session_job: SessionJob, undisturbed: Run) -> None:

@@ -94,6 +94,7 @@ _FURTHER = (
     "stayed",
     "finished",
     "oldest",
+    "broken",
     "reports_steps",
 )
 

@@ -89,6 +89,7 @@ UNCLEAR = frozenset(
         Kind.SUSPEND,
         Kind.NO_DESCRIPTORS,
         Kind.STORE_FULL,
+        Kind.BREAK_LINKS,
     }
 )
 """After these, a loss may look like a failure: a member did not respond, and then did."""

@@ -247,6 +247,7 @@ def _plan_report(message: dict[str, Any]) -> PlanReport:
         round=int(message["round"]),
         attempt=str(message["attempt"]),
         at=float(message.get("time", 0.0)),
+        why=str(message.get("why", ""))[:200],
     )
 
 

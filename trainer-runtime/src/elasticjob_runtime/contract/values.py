@@ -128,6 +128,8 @@ class MemberValue(Value):
     in_place: int = 0
     """The round in which it was last published that all its worker processes can continue under another plan; 0: never.
     Published again for every plan that does not say so yet, and in every round by a member outside the plan."""
+    broken: str = ""
+    """How the last world broke for which it requested another plan, in one line."""
     failed: int = 0
     """How often in a row its worker processes have failed before they took a step with the others. Then it is
     `warming` for a while."""
@@ -212,6 +214,8 @@ class PlanValue(Value):
     """Number of members of the previous plan that are in this one, in the same order; joiners follow."""
     finished: tuple[str, ...] = ()
     """Members of earlier plans whose worker processes ended with code 0 while others still trained."""
+    broken: int = 0
+    """Plans in a row, up to the previous one, whose worlds broke without a step between."""
     oldest: int = 0
     """The lowest `joined` of its ranks: members with a higher one have joined others."""
     reports_steps: bool = False
@@ -244,6 +248,7 @@ class PlanValue(Value):
             restart_count=self.restart_count,
             stayed=self.stayed,
             oldest=self.oldest,
+            broken=self.broken,
             store_generation=self.store_generation,
             run_began=self.run_began,
         )

@@ -62,6 +62,8 @@ class PublishState(Action):
     """None: unchanged."""
     in_place: int | None = None
     """None: unchanged."""
+    broken: str | None = None
+    """None: unchanged."""
     failed: int | None = None
     """None: unchanged, and so are `failed_at` and `failure`."""
     failed_at: float | None = None
@@ -113,6 +115,7 @@ class ProposePlan(Action):
     """Unix time of the run's first plan, seconds; 0: this is the first."""
     in_place: bool = False
     """Worker processes that run continue under it."""
+    broken: int = 0
     reports_steps: bool = False
 
 

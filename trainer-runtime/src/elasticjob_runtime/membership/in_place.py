@@ -109,7 +109,9 @@ def request_plan(view: View, now: float) -> Action | None:
     if me is None or plan is None or due is None or now < due:
         return None
     reason = f"the world of plan {plan.round} could not be formed; requesting another plan"
-    return PublishState(state=me.value.state, round=plan.round + 1, stores=view.stores, reason=reason)
+    return PublishState(
+        state=me.value.state, round=plan.round + 1, stores=view.stores, broken=view.workers.rejected_why, reason=reason
+    )
 
 
 def leave_world(view: View, now: float) -> Action | None:

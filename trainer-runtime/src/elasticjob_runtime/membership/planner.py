@@ -17,6 +17,7 @@ Before a planned change (a leave, a join, a resize), workers that can save get t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, PlanReason
@@ -26,6 +27,7 @@ from elasticjob_runtime.membership.actions import (
     PublishOutcome,
     Wait,
 )
+from elasticjob_runtime.membership.broken_worlds import too_many_broken
 from elasticjob_runtime.membership.causes import find_cause
 from elasticjob_runtime.membership.eligibility import (
     compatible_members,
@@ -40,6 +42,7 @@ from elasticjob_runtime.membership.eligibility import (
 )
 from elasticjob_runtime.membership.failures import (
     delay_or_end,
+    describe_failure,
     may_follow_from_loss,
 )
 from elasticjob_runtime.membership.in_place import (
@@ -148,12 +151,18 @@ def _not_registered_again(view: View, plan: Plan, now: float) -> list[str]:
 
 def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) -> Action:
     reason, why = broken
+    broken_worlds = too_many_broken(view, plan, reason)
+    if broken_worlds is not None:
+        view = dataclasses.replace(view, store=dataclasses.replace(view.store, failures=(broken_worlds,)))
+        reason, why = PlanReason.WORKER_FAILED, describe_failure(broken_worlds)
     if reason is PlanReason.WORKER_FAILED:
         if may_follow_from_loss(view, plan) and (asking := _probe_present(view, plan, why, now, view.store.failed_at)):
             return asking
         if action := delay_or_end(view, plan, now):
             return action
-    eligible = members_to_continue(view, plan, eligible_members(view))
+    eligible = eligible_members(view)
+    if broken_worlds is None:
+        eligible = members_to_continue(view, plan, eligible)
     if saved_first := propose_stop(view, plan, reason, why, caused_at(view, plan, reason, eligible)):
         return saved_first
     size = group_size(view.spec, len(eligible))
@@ -161,7 +170,7 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
         return _wait_for_members(view, now, f"{why}; {_too_few_members(view, len(eligible))}")
     if reason is PlanReason.MEMBER_LOST and (asking := _probe_present(view, plan, why, now)):
         return asking
-    return propose_plan(view, eligible, size, reason, why)
+    return propose_plan(view, eligible, size, reason, why, restart=broken_worlds is not None)
 
 
 def _probe_present(view: View, plan: Plan, why: str, now: float, since: float = 0.0) -> Action | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, PlanReason
 from elasticjob_runtime.membership.actions import ProposePlan
+from elasticjob_runtime.membership.broken_worlds import broken_plans
 from elasticjob_runtime.membership.crash_loop import CrashHistory
 from elasticjob_runtime.membership.eligibility import ranks_of, select_members
 from elasticjob_runtime.membership.failures import assess_crash, crash_history
@@ -15,8 +16,15 @@ from elasticjob_runtime.membership.view import Member, Plan, View
 
 
 def propose_plan(
-    view: View, eligible: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "all members are present"
+    view: View,
+    eligible: Sequence[Member],
+    size: int,
+    plan_reason: PlanReason,
+    why: str = "all members are present",
+    *,
+    restart: bool = False,
 ) -> ProposePlan:
+    """`restart`: the worker processes do not continue in place."""
     plan = view.store.plan
     rounds = [member.value.round for member in view.store.members.values()]
     last = max(plan.round if plan else 0, view.workers.round, view.store.last_round, *rounds)
@@ -29,7 +37,8 @@ def propose_plan(
         members=members,
         joined=tuple(_joined(plan, member, last + 1) for member in members),
         reports_steps=bool(view.stepped) or any(each.value.reports_steps for each in known_plans),
-        in_place=continues(view, plan_reason, members),
+        broken=broken_plans(view, plan, plan_reason) if plan else 0,
+        in_place=not restart and continues(view, plan_reason, members),
         restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
         plan_reason=plan_reason,
         message=why,

@@ -203,6 +203,8 @@ class Workers:
     """All are in no world, and wait for a plan that includes this member."""
     rejected_at: float | None = None
     """Since when a world of their plan could not be formed, though none of them has ended; None: that is not so."""
+    rejected_why: str = ""
+    """The first error that they reported of it."""
 
     @property
     def trained_round(self) -> int:

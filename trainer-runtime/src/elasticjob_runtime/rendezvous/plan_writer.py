@@ -175,6 +175,7 @@ class PlanWriter:
             nproc=nproc,
             agent_store=leader.value.stores,
             in_place=action.in_place,
+            broken=action.broken,
             oldest=min(action.joined, default=action.round),
             reports_steps=action.reports_steps,
             restart_count=action.restart_count,

@@ -39,7 +39,7 @@ from elasticjob_runtime.rendezvous.cache import common_range
 
 logger = logging.getLogger(__name__)
 
-_OPTIONAL = ("saves", "saved", "in_place", "failed", "failed_at", "failure")
+_OPTIONAL = ("saves", "saved", "in_place", "broken", "failed", "failed_at", "failure")
 """Fields of PublishState that are None if they do not change."""
 
 RECENT = 100

@@ -47,6 +47,8 @@ class PlanReport:
     attempt: str
     at: float
     """Unix time, s."""
+    why: str = ""
+    """How the world broke, if the state is FAILED."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -63,6 +65,7 @@ class _Follower:
     saves_at_end: bool = False
     state: str = ""
     """What it last reported of the newest plan."""
+    why: str = ""
     round: int = 0
     """Of the newest plan that it was told."""
 
@@ -110,6 +113,11 @@ class Followers:
     def count(self, state: str) -> int:
         """How many processes last reported `state` of the newest plan."""
         return sum(each.state == state for each in self._followers.values())
+
+    @property
+    def why_failed(self) -> str:
+        """How the world of the newest plan broke, as one of them has reported; empty: it has not."""
+        return next((each.why for each in self._followers.values() if each.state == FAILED), "")
 
     def overdue(self, now: float) -> dict[int, str]:
         """Local ranks that did not report in time, each once, with what each did not do."""
@@ -194,7 +202,7 @@ class Followers:
         follower = self._followers.get(report.local_rank)
         if follower is None or report.attempt != self._attempt:
             return False
-        follower.state = report.state
+        follower.state, follower.why = report.state, report.why
         if report.state != HEARD:
             follower.due = None
             follower.proven = follower.proven or report.state in (ENTERED, WAITING)

@@ -85,6 +85,7 @@ class InPlace:
             waiting=followers.count(WAITING) == nproc,
             entered=None if followers.count(ENTERED) == nproc else view.entered,
             rejected_at=(view.rejected_at or now) if followers.count(FAILED) else None,
+            rejected_why=view.rejected_why if view.rejected_at else followers.why_failed,
         )
 
     def kill_overdue(self, now: float) -> None:
