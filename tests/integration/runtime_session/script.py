@@ -87,6 +87,8 @@ class Model(torch.nn.Module):
 
 def cut_links() -> None:
     """As a network that ends connections in the midst of a step, and lets the next ones be made."""
+    if not os.path.exists(os.environ.get("CUT", "")):
+        return
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as link:
             if link.family == socket.AF_INET and str(link.getpeername()[1]) != os.environ.get("MASTER_PORT"):
@@ -128,8 +130,7 @@ def main() -> None:
                 Samples(), batch_size=BATCH, epoch=epoch, num_workers=int(setting("LOADERS", "0"))
             ):
                 with session.step():
-                    if os.path.exists(os.environ.get("CUT", "")):
-                        cut_links()
+                    cut_links()
                     session.values["steps"] = session.values.get("steps", 0) + 1
                     time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
                     plain.zero_grad()
