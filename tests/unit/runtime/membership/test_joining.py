@@ -151,6 +151,12 @@ PLANNER = {
         planner(fails("b", 0.9, reason=PEER_LOST), fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
         "plan 4: a b, MemberLost, 2 restarts",
     ),
+    "only another one has said that it lost a peer: wait for it": Case(
+        planner(fails("b", 0.9, reason=PEER_LOST), in_place=False, store={"failed_at": NOW - 0.2}), "wait 0.8 s"
+    ),
+    "it does not say anything": Case(
+        planner(fails("b", 0.9, reason=PEER_LOST), in_place=False), "plan 4: a b c, WorkerFailed, 3 restarts"
+    ),
     "another one failed first": Case(
         planner(fails("b", 0.9), fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
         "plan 4: a b, WorkerFailed, 3 restarts",

@@ -37,6 +37,8 @@ def may_follow_from_loss(view: View, plan: Plan) -> bool:
 
 def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     """Waits, or ends the job; None: restart now."""
+    if wait := _await_joiners(view, plan, now):
+        return wait
     assessment = assess_crash(view)
     used = f"{plan.value.restart_count} of {view.max_restarts} restarts used"
     if plan.value.restart_count >= view.max_restarts:
@@ -72,6 +74,20 @@ def crash_history(view: View) -> crash_loop.CrashHistory:
     """The crashes so far; remembered even if the store lost its plan."""
     plan = view.store.plan or view.workers.plan
     return crash_loop.history_of(plan.value if plan else None)
+
+
+def _await_joiners(view: View, plan: Plan, now: float) -> Action | None:
+    """All that is known of the failures follows from another one. It may be one of a member that has just joined, which
+    costs no restart."""
+    known, until = (
+        {failure.member for failure in view.store.failures},
+        view.store.failed_at + view.settings.verdict_grace,
+    )
+    if now >= until or any(failure.reason != PEER_LOST for failure in view.store.failures):
+        return None
+    joined = [name for name, rank in ranks_of(plan).items() if rank.joined == plan.round > plan.value.oldest]
+    silent = [name for name in joined if name not in known]
+    return Wait(until=until, reason=f"waiting for {join_names(silent)} to report failures") if silent else None
 
 
 def _await_failures(view: View, plan: Plan, now: float) -> Action | None:
