@@ -120,7 +120,7 @@ POD_TEMPLATE_SCHEMA = _object(
             "type": "integer",
             "format": "int64",
         },
-        hostname=_text("Must be unset: ElasticJob sets it to the pod's name.", maxLength=63),
+        hostname=_text("Must be unset: ElasticJob sets it to <job>-worker-<index>.", maxLength=63),
         subdomain=_text("Must be unset: ElasticJob sets it to the job's Service.", maxLength=63),
     ),
 )

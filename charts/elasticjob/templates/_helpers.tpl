@@ -70,7 +70,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  # patch: takes the host name from a pod that has been replaced.
+  verbs: [get, list, watch, create, patch, delete]
 # Services of worker pods and of a job's etcd, and that etcd. patch: reverts changes made by others.
 - apiGroups: [""]
   resources: [services]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+
 NamespacedName = tuple[str, str]
 """(namespace, name) of an object; of a job unless stated otherwise."""
 
@@ -10,6 +13,8 @@ FIELD_MANAGER = "elasticjob-operator"
 
 LABEL_JOB = "elasticjob.dev/job-name"
 LABEL_JOB_UID = "elasticjob.dev/job-uid"
+"""Selects worker pods for their Service. Removed from a pod that is replaced before it has ended, so that the host name
+of both resolves to the replacement."""
 LABEL_COMPONENT = "elasticjob.dev/component"
 LABEL_INDEX = "elasticjob.dev/worker-index"
 LABEL_RUN = "elasticjob.dev/run"
@@ -44,9 +49,43 @@ FIRST_RUN = 1
 """Number of a job's first run. Resuming a job starts a new run."""
 
 
-def worker_name(job: str, index: int) -> str:
-    """Name of a worker pod, and member ID of its agent."""
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' own for generated names: they spell no words."""
+_SUFFIX_LENGTH = 5
+_WORKER = re.compile(r"(.+-worker-([0-9]+))(?:-[a-z0-9]+)?")
+
+
+def worker_host(job: str, index: int) -> str:
+    """Host name of the worker pods with that index, one after the other."""
     return f"{job}-worker-{index}"
+
+
+def worker_name(job: str, index: int, *distinct: str) -> str:
+    """Name of one worker pod, and member ID of its agent. `distinct`: what no other pod of that index has in common
+    with it.
+
+    >>> worker_name("digits", 0, "8c", "1")
+    'digits-worker-0-gwtch'
+    """
+    digest = hashlib.sha256("/".join((worker_host(job, index), *distinct)).encode()).digest()
+    letters = (_SUFFIX_LETTERS[byte % len(_SUFFIX_LETTERS)] for byte in digest[:_SUFFIX_LENGTH])
+    return f"{worker_host(job, index)}-{''.join(letters)}"
+
+
+def index_of(worker: str) -> int:
+    """The index in the name of a worker pod; -1: it is none.
+
+    >>> index_of("digits-worker-12-gwtch")
+    12
+    """
+    found = _WORKER.fullmatch(worker)
+    return int(found[2]) if found else -1
+
+
+def host_of(pod: str) -> str:
+    """The host name of a pod with that name, unless another one is set."""
+    found = _WORKER.fullmatch(pod)
+    return found[1] if found else pod
 
 
 def workers_service(job: str) -> str:

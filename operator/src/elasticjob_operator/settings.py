@@ -107,10 +107,6 @@ class Settings:
     which no node is considered lost. Kubelets need up to 17 s to report again, and Kubernetes 5 s more to update the
     node."""
 
-    stuck_seconds: float = 300.0
-    """ELASTICJOB_STUCK_SECONDS: seconds that a worker pod may stay in Terminating past its grace period on a Ready node
-    before it is force-deleted and replaced. This happens, for example, if a volume does not unmount."""
-
     probe_port: int = 8080
     """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free port."""
 
@@ -173,7 +169,6 @@ class Settings:
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
             node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
             node_settle_seconds=get.number("ELASTICJOB_NODE_SETTLE_SECONDS", default.node_settle_seconds),
-            stuck_seconds=get.number("ELASTICJOB_STUCK_SECONDS", default.stuck_seconds),
             probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
             metrics_authentication=get.boolean("ELASTICJOB_METRICS_AUTHENTICATION", default.metrics_authentication),
             metrics_certificate=get.text("ELASTICJOB_METRICS_CERTIFICATE", ""),

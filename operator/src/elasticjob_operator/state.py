@@ -82,11 +82,14 @@ class Pod:
     name: str
     uid: str
     job_uid: str
+    """Of the job that owns it. Empty: no one does, as after `kubectl delete elasticjob --cascade=orphan`."""
     component: str
     index: int = -1
     """Worker index; -1: not a worker pod."""
     run: int = 0
     template_hash: str = ""
+    in_dns: bool = False
+    """Its Service selects it."""
     phase: PodPhase = PodPhase.PENDING
     ready: bool = False
     """As far as the training container is concerned: other containers do not matter."""
@@ -273,12 +276,12 @@ class JobState:
 
     pods: tuple[Pod, ...] = ()
     """The job's own pods: worker pods and etcd."""
-    names_in_use: frozenset[tuple[str, str]] = frozenset()
-    """(kind, name) of terminating pods, Services and StatefulSets of an earlier job with the same name."""
     leftovers: tuple[Pod, ...] = ()
     """Pods of a deleted job that had the same name, and pods that only have the job's labels."""
     explanations: Mapping[tuple[str, str], Explanation] = dataclasses.field(default_factory=dict)
     """By kind and name: answers to requested reads of Events."""
+    unconfirmed: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """By index, names of worker pods whose creation was requested, with an unknown result."""
     objects: Mapping[tuple[Kind, str], OwnedObject] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] | None = None
     """None: no permission to read nodes. A pod's node that is missing here does not exist."""

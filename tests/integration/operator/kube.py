@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 import ssl
 import tempfile
 from pathlib import Path
@@ -60,7 +61,11 @@ class Kube:
 
 
 class Namespace:
-    """The test's own namespace: users, kubelets and nodes as the test plays them."""
+    """The test's own namespace: users, kubelets and nodes as the test plays them.
+
+    Worker pods are given by their host names, such as digits-worker-0, or by their own. Of several pods with one host
+    name, it is the newest that is not being deleted.
+    """
 
     def __init__(self, kube: Kube, name: str) -> None:
         self.kube = kube
@@ -75,7 +80,21 @@ class Namespace:
             "poddisruptionbudgets": "/apis/policy/v1",
         }
         root = groups.get(plural, "/api/v1")
+        if plural == "pods" and name:
+            name = self.pod_name(name)
         return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)
+
+    def pod_name(self, host: str, *, deleting: bool = False) -> str:
+        """Of a worker pod; another name is returned as it is. `deleting`: prefer one that is being deleted."""
+        if not re.fullmatch(r".+-worker-\d+", host):
+            return host
+        found = [pod for pod in self.pods() if pod["spec"].get("hostname") == host]
+        newest = sorted(found, key=lambda pod: (_is_deleting(pod) is deleting, pod["metadata"]["creationTimestamp"]))
+        return str(newest[-1]["metadata"]["name"]) if newest else host
+
+    def pods(self) -> list[Json]:
+        found: list[Json] = self.kube.call("GET", self.path("pods"))["items"]
+        return found
 
     def create(self, plural: str, body: Json) -> Json:
         return self.kube.call("POST", self.path(plural), body)
@@ -132,15 +151,14 @@ class Namespace:
     # What kubelets do
 
     def workers(self) -> dict[str, Json]:
-        return {
-            name: pod
-            for name, pod in self.all("pods").items()
-            if pod["metadata"]["labels"].get("elasticjob.dev/component") == "worker"
-        }
+        """By host name."""
+        found = [pod for pod in self.pods() if is_worker(pod)]
+        found.sort(key=lambda pod: (not _is_deleting(pod), pod["metadata"]["creationTimestamp"]))
+        return {pod["spec"].get("hostname") or pod["metadata"]["name"]: pod for pod in found}
 
     def bind(self, pod: str, node: str) -> None:
         """What the scheduler does. A bound pod waits for its kubelet when it is deleted."""
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        pod, target = self.pod_name(pod), {"apiVersion": "v1", "kind": "Node", "name": node}
         self.create(
             f"pods/{pod}/binding", {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
         )
@@ -179,7 +197,7 @@ class Namespace:
 
     def remove(self, pod: str) -> None:
         """What a kubelet does with a deleted pod in the end."""
-        self.delete("pods", pod, gracePeriodSeconds=0)
+        self.delete("pods", self.pod_name(pod, deleting=True), gracePeriodSeconds=0)
 
     # Nodes
 
@@ -212,3 +230,11 @@ class Namespace:
 
     def remove_node(self, name: str) -> None:
         self.kube.call("DELETE", f"/api/v1/nodes/{name}")
+
+
+def is_worker(pod: Json) -> bool:
+    return bool(pod["metadata"]["labels"].get("elasticjob.dev/component") == "worker")
+
+
+def _is_deleting(pod: Json) -> bool:
+    return "deletionTimestamp" in pod["metadata"]

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from tests.integration.operator.conftest import rfc3339
-from tests.integration.operator.kube import ApiStatusError, Json, Namespace
+from tests.integration.operator.kube import ApiStatusError, Json, Namespace, is_worker
 
 INTERVAL = 0.1
 
@@ -86,7 +86,7 @@ class Kubelet:
             self.fault = error
 
     def _round(self) -> None:
-        pods = {pod["metadata"]["uid"]: pod for pod in self._ns.workers().values()}
+        pods = {pod["metadata"]["uid"]: pod for pod in self._ns.pods() if is_worker(pod)}
         for uid, pod in pods.items():
             try:
                 self._look_after(uid, pod)

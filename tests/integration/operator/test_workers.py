@@ -48,13 +48,13 @@ def test_a_failed_pod_counts_is_replaced_and_its_member_is_evicted(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
     agents = training(replicas=2)
-    agents.register("digits-worker-1")
-    before = uid_of(ns, "digits-worker-1")
+    name, before = ns.pod_name("digits-worker-1"), uid_of(ns, "digits-worker-1")
+    agents.register(name)
     ns.end("digits-worker-1", 137, reason="OOMKilled", at=rfc3339(), message="killed in step 7")
     successor(ns, "digits-worker-1", before)
     status = ns.status("digits")
     assert status["restarts"]["total"] == 1
-    assert (status["lastFailure"]["worker"], status["lastFailure"]["reason"]) == ("digits-worker-1", "OutOfMemory")
+    assert (status["lastFailure"]["worker"], status["lastFailure"]["reason"]) == (name, "OutOfMemory")
     assert "killed in step 7" in status["lastFailure"]["message"]
     eventually(lambda: agents.members() == [], what="the dead member's key is gone")
 
@@ -80,8 +80,8 @@ def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
     ns.scale("digits", 3)
     eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod")
     ns.run("digits-worker-2", bad)
-    agents.register("digits-worker-2")
-    before = uid_of(ns, "digits-worker-2")
+    name, before = ns.pod_name("digits-worker-2"), uid_of(ns, "digits-worker-2")
+    agents.register(name)
     ns.set_node(bad, ready=None, since=rfc3339())
     # No kubelet will end it: an ordinary delete would leave it Terminating.
     successor(ns, "digits-worker-2", before)
@@ -96,25 +96,39 @@ def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
         ("WorkerDeleted", f"Deleted digits-worker-2: node {bad} is not ready"),
         (
             "WorkerLost",
-            f"Scaling up to 3 worker pods; 2 are training. Lost digits-worker-2 (node {bad} is not ready); this does "
+            f"Scaling up to 3 worker pods; 2 are training. Lost {name} (node {bad} is not ready); this does "
             "not count towards maxRestarts.",
         ),
     ]
 
 
-def test_a_pod_on_a_ready_node_is_left_to_its_kubelet(
+def test_a_deleted_pod_is_replaced_at_once_and_left_to_its_kubelet(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
 ) -> None:
-    good, bad = nodes
-    training(replicas=2, node=good)
-    before = uid_of(ns, "digits-worker-1")
-    ns.delete("pods", "digits-worker-1")
-    ns.set_node(bad, ready=None, since=rfc3339(-60))
-    ns.scale("digits", 3)
-    eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod: the operator has looked")
-    assert uid_of(ns, "digits-worker-1") == before
-    ns.remove("digits-worker-1")
-    successor(ns, "digits-worker-1", before)
+    training(replicas=2, node=nodes[0])
+    name, before = ns.pod_name("digits-worker-1"), uid_of(ns, "digits-worker-1")
+    ns.delete("pods", name)
+    new = successor(ns, "digits-worker-1", before)
+    assert new["metadata"]["labels"]["elasticjob.dev/worker-index"] == "1"
+    old = ns.get("pods", name)
+    assert old is not None
+    assert old["metadata"]["deletionGracePeriodSeconds"] == 30, "never by force"
+    selector = ns.all("services")["digits"]["spec"]["selector"]
+
+    def resolved() -> list[str]:
+        """Names of the pods whose addresses the host name has."""
+        return [
+            pod["metadata"]["name"]
+            for pod in ns.pods()
+            if pod["spec"].get("hostname") == "digits-worker-1"
+            and selector.items() <= pod["metadata"]["labels"].items()
+        ]
+
+    eventually(lambda: resolved() == [new["metadata"]["name"]], what="the host name is the replacement's")
+    ns.remove(name)
+    eventually(lambda: ns.get("pods", name) is None, what="its end")
+    assert uid_of(ns, "digits-worker-1") == new["metadata"]["uid"]
+    assert ns.status("digits")["restarts"]["total"] == 0
 
 
 def test_an_image_pull_error_is_shown_and_the_pod_kept(
@@ -203,20 +217,28 @@ def test_a_foreign_service_of_the_same_name_is_not_touched(
     eventually(lambda: ns.all("services").get("digits", {}).get("spec", {}).get("clusterIP") == "None", what="our own")
 
 
-def test_a_recreated_job_waits_for_the_pods_of_its_predecessor(
-    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str]
+@pytest.mark.parametrize("policy", ["Background", "Orphan"])
+def test_a_recreated_job_starts_although_pods_of_its_predecessor_do_not_end(
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str], policy: str
 ) -> None:
+    """Its Services go with it, or are named if they are orphans. Its etcd is not its own: the agents' keys are there."""
     training(replicas=2, node=nodes[0])
-    old = uid_of(ns, "digits-worker-0")
-    ns.delete("elasticjobs", "digits")
+    old = {pod["metadata"]["name"] for pod in ns.pods()}
+    ns.delete("elasticjobs", "digits", propagationPolicy=policy)
+    eventually(lambda: ns.get("elasticjobs", "digits") is None, 60, what="it is deleted")
     submit(replicas=2)
+    if policy == "Orphan":
+        words = "Service digits exists and was left behind by a deleted ElasticJob of this name: delete it"
+        eventually(lambda: words in ns.condition("digits", "Running").get("message", ""), what="the orphan is named")
+        ns.delete("services", "digits")
+
+    def new() -> list[Json]:
+        return [pod for pod in ns.pods() if pod["metadata"]["name"] not in old]
+
     # 120 s: the API server's garbage collector looks only every 30 s whether there are new kinds.
-    eventually(lambda: "deletionTimestamp" in ns.workers()["digits-worker-0"]["metadata"], 120, what="the old pods end")
-    assert uid_of(ns, "digits-worker-0") == old
-    for pod in ("digits-worker-0", "digits-worker-1"):
-        ns.remove(pod)
-    new = successor(ns, "digits-worker-0", old)
-    assert new["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
+    eventually(lambda: len(new()) == 2 and ns.get("services", "digits"), 120, what="the new pods and their Service")
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in new()} == {ns.job("digits")["metadata"]["uid"]}
+    assert {pod["metadata"]["name"] for pod in ns.pods()} > old, "the old pods are still there"
     eventually(lambda: ns.is_true("digits", "Accepted"), what="its own status")
     assert ns.status("digits")["round"] == 0, "nothing of the old job's status"
 

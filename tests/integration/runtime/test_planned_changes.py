@@ -108,11 +108,11 @@ def test_a_join_loses_no_step_of_a_script_that_saves_on_sigterm(job: Job, code: 
 def test_a_resize_loses_no_step_of_a_script_that_saves_on_sigterm(job: Job) -> None:
     start(job, "a b c")
     before = wait_for_steps(job, "abc")
-    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, members=["a", "b"]).to_json())
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, draining=["c"], generation=1).to_json())
     after = wait_for_steps(job, "ab", after=before)
     assert_no_step_is_lost(job, before, after, "ab")
     assert steps(job, "c")[before][-1] == steps(job, "a")[before][-1], "the leaving member saves with the others"
-    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=3, members=["a", "b", "c"]).to_json())
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=3, generation=2).to_json())
     assert_no_step_is_lost(job, after, wait_for_steps(job, "abc", after=after), "ab")
 
 
@@ -167,7 +167,7 @@ def test_worker_processes_without_a_handler_keep_running_while_others_save(job: 
     before = job.wait_for_training(3)
     assert before[0].member == "a"
     eventually(lambda: job.members["a"].saves, what="the handler is reported")
-    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, members=["a", "b"]).to_json())
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, draining=["c"], generation=1).to_json())
     after = job.wait_for_training(2, after=before)
     assert (job.directory / f"saved-a-{before[0].round}").exists()
     assert {worker.restarts for worker in after} == {0}

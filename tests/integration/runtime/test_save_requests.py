@@ -121,10 +121,10 @@ def test_a_join_loses_no_step_of_a_script_that_saves_when_asked(job: Job) -> Non
 def test_a_resize_loses_no_step_of_a_script_that_saves_when_asked(job: Job, mode: str) -> None:
     start(job, "a b c", mode=mode)
     before = wait_for_steps(job, "abc")
-    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, members=["a", "b"]).to_json())
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, draining=["c"], generation=1).to_json())
     after = wait_for_steps(job, "ab", after=before)
     assert_all_saved_at_the_same_step(job, "abc", before, after)
-    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=3, members=["a", "b", "c"]).to_json())
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=3, generation=2).to_json())
     last = wait_for_steps(job, "abc", after=after)
     assert_all_saved_at_the_same_step(job, "ab", after, last)
 

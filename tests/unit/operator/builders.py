@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 from elasticjob_api import Condition, ConditionStatus, ConditionType, ElasticJob, Failure, Restarts, Status
-from elasticjob_operator.names import COMPONENT_WORKER, worker_name
+from elasticjob_operator.names import COMPONENT_WORKER, worker_host
 from elasticjob_operator.node_state import Heartbeat, Node, NodeHealth
 from elasticjob_operator.policies.failures import PodFailure, classify_failure
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
@@ -98,13 +98,14 @@ def make_pod(
     job: ElasticJob | None = None,
 ) -> Pod:
     return Pod(
-        name=worker_name(NAME, index),
+        name=f"{worker_host(NAME, index)}-{incarnation}" if incarnation else worker_host(NAME, index),
         uid=f"pod-{index}-{incarnation}",
         job_uid=UID,
         component=COMPONENT_WORKER,
         index=index,
         run=run,
         template_hash=hash_of(job or make_job()),
+        in_dns=True,
         phase=phase,
         ready=phase is PodPhase.RUNNING if ready is None else ready,
         node=node,
@@ -196,7 +197,7 @@ def make_plan(
         nproc=1,
         master_addr="10.0.0.1",
         master_port=1234,
-        leader=worker_name(NAME, 0),
+        leader=worker_host(NAME, 0),
         restart_count=restart_count,
         reason=reason,
         created_at=NOW.timestamp() - 60,
@@ -211,7 +212,7 @@ def make_failure(
     index: int = 1, *, round_number: int = 1, at: float = 0, message: str = "ValueError: no", traceback: str = ""
 ) -> FailureValue:
     return FailureValue(
-        member=worker_name(NAME, index),
+        member=worker_host(NAME, index),
         round=round_number,
         rank=index,
         local_rank=0,

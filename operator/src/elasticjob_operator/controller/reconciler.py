@@ -63,6 +63,9 @@ class _Memory:
     """Consecutive dry runs without a result."""
     namespace_terminating: bool = False
     image_volume_rejected: bool = False
+    unconfirmed: dict[int, str] = dataclasses.field(default_factory=dict)
+    """By index, names of worker pods whose creation was requested and not confirmed. They are used again: if one was
+    created after all, the next request does not create a second pod."""
     run_id: str = ""
     """ID of the run whose rendezvous is watched."""
 
@@ -120,8 +123,12 @@ class Reconciler:
             self._requeue_at(key, planned.requeue_at, now)
 
     def _observe(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> JobState:
+        observed = self._cluster.observe(key, job.uid)
+        known = {pod.name for pod in observed.pods}
+        memory.unconfirmed = {index: name for index, name in memory.unconfirmed.items() if name not in known}
         return dataclasses.replace(
-            self._cluster.observe(key, job.uid),
+            observed,
+            unconfirmed=memory.unconfirmed,
             rendezvous=dataclasses.replace(self._run_watches.view(key), run_id=memory.run_id),
             admission=memory.admission,
             rejection=memory.rejection,
@@ -146,6 +153,12 @@ class Reconciler:
         )
         if isinstance(applied, BaseException):
             raise applied
+        created = {action.index for action in applied.done if isinstance(action, CreatePod)}
+        memory.unconfirmed |= {
+            action.index: str(action.body["metadata"]["name"])
+            for action in actions
+            if isinstance(action, CreatePod) and action.index not in created
+        }
         await self._explain(key, memory, actions)
         if applied.admission is not None:
             memory.unanswered = memory.unanswered + 1 if applied.unanswered else 0

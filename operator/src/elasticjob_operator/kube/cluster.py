@@ -14,17 +14,17 @@ from elasticjob_operator import names
 from elasticjob_operator.kube.api_resources import AUTOSCALERS, NETWORK_POLICIES, NODES, OWNED, PODS, ApiResource
 from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.cache import Json, ObjectCache
-from elasticjob_operator.kube.client import ApiError, KubeClient
+from elasticjob_operator.kube.client import ApiError, KubeClient, NotFoundError
 from elasticjob_operator.kube.convert import job_of, object_of, pod_of
 from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.explanations import Explanations
 from elasticjob_operator.kube.informer import Informer
-from elasticjob_operator.kube.jobs import StatusWrite, write_status
+from elasticjob_operator.kube.jobs import StatusWrite, read_job, write_status
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
 from elasticjob_operator.kube.secret_writer import MakeCertificates
 from elasticjob_operator.kube.writer import Writer
 from elasticjob_operator.names import NamespacedName
-from elasticjob_operator.planning import Action, ReadHeartbeat
+from elasticjob_operator.planning import Action, CreateObject, CreatePod, ReadHeartbeat
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Explanation, JobState, Kind, OwnedObject, Pod
 
@@ -84,11 +84,8 @@ class Cluster:
         """Without the rendezvous, which is in etcd."""
         pods = list(self._pods.of(key))
         objects = [each for store in self._objects.values() for each in store.of(key)]
-        foreign = {("Pod", pod.name) for pod in pods if pod.job_uid != uid}
-        foreign |= {(each.kind.value, each.name) for each in objects if each.owner_uid != uid}
         return JobState(
             pods=tuple(pod for pod in pods if pod.job_uid == uid),
-            names_in_use=frozenset(foreign),
             leftovers=tuple(pod for pod in pods if pod.job_uid != uid),
             objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
@@ -107,6 +104,8 @@ class Cluster:
         """Executes the actions concurrently. `rejected`: the last create of this job was rejected. A temporary failure
         is returned in `failure`."""
         actions = list(actions)
+        if any(pod.terminating for pod in self._pods.of((job.namespace, job.name))) and not await self._exists(job):
+            actions = [action for action in actions if not isinstance(action, CreatePod | CreateObject)]
         nodes = {action.node for action in actions if isinstance(action, ReadHeartbeat)}
         read = await asyncio.gather(*(self._heartbeats.read(node) for node in nodes), return_exceptions=True)
         applied = await self._writer.apply(
@@ -117,6 +116,15 @@ class Cluster:
                 raise failure
             applied = dataclasses.replace(applied, failure=failure)
         return applied
+
+    async def _exists(self, job: ElasticJob) -> bool:
+        """Read before pods are replaced: the garbage collector may delete the pods of a deleted job before the operator
+        sees that it is deleted."""
+        try:
+            metadata = (await read_job(self._client, (job.namespace, job.name)))["metadata"]
+        except NotFoundError:
+            return False
+        return metadata["uid"] == job.uid and "deletionTimestamp" not in metadata
 
     async def write_status(self, key: NamespacedName, uid: str, version: str, status: Json) -> StatusWrite:
         """Not written where the job has changed since that resourceVersion. Raises ApiError or ConnectionError."""

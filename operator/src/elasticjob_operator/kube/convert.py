@@ -36,15 +36,19 @@ def pod_of(body: Json) -> Pod:
     labels = metadata.get("labels") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     phase = PodPhase(status.get("phase") or PodPhase.PENDING)
+    component = intern(labels.get(names.LABEL_COMPONENT, ""))
+    # A copy of a worker pod (`kubectl debug --copy-to`) has its labels, but no owner. etcd's owner is its StatefulSet.
+    job_uid = _owner_uid(metadata) if component == names.COMPONENT_WORKER else labels.get(names.LABEL_JOB_UID, "")
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
         # Interned: the same strings occur in thousands of pods.
-        job_uid=intern(labels.get(names.LABEL_JOB_UID, "")),
-        component=intern(labels.get(names.LABEL_COMPONENT, "")),
+        job_uid=intern(job_uid),
+        component=component,
         index=_number(labels.get(names.LABEL_INDEX), -1),
         run=_number(labels.get(names.LABEL_RUN), 0),
         template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
+        in_dns=names.LABEL_JOB_UID in labels,
         phase=phase,
         ready=_is_ready(spec, status, conditions),
         up=_is_up(spec, status, conditions),

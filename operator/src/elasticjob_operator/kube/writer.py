@@ -48,6 +48,7 @@ from elasticjob_operator.planning import (
     DeletePod,
     DryRunCreate,
     PatchObject,
+    PatchPod,
 )
 from elasticjob_operator.state import Admission
 
@@ -61,6 +62,8 @@ they take no slots from creates that succeed."""
 REMOVALS, REMOVALS_PER_JOB = 48, 24
 """Concurrent deletes and patches: never behind creates, because they free what creates wait for."""
 
+GARBAGE_TIME = datetime.timedelta(seconds=15)
+"""How long the garbage collector may take to delete the objects of a deleted job before that is reported."""
 _OF_SECRETS = CreateCertificates | CreateRunUser | DeleteCertificates
 _STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 """A misspelt field of a template is rejected rather than dropped."""
@@ -155,7 +158,7 @@ class Writer:
                 return await self._secrets.create_run_user(job, action)
             case DeleteCertificates():
                 return await self._secrets.delete_certificates(job, action)
-            case PatchObject():
+            case PatchObject() | PatchPod():
                 await self._patch(job, action)
             case DeletePod() | DeleteObject() | DeleteJob():
                 return await self._delete(job, action)
@@ -199,15 +202,18 @@ class Writer:
             self._on_written(resource, found)
             return ApplyResult(created=frozenset({resource.kind}), done=(action,))
         owner = (found["metadata"].get("labels") or {}).get(names.LABEL_JOB)
-        if owner == job.name:
-            return ApplyResult()  # of an earlier job of that name: the informer reports its deletion
-        kind = resource.kind
         whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
+        if owner == job.name:
+            created = job.metadata.creation_timestamp
+            if owners and created and datetime.datetime.now(datetime.timezone.utc) - created < GARBAGE_TIME:
+                return ApplyResult()  # its owner was deleted: the garbage collector deletes it, which requeues the job
+            whose = "was left behind by a deleted ElasticJob of this name"
+        kind = resource.kind
         rejection = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
         return ApplyResult(rejection=rejection, rejected_kinds=frozenset({kind}))
 
-    async def _patch(self, job: ElasticJob, action: PatchObject) -> None:
-        resource = OWNED[action.kind]
+    async def _patch(self, job: ElasticJob, action: PatchObject | PatchPod) -> None:
+        resource = _resource_of(action)
         # With the UID the server rejects the patch (409 or 422) if another object has the name now.
         patch = {**action.patch, "metadata": {**action.patch.get("metadata", {}), "uid": action.uid}}
         path, query = resource.path(job.namespace, action.name), {"fieldManager": names.FIELD_MANAGER}
@@ -216,7 +222,7 @@ class Writer:
                 resource, await self._client.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
             )
         except (ConflictError, NotFoundError, RejectedError) as error:
-            log.warning("Cannot correct %s: %s", action.name, error, extra={"reason": action.reason})
+            log.warning("Cannot patch %s: %s", action.name, error, extra={"reason": action.reason})
 
     async def _delete(
         self,
@@ -262,11 +268,11 @@ class Writer:
         return ApplyResult(admission=admission, unanswered=unanswered)
 
 
-def _resource_of(action: DeletePod | DeleteObject | DeleteJob) -> ApiResource:
+def _resource_of(action: PatchPod | DeletePod | PatchObject | DeleteObject | DeleteJob) -> ApiResource:
     match action:
-        case DeletePod():
+        case PatchPod() | DeletePod():
             return PODS
-        case DeleteObject():
+        case PatchObject() | DeleteObject():
             return OWNED[action.kind]
         case DeleteJob():
             return JOBS

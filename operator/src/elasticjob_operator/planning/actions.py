@@ -10,7 +10,7 @@ from typing import Any
 from elasticjob_api import Reason, Status
 from elasticjob_runtime.contract import SpecValue
 
-from elasticjob_operator.names import NamespacedName
+from elasticjob_operator.names import NamespacedName, index_of
 from elasticjob_operator.state import Kind
 
 
@@ -26,6 +26,10 @@ class CreatePod(Action):
 
     body: Mapping[str, Any]
 
+    @property
+    def index(self) -> int:
+        return index_of(self.body["metadata"]["name"])
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeletePod(Action):
@@ -34,6 +38,14 @@ class DeletePod(Action):
     """Only this pod, never a later one of the same name."""
     force: bool = False
     """Without waiting for its kubelet."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PatchPod(Action):
+    name: str
+    uid: str
+    patch: Mapping[str, Any]
+    """JSON merge patch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

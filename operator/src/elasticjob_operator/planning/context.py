@@ -66,12 +66,23 @@ class Context:
 
     @property
     def staying(self) -> Pods:
-        """Worker pods of the current run that are neither surplus nor stranded."""
-        surplus = {pod.uid for pod in self.scaling.surplus}
+        """Worker pods of the current run that hold a wanted index, or have not been replaced yet."""
+        removed = {pod.uid for pod in (*self.scaling.surplus, *self.scaling.twins)}
         return tuple(
             (pod, status)
             for pod, status in self.workers
-            if pod.uid not in surplus and status.state is not PodState.STRANDED
+            if pod.uid not in removed and (status.holds_index or pod.index in self.scaling.create)
+        )
+
+    @property
+    def leaving(self) -> tuple[Pod, ...]:
+        """Worker pods that are removed because fewer are wanted."""
+        staying = {pod.uid for pod, _ in self.staying}
+        kept = {pod.index for pod, status in self.staying if status.holds_index}
+        return tuple(
+            pod
+            for pod, status in self.workers
+            if pod.uid not in staying and pod.index not in kept and status.state is not PodState.LOST
         )
 
     @property
@@ -182,7 +193,7 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     size = delay_scale_up(job, now)
     job = job.with_replicas(size.replicas)
     status_of, status_of_etcd = _pod_statuses(job, state, settings, now)
-    pods = [pod for pod in state.pods if pod.component == names.COMPONENT_WORKER and _has_worker_name(job, pod)]
+    pods = [pod for pod in state.pods if pod.component == names.COMPONENT_WORKER]
     own_etcd = existing_etcd(job, state)
     secret = secret_of(own_etcd.body) if own_etcd is not None else ""
     tls = bool(secret) if own_etcd is not None else None
@@ -198,7 +209,9 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     rendezvous = with_store(
         rendezvous, job.status.rendezvous, [(pod, status.state is PodState.LOST) for pod, status in etcd]
     )
-    scaling = _scaling(job, state, workers)
+    # Worker pod 0 hosts the store of c10d.
+    keep = frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ())
+    scaling = scale(job.replicas, workers, keep=keep)
     return Context(
         job=job,
         state=state,
@@ -231,7 +244,6 @@ def _pod_statuses(
     rules = LossRules(
         lost_seconds=settings.node_lost_seconds,
         settle_seconds=settings.node_settle_seconds,
-        stuck_seconds=settings.stuck_seconds,
         on_partition=job.spec.rendezvous.on_partition,
         fenced=job.has_plans,
     )
@@ -256,28 +268,3 @@ def _nodes(state: JobState) -> Nodes | None:
         heartbeats=state.heartbeats,
         node_counts=node_counts,
     )
-
-
-def _scaling(job: ElasticJob, state: JobState, workers: Pods) -> Scaling:
-    return scale(
-        job.replicas,
-        {pod.index: (pod, status.state) for pod, status in workers},
-        indices_in_use=_indices_in_use(job, state),
-        stranded=frozenset(pod.index for pod, status in workers if status.state is PodState.STRANDED),
-        # Worker pod 0 hosts the store of c10d.
-        keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
-    )
-
-
-def _has_worker_name(job: ElasticJob, pod: Pod) -> bool:
-    """Someone else's pod with copied labels is not the job's, and must not be mistaken for a worker pod."""
-    return pod.index >= 0 and pod.name == names.worker_name(job.name, pod.index)
-
-
-def _indices_in_use(job: ElasticJob, state: JobState) -> frozenset[int]:
-    """Indices whose pod names are in use by pods of an earlier job."""
-    prefix = names.worker_name(job.name, 0)[:-1]
-    others = {
-        name.removeprefix(prefix) for kind, name in state.names_in_use if kind == "Pod" and name.startswith(prefix)
-    }
-    return frozenset(int(index) for index in others if index.isdigit())

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from elasticjob_api import BLOCKING_REASONS, REMEDY, ConditionStatus, ConditionType, Reason, Status, message
 
+from elasticjob_operator.names import host_of
 from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, JobEvent
 from elasticjob_operator.state import Kind
 
@@ -91,7 +92,8 @@ def without_times(text: str) -> str:
 
 
 def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
-    created = [str(action.body["metadata"]["name"]) for action in done if isinstance(action, CreatePod)]
+    # By host name: what is repeated has the same text, so that Events aggregate.
+    created = [host_of(action.body["metadata"]["name"]) for action in done if isinstance(action, CreatePod)]
     if created:
         yield JobEvent(
             reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=_summarized(created))
@@ -99,7 +101,7 @@ def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
     deleted: dict[str, list[str]] = {}
     for action in done:
         if isinstance(action, DeletePod):
-            deleted.setdefault(action.reason, []).append(action.name)
+            deleted.setdefault(action.reason, []).append(host_of(action.name))
         elif isinstance(action, CreateObject) and action.kind is Kind.STATEFUL_SET:
             text = message(Reason.ETCD_CREATED, name=action.body["metadata"]["name"])
             yield JobEvent(reason=Reason.ETCD_CREATED, message=text)

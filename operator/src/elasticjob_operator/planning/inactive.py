@@ -16,7 +16,7 @@ from elasticjob_operator.planning.actions import (
 )
 from elasticjob_operator.planning.context import Assessment, Context, existing_etcd
 from elasticjob_operator.planning.events import events_of_status
-from elasticjob_operator.planning.pods import delete_pod, dry_run_create, is_leaving, read_heartbeats
+from elasticjob_operator.planning.pods import delete_pod, dry_run_create, lost_pods, read_heartbeats
 from elasticjob_operator.planning.status import finished_status, suspended_status
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.cleanup import clean_up
@@ -33,13 +33,11 @@ def plan_for_suspended(assessment: Assessment) -> Plan:
     if acceptance.dry_run:
         actions.append(dry_run_create(assessment, "retrying after a rejection"))
     for pod, status in pods:
-        if status.state is PodState.LOST:
-            actions.append(delete_pod(pod, status.reason, force=True))
-        elif pod.run == assessment.rendezvous.run and not assessment.is_counted(pod, status):
+        if pod.run == assessment.rendezvous.run and not assessment.is_counted(pod, status):
             continue  # this plan counts its failure; the next one deletes the pod
-        elif not is_leaving(status):
+        if not pod.terminating and status.state is not PodState.LOST:
             actions.append(delete_pod(pod, "the job is suspended"))
-    actions += read_heartbeats(assessment)
+    actions += [*lost_pods(assessment), *read_heartbeats(assessment)]
     keys_left = _keys_left(assessment)
     if not pods:
         actions += _delete_objects(assessment, "the job is suspended")
@@ -71,8 +69,7 @@ def plan_for_finished(context: Context) -> Plan:
         job_failed=job.status.is_true(ConditionType.FAILED),
     )
     actions: list[Action] = [delete_pod(pod, "the job has finished") for pod in cleanup.delete]
-    actions += [delete_pod(pod, "the job has finished, and the node is gone", force=True) for pod in cleanup.force]
-    actions += read_heartbeats(context)
+    actions += [*lost_pods(context), *read_heartbeats(context)]
     if cleanup.all_ended:
         actions += _delete_objects(context, "the job has finished")
     timers = [cleanup.requeue_at, expiry.requeue_at, *context.timers, now if context.nodes_to_verify else None]

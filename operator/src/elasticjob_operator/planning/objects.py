@@ -66,8 +66,7 @@ def missing_objects(context: Context) -> list[Action]:
         name = body["metadata"]["name"]
         known = state.objects.get((kind, name))
         if known is None:
-            if (kind.value, name) not in state.names_in_use:
-                actions.append(CreateObject(kind=kind, body=body, reason="the job needs it"))
+            actions.append(CreateObject(kind=kind, body=body, reason="the job needs it"))
         elif not known.terminating and (patch := _correction(kind, body, known.body)):
             actions.append(
                 PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, reason="differs from the desired state")

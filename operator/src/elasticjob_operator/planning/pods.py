@@ -6,8 +6,9 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from elasticjob_api import FailingNode
+from elasticjob_api import ElasticJob, FailingNode
 
+from elasticjob_operator import names
 from elasticjob_operator.planning.actions import (
     Action,
     CreateCertificates,
@@ -17,6 +18,7 @@ from elasticjob_operator.planning.actions import (
     DeletePod,
     DryRunCreate,
     EvictMember,
+    PatchPod,
     PublishSpec,
     ReadEvents,
     ReadHeartbeat,
@@ -47,10 +49,11 @@ def dry_run_create(context: Context, reason: str) -> Action:
     )
 
 
-def _worker(context: Context, index: int, avoid: Sequence[str] = ()) -> dict[str, Any]:
+def _worker(context: Context, index: int, avoid: Sequence[str] = (), name: str = "") -> dict[str, Any]:
     rendezvous, settings = context.rendezvous, context.settings
     pod = worker_pod(
         context.job,
+        name=name,
         index=index,
         run=rendezvous.run,
         endpoint=rendezvous.endpoint,
@@ -109,14 +112,19 @@ def _created_kind(action: Action) -> str:
 
 
 def _create_pods(context: Context, failing: Failing) -> list[Action]:
-    job, avoid = context.job, avoided(context.job, failing)
+    job, avoid, moment = context.job, avoided(context.job, failing), context.now.isoformat()
+    unconfirmed = context.state.unconfirmed
     return [
         CreatePod(
-            body=_worker(context, index, avoid),
+            body=_worker(context, index, avoid, unconfirmed.get(index) or _new_name(job, index, moment)),
             reason=f"{job.replicas} worker pods are requested",
         )
         for index in context.scaling.create
     ]
+
+
+def _new_name(job: ElasticJob, index: int, moment: str) -> str:
+    return names.worker_name(job.name, index, job.uid, moment)
 
 
 def removals(assessment: Assessment) -> list[Action]:
@@ -128,23 +136,41 @@ def removals(assessment: Assessment) -> list[Action]:
         if status.state is PodState.LOST and is_superseded(pod, assessment.job.status.rendezvous)
     ]
     statuses = {pod.uid: status for pod, status in assessment.workers}
-    for pod in assessment.scaling.surplus:
-        status = statuses[pod.uid]
+    scaling = assessment.scaling
+    for pod in (*scaling.surplus, *scaling.twins):
+        if not pod.terminating and _may_leave(assessment, pod, statuses[pod.uid]):
+            reason = "another pod has its index" if pod in scaling.twins else "fewer worker pods are requested"
+            actions.append(delete_pod(pod, reason))
+    actions += [
+        delete_pod(pod, "of an earlier run")
+        for pod, status in assessment.stale
+        if not pod.terminating and status.state is not PodState.LOST
+    ]
+    for pod, status in assessment.workers:
         if status.state is PodState.LOST:
-            actions += _force_out(assessment, pod, status.reason)
-        elif not is_leaving(status) and _may_leave(assessment, pod, status):
-            actions.append(delete_pod(pod, "fewer worker pods are requested"))
-    for pod, status in assessment.stale:
-        if status.state is PodState.LOST:
-            actions.append(delete_pod(pod, status.reason, force=True))
-        elif not is_leaving(status):
-            actions.append(delete_pod(pod, "of an earlier run"))
-    return actions
+            actions += _evict(assessment, pod, status.reason)
+    return [*actions, *lost_pods(assessment), *_give_up_host_names(assessment)]
 
 
-def is_leaving(status: PodStatus) -> bool:
-    """The pod is deleted already."""
-    return status.state in (PodState.TERMINATING, PodState.STRANDED)
+def _give_up_host_names(assessment: Assessment) -> list[Action]:
+    """Takes pods that have been replaced before they have ended out of their Service. It publishes addresses that are
+    not ready, and so would publish theirs under the host name of their replacements."""
+    replaced = {pod.index for pod, status in assessment.staying if status.holds_index} | {*assessment.scaling.create}
+    reason = "its replacement has the host name"
+    return [
+        PatchPod(name=pod.name, uid=pod.uid, patch={"metadata": {"labels": {names.LABEL_JOB_UID: None}}}, reason=reason)
+        for pod, status in assessment.workers
+        if pod.in_dns and pod.index in replaced and status.state is PodState.TERMINATING
+    ]
+
+
+def lost_pods(context: Context) -> list[Action]:
+    """Deletes worker pods that were lost with their nodes: nothing else does, and they hold quota and volumes."""
+    return [
+        delete_pod(pod, status.reason, force=True)
+        for pod, status in (*context.workers, *context.stale)
+        if status.state is PodState.LOST
+    ]
 
 
 def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
@@ -166,16 +192,12 @@ def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
 
 
 def replacements(assessment: Assessment) -> tuple[list[Action], list[datetime.datetime]]:
-    """(deletes of pods that are lost, failed, or on a node that cannot run them, times of later replacements)"""
+    """(deletes of failed pods, times of later replacements)"""
     job, budget = assessment.job, assessment.budget
     actions: list[Action] = []
     timers: list[datetime.datetime] = []
     for pod, status in assessment.staying:
-        if status.state is PodState.LOST:
-            actions += _force_out(assessment, pod, status.reason)
-        elif status.replace:
-            actions.append(delete_pod(pod, status.reason))
-        elif status.failure is not None:
+        if status.failure is not None:
             found = replacement(
                 pod,
                 status.failure,
@@ -191,20 +213,15 @@ def replacements(assessment: Assessment) -> tuple[list[Action], list[datetime.da
 
 
 def publication(assessment: Assessment) -> list[Action]:
-    draining = [pod.name for pod in assessment.scaling.surplus if not pod.ended]
+    draining = [pod.name for pod in (*assessment.leaving, *assessment.scaling.twins) if not pod.ended]
     wanted = wanted_spec(
         assessment.job,
-        members=assessment.scaling.members,
         draining=draining,
         max_restarts=assessment.budget.agents_limit,
         store_generation=assessment.rendezvous.store_generation,
     )
     reason = needs_publishing(assessment.view, wanted)
     return [PublishSpec(spec=wanted, reason=reason)] if reason else []
-
-
-def _force_out(context: Context, pod: Pod, reason: str) -> list[Action]:
-    return [delete_pod(pod, reason, force=True), *_evict(context, pod, reason)]
 
 
 def _evict(context: Context, pod: Pod, reason: str) -> list[Action]:

@@ -204,7 +204,7 @@ def _set_size(conditions: _Conditions, assessment: Assessment, training: Trainin
         assessment.size,
         view,
         ready=ready,
-        leaving=sum(not pod.ended for pod in assessment.scaling.surplus),
+        leaving=sum(not pod.ended for pod in assessment.leaving),
         trained=job.status.round > 0 or training.is_running,
         missing=training.missing,
     )
@@ -269,11 +269,13 @@ def _status(assessment: Assessment, conditions: _Conditions) -> Status:
 def _counts(context: Context) -> dict[str, object]:
     # By the phase of the pod: a sidecar that still runs holds the node's resources, so a queue must not release them.
     existing = [pod for pod, status in context.workers if not pod.over and status.state is not PodState.LOST]
+    # A pod that is being deleted and its replacement are one replica.
+    replicas = len({pod.index for pod in existing})
     # Pods of an earlier run count until they are gone.
     stale = sum(not pod.over and status.state is not PodState.LOST for pod, status in context.stale)
     ready = sum(_is_ready(pod) for pod in existing)
     return {
-        "replicas": len(existing) + stale,
+        "replicas": replicas + stale,
         "ready_replicas": ready,
         "workers": f"{ready}/{context.job.replicas}",
     }

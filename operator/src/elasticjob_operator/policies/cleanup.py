@@ -23,8 +23,6 @@ GRACE_SECONDS = 10.0
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cleanup:
     delete: tuple[Pod, ...] = ()
-    force: tuple[Pod, ...] = ()
-    """Pods lost with their nodes: delete by force."""
     all_ended: bool = False
     """No agent runs: etcd, Services and the run's keys can be deleted."""
     requeue_at: datetime.datetime | None = None
@@ -43,8 +41,8 @@ def clean_up(
     known = list(pods)
     if policy is CleanPods.NONE and job_failed:
         policy = CleanPods.RUNNING
-    lost = tuple(pod for pod, state in known if state is PodState.LOST)
-    active = [pod for pod, state in known if state in (PodState.LIVE, PodState.TERMINATING, PodState.STRANDED)]
+    lost = any(state is PodState.LOST for _, state in known)
+    active = [pod for pod, state in known if state in (PodState.LIVE, PodState.TERMINATING, PodState.UNREACHABLE)]
     live = [pod for pod in active if not pod.terminating]
     ended = [pod for pod, state in known if state in (PodState.FAILED, PodState.SUCCEEDED)]
     # The training container has ended, but a sidecar still runs: the pod still holds its GPUs.
@@ -54,7 +52,6 @@ def clean_up(
     wait = bool(wanted and (live or holding) and now < due)
     return Cleanup(
         delete=() if wait else tuple(wanted),
-        force=lost,
         all_ended=not active and not lost,
         requeue_at=due if wait else None,
     )

@@ -51,7 +51,6 @@ class LossRules:
 
     lost_seconds: float = 5.0
     settle_seconds: float = 25.0
-    stuck_seconds: float = 300.0
     on_partition: OnPartition = OnPartition.AVAILABLE
     fenced: bool = True
     """The job's agents stop by themselves behind a network partition. False: torchrun's agents, which do not."""

@@ -109,7 +109,7 @@ def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
     run = max(_run(job), newest_run)
     endpoint = job.spec.rendezvous.endpoint
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
-        host = f"{names.worker_name(job.name, 0)}.{names.workers_service(job.name)}.{job.namespace}.svc"
+        host = f"{names.worker_host(job.name, 0)}.{names.workers_service(job.name)}.{job.namespace}.svc"
         endpoint = f"{host}:{DEFAULT_C10D_PORT}"
     return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=False, followed=False)
 
@@ -182,15 +182,12 @@ def is_superseded(pod: Pod, written: RendezvousStatus | None) -> bool:
     return written is not None and bool(written.store_generation) and written.store_pod != pod.uid
 
 
-def wanted_spec(
-    job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int, store_generation: int = 0
-) -> SpecValue:
+def wanted_spec(job: ElasticJob, *, draining: Iterable[str], max_restarts: int, store_generation: int = 0) -> SpecValue:
     """The membership hint for the agents. `max_restarts`: the limit of their own restart count."""
     return SpecValue(
         min=job.min_replicas,
         max=job.max_replicas,
         wanted=job.replicas,
-        members=[names.worker_name(job.name, index) for index in sorted(members)],
         draining=sorted(draining),
         allowed=job.allowed_sizes,
         max_restarts=max_restarts,

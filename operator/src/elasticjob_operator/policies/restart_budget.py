@@ -26,6 +26,7 @@ from typing import Any
 from elasticjob_api import ElasticJob, Failure, FreeEnds, Reason, RestartPolicy, Restarts, RuleAction
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanReason
 
+from elasticjob_operator import names
 from elasticjob_operator.policies.failures import Cost, PodFailure, action_for
 from elasticjob_operator.policies.first_step import repeats
 from elasticjob_operator.policies.free_ends import free_ends
@@ -208,8 +209,8 @@ def is_counted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Roun
         return False
     # Times have whole seconds: a pod created in that very second is the failed pod itself, one of its group, or its
     # replacement.
-    created, ended = pod.created_at.replace(microsecond=0), failure.time.replace(microsecond=0)
-    is_replacement = pod.name == last.worker and (bool(last.pod_uid) or ended > last.time)
+    created = pod.created_at.replace(microsecond=0)
+    is_replacement = pod.name != last.worker and names.index_of(last.worker) == pod.index
     return created < last.time or (created == last.time and not is_replacement)
 
 

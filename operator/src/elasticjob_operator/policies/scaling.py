@@ -1,59 +1,58 @@
 """Which worker indices a job has, and which pods are removed when there are too many.
 
-Every pod holds its index until it is gone, even while it terminates, waits for its replacement or is lost. So there are
-never two pods with the same index, nor more pods than wanted. A scale-up takes the lowest free indices. A scale-down
-removes the least useful pods first (terminating, failed, not running), then those with the highest index.
+A pod holds its index until it is being deleted, even while it waits for its replacement. So there are never more pods
+than wanted that are to stay. A scale-up takes the lowest free indices. A scale-down removes the least useful pods first
+(unreachable, ended, not running), then those with the highest index.
+
+A request whose response is lost, or that arrives late, may create a second pod of an index. The more useful one, then
+the older one, stays.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping
+from collections.abc import Container, Sequence
 
-from elasticjob_operator.policies.pod_state import PodState
+from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import Pod
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Scaling:
-    members: tuple[int, ...]
-    """The wanted indices: of pods that stay and of pods to create."""
     create: tuple[int, ...]
-    """Wanted indices that have no pod, lowest first."""
+    """Wanted indices that no pod holds, lowest first."""
     surplus: tuple[Pod, ...]
-    """Pods to remove, in this order. Some are already terminating."""
+    """Pods to remove because fewer are wanted, in this order."""
+    twins: tuple[Pod, ...] = ()
+    """Pods to remove because another one holds their index."""
 
 
-def scale(
-    wanted: int,
-    pods: Mapping[int, tuple[Pod, PodState]],
-    *,
-    indices_in_use: frozenset[int] = frozenset(),
-    stranded: frozenset[int] = frozenset(),
-    keep: frozenset[int] = frozenset(),
-) -> Scaling:
-    """`pods`: all of the job, by index. `indices_in_use`: those whose pod name belongs to an object that is not (or no
-    longer) this job's. `stranded`: indices of pods that only hold their names. `keep`: indices that are removed
-    last."""
-    used = frozenset(pods)
-    pods = {index: pod for index, pod in pods.items() if index not in stranded - keep}
-    by_usefulness = sorted(pods, key=lambda index: (index in keep, _usefulness(*pods[index]), -index))
-    surplus = by_usefulness[: max(0, len(pods) - wanted)]
-    stay = pods.keys() - set(surplus)
-    missing = wanted - len(stay)
-    free = _lowest_free(missing, used)
+def scale(wanted: int, pods: Sequence[tuple[Pod, PodStatus]], *, keep: frozenset[int] = frozenset()) -> Scaling:
+    """`pods`: all of the run. `keep`: indices that the job always has."""
+    holders: dict[int, tuple[Pod, PodStatus]] = {}
+    twins: list[Pod] = []
+    for pod, status in sorted(pods, key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name)):
+        if not status.holds_index:
+            continue
+        if pod.index in holders:
+            twins.append(pod)
+        else:
+            holders[pod.index] = (pod, status)
+    room = max(0, wanted - len(keep - holders.keys()))
+    by_usefulness = sorted(holders, key=lambda index: (index in keep, _usefulness(*holders[index]), -index))
+    surplus = by_usefulness[: max(0, len(holders) - room)]
     return Scaling(
-        members=tuple(sorted({*stay, *free})),
-        create=tuple(index for index in free if index not in indices_in_use),
-        surplus=tuple(pods[index][0] for index in surplus),
+        create=tuple(_lowest_free(wanted - (len(holders) - len(surplus)), holders)),
+        surplus=tuple(holders[index][0] for index in surplus),
+        twins=tuple(twins),
     )
 
 
-def _usefulness(pod: Pod, state: PodState) -> int:
+def _usefulness(pod: Pod, status: PodStatus) -> int:
     """0: least useful."""
-    if state is PodState.TERMINATING:
+    if status.state is PodState.UNREACHABLE:
         return 0
-    if state is not PodState.LIVE:
+    if status.state is not PodState.LIVE:
         return 1
     return 3 if pod.running else 2
 

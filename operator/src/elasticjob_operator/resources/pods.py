@@ -37,25 +37,26 @@ def worker_pod(
     index: int,
     run: int,
     endpoint: str,
+    name: str = "",
     template_hash: str = "",
     avoid: Sequence[str] = (),
     certificates_secret: str = "",
     credentials_secret: str = "",
 ) -> dict[str, Any]:
-    """The worker pod with that index. `template_hash`: its label; empty: of the job as it is. `avoid`: nodes that it
-    should prefer not to use. `certificates_secret`, `credentials_secret`: names of the Secret with the certificates of
-    the job's own etcd, or with the credentials for another etcd; empty: there is none. Raises InvalidTemplateError."""
+    """A worker pod with that index. `name`: default: one that serves for a dry run. `template_hash`: its label; empty:
+    of the job as it is. `avoid`: nodes that it should prefer not to use. `certificates_secret`, `credentials_secret`:
+    names of the Secret with the certificates of the job's own etcd, or with the credentials for another etcd; empty:
+    there is none. Raises InvalidTemplateError."""
     pod = _unnamed_pod(job)
-    name = names.worker_name(job.name, index)
     metadata = pod["metadata"]
-    metadata["name"] = name
+    metadata["name"] = name or names.worker_name(job.name, index, job.uid)
     metadata["labels"] |= {
         names.LABEL_INDEX: str(index),
         names.LABEL_RUN: str(run),
         names.LABEL_TEMPLATE: template_hash or hash_of(job),
     }
-    # `<pod>.<service>` resolves to the pod.
-    pod["spec"]["hostname"] = name
+    # `<host name>.<service>` resolves to the pod, or to its replacement once there is one.
+    pod["spec"]["hostname"] = names.worker_host(job.name, index)
     pod["spec"]["subdomain"] = names.workers_service(job.name)
     container = training_container(job, pod["spec"])
     _prefer_other_nodes(pod["spec"], avoid)

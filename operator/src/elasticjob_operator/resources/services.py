@@ -12,7 +12,8 @@ from elasticjob_operator.resources.metadata import metadata, selector_labels
 
 
 def workers_service(job: ElasticJob) -> dict[str, Any]:
-    """One headless Service for all worker pods: `digits-worker-0.digits` resolves even before the pod is ready."""
+    """One headless Service for all worker pods: `digits-worker-0.digits` resolves even before the pod is ready. Pods of
+    a deleted job of the same name, and pods that have been replaced, may not have ended: it selects neither."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -20,7 +21,7 @@ def workers_service(job: ElasticJob) -> dict[str, Any]:
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": selector_labels(job, names.COMPONENT_WORKER),
+            "selector": {**selector_labels(job, names.COMPONENT_WORKER), names.LABEL_JOB_UID: job.uid},
         },
     }
 

@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from tests.unit.operator.builders import NOW, make_failure, make_job, make_outcome, make_plan, make_pod
 
 GOOD: dict[type[Value], Value] = {
-    SpecValue: SpecValue(min=1, max=4, wanted=2, members=["a"]),
+    SpecValue: SpecValue(min=1, max=4, wanted=2, draining=["a"]),
     PlanValue: make_plan(3),
     ProgressValue: ProgressValue(step=10**12, round=3, metrics={"loss": 0.5}, updated_at=1.0),
     OutcomeValue: make_outcome("failed", "WorkersFailed", failure=dataclasses.asdict(make_failure(1))),

@@ -18,7 +18,7 @@ from tests.unit.operator.waiting import until
 KEY = ("ml", "digits")
 TARGET = Target(endpoint="etcd:2379", run_id="u-1")
 KEYS = Keys(DEFAULT_PREFIX, "u-1")
-SPEC = SpecValue(min=1, max=2, members=["a", "b"])
+SPEC = SpecValue(min=1, max=2)
 
 
 class Bench:

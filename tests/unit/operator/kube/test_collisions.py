@@ -1,7 +1,8 @@
-"""A name in use: an earlier job of that name will release it soon; for any other object, someone must act."""
+"""A name in use: objects of a deleted job of that name are about to be deleted; for all others, someone must act."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,17 +14,20 @@ from elasticjob_operator.state import Kind
 
 from tests.unit.operator.builders import make_job
 
+PREDECESSOR = {"elasticjob.dev/job-name": "digits"}
+LEFT_BEHIND = "was left behind by a deleted ElasticJob of this name"
+
 
 class Server:
-    """Everything exists already, with these labels."""
+    """Everything exists already."""
 
-    def __init__(self, labels: dict[str, str]) -> None:
-        self._labels = labels
+    def __init__(self, metadata: dict[str, Any]) -> None:
+        self._metadata = metadata
 
     async def request(self, method: str, _: str, **__: Any) -> dict[str, Any]:
         if method == "POST":
             raise ConflictError(409, "AlreadyExists", "exists")
-        return {"metadata": {"name": "digits", "labels": self._labels, "ownerReferences": [{"uid": "another"}]}}
+        return {"metadata": {"name": "digits", **self._metadata}}
 
 
 async def no_certificates(_: Sequence[str]) -> dict[str, str]:
@@ -31,17 +35,28 @@ async def no_certificates(_: Sequence[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("labels", "rejection"),
+    ("labels", "owned", "age", "whose"),
     [
-        ({"elasticjob.dev/job-name": "digits"}, ""),
-        (
-            {"elasticjob.dev/job-name": "other"},
-            "Service digits exists and belongs to ElasticJob other: delete it, or give this job another name",
-        ),
-        ({}, "Service digits exists and does not belong to this job: delete it, or give this job another name"),
+        (PREDECESSOR, True, 5, ""),
+        (PREDECESSOR, True, 60, LEFT_BEHIND),
+        (PREDECESSOR, False, 5, LEFT_BEHIND),
+        ({"elasticjob.dev/job-name": "other"}, True, 5, "belongs to ElasticJob other"),
+        ({}, True, 5, "does not belong to this job"),
     ],
+    ids=["garbage, soon deleted", "garbage, not deleted", "an orphan", "of another job", "of no job"],
 )
-async def test_a_name_conflict_names_the_other_job(labels: dict[str, str], rejection: str) -> None:
-    writer = Writer(Server(labels), lambda *_: None, no_certificates, None)  # type: ignore[arg-type]
+async def test_a_name_conflict_names_the_object_and_what_to_do(
+    labels: dict[str, str], owned: bool, age: float, whose: str
+) -> None:
+    writer = Writer(
+        Server({"labels": labels, "ownerReferences": [{"uid": "another"}] if owned else []}),  # type: ignore[arg-type]
+        lambda *_: None,
+        no_certificates,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+    )
     action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, reason="test")
-    assert (await writer.apply(make_job(), [action])).rejection == rejection
+    created = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)
+    job = make_job()
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"creation_timestamp": created})})
+    expected = f"Service digits exists and {whose}: delete it, or give this job another name" if whose else ""
+    assert (await writer.apply(job, [action])).rejection == expected

@@ -35,9 +35,14 @@ def container(name: str, **state: Any) -> dict[str, Any]:
 
 def test_labels_round_trip() -> None:
     pod = pod_of(body())
-    assert (pod.name, pod.index, pod.run, pod.job_uid, pod.component) == ("digits-worker-4", 4, 2, UID, "worker")
+    assert (pod.index, pod.run, pod.job_uid, pod.component, pod.in_dns) == (4, 2, UID, "worker", True)
     assert job_of(body()) == ("ml", "digits")
     assert pod.phase is PodPhase.PENDING
+
+
+def test_a_pod_without_an_owner_belongs_to_no_job() -> None:
+    """A copy with the labels of a worker pod, or one whose job was deleted with --cascade=orphan."""
+    assert pod_of(body(ownerReferences=[])).job_uid == ""
 
 
 def test_only_the_training_containers_end_counts() -> None:

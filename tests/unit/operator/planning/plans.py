@@ -55,7 +55,7 @@ def _name(action: Any) -> str:
     for attribute in ("name", "member"):
         if hasattr(action, attribute):
             return str(getattr(action, attribute))
-    return str(action.body["metadata"]["name"])
+    return str(action.body["spec"].get("hostname") or action.body["metadata"]["name"])
 
 
 def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
@@ -78,8 +78,8 @@ def follow(job: ElasticJob, found: Plan) -> ElasticJob:
     return job.model_copy(update={"status": found.status})
 
 
-def published(job: ElasticJob, *members: int, draining: tuple[str, ...] = ()) -> SpecValue:
-    return wanted_spec(job, members=members, draining=draining, max_restarts=job.spec.restart_policy.max_restarts)
+def published(job: ElasticJob, *draining: str) -> SpecValue:
+    return wanted_spec(job, draining=draining, max_restarts=job.spec.restart_policy.max_restarts)
 
 
 def trained(replicas: int = 4, **job: Any) -> ElasticJob:

@@ -16,13 +16,13 @@ from elasticjob_operator.planning import (
     DeleteObject,
     DeletePod,
     DryRunCreate,
+    PatchPod,
     Plan,
     PublishSpec,
     ReadHeartbeat,
     plan,
 )
 from elasticjob_operator.policies.failures import classify_failure
-from elasticjob_operator.policies.pod_state import STRANDED_SECONDS
 from elasticjob_operator.policies.restart_budget import is_counted, latest_round
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import NetworkPolicySettings, Settings
@@ -139,6 +139,8 @@ class SimulatedCluster:
             case ReadHeartbeat():
                 last = self.nodes[action.node].since - datetime.timedelta(seconds=45)
                 self.heartbeats[action.node] = Heartbeat(read_at=self.now, renewed_at=last, unchanged_since=self.now)
+            case PatchPod():
+                self.pods[action.name] = dataclasses.replace(self.pods[action.name], in_dns=False)
             case PublishSpec():
                 if self.connectivity is Connectivity.REACHABLE:
                     self.spec = action.spec
@@ -155,6 +157,7 @@ class SimulatedCluster:
         assert not self.job.is_suspended, "created a pod for a suspended job"
         assert name not in self.pods, "created a pod twice"
         assert self.objects.keys() >= POLICIES, "created a pod that is open to all"
+        assert int(labels["elasticjob.dev/worker-index"]) not in self.indices, "two pods of one index"
         self.made += 1
         self.pods[name] = Pod(
             name=name,
@@ -164,20 +167,15 @@ class SimulatedCluster:
             index=int(labels["elasticjob.dev/worker-index"]),
             run=int(labels["elasticjob.dev/run"]),
             template_hash=labels["elasticjob.dev/template-hash"],
+            in_dns=True,
             created_at=self.now,
         )
-        assert self.holding_places(NodeHealth.NOT_READY) <= self.job.replicas, "more pods than wanted"
+        assert len(self.indices) <= self.job.replicas, "more pods than wanted"
 
-    def holding_places(self, *unable: NodeHealth) -> int:
-        """How many pods count as workers: one that a kubelet on an `unable` node should have ended by now holds only
-        its name."""
-        overdue = self.now - datetime.timedelta(seconds=STRANDED_SECONDS)
-        return sum(
-            pod.deletion_timestamp is None
-            or pod.deletion_timestamp > overdue
-            or self.nodes[pod.node].health not in unable
-            for pod in self.pods.values()
-        )
+    @property
+    def indices(self) -> set[int]:
+        """Of the pods that are not being deleted."""
+        return {pod.index for pod in self.pods.values() if not pod.terminating}
 
     def check_counted(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
@@ -188,7 +186,7 @@ class SimulatedCluster:
 
     def check_lost(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
-        if pod and action.force and pod.node and not pod.terminating:
+        if pod and action.force:
             node = self.nodes[pod.node]
             assert node.health is NodeHealth.SILENT, "force-deleted under a running kubelet"
             kept = self.job.spec.rendezvous.on_partition is OnPartition.CONSISTENT
@@ -244,10 +242,9 @@ class SimulatedCluster:
             assert not self.objects, "a suspended job keeps its etcd"
             return
         assert self.objects.keys() >= POLICIES, "lacks a network policy"
-        assert len(self.pods) == self.job.replicas
+        assert len(self.pods) == len(self.indices) == self.job.replicas
         assert {pod.template_hash for pod in self.pods.values()} == {hash_of(self.job)}, "workers of another template"
         assert all(pod.running for pod in self.pods.values())
         assert self.spec is not None
-        assert sorted(self.spec.members) == sorted(self.pods)
         assert self.spec.draining == []
         assert self.spec.generation == self.job.generation

@@ -12,7 +12,6 @@ from elasticjob_api import ConditionType, RendezvousStatus, Status
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,
-    DeletePod,
     DryRunCreate,
     PatchObject,
     Plan,
@@ -124,23 +123,6 @@ def test_workers_are_created_although_the_autoscaler_is_rejected() -> None:
     assert names(found, CreatePod) == ["digits-worker-1"]
     assert [each.kind for each in found.actions if isinstance(each, CreateObject)] == [Kind.SERVICE]
     assert found.requeue_at == at(8)
-
-
-def test_names_in_use_by_an_earlier_job_are_created_once_they_are_free() -> None:
-    found = ask(
-        make_job(replicas=2),
-        admission=ADMITTED,
-        names_in_use=frozenset({("Pod", "digits-worker-0"), ("Service", "digits")}),
-    )
-    assert names(found, CreatePod) == ["digits-worker-1"]
-    assert names(found, CreateObject) == []
-
-
-def test_a_foreign_pod_with_copied_labels_is_left_alone() -> None:
-    stranger = dataclasses.replace(make_pod(0), name="copy-of-worker")
-    found = ask(trained(replicas=1, min=1), stranger, rendezvous=make_view(plan=make_plan()))
-    assert names(found, DeletePod) == []
-    assert names(found, CreatePod) == ["digits-worker-0"]
 
 
 def test_an_object_edited_by_hand_is_restored() -> None:

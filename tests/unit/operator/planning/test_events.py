@@ -74,7 +74,9 @@ def test_events_of_condition_changes(before: Status, after: Status, expected: li
 
 
 def test_many_pods_are_one_event() -> None:
-    created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, reason="") for index in range(1000)]
+    created = [
+        CreatePod(body={"metadata": {"name": f"digits-worker-{index}-wgz5q"}}, reason="") for index in range(1000)
+    ]
     (event,) = events_of_actions(created)
     assert event.message == "Created 1000 worker pods, digits-worker-0 to digits-worker-999."
 
@@ -97,7 +99,9 @@ def test_the_event_of_a_deletion_has_its_reason() -> None:
 
 
 def test_many_deletions_for_one_reason_are_one_event() -> None:
-    gone = [DeletePod(name=f"digits-worker-{index}", uid="u", reason="the job is suspended") for index in range(1000)]
+    gone = [
+        DeletePod(name=f"digits-worker-{index}-wgz5q", uid="u", reason="the job is suspended") for index in range(1000)
+    ]
     (event,) = events_of_actions(gone)
     assert event.message == "Deleted 1000 worker pods, digits-worker-0 to digits-worker-999: the job is suspended"
 

@@ -12,6 +12,8 @@ from elasticjob_operator.planning import (
     CreatePod,
     DeletePod,
     EvictMember,
+    PatchPod,
+    Plan,
     PublishSpec,
     ReadHeartbeat,
 )
@@ -32,6 +34,7 @@ from tests.unit.operator.planning.plans import (
     ask,
     condition,
     names,
+    published,
     trained,
 )
 
@@ -58,23 +61,53 @@ def test_the_heartbeat_is_read_before_pods_are_deleted_by_force() -> None:
     assert found.requeue_at == NOW
 
 
-def test_a_pod_on_a_node_that_is_not_ready_is_deleted_gracefully() -> None:
-    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-60)}
+NOT_READY_NODES = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-3600)}
+
+
+def test_training_survives_a_restart_of_a_kubelet() -> None:
+    """Its node is not ready meanwhile, and its pods go on. Kubernetes evicts them once they no longer tolerate that."""
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
+    found = ask(trained(), *pods, nodes=NOT_READY_NODES, rendezvous=make_view(plan=make_plan()))
+    assert names(found, DeletePod) == names(found, CreatePod) == names(found, EvictMember) == []
+
+
+@pytest.mark.parametrize("nodes", [NOT_READY_NODES, {"good": make_node("good"), "bad": make_node("bad")}, None])
+def test_a_replacement_never_waits_for_the_end_of_the_pod(nodes: dict[str, Any] | None) -> None:
+    """Nor is that pod deleted by force, however long it takes. It gives up the host name."""
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", deletion_timestamp=-9999))
     found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    assert (names(found, CreatePod), names(found, DeletePod)) == (["digits-worker-3"], [])
+    (patch,) = [each for each in found.actions if isinstance(each, PatchPod)]
+    assert (patch.uid, patch.patch) == ("pod-3-0", {"metadata": {"labels": {"elasticjob.dev/job-uid": None}}})
+    replaced = (*pods[:3], dataclasses.replace(pods[3], in_dns=False), make_pod(3, incarnation=1))
+    after = ask(trained(), *replaced, nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    assert names(after, CreatePod) == names(after, DeletePod) == names(after, PatchPod) == []
+    assert (after.status.replicas, after.status.ready_replicas) == (4, 4)
+
+
+def test_the_name_of_a_replacement_is_new_unless_its_creation_may_have_succeeded() -> None:
+    pods = [make_pod(index) for index in range(3)]
+    first, later = (ask(trained(), *pods, seconds=at_, rendezvous=make_view(plan=make_plan())) for at_ in (0, 1))
+    again = ask(trained(), *pods, rendezvous=make_view(plan=make_plan()), unconfirmed={3: "digits-worker-3-zzzzz"})
+
+    def name(found: Plan) -> str:
+        (create,) = [each for each in found.actions if isinstance(each, CreatePod)]
+        return str(create.body["metadata"]["name"])
+
+    assert name(first) != name(later)
+    assert name(again) == "digits-worker-3-zzzzz"
+
+
+def test_the_second_pod_of_an_index_leaves_its_group_before_it_is_deleted() -> None:
+    """An earlier leader's request may arrive late."""
+    pods = [*(make_pod(index, created=-9) for index in range(4)), make_pod(2, incarnation=1, created=-1)]
+    found = ask(trained(), *pods, rendezvous=make_view(plan=make_plan(), spec=published(trained())))
+    assert names(found, DeletePod) == []
+    (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert action.spec.draining == ["digits-worker-2-1"]
+    found = ask(trained(), *pods, rendezvous=make_view(plan=make_plan(), spec=action.spec))
     (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
-    assert (delete.name, delete.force) == ("digits-worker-3", False)
-    assert not names(found, EvictMember)
-
-
-def test_the_replacement_of_a_stranded_pod_gets_another_name() -> None:
-    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-60)}
-    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", deletion_timestamp=-6))
-    found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
-    assert names(found, CreatePod) == ["digits-worker-4"]
-    assert not [each for each in found.actions if isinstance(each, DeletePod)]
-    (published,) = [each for each in found.actions if isinstance(each, PublishSpec)]
-    assert published.spec.members == [f"digits-worker-{index}" for index in (0, 1, 2, 4)]
+    assert (delete.uid, delete.force, delete.reason) == ("pod-2-1", False, "another pod has its index")
 
 
 @pytest.mark.parametrize("node", ["bad", "good"])

@@ -36,13 +36,13 @@ from tests.unit.operator.planning.plans import (
 def test_steady_state_does_nothing() -> None:
     job = trained()
     pods = [make_pod(index) for index in range(4)]
-    first = ask(job, *pods, rendezvous=make_view(plan=make_plan(), spec=published(job, 0, 1, 2, 3)))
+    first = ask(job, *pods, rendezvous=make_view(plan=make_plan(), spec=published(job)))
     again = ask(
         follow(job, first),
         *pods,
         seconds=100,
         objects=owned(first),
-        rendezvous=make_view(plan=make_plan(), spec=published(job, 0, 1, 2, 3)),
+        rendezvous=make_view(plan=make_plan(), spec=published(job)),
     )
     assert again.actions == ()
     assert again.events == ()
@@ -61,7 +61,7 @@ def test_the_spec_is_published_again_to_an_etcd_that_lost_its_data() -> None:
     job = trained()
     found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
     (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
-    assert action.spec == published(job, 0, 1, 2, 3)
+    assert action.spec == published(job)
 
 
 def test_round_and_restarts_never_decrease_when_etcd_loses_its_data() -> None:

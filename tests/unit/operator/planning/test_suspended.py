@@ -49,7 +49,7 @@ class TestSuspended:
         return make_job(spec={"lifecycle": {"suspend": suspend}}, status=make_status(*conditions, **known))
 
     at_rest = (ConditionType.ACCEPTED, ConditionType.SUSPENDED)
-    old = make_view(plan=make_plan(5, restart_count=2), spec=published(make_job(), 0, 1, 2, 3), run_id=f"{UID}-1")
+    old = make_view(plan=make_plan(5, restart_count=2), spec=published(make_job()), run_id=f"{UID}-1")
 
     def test_pods_are_deleted_first(self) -> None:
         found = ask(self.job(), *[make_pod(index) for index in range(4)], rendezvous=self.old)

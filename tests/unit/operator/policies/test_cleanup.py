@@ -48,10 +48,8 @@ def test_pods_are_deleted_by_the_cleanup_policy(
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
-def test_pods_lost_with_their_node_are_deleted_by_force() -> None:
-    found = clean_up(RUNNING, [LOST], NOW, NOW)
-    assert [pod.index for pod in found.force] == [3]
-    assert not found.all_ended
+def test_the_etcd_of_a_job_stays_until_its_lost_pods_are_gone() -> None:
+    assert not clean_up(RUNNING, [LOST], NOW, NOW).all_ended
 
 
 def test_running_pods_of_a_failed_job_are_deleted_whatever_the_policy() -> None:

@@ -32,17 +32,17 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
         pytest.param(make_pod(node="gone", created=-60), nodes(), PodState.LOST, None, id="node deleted"),
         pytest.param(make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9, id="node not in the watch yet"),
         pytest.param(
-            make_pod(node="good", deletion_timestamp=20), nodes(), PodState.TERMINATING, 320, id="deleted by hand"
+            make_pod(node="good", deletion_timestamp=20), nodes(), PodState.TERMINATING, None, id="deleted by hand"
         ),
         pytest.param(
-            make_pod(node="good", deletion_timestamp=-100),
+            make_pod(node="good", deletion_timestamp=-9999),
             nodes(),
             PodState.TERMINATING,
-            200,
-            id="terminates slowly on a ready node",
+            None,
+            id="stuck on a ready node: never lost",
         ),
         pytest.param(
-            make_pod(node="good", deletion_timestamp=-300), nodes(), PodState.LOST, None, id="stuck on a ready node"
+            make_pod(node="bad", deletion_timestamp=30), bad(-2), PodState.UNREACHABLE, 3, id="deleted, node silent"
         ),
         pytest.param(
             make_pod(node="bad", deletion_timestamp=30), bad(-6), PodState.LOST, None, id="deleted, node lost"
@@ -64,36 +64,21 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
         ),
         pytest.param(make_pod(node="any"), None, PodState.LIVE, None, id="nodes may not be read"),
         pytest.param(
-            make_pod(node="any", deletion_timestamp=-10),
+            make_pod(node="any", deletion_timestamp=-9999),
             None,
             PodState.TERMINATING,
-            20,
-            id="nodes may not be read: terminates slowly",
-        ),
-        pytest.param(
-            make_pod(node="any", deletion_timestamp=-31), None, PodState.LOST, None, id="nodes may not be read: stuck"
-        ),
-        pytest.param(make_pod(node="bad"), bad(-2, NOT_READY), PodState.LIVE, 3, id="Ready=False for 2 s"),
-        pytest.param(
-            make_pod(node="bad"),
-            bad(-3600, NOT_READY),
-            PodState.LIVE,
             None,
-            id="Ready=False for an hour: its kubelet is alive",
+            id="nodes may not be read: never lost",
         ),
         pytest.param(
-            make_pod(node="bad", deletion_timestamp=3),
+            make_pod(node="bad"), bad(-3600, NOT_READY), PodState.LIVE, None, id="Ready=False: its kubelet is alive"
+        ),
+        pytest.param(
+            make_pod(node="bad", deletion_timestamp=-60),
             bad(-60, NOT_READY),
             PodState.TERMINATING,
-            8,
-            id="... within its grace period",
-        ),
-        pytest.param(
-            make_pod(node="bad", deletion_timestamp=-5),
-            bad(-60, NOT_READY),
-            PodState.STRANDED,
             None,
-            id="... not terminated: keeps its name",
+            id="... and ends what is deleted",
         ),
     ],
 )
@@ -105,15 +90,3 @@ def test_the_state_of_a_pod(pod: Pod, known: Nodes | None, expected: PodState, a
 
 def test_the_reason_of_a_lost_pod_names_its_node() -> None:
     assert pod_status(make_pod(node="bad"), bad(-9), LossRules(), NOW).reason == "node bad is not ready"
-
-
-@pytest.mark.parametrize(("since", "expected"), [(-4, False), (-5, True)])
-def test_pods_on_a_node_that_is_not_ready_are_replaced_gracefully(since: float, expected: bool) -> None:
-    assert pod_status(make_pod(node="bad"), bad(since, NOT_READY), LossRules(), NOW).replace is expected
-
-
-def test_pods_are_kept_while_most_nodes_are_not_ready() -> None:
-    """The network plug-in of a whole cluster is restarted."""
-    others = [make_node(f"n{number}", NOT_READY, since=-60) for number in range(5)]
-    found = pod_status(make_pod(node="n1"), nodes(*others), LossRules(), NOW)
-    assert (found.state, found.replace, found.requeue_at) == (PodState.LIVE, False, at(25))

@@ -62,7 +62,6 @@ def test_the_run_id_is_unique_to_job_and_run(in_status: str | None, expected: in
 def test_the_membership_hint() -> None:
     spec = wanted_spec(
         make_job(replicas=3, generation=7),
-        members=[2, 0, 1],
         draining=["digits-worker-5", "digits-worker-4"],
         max_restarts=3,
     )
@@ -70,7 +69,6 @@ def test_the_membership_hint() -> None:
         min=2,
         max=8,
         wanted=3,
-        members=["digits-worker-0", "digits-worker-1", "digits-worker-2"],
         draining=["digits-worker-4", "digits-worker-5"],
         max_restarts=3,
         fail_before_first_step=True,
@@ -131,7 +129,7 @@ def test_the_store_generation_increases_before_a_lost_etcd_is_replaced(
         assert is_superseded(etcd[0][0], written) is gone
 
 
-WANTED = SpecValue(min=1, max=2, wanted=2, members=["a", "b"])
+WANTED = SpecValue(min=1, max=2, wanted=2)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +138,7 @@ WANTED = SpecValue(min=1, max=2, wanted=2, members=["a", "b"])
         pytest.param(make_view(spec=None), True, id="new, or etcd came back empty"),
         pytest.param(make_view(spec=WANTED), False, id="there already"),
         pytest.param(make_view(spec=SpecValue(min=1, max=2)), True, id="changed"),
-        pytest.param(
-            make_view(spec=SpecValue(min=1, max=2, wanted=2, members=["a", "b"], draining=["c"])), True, id="drained"
-        ),
+        pytest.param(make_view(spec=SpecValue(min=1, max=2, wanted=2, draining=["c"])), True, id="drained"),
         pytest.param(make_view(Connectivity.UNREACHABLE), False, id="cannot be written now"),
         pytest.param(make_view(Connectivity.CONNECTING), False, id="not connected yet"),
     ],

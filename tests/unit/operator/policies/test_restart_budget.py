@@ -97,7 +97,7 @@ def test_a_clock_that_is_an_hour_ahead_hides_no_failure() -> None:
         status = status.model_copy(update={"restarts": found.restarts, "last_failure": found.last_failure})
     assert found.total == 20
     assert found.last_failure is not None
-    assert found.last_failure.worker == "digits-worker-1", "the newest"
+    assert found.last_failure.worker == "digits-worker-1-19", "the newest"
 
 
 @pytest.mark.parametrize("ahead", [0, 3600])
@@ -182,7 +182,7 @@ def test_a_report_from_a_fast_clock_counts_once() -> None:
             1,
             counted(0),
             NOTHING,
-            [failed_pod(0, at=1, created=0)],
+            [failed_pod(0, at=1, created=0, incarnation=1)],
             2,
             id="the successor, made in the second of the failure",
         ),

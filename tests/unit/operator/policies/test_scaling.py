@@ -7,11 +7,12 @@ from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.scaling import scale
 from elasticjob_operator.state import PodPhase
 
-from tests.unit.operator.builders import make_pod
+from tests.unit.operator.builders import failed_pod, make_pod, with_status
 
-LIVE, TERMINATING, LOST, FAILED, ENDED = (
+LIVE, TERMINATING, UNREACHABLE, LOST, FAILED, ENDED = (
     PodState.LIVE,
     PodState.TERMINATING,
+    PodState.UNREACHABLE,
     PodState.LOST,
     PodState.FAILED,
     PodState.SUCCEEDED,
@@ -24,64 +25,64 @@ def run(*indices: int) -> dict[int, PodState | str]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "taken", "members", "create", "surplus"),
+    ("wanted", "there", "create", "surplus"),
     [
-        pytest.param(3, {}, (), [0, 1, 2], [0, 1, 2], [], id="new job"),
-        pytest.param(3, run(0, 1, 2), (), [0, 1, 2], [], [], id="nothing to do"),
-        pytest.param(4, run(0, 2), (), [0, 1, 2, 3], [1, 3], [], id="grows into the lowest free indices"),
-        pytest.param(2, run(0, 1, 2, 3), (), [0, 1], [], [3, 2], id="shrinks from the highest index"),
-        pytest.param(1, run(2, 5), (), [2], [], [5], id="indices need not be dense"),
-        pytest.param(2, {**run(1, 2), 0: FAILED}, (), [1, 2], [], [0], id="shrinks by the failed one first"),
-        pytest.param(2, {**run(1, 2), 0: LOST}, (), [1, 2], [], [0], id="shrinks by the lost one first"),
-        pytest.param(2, {**run(1, 2), 0: PENDING}, (), [1, 2], [], [0], id="shrinks by what does not run yet first"),
-        pytest.param(
-            2,
-            {**run(0, 1), 2: TERMINATING, 3: TERMINATING},
-            (),
-            [0, 1],
-            [],
-            [3, 2],
-            id="shrinking: the ones on their way are enough",
-        ),
-        pytest.param(
-            4,
-            {**run(0, 1), 2: TERMINATING, 3: TERMINATING},
-            (),
-            [0, 1, 2, 3],
-            [],
-            [],
-            id="4 -> 2 -> 4: indices are held until free",
-        ),
-        pytest.param(
-            3,
-            {**run(0, 1), 2: TERMINATING},
-            (),
-            [0, 1, 2],
-            [],
-            [],
-            id="deleted by hand: same index once the pod is gone",
-        ),
-        pytest.param(
-            3, {**run(0, 1), 2: FAILED}, (), [0, 1, 2], [], [], id="a failed pod holds its index until replaced"
-        ),
-        pytest.param(3, run(0), (1,), [0, 1, 2], [2], [], id="a name of an earlier job: waits for it"),
-        pytest.param(2, {0: ENDED, 1: LIVE}, (), [0, 1], [], [], id="an ended one is no reason for another"),
+        pytest.param(3, {}, [0, 1, 2], [], id="new job"),
+        pytest.param(3, run(0, 1, 2), [], [], id="nothing to do"),
+        pytest.param(4, run(0, 2), [1, 3], [], id="grows into the lowest free indices"),
+        pytest.param(2, run(0, 1, 2, 3), [], [3, 2], id="shrinks from the highest index"),
+        pytest.param(1, run(2, 5), [], [5], id="indices need not be dense"),
+        pytest.param(2, {**run(1, 2), 0: FAILED}, [], [0], id="shrinks by the failed one first"),
+        pytest.param(2, {**run(1, 2), 0: UNREACHABLE}, [], [0], id="shrinks by the unreachable one first"),
+        pytest.param(2, {**run(1, 2), 0: PENDING}, [], [0], id="shrinks by what does not run yet first"),
+        pytest.param(2, {**run(0, 1), 2: TERMINATING}, [], [], id="shrinking: the one on its way is enough"),
+        pytest.param(4, {**run(0, 1), 2: TERMINATING, 3: TERMINATING}, [2, 3], [], id="4 -> 2 -> 4: at once"),
+        pytest.param(3, {**run(0, 1), 2: TERMINATING}, [2], [], id="deleted by hand: replaced at once"),
+        pytest.param(3, {**run(0, 1), 2: LOST}, [2], [], id="lost: replaced at once"),
+        pytest.param(3, {**run(0, 1), 2: UNREACHABLE}, [], [], id="deleted on a silent node: it may be training"),
+        pytest.param(3, {**run(0, 1), 2: FAILED}, [], [], id="a failed pod holds its index until it is deleted"),
+        pytest.param(2, {0: ENDED, 1: LIVE}, [], [], id="an ended one is no reason for another"),
     ],
 )
-def test_which_pods_stay_and_which_are_removed_or_created(
-    wanted: int,
-    there: Mapping[int, PodState | str],
-    taken: tuple[int, ...],
-    members: list[int],
-    create: list[int],
-    surplus: list[int],
+def test_which_pods_are_removed_or_created(
+    wanted: int, there: Mapping[int, PodState | str], create: list[int], surplus: list[int]
 ) -> None:
-    pods = {
-        index: (
-            make_pod(index, PodPhase.PENDING if state == PENDING else PodPhase.RUNNING),
+    pods = [
+        with_status(
+            failed_pod(index)
+            if state is FAILED
+            else make_pod(index, PodPhase.PENDING if state == PENDING else PodPhase.RUNNING),
             state if isinstance(state, PodState) else LIVE,
         )
         for index, state in there.items()
-    }
-    found = scale(wanted, pods, indices_in_use=frozenset(taken))
-    assert (list(found.members), list(found.create), [pod.index for pod in found.surplus]) == (members, create, surplus)
+    ]
+    found = scale(wanted, pods)
+    assert (list(found.create), [pod.index for pod in found.surplus], found.twins) == (create, surplus, ())
+
+
+def test_the_store_of_c10d_is_replaced_rather_than_given_up() -> None:
+    """Worker pod 0 hosts it: a job that shrinks while that pod ends keeps the index."""
+    pods = [with_status(make_pod(0), TERMINATING), *(with_status(make_pod(index), LIVE) for index in (1, 2))]
+    found = scale(2, pods, keep=frozenset({0}))
+    assert (found.create, [pod.index for pod in found.surplus]) == ((0,), [2])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "goes"),
+    [
+        (make_pod(created=-9), make_pod(created=-8, incarnation=1), 1),
+        (make_pod(phase=PodPhase.PENDING, created=-9), make_pod(created=-8, incarnation=1), 0),
+        (make_pod(phase=PodPhase.PENDING, created=-8), make_pod(phase=PodPhase.PENDING, created=-9, incarnation=1), 0),
+    ],
+    ids=["both run: the younger", "the one that does not run", "none runs: the younger"],
+)
+def test_of_two_pods_of_one_index_one_stays(first: object, second: object, goes: int) -> None:
+    pods = [with_status(make_pod(1), LIVE), with_status(first, LIVE), with_status(second, LIVE)]  # type: ignore[arg-type]
+    found = scale(2, pods)
+    assert [pod.uid for pod in found.twins] == [f"pod-0-{goes}"]
+    assert (found.create, found.surplus) == ((), ())
+
+
+def test_the_replacement_of_a_pod_whose_node_then_fell_silent_stays() -> None:
+    pods = [with_status(make_pod(), UNREACHABLE), with_status(make_pod(incarnation=1, created=-1), LIVE)]
+    assert [pod.uid for pod in scale(1, pods).twins] == ["pod-0-0"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -78,10 +79,10 @@ def test_building_a_pod_does_not_change_the_template() -> None:
     assert template == TWO
 
 
-def test_a_worker_pod_has_a_stable_name_and_belongs_to_its_job() -> None:
+def test_a_worker_pod_has_a_stable_host_name_and_belongs_to_its_job() -> None:
     pod = build()
     metadata = pod["metadata"]
-    assert metadata["name"] == "digits-worker-2"
+    assert re.fullmatch("digits-worker-2-[bcdfghjklmnpqrstvwxz2456789]{5}", metadata["name"])
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("digits-worker-2", "digits")
     assert pod["spec"]["restartPolicy"] == "Never"
     assert [(owner["uid"], owner["controller"]) for owner in metadata["ownerReferences"]] == [(UID, True)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import MemberState, SpecValue
-from elasticjob_runtime.membership.eligibility import eligible_members, may_stay, select_members
+from elasticjob_runtime.membership.eligibility import eligible_members, may_stay
 
 from tests.unit.runtime.membership.builders import NOW, answers, make_member, make_plan, make_view, members
 
@@ -14,9 +14,15 @@ LEAVING = {"state": MemberState.LEAVING}
 WARMING = {"state": MemberState.WARMING}
 
 
-def test_survivors_keep_their_rank_order_and_joiners_follow() -> None:
+def test_survivors_keep_their_rank_order_and_joiners_follow_by_name() -> None:
     view = make_view(there=members("abcde", d={"create": 1}), plan=make_plan("ca", me="a"))
-    assert [member.name for member in eligible_members(view)] == ["c", "a", "d", "b", "e"]
+    assert [member.name for member in eligible_members(view)] == ["c", "a", "b", "d", "e"]
+
+
+def test_worker_pods_join_in_the_order_of_their_indices() -> None:
+    pods = ["job-worker-10-b2c3d", "job-worker-9-zzzzz", "job-worker-2-55555"]
+    view = make_view(there={name: make_member(name) for name in pods})
+    assert [member.name for member in eligible_members(view)] == list(reversed(pods))
 
 
 def test_leaving_importing_and_silent_members_are_not_eligible() -> None:
@@ -26,26 +32,14 @@ def test_leaving_importing_and_silent_members_are_not_eligible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "size", "expected"),
-    [([], 2, "ab"), (["c", "d"], 2, "cd"), (["d"], 2, "ad"), (["a", "b", "c", "d"], 3, "abc"), (["unknown"], 2, "ab")],
-)
-def test_members_that_the_operator_names_are_selected_first(named: list[str], size: int, expected: str) -> None:
-    view = make_view(spec=SpecValue(min=1, max=4, members=named))
-    among = [make_member(name) for name in "abcd"]
-    assert "".join(member.name for member in select_members(view, among, size)) == expected
-
-
-@pytest.mark.parametrize(
     ("spec", "leaving_since", "expected"),
     [
         ({}, None, True),
-        ({"members": ["a", "b"]}, None, True),
-        ({"members": ["b", "c"]}, None, False),
         ({"draining": ["a"]}, None, False),
         ({"draining": ["b"]}, None, True),
         ({}, NOW, False),
     ],
-    ids=["any", "wanted", "not wanted", "draining", "another drains", "signalled"],
+    ids=["any", "draining", "another drains", "signalled"],
 )
 def test_a_member_knows_whether_it_stays(spec: dict[str, Any], leaving_since: float | None, expected: bool) -> None:
     view = make_view(spec=SpecValue(min=1, max=4, **spec), leaving_since=leaving_since)

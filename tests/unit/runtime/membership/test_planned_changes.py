@@ -201,14 +201,15 @@ def test_a_joiner_that_can_save_is_not_waited_for() -> None:
         (PlanReason.MEMBER_LEFT, {}, None, True),
         (PlanReason.MEMBER_LEFT, {"draining": ["a"]}, None, False),
         (PlanReason.MEMBER_LEFT, {"allowed": [1, 3]}, None, False),
-        (PlanReason.RESIZED, {"members": ["a", "b"]}, None, True),
-        (PlanReason.RESIZED, {"members": ["b", "c"]}, None, False),
+        (PlanReason.RESIZED, {"generation": 2, "draining": ["b"]}, None, True),
+        (PlanReason.RESIZED, {"generation": 2, "draining": ["a"]}, None, False),
         (PlanReason.RESIZED, {"wanted": 2}, None, False),
         (None, {}, None, False),
     ],
     ids=[
         "a join", "a join, of allowed sizes", "a join, but this one is signalled", "another leaves", "this one drains",
-        "another leaves, and the rest may be too many", "named", "not named", "no names: unknown", "no change",
+        "another leaves, and the rest may be too many", "another drains", "this one drains for a resize",
+        "no operator: unknown", "no change",
     ],
 )  # fmt: skip
 def test_a_member_knows_whether_it_is_in_the_next_plan(

@@ -108,9 +108,9 @@ RESIZE = {
     "fewer members are wanted: the last ranks are removed": Case(
         make_view(plan=PLAN, spec=SpecValue(min=2, max=3, wanted=2)), "plan 2: a b, Resized, 0 restarts"
     ),
-    "fewer members are wanted, and the operator names those that stay": Case(
-        make_view(plan=PLAN, spec=SpecValue(min=2, max=3, wanted=2, members=["b", "c"])),
-        "plan 2: b c, Resized, 0 restarts",
+    "fewer members are wanted, and the operator names the one that goes": Case(
+        make_view(plan=PLAN, spec=SpecValue(min=2, max=3, wanted=2, draining=["a"])),
+        "plan 2: b c, MemberLeft, 0 restarts",
     ),
     "more members are wanted: a spare joins": Case(
         make_view(there="abcd", plan=PLAN, spec=SpecValue(min=2, max=4, wanted=4), probes=answers("d")),

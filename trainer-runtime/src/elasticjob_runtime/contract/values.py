@@ -66,8 +66,6 @@ class SpecValue(Value):
     """The most members that train; further ones are spares."""
     wanted: int = 0
     """Members wanted now; 0: max."""
-    members: list[str] = dataclasses.field(default_factory=list)
-    """Names of the wanted members; empty: any."""
     draining: list[str] = dataclasses.field(default_factory=list)
     """Members that are about to be removed; not in the next plan."""
     allowed: list[int] = dataclasses.field(default_factory=list)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.contract import MemberState, RankValue
@@ -12,22 +14,27 @@ PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
 
 def eligible_members(view: View) -> list[Member]:
     """Members that can be in the next plan: first those of the current plan in rank order, so that ranks stay stable,
-    then joiners."""
+    then joiners by name: worker pods by index."""
     ranks = ranks_of(view.store.plan)
-    wanted = {name: index for index, name in enumerate(view.spec.members)}
     present = [
         member
         for member in compatible_members(view)
         if member.value.state in PRESENT and not known_unreachable(view, member)
     ]
 
-    def order(member: Member) -> tuple[int, int, int]:
+    def order(member: Member) -> tuple[int, int, tuple[str | int, ...]]:
         rank = ranks.get(member.name)
         if rank is not None and rank.incarnation == member.value.incarnation:
-            return (0, rank.group_rank, 0)
-        return (1, wanted.get(member.name, len(wanted)), member.create_revision)
+            return 0, rank.group_rank, ()
+        return 1, 0, _by_number(member.name)
 
     return sorted(present, key=order)
+
+
+@functools.lru_cache(maxsize=8192)
+def _by_number(name: str) -> tuple[str | int, ...]:
+    """Sorts member-10 after member-9."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name))
 
 
 def compatible_members(view: View) -> list[Member]:
@@ -40,17 +47,9 @@ def compatible_members(view: View) -> list[Member]:
     ]
 
 
-def select_members(view: View, among: Sequence[Member], size: int) -> tuple[Member, ...]:
-    """`size` members of `among`, in the order of `among`; those that the operator names come before others."""
-    named = set(view.spec.members)
-    preferred = sorted(range(len(among)), key=lambda index: (bool(named) and among[index].name not in named, index))
-    return tuple(among[index] for index in sorted(preferred[:size]))
-
-
 def may_stay(view: View) -> bool:
     """Whether this member can be in the next plan, as far as it knows."""
-    spec, me = view.spec, view.settings.me
-    return view.leaving_since is None and me not in spec.draining and (not spec.members or me in spec.members)
+    return view.leaving_since is None and view.settings.me not in view.spec.draining
 
 
 def known_unreachable(view: View, member: Member) -> bool:

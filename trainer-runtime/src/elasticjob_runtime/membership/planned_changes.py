@@ -81,7 +81,7 @@ def will_stay(view: View) -> bool:
     if stop.value.reason is PlanReason.MEMBER_JOINED:
         return True
     # If one leaves and not every size is allowed, others become spares.
-    return not spec.allowed and (stop.value.reason is PlanReason.MEMBER_LEFT or bool(spec.members))
+    return not spec.allowed and (stop.value.reason is PlanReason.MEMBER_LEFT or spec.generation > 0)
 
 
 def propose_stop(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:

@@ -38,7 +38,6 @@ from elasticjob_runtime.membership.eligibility import (
     members_to_probe,
     probed_recently,
     ranks_of,
-    select_members,
 )
 from elasticjob_runtime.membership.failures import (
     delay_or_end,
@@ -108,7 +107,7 @@ def _first_plan(view: View, now: float) -> Action:
     size = group_size(view.spec, len(eligible))
     if size is None:
         return _wait_for_members(view, now, _too_few_members(view, len(eligible)))
-    if size < largest(view.spec) and not _all_named_present(view, eligible):
+    if size < largest(view.spec):
         if warming := [member for member in view.store.members.values() if _is_warming_up(view, member, now)]:
             until = max(member.seen_at for member in warming) + _warming_wait(view)
             return Wait(until=until, reason=f"waiting for {join_names([member.name for member in warming])} to warm up")
@@ -207,7 +206,7 @@ def _resize_to(view: View, plan: Plan, eligible: Sequence[Member], now: float) -
         return wait
     if silent := tuple(member for member in new if not probed_recently(view, member, now)):
         return ProbePeers(members=silent, reason=f"probing {len(silent)} joining members")
-    who = join_names([member.name for member in select_members(view, eligible, size) if member in new])
+    who = join_names([member.name for member in eligible[:size] if member in new])
     return _plan_change(view, plan, eligible, size, PlanReason.MEMBER_JOINED, f"{who} joined")
 
 
@@ -287,10 +286,6 @@ def _warming_wait(view: View) -> float:
     yet and a second plan would repeat the first steps; short in a running job."""
     began = view.store.last_round or any(member.value.round for member in view.store.members.values())
     return view.settings.warming_delay if began and view.store.plan is None else view.settings.warm_timeout
-
-
-def _all_named_present(view: View, eligible: Sequence[Member]) -> bool:
-    return bool(view.spec.members) and set(view.spec.members) <= {member.name for member in eligible}
 
 
 def _last_join_time(members: Sequence[Member]) -> float:

@@ -9,7 +9,7 @@ from elasticjob_runtime.contract import MemberState, PlanReason
 from elasticjob_runtime.membership.actions import ProposePlan
 from elasticjob_runtime.membership.broken_worlds import broken_plans
 from elasticjob_runtime.membership.crash_loop import CrashHistory
-from elasticjob_runtime.membership.eligibility import ranks_of, select_members
+from elasticjob_runtime.membership.eligibility import ranks_of
 from elasticjob_runtime.membership.failures import assess_crash, crash_history
 from elasticjob_runtime.membership.in_place import continues, finished_before, is_finished
 from elasticjob_runtime.membership.view import Member, Plan, View
@@ -31,7 +31,7 @@ def propose_plan(
     # Losing plan and spec in the store neither resets the restart budget nor lowers the fencing token.
     known_plans = [each for each in (plan, view.workers.plan) if each]
     restarts = max((each.value.restart_count for each in known_plans), default=0)
-    members = select_members(view, eligible, size)
+    members = tuple(eligible[:size])
     return ProposePlan(
         round=last + 1,
         members=members,
