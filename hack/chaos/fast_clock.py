@@ -8,8 +8,8 @@ import os
 import time
 
 _ahead = float(os.environ.get("CHAOS_CLOCK_AHEAD", "0"))
-_members = os.environ.get("CHAOS_CLOCK_MEMBERS", "").split(",")
-if _ahead and os.environ.get("ELASTICJOB_MEMBER_ID") in _members:
+_worker = os.environ.get("CHAOS_CLOCK_WORKER", "")
+if _ahead and os.environ.get("ELASTICJOB_MEMBER_ID", "").startswith(f"{_worker}-"):
     _time, _time_ns = time.time, time.time_ns
     time.time = lambda: _time() + _ahead
     time.time_ns = lambda: _time_ns() + int(_ahead * 1e9)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from elasticjob_operator.names import worker_selector
+from elasticjob_operator.names import LABEL_INDEX, worker_host, worker_selector
 
 from hack.chaos.ledger import SAMPLES, Process, parse
 from hack.cluster import SHARED_DIRECTORY
@@ -126,7 +126,10 @@ class ChaosJob:
         return self.driver.kubectl.get("pod", name, NAMESPACE)
 
     def worker(self, index: int) -> str:
-        return f"{self.name}-worker-{index}"
+        """Name of the newest worker pod of that index. Raises LookupError, KubeError."""
+        found = [pod["metadata"] for pod in self.pods() if pod["metadata"]["labels"][LABEL_INDEX] == str(index)]
+        found.sort(key=lambda metadata: ("deletionTimestamp" not in metadata, metadata["creationTimestamp"]))
+        return str(found[-1]["name"])
 
     @property
     def etcd(self) -> str:
@@ -215,8 +218,8 @@ def manifest(driver: ClusterDriver, name: str, layout: Layout) -> dict[str, Any]
         folders["CHECKPOINTS"] = "/small/checkpoints"
     environment = {f"CHAOS_{part}": folder for part, folder in folders.items()} | {"CHAOS_SAMPLES": str(SAMPLES)}
     if layout.fast_clock:
-        fast = f"{name}-worker-{count - 1}"
-        environment |= {"PYTHONPATH": "/chaos", "CHAOS_CLOCK_AHEAD": "3600", "CHAOS_CLOCK_MEMBERS": fast}
+        fast = worker_host(name, count - 1)
+        environment |= {"PYTHONPATH": "/chaos", "CHAOS_CLOCK_AHEAD": "3600", "CHAOS_CLOCK_WORKER": fast}
     container["env"] = [{"name": key, "value": value} for key, value in environment.items()]
     return made
 

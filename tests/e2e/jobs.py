@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
-from elasticjob_operator.names import worker_selector
+from elasticjob_operator.names import LABEL_INDEX, worker_selector
 
 from hack.drivers import ClusterDriver, KubeError, adapt
 from hack.images.recipe import ROOT
@@ -38,6 +38,14 @@ class Snapshot:
     starts: int
     """How often rank 0 started training or resumed it from a checkpoint."""
     restarts: int
+
+
+def worker_pod(cluster: ClusterDriver, job: str, index: int, namespace: str = "default") -> dict[str, Any]:
+    """The newest worker pod of that index."""
+    found = cluster.kubectl.items("pods", namespace, f"{worker_selector(job)},{LABEL_INDEX}={index}")
+    return max(
+        found, key=lambda pod: ("deletionTimestamp" not in pod["metadata"], pod["metadata"]["creationTimestamp"])
+    )
 
 
 class Job:
@@ -133,6 +141,10 @@ class Job:
     @property
     def pods(self) -> list[dict[str, Any]]:
         return self._cluster.kubectl.items("pods", selector=self.selector)
+
+    def worker(self, index: int) -> str:
+        """Name of its worker pod of that index."""
+        return str(worker_pod(self._cluster, self.name, index)["metadata"]["name"])
 
     def pod_of_rank_zero(self) -> str:
         """The pod whose log has rank 0's last line."""

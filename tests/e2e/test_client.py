@@ -96,7 +96,7 @@ def test_a_job_is_followed_from_its_submission_through_a_lost_pod_and_a_resize_t
         victim = job.pod_of_rank_zero()
         cluster.kubectl.delete("pod", victim, wait=False)
         eventually(lambda: victim in {pod["metadata"]["name"] for pod in job.pods if not _is_deleted(pod)})
-        index = victim.rpartition("-")[2]
+        index = victim.split("-")[-2]
         line_with(rf"worker-{index} \| .*(elasticrun|runtime)")  # the new pod's first lines, in the same log
         scaled = cli("scale", "by-hand", "3")
         assert scaled.stdout == "by-hand: 2 -> 3 worker pods\n", scaled.stderr

@@ -58,8 +58,8 @@ def test_draining_a_node_respects_the_disruption_budget_at_no_cost(cluster: Clus
     before, round_number = job.step, int(job.status["round"])
     uids = {pod["metadata"]["uid"] for pod in job.pods}
 
-    assert evict(cluster, "drained-worker-0") == ""
-    assert "disruption budget" in evict(cluster, "drained-worker-1")
+    assert evict(cluster, job.worker(0)) == ""
+    assert "disruption budget" in evict(cluster, job.worker(1))
     eventually(lambda: int(job.status["round"]) > round_number, 60, 0.2, "the other workers continue")
     job.trains(3)
     now = {pod["metadata"]["uid"] for pod in job.pods}

@@ -61,10 +61,10 @@ def test_only_a_jobs_own_worker_pods_can_read_its_etcd(cluster: ClusterDriver, n
     other.trains(1)
     assert endpoint_of(mine) == "https://tls-mine-etcd.default.svc:2379"
     host = "tls-mine-etcd.default.svc"
-    assert read_all(cluster, "tls-mine-worker-0", host, certificate=CERTIFICATES) == "status 200"
-    assert "refused" in read_all(cluster, "tls-other-worker-0", host), "without a certificate"
-    assert "refused" in read_all(cluster, "tls-other-worker-0", host, certificate=CERTIFICATES), "with another job's"
-    assert "status 200" not in read_all(cluster, "tls-other-worker-0", host, scheme="http"), "without TLS"
+    assert read_all(cluster, mine.worker(0), host, certificate=CERTIFICATES) == "status 200"
+    assert "refused" in read_all(cluster, other.worker(0), host), "without a certificate"
+    assert "refused" in read_all(cluster, other.worker(0), host, certificate=CERTIFICATES), "with another job's"
+    assert "status 200" not in read_all(cluster, other.worker(0), host, scheme="http"), "without TLS"
     assert mine.restarts == 0
 
 

@@ -16,6 +16,7 @@ import yaml
 from hack.drivers import ClusterDriver
 from hack.images import build
 from hack.support import eventually
+from tests.e2e.jobs import worker_pod
 
 SCRIPT = """
 import os, time
@@ -108,12 +109,12 @@ def test_an_image_that_never_heard_of_us_trains(cluster: ClusterDriver, namespac
         cluster.kubectl.wait(f"elasticjob/{name}", "condition=Succeeded", namespace, timeout=180)
     runtime = cluster.image("runtime")
     for name in COMMANDS:
-        pod = cluster.kubectl.get("pod", f"{name}-worker-0", namespace)
+        pod = worker_pod(cluster, name, 0, namespace)
         copied = [each["name"] for each in pod["spec"].get("initContainers", [])]
         way = "init container" if copied else "image volume"
         if cluster.name == "own" or name == "elasticrun-copied":  # our nodes can mount images
             assert copied == (["elasticjob-runtime"] if name == "elasticrun-copied" else [])
-        first, *rest = cluster.kubectl.logs(f"{name}-worker-0", namespace=namespace).splitlines()
+        first, *rest = cluster.kubectl.logs(pod["metadata"]["name"], namespace=namespace).splitlines()
         assert first.startswith("elasticjob: runtime ")
         assert f" from {runtime} ({way}), Python 3." in first
         assert first.endswith("; elasticrun runs the python3 command") is (name == "python-module")

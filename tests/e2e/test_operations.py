@@ -84,7 +84,7 @@ def test_jobs_survive_the_removal_of_the_operator(cluster: ClusterDriver, new_jo
     release.restore()
     stays.trains(2)
     assert stays.snapshot == before
-    cluster.kubectl.delete("pod", "stays-worker-1", wait=False)
+    cluster.kubectl.delete("pod", stays.worker(1), wait=False)
     eventually(lambda: stays.status["round"] > before.round, 60, 0.3, "the lost pod is noticed")
     stays.trains(2)
 
@@ -118,7 +118,7 @@ def test_a_standby_operator_takes_over_from_a_lost_leader(
     power.power_off(node)
     lost_at = time.monotonic()
     try:
-        cluster.kubectl.delete("pod", "led-worker-1", wait=False)
+        cluster.kubectl.delete("pod", job.worker(1), wait=False)
         eventually(lambda: release.leader == standby, 90, 0.1, "the other operator takes the lease")
         print(f"another leads {time.monotonic() - lost_at:.1f} s after the leader's node lost power")
         eventually(lambda: release.leads(standby), 60, 0.2, "and reports it")

@@ -161,7 +161,7 @@ def test_jobs_share_an_etcd_in_which_each_run_has_a_user_of_its_own(
     other.trains(1)
     assert mine.status["rendezvous"]["endpoint"] == ENDPOINT
     assert not [each for each in cluster.kubectl.items("statefulsets") if each["metadata"]["name"].endswith("-etcd")]
-    pod = "shared-mine-worker-0"
+    pod = mine.worker(0)
     assert read_keys(cluster, pod, run_id(mine)) == "allowed"
     assert "permission denied" in read_keys(cluster, pod, run_id(other))
 
@@ -178,7 +178,7 @@ def test_jobs_share_an_etcd_in_which_each_run_has_a_user_of_its_own(
         assert "permission denied" in shared(*words, user=login), words
 
     round_number = mine.status["round"]
-    cluster.kubectl.delete("pod", "shared-mine-worker-1", wait=False)
+    cluster.kubectl.delete("pod", mine.worker(1), wait=False)
     eventually(lambda: mine.status["round"] > round_number, 60, 0.3, "a new plan")
     mine.trains(2)
     assert mine.restarts == 0

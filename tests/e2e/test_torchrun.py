@@ -100,7 +100,7 @@ def test_torchrun_recovers_from_a_lost_pod_without_extra_flags(cluster: ClusterD
     # A checkpoint every 5 steps: there is one by the time that these are read.
     before = {job.name: rounds(cluster, job) for job in jobs}
     for job in jobs:
-        cluster.kubectl.delete("pod", f"{job.name}-worker-1", wait=False)
+        cluster.kubectl.delete("pod", job.worker(1), wait=False)
     for job in jobs:
         after = trains(cluster, job, 2, but=[each.name for each in before[job.name]])
         assert after[-1].first >= max(each.last for each in before[job.name]) - 10

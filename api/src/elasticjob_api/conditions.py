@@ -91,7 +91,8 @@ class Reason(str, enum.Enum):
     NAMESPACE_TERMINATING = "NamespaceTerminating"
     """The job's namespace is being deleted, so nothing can be created in it."""
     NODE_SILENT = "NodeSilent"
-    """A worker pod or the etcd is on an unreachable node, and spec.rendezvous.onPartition keeps it there."""
+    """A worker pod or the etcd is on an unreachable node, and spec.rendezvous.onPartition, or a toleration, keeps it
+    there."""
     NODES_UNHEALTHY = "NodesUnhealthy"
     """So many nodes are not ready that none of their pods are replaced."""
     OUTCOME_UNKNOWN = "OutcomeUnknown"
@@ -188,8 +189,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.NAME_IN_USE: "{object} has a name that the job needs: {detail}",
     Reason.NAMESPACE_TERMINATING: "Namespace {namespace} is being deleted, and nothing can be created in it."
     f"{REMEDY}apply the job in another namespace.",
-    Reason.NODE_SILENT: "Node {node} is unreachable. With spec.rendezvous.onPartition: Consistent, its pods are not "
-    "replaced until the node is back. Since {since}."
+    Reason.NODE_SILENT: "Node {node} is unreachable. With spec.rendezvous.onPartition: Consistent, or a toleration of "
+    "that taint, its pods are not replaced until the node is back. Since {since}."
     f"{REMEDY}if the node is certainly shut down, delete it or run: "
     "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
     Reason.NODES_UNHEALTHY: "{count} of {total} nodes are not ready. The nodes themselves are probably not at fault, "

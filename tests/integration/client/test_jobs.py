@@ -37,7 +37,7 @@ def test_the_command_for_run_ai_works_with_the_name_exchanged(cli: Cli, ns: Name
     port = ["--port", "service-type=NodePort,container=8080", "--run-as-user", "--command"]
     result = cli("submit", "adobe-workflow", *flags, *port, "--", "bash", "-c", "/app/launch.sh && sleep infinity")
     assert result.code == Exit.OK, result.err
-    assert "kubectl expose pod adobe-workflow-worker-0 --type=NodePort --port=8080" in result.err
+    assert "kubectl expose service adobe-workflow --name=adobe-workflow-8080 --type=NodePort --port=8080" in result.err
     workers = ns.job("adobe-workflow")["spec"]["workers"]
     assert workers["replicas"] == 2
     container = workers["template"]["spec"]["containers"][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 import pytest
@@ -53,6 +54,14 @@ def test_a_rank_is_in_the_worker_pod_that_has_it(rank: int, procs: str, workers:
     """A replacement of worker pod 0 has the last rank."""
     job = JobState("bert", "ml", procs=procs)
     assert [each.name for each in choose_workers(job, workers, rank=rank, everything=False)] == [name]
+
+
+@pytest.mark.parametrize("given", ["1", "worker-1", "bert-worker-1", "bert-worker-1-gwtch"])
+def test_a_worker_pod_is_given_by_its_index_or_its_name(given: str) -> None:
+    workers = [dataclasses.replace(worker(index), name=f"bert-worker-{index}-gwtch") for index in range(3)]
+    assert choose_workers(JobState("bert", "ml"), workers, worker=given) == [workers[1]]
+    with pytest.raises(NotFoundError, match="bert has no worker pod 7: give its index"):
+        choose_workers(JobState("bert", "ml"), workers, worker="7")
 
 
 def test_processes_per_pod_follow_from_the_world_size() -> None:

@@ -246,7 +246,7 @@ def test_what_a_job_waits_for_is_in_the_operator_s_words() -> None:
 
 
 def test_a_line_keeps_its_own_colors_only_on_terminals() -> None:
-    line = Line(0, "bert-worker-1", "\x1b[31mred\x1b[0m \x1b[2J\x1b]0;title\x07end")
+    line = Line(0, "bert-worker-1-gwtch", "\x1b[31mred\x1b[0m \x1b[2J\x1b]0;title\x07end")
     plain = LineView("bert", prefix=True, timestamps=False, color=False)
     assert plain.text(line) == "worker-1 | red end"
     colored = LineView("bert", prefix=False, timestamps=False, color=True)

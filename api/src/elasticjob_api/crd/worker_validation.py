@@ -132,7 +132,7 @@ _TEMPLATE = rules(
         "fieldPath": ".template.spec.containers",
     },
     _unsupported("activeDeadlineSeconds", "use spec.lifecycle.activeDeadlineSeconds"),
-    _unsupported("hostname", "ElasticJob sets it to the pod's name"),
+    _unsupported("hostname", "ElasticJob sets it to <job>-worker-<index>"),
     _unsupported("subdomain", "ElasticJob sets it to the job's Service"),
     {
         "rule": f"!{_CONTAINERS}.exists(c, {_TRAINS} && {_TAKES_RESERVED})",

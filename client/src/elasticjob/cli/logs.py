@@ -23,6 +23,9 @@ def logs(
     name: JobName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job until it has finished.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", help="Only the worker pod of this rank.", metavar="N")] = None,
+    worker: Annotated[
+        str | None, typer.Option("--worker", help="Only this worker pod: its index, or its name.", metavar="N|NAME")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All worker pods, however many there are.")] = False,
     since: Annotated[str | None, typer.Option("--since", help="Only newer lines, such as 5m.", metavar="TIME")] = None,
     tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each pod.", metavar="N")] = None,
@@ -35,19 +38,20 @@ def logs(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the log of a job: all its worker pods, merged by time; with --follow, as the lines arrive."""
-    if rank is not None and everything:
-        raise UsageError("--rank and --all exclude each other.")
+    if (rank is not None) + (worker is not None) + everything > 1:
+        raise UsageError("--rank, --worker and --all exclude each other.")
     client = connect(namespace, context, kubeconfig)
     deleted = print_logs(
         client,
         name,
         follow=follow,
         rank=rank,
+        worker=worker,
         everything=everything,
         since=since,
         tail=tail,
         timestamps=timestamps,
-        prefix=rank is None if prefix is None else prefix,
+        prefix=rank is None and worker is None if prefix is None else prefix,
     )
     if deleted:
         raise typer.Exit(Exit.DELETED)
@@ -59,6 +63,7 @@ def print_logs(
     *,
     follow: bool,
     rank: int | None = None,
+    worker: str | None = None,
     everything: bool = False,
     since: str | None = None,
     tail: int | None = None,
@@ -71,7 +76,9 @@ def print_logs(
     from elasticjob.cli.output import note, say, use_color
     from elasticjob.views.log_lines import LineView
 
-    lines = client.log_lines(name, follow=follow, rank=rank, everything=everything, since=since, tail=tail, notify=note)
+    lines = client.log_lines(
+        name, follow=follow, rank=rank, worker=worker, everything=everything, since=since, tail=tail, notify=note
+    )
     view = LineView(name, prefix=prefix, timestamps=timestamps, color=use_color(sys.stdout))
     for batch in _batches(lines, follow=follow):
         say(view.text(line) for line in batch)

@@ -130,6 +130,7 @@ def submit(
     from elasticjob.cli.output import note
     from elasticjob.decisions import flag_values as values
     from elasticjob.decisions.job_request import JobRequest, WorkerRange, manifest_of
+    from elasticjob.names import LABEL_INDEX, LABEL_JOB
 
     if file is not None:
         if name or image or command or script:
@@ -184,7 +185,8 @@ def submit(
             if service and service != "ClusterIP":
                 note(
                     f"Port {number} is open in the worker pods, but no Service of type {service} is made. To make one: "
-                    f"kubectl expose pod {name}-worker-0 --type={service} --port={number}"
+                    f"kubectl expose service {name} --name={name}-{number} --type={service} --port={number} "
+                    f"--selector={LABEL_JOB}={name},{LABEL_INDEX}=0"
                 )
     if dry_run:
         _show(manifests, output)

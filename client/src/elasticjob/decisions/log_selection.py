@@ -20,9 +20,15 @@ def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
 
 
 def choose_workers(
-    job: JobState, workers: Sequence[WorkerState], *, rank: int | None, everything: bool
+    job: JobState,
+    workers: Sequence[WorkerState],
+    *,
+    rank: int | None = None,
+    worker: str | None = None,
+    everything: bool = False,
 ) -> list[WorkerState]:
-    """`rank`: only the worker pod of that rank. `everything`: however many there are.
+    """`rank`: only the worker pod of that rank. `worker`: only those of that index, or the one with that name.
+    `everything`: however many there are.
 
     Raises NotFoundError, UsageError.
     """
@@ -36,14 +42,14 @@ def choose_workers(
                 else f"{job.name} has no worker pods, so no rank {rank}."
             )
         return [order[rank // per_pod]]
+    if worker is not None:
+        index = worker.removeprefix(f"{job.name}-").removeprefix("worker-")
+        if found := [each for each in workers if worker == each.name or index == str(each.index)]:
+            return found
+        raise NotFoundError(f"{job.name} has no worker pod {worker}: give its index, such as 0, or its name.")
     if len(workers) > MOST_STREAMS and not everything:
         raise UsageError(
             f"{job.name} has {len(workers)} worker pods.",
             "Read one with --rank 0, or all with --all (a connection to the API server for each).",
         )
     return list(workers)
-
-
-def labels_of(workers: Sequence[WorkerState], job: str) -> dict[str, str]:
-    """Name of a worker pod -> what to show before its lines: worker-3."""
-    return {each.name: each.name.removeprefix(f"{job}-") for each in workers}

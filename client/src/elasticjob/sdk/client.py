@@ -196,13 +196,14 @@ class ElasticJobClient:
         *,
         follow: bool = False,
         rank: int | None = None,
+        worker: str | None = None,
         everything: bool = True,
         since: str | None = None,
         tail: int | None = None,
         namespace: str | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> Iterator[Line] | LogFollower:
-        """Like `logs`, with time and source of each line."""
+        """Like `logs`, with time and source of each line. `worker`: only that worker pod, by its index or its name."""
         from elasticjob.sdk.log_reader import LogFollower, read_logs
 
         if rank is not None and rank < 0:
@@ -210,7 +211,8 @@ class ElasticJobClient:
         selection = Selection(since_seconds=seconds("--since", since) if since else None, tail=tail)
         where = namespace or self.namespace
         self._job(name, where)
-        options: dict[str, Any] = {"rank": rank, "everything": everything, "selection": selection, "notify": notify}
+        options: dict[str, Any] = {"rank": rank, "worker": worker, "everything": everything, "selection": selection}
+        options["notify"] = notify
         if follow:
             return LogFollower(self.cluster, name, where, **options)
         return read_logs(self.cluster, name, where, **options)

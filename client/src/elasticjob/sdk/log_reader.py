@@ -36,9 +36,10 @@ def read_logs(
     name: str,
     namespace: str,
     *,
-    rank: int | None,
-    everything: bool,
     selection: Selection,
+    rank: int | None = None,
+    worker: str | None = None,
+    everything: bool = False,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Line]:
     """The lines up to now, oldest first. Raises ElasticJobError, if only some can be read after their lines.
@@ -54,18 +55,18 @@ def read_logs(
         )
     failed: list[ElasticJobError] = []
 
-    def read(worker: WorkerState) -> Iterator[Line]:
-        if worker.phase == "Pending":
-            notify(f"{worker.name} has not started, so it has no log yet.")
+    def read(pod: WorkerState) -> Iterator[Line]:
+        if pod.phase == "Pending":
+            notify(f"{pod.name} has not started, so it has no log yet.")
             return
         try:
-            yield from read_log(cluster.api, pods[worker.uid], job.container, selection)
+            yield from read_log(cluster.api, pods[pod.uid], job.container, selection)
         except NotFoundError:  # it is gone
             return
         except ElasticJobError as error:
             failed.append(error)
 
-    chosen = choose_workers(job, worker_states(pods.values()), rank=rank, everything=everything)
+    chosen = choose_workers(job, worker_states(pods.values()), rank=rank, worker=worker, everything=everything)
     yield from heapq.merge(*map(read, chosen), key=lambda line: line.at)
     if failed:
         raise failed[0]
@@ -80,13 +81,15 @@ class LogFollower:
         name: str,
         namespace: str,
         *,
-        rank: int | None,
-        everything: bool,
         selection: Selection,
+        rank: int | None = None,
+        worker: str | None = None,
+        everything: bool = False,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`notify`: called when the API server goes away, or the job is suspended or deleted."""
-        self._cluster, self._rank, self._everything = cluster, rank, everything
+        """`notify`: called when the API server goes away, or the job is
+        suspended or deleted."""
+        self._cluster, self._rank, self._worker, self._everything = cluster, rank, worker, everything
         self._selection, self._notify = selection, notify
         self._watch = JobWatch(cluster, name, namespace, workers=True)
         self._logs: dict[str, PodLog] = {}
@@ -149,11 +152,11 @@ class LogFollower:
         return now.job is None or now.job.is_finished
 
     def _chosen(self, job: JobState, workers: list[WorkerState]) -> list[WorkerState]:
-        if self._began and self._rank is None and not self._everything:
+        if self._began and self._rank is None and self._worker is None and not self._everything:
             return workers[:MOST_STREAMS]  # `_say` tells of the others
         try:
-            return choose_workers(job, workers, rank=self._rank, everything=self._everything)
-        except NotFoundError:  # the rank comes back with the next worker pod
+            return choose_workers(job, workers, rank=self._rank, worker=self._worker, everything=self._everything)
+        except NotFoundError:  # the rank or index comes back with the next worker pod
             if not job.is_finished or self._logs:
                 return []
             raise
@@ -181,7 +184,7 @@ class LogFollower:
             said = f"{now.job.name} is suspended; waiting until it is resumed."
         elif not self._logs and not now.job.is_finished and self._watch.knows_workers:
             said = f"Waiting for worker pods: {waits_for(now.job)}"
-        elif len(now.workers) > MOST_STREAMS and self._rank is None and not self._everything:
+        elif len(now.workers) > MOST_STREAMS and self._rank is None and self._worker is None and not self._everything:
             said = f"{len(now.workers)} worker pods: following the first {MOST_STREAMS}, and all of them with --all."
         if said and said != self._said:
             self._notify(said)

@@ -9,6 +9,8 @@ from elasticjob.decisions.log_lines import Line
 
 _COLORS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 """Of worker pods, by their index: cyan, yellow, green, magenta, blue, and the bright ones."""
+_WORKER = re.compile("worker-([0-9]+)")
+"""What the name of a worker pod begins with after the job's: all of one index look alike."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[\]])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -34,10 +36,11 @@ class LineView:
 
     def _label(self, source: str) -> str:
         name = source.removeprefix(f"{self._job}-")
+        worker = _WORKER.match(name)
+        name = worker[0] if worker else name
         self._width = max(self._width, len(name))
         label = name.ljust(self._width) + " |"
-        index = name.rpartition("-")[2]
-        color = _COLORS[int(index) % len(_COLORS)] if index.isdigit() else _COLORS[0]
+        color = _COLORS[int(worker[1]) % len(_COLORS) if worker else 0]
         return f"\x1b[{color}m{label}\x1b[0m" if self._color else label
 
 

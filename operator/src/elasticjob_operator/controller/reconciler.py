@@ -20,7 +20,7 @@ from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.job_log import about, described, log_actions
 from elasticjob_operator.controller.status_writer import StatusWriter
 from elasticjob_operator.controller.work_queue import WorkQueue
-from elasticjob_operator.etcd import RunWatches
+from elasticjob_operator.etcd import RunWatches, set_aside_key
 from elasticjob_operator.kube import ApplyResult, Cluster, EventRecorder
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import (
@@ -91,19 +91,26 @@ class Reconciler:
         self._queue = queue
         self._clock = clock
         self._memories: dict[NamespacedName, _Memory] = {}
+        self._former: dict[NamespacedName, set[str]] = {}
+        """UIDs of deleted jobs of that name whose keys may still be in etcd."""
 
     async def reconcile(self, key: NamespacedName) -> None:
         """Raises ApiError or ConnectionError; retry later."""
         memory = self._memories.get(key)
-        if memory is not None and memory.uid != self._jobs.uid(key) and not await self._clean_up(key, memory.uid):
-            return
+        if memory is not None and memory.uid != self._jobs.uid(key):
+            del self._memories[key]
+            self._status.forget(key)
+            self._run_watches.set_aside(key, memory.uid)
+            self._former.setdefault(key, set()).add(memory.uid)
+        await self._clean_up(key)
         try:
             job = self._jobs.get(key)
         except InvalidJobError as error:
             await self._report_invalid(key, error)
             return
         if job is None:
-            self._queue.forget(key)
+            if key not in self._former:
+                self._queue.forget(key)
             return
         await self._reconcile(key, job, self._memories.setdefault(key, _Memory(uid=job.uid)))
 
@@ -241,18 +248,20 @@ class Reconciler:
         planned = plan_for_invalid_spec(body, error, self._clock())
         await self._status.write(key, memory.uid, str(self._jobs.version(key)), before, planned)
 
-    async def _clean_up(self, key: NamespacedName, uid: str) -> bool:
-        """The job was deleted: the garbage collector deletes its objects; its keys in a user's etcd are deleted here,
-        once its agents have ended. False: not yet."""
-        view = self._run_watches.view(key)
-        if view.connectivity is Connectivity.REACHABLE and not view.empty:
-            if self._cluster.has_active_pods(key, uid):
-                return False  # their end requeues this key
-            await self._write_rendezvous(key, [ClearRun(reason="the job was deleted")])
-        await self._run_watches.follow(key, None)
-        del self._memories[key]
-        self._status.forget(key)
-        return True
+    async def _clean_up(self, key: NamespacedName) -> None:
+        """Deletes the keys of deleted jobs in an etcd that is not their own, once their agents have ended. The garbage
+        collector deletes their objects."""
+        for uid in list(self._former.get(key, ())):
+            aside = set_aside_key(key, uid)
+            view = self._run_watches.view(aside)
+            if view.connectivity is Connectivity.REACHABLE and not view.empty:
+                if self._cluster.has_active_pods(key, uid):
+                    continue  # their end requeues this key
+                await self._write_rendezvous(aside, [ClearRun(reason="the job was deleted")])
+            await self._run_watches.follow(aside, None)
+            self._former[key].discard(uid)
+        if not self._former.get(key):
+            self._former.pop(key, None)
 
 
 def _is_image_volume_rejected(actions: Iterable[Action], applied: ApplyResult) -> bool:

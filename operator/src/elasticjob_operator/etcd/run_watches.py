@@ -80,6 +80,11 @@ class RunWatches:
                 )
             self._watch_of(target).add(run)
 
+    def set_aside(self, key: NamespacedName, uid: str) -> None:
+        """Keeps what is watched for a deleted job, under `set_aside_key(key, uid)`: its successor has `key`."""
+        if key in self._runs:
+            self._runs[set_aside_key(key, uid)] = self._runs.pop(key)
+
     async def execute(self, key: NamespacedName, action: PublishSpec | EvictMember | ClearRun) -> None:
         """Raises StoreError. Does nothing where the job has no target."""
         run = self._runs.get(key)
@@ -141,6 +146,11 @@ class RunWatches:
             return AsyncEtcdClient(endpoint, self._shared, budget, tls, login)
 
         return open_etcd
+
+
+def set_aside_key(key: NamespacedName, uid: str) -> NamespacedName:
+    """No job has such a name."""
+    return key[0], f"{key[1]}/{uid}"
 
 
 def _etcd_of(target: Target) -> _Etcd:

@@ -17,7 +17,7 @@ from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.etcd_access import waits_for_etcd
 from elasticjob_operator.policies.injection import Injection, injection
 from elasticjob_operator.policies.lifecycle import RunTemplate, outlived_its_template, template_of_run
-from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
+from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes, tolerated_seconds
 from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_status
 from elasticjob_operator.policies.rendezvous import (
     Rendezvous,
@@ -54,6 +54,8 @@ class Context:
     """Worker pods of earlier runs."""
     etcd: Pods
     """Pods of the job's own etcd."""
+    leftovers: Pods
+    """Pods that the garbage collector has deleted with a job that had the same name."""
     scaling: Scaling
     secret: str = ""
     """Name of the Secret with the certificates of the job's own etcd; empty: it has none, or it uses no TLS."""
@@ -87,7 +89,7 @@ class Context:
 
     @property
     def all_pods(self) -> Pods:
-        return (*self.workers, *self.stale, *self.etcd)
+        return (*self.workers, *self.stale, *self.etcd, *self.leftovers)
 
     @property
     def injection(self) -> Injection:
@@ -223,6 +225,7 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
         workers=workers,
         stale=stale,
         etcd=etcd,
+        leftovers=tuple((pod, status_of(pod)) for pod in state.leftovers if pod.terminating and pod.job_uid),
         # Pods of two runs together would be more than wanted.
         scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
         secret=(secret or names.certificates_name(job.name, job.uid, rendezvous.run)) if rendezvous.tls else "",
@@ -242,13 +245,13 @@ def _pod_statuses(
     """(status of a worker pod, status of an etcd pod)"""
     nodes, restart_rules = _nodes(state), job.spec.restart_policy.rules
     rules = LossRules(
-        lost_seconds=settings.node_lost_seconds,
+        lost_seconds=tolerated_seconds(_tolerations(job), settings.node_lost_seconds),
         settle_seconds=settings.node_settle_seconds,
         on_partition=job.spec.rendezvous.on_partition,
         fenced=job.has_plans,
     )
     # The next etcd has another generation, so a group that still trains with this one does no harm: do not wait for it.
-    rules_of_etcd = dataclasses.replace(rules, fenced=False)
+    rules_of_etcd = dataclasses.replace(rules, fenced=False, lost_seconds=settings.node_lost_seconds)
     if job.etcd_members > 1:
         # A member that still runs on a silent node must not meet a second one with its name. The others go on without.
         rules_of_etcd = dataclasses.replace(rules_of_etcd, on_partition=OnPartition.CONSISTENT)
@@ -256,6 +259,12 @@ def _pod_statuses(
         lambda pod: pod_status(pod, nodes, rules, now, restart_rules),
         lambda pod: pod_status(pod, nodes, rules_of_etcd, now),
     )
+
+
+def _tolerations(job: ElasticJob) -> list[dict[str, Any]]:
+    spec = job.spec.workers.template.get("spec")
+    found = spec.get("tolerations") if isinstance(spec, dict) else None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _nodes(state: JobState) -> Nodes | None:

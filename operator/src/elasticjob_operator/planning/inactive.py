@@ -52,6 +52,17 @@ def plan_for_suspended(assessment: Assessment) -> Plan:
     )
 
 
+def plan_for_deleted(context: Context) -> Plan:
+    """The job is deleted in the foreground: the garbage collector deletes its objects first."""
+    continues_at_once = [context.now] if context.nodes_to_verify else []
+    return Plan(
+        status=context.job.status,
+        actions=(*lost_pods(context), *read_heartbeats(context)),
+        target=context.target,
+        requeue_at=earliest([*context.timers, *continues_at_once]),
+    )
+
+
 def plan_for_finished(context: Context) -> Plan:
     """A finished job stays finished: only what is left of it matters."""
     job, now = context.job, context.now

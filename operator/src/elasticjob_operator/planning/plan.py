@@ -1,6 +1,7 @@
 """The plan of a job: everything the operator decides, top down.
 
-deleted, or managed by another controller?  nothing
+managed by another controller?              nothing
+being deleted?                              delete what was lost with its node: the garbage collector waits for it
 finished?                                   what is left to clean up
 finished now?                               write so in status; the next plan cleans up
 suspended?                                  delete everything
@@ -29,7 +30,7 @@ from elasticjob_api import (
 from elasticjob_operator.planning.actions import Plan, earliest
 from elasticjob_operator.planning.context import Assessment, Context, assess, classify
 from elasticjob_operator.planning.events import events_of_status
-from elasticjob_operator.planning.inactive import plan_for_finished, plan_for_suspended
+from elasticjob_operator.planning.inactive import plan_for_deleted, plan_for_finished, plan_for_suspended
 from elasticjob_operator.planning.pods import (
     creations,
     dry_run_create,
@@ -60,9 +61,11 @@ from elasticjob_operator.state import JobState, Rejection, RendezvousView
 
 def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime) -> Plan:
     """What to do now, the status to write, and when to plan again."""
-    if job.is_deleting or job.is_managed_by_another:
+    if job.is_managed_by_another:
         return Plan(status=job.status)
     context = classify(job, state, settings, now)
+    if job.is_deleting:
+        return plan_for_deleted(context)
     if state.namespace_terminating:
         return Plan(status=status_without_namespace(context), target=context.target)
     if job.status.is_finished:

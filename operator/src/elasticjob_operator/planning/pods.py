@@ -165,10 +165,12 @@ def _give_up_host_names(assessment: Assessment) -> list[Action]:
 
 
 def lost_pods(context: Context) -> list[Action]:
-    """Deletes worker pods that were lost with their nodes: nothing else does, and they hold quota and volumes."""
+    """Deletes pods that were lost with their nodes: nothing else does, and they hold quota, volumes, and the names of
+    the etcd's pods."""
+    etcd = context.etcd if context.job.is_deleting else ()
     return [
         delete_pod(pod, status.reason, force=True)
-        for pod, status in (*context.workers, *context.stale)
+        for pod, status in (*context.workers, *context.stale, *context.leftovers, *etcd)
         if status.state is PodState.LOST
     ]
 

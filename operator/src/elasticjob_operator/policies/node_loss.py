@@ -2,9 +2,10 @@
 undone, so in any doubt the node is not lost.
 
     the Node object is gone, or has the taint out-of-service         lost
-    Ready=Unknown for `lost_seconds`, and a fresh read of the
+    Ready=Unknown for `lost_seconds`, or as long as the pods'
+      template tolerates that, and a fresh read of the
       kubelet's Lease shows no heartbeat since                       lost
-    Ready=False                                                      never lost: its kubelet is alive (see pod_state.py)
+    Ready=False                                                      never lost: its kubelet is alive
 
 Times count from when this operator observed a change, not from the timestamps of the API server: after an outage of the
 API server its timestamps are old, and so are all heartbeats. After any gap in the operator's watch of nodes, including
@@ -22,7 +23,8 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from elasticjob_api import OnPartition, Reason
 from elasticjob_api.fields import format_time
@@ -41,6 +43,8 @@ MOST_SHARE, MOST_NODES = 0.55, 3
 KUBERNETES_PATIENCE = 40.0
 """kube-controller-manager's --node-monitor-grace-period, in seconds, used if the kubelet's Lease cannot be read. Newer
 releases wait for 50 s."""
+_UNREACHABLE = "node.kubernetes.io/unreachable"
+"""Taint of a node whose Ready is Unknown."""
 _RENEWALS = 4
 """How often a kubelet renews its Lease within the Lease's duration."""
 
@@ -49,7 +53,8 @@ _RENEWALS = 4
 class LossRules:
     """From the operator's settings and the job."""
 
-    lost_seconds: float = 5.0
+    lost_seconds: float | None = 5.0
+    """None: its pods tolerate a silent node for ever."""
     settle_seconds: float = 25.0
     on_partition: OnPartition = OnPartition.AVAILABLE
     fenced: bool = True
@@ -78,6 +83,18 @@ class NodeLoss:
     kept: Cause | None = None
     """Why the silent node is not lost."""
     requeue_at: datetime.datetime | None = None
+
+
+def tolerated_seconds(tolerations: Iterable[Mapping[str, Any]], default: float) -> float | None:
+    """How long pods tolerate a silent node; None: for ever. `tolerations`: as in the template of the pods, because
+    Kubernetes adds its own default of 300 s to every pod. Those that do not name the taint were hardly meant for it."""
+    ours = [
+        each.get("tolerationSeconds")
+        for each in tolerations
+        if each.get("key") == _UNREACHABLE and each.get("effect") in (None, "", "NoExecute")
+    ]
+    limits = [max(0.0, float(seconds)) for seconds in ours if seconds is not None]
+    return min(limits) if limits else None if ours else default
 
 
 def count_nodes(nodes: Mapping[str, Node]) -> NodeCounts:
@@ -114,7 +131,7 @@ def assess_node(
 
 
 def _silent(node: Node, nodes: Nodes, rules: LossRules, now: datetime.datetime) -> NodeLoss:
-    if rules.on_partition is OnPartition.CONSISTENT:
+    if rules.on_partition is OnPartition.CONSISTENT or rules.lost_seconds is None:
         return NodeLoss(kept=_partitioned(node))
     silent_until = _not_before(node, nodes, rules, now)
     if now < silent_until:
@@ -133,7 +150,7 @@ def _silent(node: Node, nodes: Nodes, rules: LossRules, now: datetime.datetime) 
 def _missing(
     name: str, scheduled_at: datetime.datetime, nodes: Nodes, rules: LossRules, now: datetime.datetime
 ) -> NodeLoss:
-    due = scheduled_at + _seconds(max(rules.lost_seconds, MISSING_NODE_SECONDS))
+    due = scheduled_at + _seconds(max(rules.lost_seconds or 0, MISSING_NODE_SECONDS))
     if now < due:
         return NodeLoss(requeue_at=due)
     heartbeat = _fresh(nodes, name, now)
@@ -153,7 +170,7 @@ def _not_before(node: Node, nodes: Nodes, rules: LossRules, now: datetime.dateti
     """When this operator has observed the silence for long enough."""
     if nodes.watched_since is None:
         return now + _seconds(rules.settle_seconds)
-    return max(node.seen_at + _seconds(rules.lost_seconds), nodes.watched_since + _seconds(rules.settle_seconds))
+    return max(node.seen_at + _seconds(rules.lost_seconds or 0), nodes.watched_since + _seconds(rules.settle_seconds))
 
 
 def _certainly_stopped(node: Node, heartbeat: Heartbeat, rules: LossRules) -> datetime.datetime:

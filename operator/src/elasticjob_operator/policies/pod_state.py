@@ -3,8 +3,8 @@
 A pod that is being deleted does not hold its worker index: its replacement has another name and is created at once. Its
 kubelet ends it, in whatever time that takes: on a node whose kubelet reports, no pod is ever deleted by force.
 
-node_loss.py decides whether a node is lost. Until then a pod on a silent node holds its index, deleted or not: it may be
-training.
+node_loss.py decides whether a node is lost. Until then a pod on a silent node holds its index, deleted or not: it may
+be training.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ class SimulatedCluster:
 
         Writes are concurrent: pods may be created before anything else of the same plan.
         """
+        self.now += datetime.timedelta(microseconds=1)  # no two pods of an index have the same name
         found = self.decide()
         self.follow(found)
         for action in sorted(found.actions, key=lambda each: not isinstance(each, CreatePod))[:survives]:

@@ -25,12 +25,14 @@ from tests.unit.operator.builders import (
     UID,
     at,
     make_heartbeat,
+    make_job,
     make_node,
     make_plan,
     make_pod,
     make_view,
 )
 from tests.unit.operator.planning.plans import (
+    ADMITTED,
     ask,
     condition,
     names,
@@ -190,3 +192,35 @@ def test_the_plan_is_made_again_when_a_node_becomes_lost() -> None:
         rendezvous=make_view(plan=make_plan()),
     )
     assert found.requeue_at == at(4)
+
+
+def leftover(name: str, component: str, owner: str, *, terminating: bool = True) -> Pod:
+    """A pod of a deleted job that had the same name, on a lost node."""
+    pod = make_pod(0, node="bad", deletion_timestamp=-60 if terminating else None)
+    return dataclasses.replace(pod, name=name, uid=name, job_uid=owner, component=component)
+
+
+def test_what_a_deleted_job_left_on_a_lost_node_is_deleted_by_force() -> None:
+    """Its etcd's pod has the name that the new job's needs. Pods that no one owns may be someone's."""
+    left = (
+        leftover("digits-worker-0-gwtch", "worker", "deleted"),
+        leftover("digits-etcd-0", "etcd", "deleted"),
+        leftover("digits-worker-1-gwtch", "worker", ""),
+        leftover("digits-worker-2-gwtch", "worker", "deleted", terminating=False),
+    )
+    found = ask(make_job(), nodes=SILENT_NODES, heartbeats=OLD_LEASE, leftovers=left, admission=ADMITTED)
+    deletes = [each for each in found.actions if isinstance(each, DeletePod)]
+    assert [(each.name, each.force) for each in deletes] == [("digits-worker-0-gwtch", True), ("digits-etcd-0", True)]
+    assert len(names(found, CreatePod)) == 4, "the new job starts at once"
+
+
+@pytest.mark.parametrize("heartbeats", [{}, OLD_LEASE])
+def test_deleting_a_job_in_the_foreground_does_not_wait_for_a_lost_node(heartbeats: dict[str, Any]) -> None:
+    job = trained()
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"deletion_timestamp": NOW})})
+    pods = [make_pod(0, node="good", deletion_timestamp=30), make_pod(1, node="bad", deletion_timestamp=30)]
+    found = ask(job, *pods, etcd_pod("bad"), nodes=SILENT_NODES, heartbeats=heartbeats, rendezvous=make_view())
+    assert names(found, DeletePod) == (["digits-worker-1", "digits-etcd-0"] if heartbeats else [])
+    assert [each.node for each in found.actions if isinstance(each, ReadHeartbeat)] == ([] if heartbeats else ["bad"])
+    assert not names(found, CreatePod)
+    assert found.target is not None, "its keys are deleted in the end"

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from elasticjob_api import OnPartition, Reason
 from elasticjob_operator.node_state import Heartbeat, Node, NodeHealth
-from elasticjob_operator.policies.node_loss import LossRules, Nodes, assess_node, count_nodes, too_many
+from elasticjob_operator.policies.node_loss import (
+    LossRules,
+    Nodes,
+    assess_node,
+    count_nodes,
+    tolerated_seconds,
+    too_many,
+)
 from elasticjob_operator.state import LONG_AGO
 from hypothesis import given
 from hypothesis import strategies as st
@@ -182,3 +191,31 @@ def test_a_node_with_heartbeats_is_never_lost_whatever_the_clocks_say(
     heard_since = renewed > -silent_for and unchanged > -40
     gap = watched is None or watched > -25
     assert not (found.lost and (heard_since or gap or silent_for < 5))
+
+
+UNREACHABLE = "node.kubernetes.io/unreachable"
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "expected"),
+    [
+        pytest.param([], 5, id="none: the operator's setting"),
+        pytest.param([{"operator": "Exists"}], 5, id="of every taint: hardly meant for this one"),
+        pytest.param([{"key": "node.kubernetes.io/not-ready", "tolerationSeconds": 60}], 5, id="of another taint"),
+        pytest.param([{"key": UNREACHABLE, "effect": "NoExecute", "tolerationSeconds": 60}], 60, id="for a minute"),
+        pytest.param([{"key": UNREACHABLE, "tolerationSeconds": 0}], 0, id="not at all"),
+        pytest.param([{"key": UNREACHABLE, "operator": "Exists"}], None, id="for ever"),
+        pytest.param([{"key": UNREACHABLE, "effect": "NoSchedule"}], 5, id="when scheduled"),
+    ],
+)
+def test_pods_stay_on_a_silent_node_as_long_as_their_template_says(
+    tolerations: list[dict[str, Any]], expected: float | None
+) -> None:
+    assert tolerated_seconds(tolerations, 5) == expected
+
+
+def test_pods_that_tolerate_a_silent_node_for_ever_are_kept_and_the_node_is_named() -> None:
+    bad = make_node("bad", NodeHealth.SILENT, since=-9999)
+    found = assess_node("bad", NOW, nodes(bad), LossRules(lost_seconds=None), NOW)
+    assert found.kept is not None
+    assert "Node bad has been unreachable" in found.kept.message
