@@ -87,8 +87,7 @@ class LogFollower:
         everything: bool = False,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`notify`: called when the API server goes away, or the job is
-        suspended or deleted."""
+        """`notify`: called when the API server goes away, or the job is suspended or deleted."""
         self._cluster, self._rank, self._worker, self._everything = cluster, rank, worker, everything
         self._selection, self._notify = selection, notify
         self._watch = JobWatch(cluster, name, namespace, workers=True)
