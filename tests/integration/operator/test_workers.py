@@ -221,7 +221,7 @@ def test_a_foreign_service_of_the_same_name_is_not_touched(
 def test_a_recreated_job_starts_although_pods_of_its_predecessor_do_not_end(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str], policy: str
 ) -> None:
-    """Its Services go with it, or are named if they are orphans. Its etcd is not its own: the agents' keys are there."""
+    """Its Services go with it, or are named if they are orphans. Keys of its agents are in an etcd of others."""
     training(replicas=2, node=nodes[0])
     old = {pod["metadata"]["name"] for pod in ns.pods()}
     ns.delete("elasticjobs", "digits", propagationPolicy=policy)

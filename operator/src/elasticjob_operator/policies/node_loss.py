@@ -54,7 +54,7 @@ class LossRules:
     """From the operator's settings and the job."""
 
     lost_seconds: float | None = 5.0
-    """None: its pods tolerate a silent node for ever."""
+    """None: its pods tolerate a silent node forever."""
     settle_seconds: float = 25.0
     on_partition: OnPartition = OnPartition.AVAILABLE
     fenced: bool = True
@@ -86,7 +86,7 @@ class NodeLoss:
 
 
 def tolerated_seconds(tolerations: Iterable[Mapping[str, Any]], default: float) -> float | None:
-    """How long pods tolerate a silent node; None: for ever. `tolerations`: as in the template of the pods, because
+    """How long pods tolerate a silent node; None: forever. `tolerations`: as in the template of the pods, because
     Kubernetes adds its own default of 300 s to every pod. Those that do not name the taint were hardly meant for it."""
     ours = [
         each.get("tolerationSeconds")

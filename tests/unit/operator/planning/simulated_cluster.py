@@ -130,11 +130,7 @@ class SimulatedCluster:
                 self.check_lost(action)
                 self.delete(action)
             case CreateObject():
-                body = action.body
-                name = body["metadata"]["name"]
-                self.objects[action.kind, name] = OwnedObject(
-                    kind=action.kind, name=name, uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)
-                )
+                self.create_object(action)
             case DeleteObject():
                 self.objects.pop((action.kind, action.name), None)
             case ReadHeartbeat():
@@ -143,13 +139,18 @@ class SimulatedCluster:
             case PatchPod():
                 self.pods[action.name] = dataclasses.replace(self.pods[action.name], in_dns=False)
             case PublishSpec():
-                if self.connectivity is Connectivity.REACHABLE:
-                    self.spec = action.spec
+                self.spec = action.spec if self.connectivity is Connectivity.REACHABLE else self.spec
             case ClearRun():
                 assert not any(pod.running for pod in self.pods.values()), "deleted the keys of running agents"
                 self.forget_keys()
             case _:
                 pass  # evicting a member concerns only agents
+
+    def create_object(self, action: CreateObject) -> None:
+        name = action.body["metadata"]["name"]
+        self.objects[action.kind, name] = OwnedObject(
+            kind=action.kind, name=name, uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(action.body)
+        )
 
     def create(self, action: CreatePod) -> None:
         metadata = action.body["metadata"]
@@ -175,8 +176,9 @@ class SimulatedCluster:
 
     @property
     def indices(self) -> set[int]:
-        """Of the pods that are not being deleted."""
-        return {pod.index for pod in self.pods.values() if not pod.terminating}
+        """Of the pods that are not being deleted, nor lost with their node."""
+        silent = {name for name, node in self.nodes.items() if node.health is NodeHealth.SILENT}
+        return {pod.index for pod in self.pods.values() if not pod.terminating and pod.node not in silent}
 
     def check_counted(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)

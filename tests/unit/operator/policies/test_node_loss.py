@@ -204,7 +204,7 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
         pytest.param([{"key": "node.kubernetes.io/not-ready", "tolerationSeconds": 60}], 5, id="of another taint"),
         pytest.param([{"key": UNREACHABLE, "effect": "NoExecute", "tolerationSeconds": 60}], 60, id="for a minute"),
         pytest.param([{"key": UNREACHABLE, "tolerationSeconds": 0}], 0, id="not at all"),
-        pytest.param([{"key": UNREACHABLE, "operator": "Exists"}], None, id="for ever"),
+        pytest.param([{"key": UNREACHABLE, "operator": "Exists"}], None, id="forever"),
         pytest.param([{"key": UNREACHABLE, "effect": "NoSchedule"}], 5, id="when scheduled"),
     ],
 )
@@ -214,8 +214,8 @@ def test_pods_stay_on_a_silent_node_as_long_as_their_template_says(
     assert tolerated_seconds(tolerations, 5) == expected
 
 
-def test_pods_that_tolerate_a_silent_node_for_ever_are_kept_and_the_node_is_named() -> None:
+def test_pods_that_tolerate_a_silent_node_forever_are_kept_and_the_node_is_named() -> None:
     bad = make_node("bad", NodeHealth.SILENT, since=-9999)
     found = assess_node("bad", NOW, nodes(bad), LossRules(lost_seconds=None), NOW)
     assert found.kept is not None
-    assert "Node bad has been unreachable" in found.kept.message
+    assert "Node bad is unreachable" in found.kept.message
