@@ -87,7 +87,6 @@ def test_values_reach_the_operator() -> None:
             '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","resources":{},"tolerations":[]}'
         ),
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
-        "ELASTICJOB_STUCK_SECONDS": "300",
         "ELASTICJOB_LOG_FORMAT": "plain",
         "ELASTICJOB_PROBE_PORT": "8080",
         "ELASTICJOB_METRICS_AUTHENTICATION": "false",

@@ -180,7 +180,8 @@ def exercise_operator(audited: Audited, namespace: str, log: Path) -> None:
     soon(lambda: field("networkpolicy/rights-worker", ".spec.ingress"), "the NetworkPolicy created again")
 
     before = workers()
-    kubectl("delete", "pod", "rights-worker-0", "--grace-period=0", "--force")
+    index = "elasticjob.dev/job-name=rights,elasticjob.dev/worker-index=0"
+    kubectl("delete", "pod", f"--selector={index}", "--grace-period=0", "--force")
     soon(lambda: len(workers()) == 2 and workers() != before, "a pod replaced")
     kubectl("scale", "ej/rights", "--replicas=1")
     soon(lambda: len(workers()) == 1, "a pod deleted")

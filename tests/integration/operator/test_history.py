@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def _is(pid: int, member: str, agent: bool) -> bool:
         return False  # it has ended
     is_agent = b"elasticjob_runtime" in command and b"--start-method=spawn" in command
     is_worker = any(part.endswith(b"train.py") for part in command) and not is_agent
-    return (is_agent if agent else is_worker) and f"ELASTICJOB_MEMBER_ID={member}".encode() in environment
+    return (is_agent if agent else is_worker) and any(
+        variable.startswith(f"ELASTICJOB_MEMBER_ID={member}-".encode()) for variable in environment
+    )
 
 
 START, FAILED = ("Round", "Start"), ("Round", "WorkerFailed")
@@ -66,7 +69,7 @@ def test_each_change_of_the_group_is_one_entry_with_its_cause_and_outlives_the_p
 
     kill("digits-worker-1")
     failed = ends_with(training, START, FAILED)[-1]
-    assert failed.message.startswith("digits-worker-1, rank 1: Signal, exit code -9")
+    assert re.match("digits-worker-1-[a-z0-9]{5}, rank 1: Signal, exit code -9", failed.message)
     assert (failed.restarts, failed.workers_before, failed.workers) == (1, 2, 2)
     assert failed.phases is not None
     assert None not in (failed.phases.detect, failed.phases.plan, failed.phases.first_step, failed.form_seconds)

@@ -89,7 +89,7 @@ def times_told(ns: Namespace, reason: str) -> int:
 @pytest.mark.parametrize("row", REPLACED.values(), ids=REPLACED.keys())
 def test_a_failed_worker_pod_is_replaced(ns: Namespace, training: Callable[..., Agents], row: Row) -> None:
     agents = training(replicas=2, minReplicas=2)
-    before = uid_of(ns, WORKER)
+    before, words = uid_of(ns, WORKER), row.words.replace(WORKER, ns.pod_name(WORKER))
     other = uid_of(ns, "digits-worker-0")
     row.happens(ns)
     successor(ns, WORKER, before)
@@ -98,7 +98,7 @@ def test_a_failed_worker_pod_is_replaced(ns: Namespace, training: Callable[..., 
     )
     assert ns.status("digits")["restarts"]["total"] == sum(row.causes.values())
     assert uid_of(ns, "digits-worker-0") == other, "the other one is left alone"
-    eventually(lambda: row.words in ns.condition("digits", "Restarting").get("message", ""), what="Restarting says why")
+    eventually(lambda: words in ns.condition("digits", "Restarting").get("message", ""), what="Restarting says why")
     reason = "WorkerFailed" if row.causes else "WorkerLost"
     assert (ns.condition("digits", "Restarting")["status"], ns.condition("digits", "Restarting")["reason"]) == (
         "True",
@@ -109,7 +109,7 @@ def test_a_failed_worker_pod_is_replaced(ns: Namespace, training: Callable[..., 
     eventually(lambda: ns.is_true("digits", "Running") and ns.status("digits")["round"] == 2, what="it trains again")
     eventually(lambda: f"Created {WORKER}." in told(ns, "WorkerCreated"), what="the successor is told")
     (once,) = told(ns, reason)
-    assert row.words in once
+    assert words in once
     assert told(ns, "WorkerCreated").count(f"Created {WORKER}.") == 1
     assert len(told(ns, "WorkerDeleted")) == (0 if row.happens is deleted else 1), "what it did itself, once"
 
@@ -121,12 +121,13 @@ def test_a_worker_pod_in_a_crash_loop_waits_and_status_says_until_when(
     before = uid_of(ns, WORKER)
     ns.end(WORKER, 1, at=rfc3339(-60))
     before = successor(ns, WORKER, before)["metadata"]["uid"]
+    name = ns.pod_name(WORKER)
     ns.end(WORKER, 1, at=rfc3339(6), message="ValueError: no")
     eventually(lambda: ns.status("digits").get("restarts", {}).get("total") == 2, what="counted")
     degraded = ns.condition("digits", "Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "WorkerFailed")
     assert degraded["message"].startswith(
-        f"1 of 2 worker pods are training. {WORKER} failed (ApplicationError, exit code 1); restart 2 of at most 10."
+        f"1 of 2 worker pods are training. {name} failed (ApplicationError, exit code 1); restart 2 of at most 10."
     )
     assert "Its replacement is created at 20" in degraded["message"]
     ns.scale("digits", 3)
