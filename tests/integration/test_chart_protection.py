@@ -171,6 +171,35 @@ def test_the_operator_deletes_only_objects_of_a_job(operator: Operator, pods: tu
         operator.delete(theirs)
 
 
+def test_the_operator_deletes_the_pods_of_jobs_etcds(control_plane_server: ControlPlane, operator: Operator) -> None:
+    """One that was lost with its node: its owner is the etcd's StatefulSet."""
+    kubectl, etcd = control_plane_server.kubectl, {**LABELS, "elasticjob.dev/component": "etcd"}
+    names = {f"etcd-{uuid.uuid4().hex[:6]}": etcd, f"another-{uuid.uuid4().hex[:6]}": LABELS}
+    stateful_set = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": next(iter(names)), "namespace": "default"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "x"}},
+            "template": {
+                "metadata": {"labels": {"app": "x"}},
+                "spec": {"containers": [{"name": "etcd", "image": "etcd"}]},
+            },
+        },
+    }
+    created = json.loads(kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(stateful_set)))
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet"}
+    owner |= {key: created["metadata"][key] for key in ("name", "uid")}
+    for name, labels in names.items():
+        kubectl("create", "--validate=false", "--filename=-", stdin=a_pod(name, [owner], labels))
+    ours, theirs = names
+    operator.delete(ours)
+    with pytest.raises(ClusterError, match="may change and delete only objects that belong to an ElasticJob"):
+        operator.delete(theirs)
+    kubectl("delete", "statefulset", ours, "--namespace=default", "--wait=false")  # and its pods
+
+
 def test_the_admission_policy_limits_no_other_user(
     control_plane_server: ControlPlane, operator: Operator, pods: tuple[str, str]
 ) -> None:
