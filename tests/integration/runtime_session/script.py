@@ -90,6 +90,9 @@ def cut_links() -> None:
     if not os.path.exists(os.environ.get("CUT", "")):
         return
     for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                continue
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as link:
             if link.family == socket.AF_INET and str(link.getpeername()[1]) != os.environ.get("MASTER_PORT"):
                 link.shutdown(socket.SHUT_RDWR)
