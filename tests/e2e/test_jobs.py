@@ -34,7 +34,7 @@ def test_a_deleted_pod_is_replaced_while_the_others_train(cluster: ClusterDriver
     rank 0's pod)."""
     job = new_job("pod-loss", replicas=3, least=2)
     job.trains(3)
-    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods}
+    names = {pod["spec"]["hostname"]: pod["metadata"]["name"] for pod in job.pods}
     victim = job.pod_of_rank_zero()
     before = job.step
     cluster.kubectl.delete("pod", victim, wait=False)
@@ -42,9 +42,9 @@ def test_a_deleted_pod_is_replaced_while_the_others_train(cluster: ClusterDriver
     job.trains(3)
     assert job.step >= before - 10  # a checkpoint every 5 steps
     assert job.restarts == 0  # a lost pod is free
-    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods}
-    assert set(after) == set(uids)
-    assert {name for name in uids if after[name] != uids[name]} == {victim}
+    after = {pod["spec"]["hostname"]: pod["metadata"]["name"] for pod in job.pods}
+    assert set(after) == set(names)
+    assert [name for host, name in names.items() if after[host] != name] == [victim]
 
 
 def test_scaling_keeps_progress_and_the_remaining_pods(new_job: NewJob) -> None:
