@@ -48,7 +48,12 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
     }
     assert spec == {
         "rendezvous": {"backend": "etcd-v3", "endpoint": "", "onPartition": "Available", "secretName": ""},
-        "restartPolicy": {"maxRestarts": 10, "rules": [], "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
+        "restartPolicy": {
+            "maxRestarts": 10,
+            "rules": [],
+            "backoff": {"initialSeconds": 1, "maxSeconds": 300},
+            "beforeFirstStep": "Fail",
+        },
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
         "scheduling": {"priorityClassName": "", "avoidNodesAfter": 3},
         "lifecycle": {"cleanPods": "Running", "managedBy": "", "suspend": False},

@@ -26,7 +26,7 @@ NEEDED = [
     *((verb, "elasticjobs.elasticjob.dev") for verb in ("get", "list", "watch", "delete")),
     ("patch", "elasticjobs.elasticjob.dev/status"),
     ("update", "elasticjobs.elasticjob.dev/finalizers"),
-    *((verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
+    *((verb, "pods") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *(
         (verb, what)
         for what in (
@@ -56,7 +56,7 @@ DENIED = [
     ("create", "pods/exec"),
     ("create", "deployments.apps"),
     ("deletecollection", "pods"),
-    ("patch", "pods"),
+    ("update", "pods"),
     ("list", "namespaces"),
     ("patch", "nodes"),
     ("get", "leases.coordination.k8s.io"),
