@@ -122,7 +122,7 @@ def test_the_loop_does_not_free_the_memory_of_copies(
     for step in (4, 8, 12):
         assert both.send(snapshot(step, PAYLOAD), step)
         monkeypatch.setattr(Buffer, "close", record)
-    eventually(lambda: closed.count("free-memory") == 2, what="two copies are freed")
+    eventually(lambda: closed.count("free-memory") >= 2, what="two copies are freed")
     assert "MainThread" not in closed
 
 

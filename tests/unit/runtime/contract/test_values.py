@@ -105,7 +105,7 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         pytest.param(MemberValue, MEMBER | {"ports": []}, "ports", id="no ports"),
         pytest.param(MemberValue, MEMBER | {"ports": "12"}, "ports", id="a string instead of a list"),
         pytest.param(SpecValue, SPEC | {"max_restarts": "3"}, "max_restarts", id="an optional number as a string"),
-        pytest.param(SpecValue, SPEC | {"members": "ab"}, "members", id="a string instead of a list of names"),
+        pytest.param(SpecValue, SPEC | {"draining": "ab"}, "draining", id="a string instead of a list of names"),
         pytest.param(SpecValue, SPEC | {"on_partition": "Maybe"}, "on_partition", id="an unknown policy"),
         pytest.param(SpecValue, {"min": 3, "max": 2}, "max", id="max below min"),
         pytest.param(
