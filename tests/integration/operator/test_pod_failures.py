@@ -160,6 +160,7 @@ def test_a_pod_rejected_by_its_kubelet_is_free_and_waits(ns: Namespace, training
 
 def test_a_failed_init_container_counts_and_is_named(ns: Namespace, training: Callable[..., Agents]) -> None:
     training(replicas=2, minReplicas=2)
+    failed = ns.pod_name(WORKER)
     ended = {"exitCode": 3, "reason": "Error", "message": "curl: no such data set", "finishedAt": rfc3339(0)}
     download = {"name": "download", "image": "none", "imageID": "", "ready": False, "restartCount": 0}
     statuses = [{**download, "state": {"terminated": ended}}]
@@ -171,7 +172,7 @@ def test_a_failed_init_container_counts_and_is_named(ns: Namespace, training: Ca
     )
     eventually(lambda: ns.status("digits")["restarts"]["total"] == 1, what="it counts")
     last = ns.status("digits")["lastFailure"]
-    assert (last["worker"], last["reason"], last["exitCode"]) == (WORKER, "InitContainerFailed", 3)
+    assert (last["worker"], last["reason"], last["exitCode"]) == (failed, "InitContainerFailed", 3)
     assert last["message"] == "init container download: exit code 3\ncurl: no such data set"
     assert "failingNodes" not in ns.status("digits"), "no other node shows that it can end well"
 

@@ -10,6 +10,9 @@ import pytest
 from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
+from tests.integration.operator.test_workers import nodes
+
+__all__ = ["nodes"]
 
 TOLD_SECONDS = 15
 
@@ -67,14 +70,16 @@ def test_an_unbound_claim_is_told_as_what_it_is(ns: Namespace, submit: Callable[
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_missing_volume_is_told_in_the_kubelets_words(ns: Namespace, submit: Callable[..., str]) -> None:
+def test_a_missing_volume_is_told_in_the_kubelets_words(
+    ns: Namespace, nodes: tuple[str, str], submit: Callable[..., str]
+) -> None:
     submit(replicas=1)
     (pod,) = eventually(lambda: list(ns.workers()), what="the worker pod")
-    ns.bind(pod, "somewhere")
+    ns.bind(pod, nodes[0])
     warn(ns, "Pod", pod, "FailedMount", 'MountVolume.SetUp failed for volume "v": configmap "script" not found')
     eventually(
         lambda: ns.status("digits").get("summary") == "ContainerConfigError", what="the status", timeout=TOLD_SECONDS
     )
     message = ns.condition("digits", "Running")["message"]
-    assert f"Pod {pod} on node somewhere" in message
+    assert f"Pod {pod} on node {nodes[0]}" in message
     assert 'configmap "script" not found' in message

@@ -91,7 +91,7 @@ def test_a_member_lost_during_the_rendezvous_costs_only_a_new_plan(make: Make) -
 @pytest.mark.parametrize("lost", [0, 1], ids=["rank 0", "rank 1"])
 def test_a_member_lost_before_torch_exchanges_ranks_ends_no_other_agent(make: Make, lost: int) -> None:
     """torchrun's agents wait five minutes for the ranks, and all exit with an error."""
-    members = [make((1, 2)), make((1, 2), start_grace=60)]
+    members = [make((1, 2), start_grace=60) for _ in range(2)]
     infos = together(*members)
     dead, alive = members if infos[0].rank == lost else members[::-1]
     exchange = alive.assign_ranks()
