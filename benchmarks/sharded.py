@@ -43,7 +43,7 @@ def agents(rate: float) -> Iterator[str]:
     copies = PeerCopies(loops[0], "a", "127.0.0.1", rate=rate)
     theirs = PeerCopies(loops[1], "b", "127.0.0.2")
     server = WorkerServer(loops[0], lambda _progress: None, copies=copies)
-    peers = PeerServer("b", "b1", loops[1], lambda connection, _session: connection.close())
+    peers = PeerServer("b1", loops[1], lambda connection, _session: connection.close())
     peers.on_copy = theirs.serve
     peers.open(secret)
     copies.use_secret(secret)

@@ -78,7 +78,7 @@ class BenchMember:
         )
         self._peer_loop = peer_loop
         self._secret: SecretValue | None = None
-        self.peers = PeerServer(name, incarnation, peer_loop, lambda connection, _session: connection.close())
+        self.peers = PeerServer(incarnation, peer_loop, lambda connection, _session: connection.close())
         value = MemberValue(
             address="127.0.0.1",
             ports=[1, 2, 3, 4],
@@ -158,6 +158,7 @@ class BenchMember:
     def probe(
         self, members: Sequence[Member], timeout: float, on_result: Callable[[Mapping[str, Probe]], None]
     ) -> None:
+        assert self._secret is not None  # this member has registered
         probe_in_background(members, self._secret, lambda found: self.post(lambda: on_result(found)), timeout)
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
@@ -165,7 +166,7 @@ class BenchMember:
 
     # -- the store's callbacks
 
-    def _use_secret(self, secret: SecretValue | None) -> None:
+    def _use_secret(self, secret: SecretValue) -> None:
         self._secret = secret
         self._peer_loop.call_soon(lambda: self.peers.open(secret))
 

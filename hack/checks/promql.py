@@ -48,9 +48,7 @@ def _of_the_operator() -> dict[str, set[str]]:
 
 def of_an_agent() -> str:
     """What an agent serves when it knows everything about itself."""
-    metrics = Metrics(
-        rank=0, steps_lost=0, step=0, steps_per_second=0.0, last_checkpoint_step=0, peers_authenticated=True
-    )
+    metrics = Metrics(rank=0, steps_lost=0, step=0, steps_per_second=0.0, last_checkpoint_step=0)
     metrics.connections_dropped["Unauthenticated"] = 1
     metrics.add_restart("WorkerFailed")
     metrics.add_transition("WorkerFailed", {"fork": {"seconds": 1.0}}, 0)

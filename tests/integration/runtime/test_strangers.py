@@ -12,9 +12,8 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 
-import pytest
-from elasticjob_runtime.contract import LastJoinedValue, MemberValue, PlanReason, SecretValue
-from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Purpose, make_client, open_greeting
+from elasticjob_runtime.contract import MemberValue, PlanReason, SecretValue
+from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, Purpose
 
 from hack.cluster.ports import free_ports
 from hack.support import eventually
@@ -34,7 +33,7 @@ def secret_of(job: Job) -> SecretValue:
 
 def recording(member: MemberValue, secret: SecretValue) -> tuple[list[bytes], list[bytes]]:
     """What a wiretap sees when an agent listens to `member`: what the client and what the server sends."""
-    client = make_client(secret, member.incarnation, Purpose.HEARTBEATS, os.urandom(NONCE_SIZE))
+    client = Client(secret, member.incarnation, Purpose.HEARTBEATS, os.urandom(NONCE_SIZE))
     sent, received = [client.hello], []
     with socket.create_connection(("127.0.0.1", member.peer_port), timeout=10.0) as connection:
         connection.sendall(client.hello)
@@ -81,7 +80,7 @@ def test_strangers_change_nothing_and_cost_little(job: Job) -> None:
     plan, members = job.plan, job.members
     cpu, memory = [agent.cpu_seconds for agent in agents], [memory_of(agent) for agent in agents]
     for member in members.values():
-        forged = make_client(FORGED, member.incarnation, Purpose.HEARTBEATS, os.urandom(NONCE_SIZE)).hello
+        forged = Client(FORGED, member.incarnation, Purpose.HEARTBEATS, os.urandom(NONCE_SIZE)).hello
         junk = [forged, forged[:20], b"", b"GET / HTTP/1.1\r\n\r\n", b'{"incarnation": "x", "round": 99}\n.99\n']
         assert attack(member.peer_port, [*junk, os.urandom(60_000)]) == 0, "a stranger got an answer"
     for agent, cpu_before, memory_before in zip(agents, cpu, memory, strict=True):
@@ -94,7 +93,6 @@ def test_strangers_change_nothing_and_cost_little(job: Job) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             text = page.read().decode()
         assert 'elasticjob_agent_peer_connections_dropped_total{reason="invalid"}' in text
-        assert "elasticjob_agent_peers_authenticated 1" in text
     assert job.plan == plan, "strangers changed the plan"
     assert incarnations(job.members) == incarnations(members), "strangers changed the membership"
     assert job.workers(before[0].round) == before
@@ -167,8 +165,7 @@ def leads_elsewhere(job: Job, name: str, port: int) -> None:
     job.client.put(kv.key, value.to_json(), lease=kv.lease)
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["with a recording", "as agents of older versions talk"])
-def test_a_process_at_a_lost_members_address_does_not_pass_for_it(job: Job, recorded: bool) -> None:
+def test_a_process_at_a_lost_members_address_does_not_pass_for_it(job: Job) -> None:
     """The lease lasts for longer than the test, so only the agents' own probes can show that the member is gone."""
     conf = "start_grace=0.5,join_delay=0.1,lease_ttl=120"
     agents = {name: job.start(name, nnodes="2:3", conf=conf) for name in "abc"}
@@ -178,8 +175,7 @@ def test_a_process_at_a_lost_members_address_does_not_pass_for_it(job: Job, reco
     lost = next(name for name in agents if name != plan.leader)
     member = job.members[lost]
     _, received = recording(member, secret_of(job))
-    older = [open_greeting(lost, member.incarnation, plan.round + 5), b".%d\n" % (plan.round + 5)]
-    with impostor(received if recorded else older) as (port, served):
+    with impostor(received) as (port, served):
         leads_elsewhere(job, lost, port)
         agents[lost].signal(signal.SIGKILL)
         job.wait_for_training(2, after=before)
@@ -206,15 +202,3 @@ def test_the_secret_is_only_in_etcd_and_in_the_agents_memory(job: Job, tmp_path:
     assert any(path.suffix == ".log" for path in files)
     for path in files:
         assert not any(each in path.read_bytes() for each in hidden), path
-
-
-def test_a_run_that_an_older_version_began_goes_on_without_a_secret_and_says_so(job: Job) -> None:
-    """As when pods of a running job are replaced after an upgrade: the remaining agents know no secret."""
-    job.client.put(job.keys.last_joined, LastJoinedValue(member="older").to_json())
-    agents = {name: job.start(name, nnodes="2:3") for name in "abc"}
-    before = job.wait_for_training(3)
-    assert all("agents of an older version began this run" in agent.output for agent in agents.values())
-    assert {member.contract for member in job.members.values()} == {2}
-    assert job.client.get(job.keys.secret) is None
-    agents["b"].signal(signal.SIGKILL)
-    job.wait_for_training(2, after=before)

@@ -33,16 +33,14 @@ def neighbour(port: int = 1, address: str = "127.0.0.1", incarnation: str = "b1"
 class Pair:
     """Agent a, whose neighbour is agent b, on one event loop."""
 
-    def __init__(
-        self, secret: SecretValue | None = SECRET, theirs: SecretValue | None = SECRET, rate: float = RATE
-    ) -> None:
+    def __init__(self, theirs: SecretValue = SECRET, rate: float = RATE) -> None:
         self.event_loop = EventLoop()
-        self.server = PeerServer("b", "b1", self.event_loop, lambda connection, _session: connection.close())
+        self.server = PeerServer("b1", self.event_loop, lambda connection, _session: connection.close())
         self.server.open(theirs)
         self.a = PeerCopies(self.event_loop, "a", "127.0.0.1", rate=rate)
         self.b = PeerCopies(self.event_loop, "b", "127.0.0.2")
         self.server.on_copy = self.b.serve
-        self.a.use_secret(secret)
+        self.a.use_secret(SECRET)
         self.a.follow([neighbour(self.server.port)])
 
     def send(self, snapshot: Buffer, step: int, local_rank: int = 0, *, last: bool = False) -> bool:
@@ -133,15 +131,10 @@ def test_copies_of_all_processes_are_read_by_whatever_number_of_processes(pair: 
     assert [len(both.b.share(rank, 2)) for rank in range(2)] == [2, 1]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"theirs": ANOTHER}, {"secret": None}, {"secret": None, "theirs": None}],
-    ids=["another secret", "no secret", "a run without a secret"],
-)
 def test_only_agents_of_the_same_run_leave_copies(
-    pair: Callable[..., Pair], settings: dict[str, SecretValue | None], caplog: pytest.LogCaptureFixture
+    pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture
 ) -> None:
-    both = pair(**settings)
+    both = pair(theirs=ANOTHER)
     assert not both.send(snapshot(4, PAYLOAD), 4)
     assert both.held() == []
     assert "b has no copy of this member's snapshots" in caplog.text

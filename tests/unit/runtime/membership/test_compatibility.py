@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import CONTRACT_VERSION, OPEN_CONTRACT_VERSION, MemberState
+from elasticjob_runtime.contract import CONTRACT_VERSION, MemberState
 from elasticjob_runtime.membership.view import Role, Workers
 
 from tests.unit.runtime.membership.builders import Case, decided, make_member, make_plan, make_view, members
@@ -13,7 +13,6 @@ from tests.unit.runtime.membership.builders import Case, decided, make_member, m
 PLAN = make_plan("abc")
 SPARE = make_plan("bc", me="a", ranks=None)
 LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
-OPEN: dict[str, Any] = {"contract": OPEN_CONTRACT_VERSION}
 FOLLOWER: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "a", "me": "b"}
 
 
@@ -77,28 +76,6 @@ INCOMPATIBLE = {
             store={"first_member": make_member("a", contract=CONTRACT_VERSION + 1).value},
         ),
         "exit CONFIG",
-    ),
-    "an agent of an older version in a run with a secret: exit": Case(
-        make_view(
-            me="a",
-            there=members("ab", a=OPEN),
-            plan=SPARE,
-            workers=Workers(),
-            role=Role.FOLLOWER,
-            predecessor="b",
-        ),
-        "exit CONFIG",
-    ),
-    "this agent in a run that an older version began": Case(
-        make_view(
-            me="a",
-            there=members("ab", a=OPEN, b=OPEN),
-            plan=SPARE,
-            workers=Workers(),
-            role=Role.FOLLOWER,
-            predecessor="b",
-        ),
-        "wait",
     ),
     "a leader that left does not count": Case(
         make_view(there="a", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"),

@@ -81,7 +81,7 @@ class CoreDriver:
         self.views: list[StoreView] = []
         self.done: list[tuple[StoreAction, StoreError | None]] = []
         self.trouble: list[StoreError | None] = []
-        self.secrets: list[SecretValue | None] = []
+        self.secrets: list[SecretValue] = []
         self.inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         member = make_member(me, incarnation=me + incarnation, nproc=nproc).value
         self.core = RendezvousCore(

@@ -31,12 +31,12 @@ class Loop(EventLoop):
 class Agent:
     """The parts of an agent that greet, beat and listen."""
 
-    def __init__(self, loop: Loop, name: str, incarnation: str = "1", *, secret: SecretValue | None = SECRET) -> None:
+    def __init__(self, loop: Loop, name: str, incarnation: str = "1") -> None:
         self.name, self.incarnation = name, name + incarnation
         self.heartbeats = Heartbeats(loop)
-        self.server = PeerServer(name, self.incarnation, loop, self.heartbeats.add_listener)
-        self.server.open(secret)
-        self.heartbeats.open(secret)
+        self.server = PeerServer(self.incarnation, loop, self.heartbeats.add_listener)
+        self.server.open(SECRET)
+        self.heartbeats.open(SECRET)
 
     @property
     def as_neighbour(self) -> Neighbour:
@@ -50,9 +50,9 @@ class Agent:
 class Pair:
     """`a` listens to `b`."""
 
-    def __init__(self, secret: SecretValue | None) -> None:
-        self.loop, self.secret = Loop(), secret
-        self.a, self.b = Agent(self.loop, "a", secret=secret), Agent(self.loop, "b", secret=secret)
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.a, self.b = Agent(self.loop, "a"), Agent(self.loop, "b")
         self.a.heartbeats.follow([self.b.as_neighbour], self.loop.at)
 
     def passes(self, seconds: float, *beating: Agent) -> None:
@@ -77,9 +77,9 @@ class Pair:
         return bool(self.a.heartbeats.silent(self.loop.at))
 
 
-@pytest.fixture(params=[SECRET, None], ids=["with a secret", "of an older version"])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    pair = Pair(request.param)
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
     yield pair
     pair.a.heartbeats.close()
     pair.loop.close()

@@ -17,8 +17,6 @@ from elasticjob_runtime.rendezvous.peer_protocol import (
     NotAuthenticError,
     Purpose,
     Session,
-    make_client,
-    open_greeting,
 )
 
 SECRET, OTHER = SecretValue(secret="5e" * 32), SecretValue(secret="07" * 32)
@@ -26,9 +24,9 @@ NONCES = (number.to_bytes(NONCE_SIZE, "big") for number in itertools.count(1))
 
 
 def client(
-    secret: SecretValue | None = SECRET, incarnation: str = "b1", purpose: Purpose = Purpose.HEARTBEATS
+    secret: SecretValue = SECRET, incarnation: str = "b1", purpose: Purpose = Purpose.HEARTBEATS
 ) -> Client:
-    return make_client(secret, incarnation, purpose, next(NONCES))
+    return Client(secret, incarnation, purpose, next(NONCES))
 
 
 def answer(hello: bytes, *known: SecretValue, incarnation: str = "b1") -> Answer:
@@ -75,7 +73,6 @@ HELLOS = {
     "meant for an earlier incarnation": lambda: client(incarnation="b0").hello,
     "changed purpose": lambda: client().hello.replace(b"1H", b"1P", 1),
     "changed nonce": lambda: client().hello[:13] + bytes(NONCE_SIZE) + client().hello[29:],
-    "no secret": lambda: client(None).hello,
     "too short": lambda: client().hello[:-1],
     "too long": lambda: client().hello + b"x",
     "zeros": lambda: bytes(HELLO_SIZE),
@@ -105,7 +102,6 @@ GREETINGS = {
     "another run's secret": lambda _: Answer((OTHER,), "b1", client(OTHER).hello, next(NONCES)).greeting(1),
     "a recording of another connection": lambda _: answer(client().hello).greeting(1),
     "another agent's": lambda _: answer(client(incarnation="c1").hello, incarnation="c1").greeting(1),
-    "of an older version": lambda _: open_greeting("b", "b1", 1).ljust(64, b" "),
     "the client's own hello": lambda one: one.hello,
     "zeros": lambda _: bytes(64),
 }
@@ -123,7 +119,6 @@ BEATS = {
     "left out": lambda beats: [beats[1]],
     "reordered": lambda beats: [beats[1], beats[0]],
     "another round": lambda beats: [(9).to_bytes(8, "big") + beats[0][8:]],
-    "of an older version": lambda _: [b".9\n" * 8],
     "shifted by a byte": lambda beats: [b"\0" + beats[0]],
 }
 
@@ -161,42 +156,17 @@ def test_no_changed_byte_is_accepted(seed: int) -> None:
             one.receive(bytes(greeting))
 
 
-@pytest.mark.parametrize("secret", [SECRET, None], ids=["with a secret", "of an older version"])
 @pytest.mark.parametrize("seed", range(10))
-def test_random_bytes_raise_nothing_else_and_are_not_kept(secret: SecretValue | None, seed: int) -> None:
+def test_random_bytes_raise_nothing_else_and_are_not_kept(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(300):
-        one = client(secret)
+        one = client()
         try:
             for _ in range(20):
                 assert not one.receive(draw.randbytes(draw.randrange(1, 300)))
         except NotAuthenticError:
             continue
         pytest.fail("a kilobyte that is not an agent's was kept")
-
-
-# -- runs that an older version began
-
-
-def test_an_agent_of_an_older_version_is_heard_in_a_run_without_a_secret() -> None:
-    one = client(None)
-    assert one.hello == one.reply == b""
-    assert one.receive(open_greeting("b", "b1", 2) + b".2\n.3") == [2, 2]
-    assert one.receive(b"1\n") == [31]
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        open_greeting("b", "b0", 2), b"HTTP/1.1 400 Bad Request\r\n", b".7\n", b"[" * 2000, b"[]\n",
-        open_greeting("b", "b1", 2) + b"nonsense\n",
-        open_greeting("b", "b1", 2) + b"." + b"9" * 400 + b"\n",
-    ],
-    ids=["another incarnation", "HTTP", "no greeting", "nested", "no object", "no heartbeat", "a long number"],
-)  # fmt: skip
-def test_another_service_is_not_taken_for_an_agent_of_an_older_version(sent: bytes) -> None:
-    with pytest.raises(NotAuthenticError):
-        client(None).receive(sent)
 
 
 def test_a_secret_does_not_appear_in_representations_and_errors() -> None:

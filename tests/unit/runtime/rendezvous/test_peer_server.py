@@ -13,7 +13,7 @@ import pytest
 from elasticjob_runtime.contract import SecretValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.rendezvous import peer_server
-from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, Purpose, Session, make_client
+from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, Purpose, Session
 from elasticjob_runtime.rendezvous.peer_server import DEADLINE, MAX_DROPPED, MAX_UNKNOWN, WARN_SECONDS, PeerServer
 
 from hack.support import eventually
@@ -40,7 +40,6 @@ class Server:
         self.dropped: Counter[str] = Counter()
         self.listeners: list[tuple[socket.socket, Session]] = []
         self.peers = PeerServer(
-            "a",
             "a1",
             self.loop,
             lambda connection, session: self.listeners.append((connection, session)),
@@ -88,8 +87,8 @@ class Server:
         return round_number
 
 
-def asking(purpose: Purpose = Purpose.HEARTBEATS, secret: SecretValue | None = SECRET) -> Client:
-    return make_client(secret, "a1", purpose, bytes(NONCE_SIZE))
+def asking(purpose: Purpose = Purpose.HEARTBEATS, secret: SecretValue = SECRET) -> Client:
+    return Client(secret, "a1", purpose, bytes(NONCE_SIZE))
 
 
 @pytest.fixture
@@ -113,7 +112,7 @@ def nothing_is_sent(connection: socket.socket) -> bool:
 
 STRANGERS = {
     "another run's agent": asking(secret=OTHER).hello,
-    "an agent of an older version, or a health check": b"",
+    "a health check": b"",
     "HTTP": b"GET / HTTP/1.1\r\n\r\n",
     "one byte": b"\0",
     "half a hello": asking().hello[:20],

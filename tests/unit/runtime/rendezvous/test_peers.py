@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,18 +25,12 @@ from tests.unit.runtime.membership.builders import make_member
 SECRET = SecretValue(secret="5e" * 32)
 
 
-@pytest.fixture(params=[SECRET, None], ids=["with a secret", "of an older version"])
-def secret(request: pytest.FixtureRequest) -> SecretValue | None:
-    found: SecretValue | None = request.param
-    return found
-
-
 @pytest.fixture
-def server(secret: SecretValue | None) -> Iterator[PeerServer]:
+def server() -> Iterator[PeerServer]:
     """A live member `a`: answers until the test ends."""
     loop, ended = EventLoop(), threading.Event()
-    server = PeerServer("a", "a1", loop, lambda connection, _session: connection.close())
-    server.open(secret)
+    server = PeerServer("a1", loop, lambda connection, _session: connection.close())
+    server.open(SECRET)
 
     def answer() -> None:
         while not ended.is_set():
@@ -51,22 +45,17 @@ def server(secret: SecretValue | None) -> Iterator[PeerServer]:
     loop.close()
 
 
-@pytest.fixture
-def probe(secret: SecretValue | None) -> Callable[..., dict[str, Probe]]:
-    def probe(members: Sequence[Member], timeout: float = RESTART.answer, **more: Any) -> dict[str, Probe]:
-        return peers.probe(members, secret, timeout, **more)
-
-    return probe
+def probe(members: Sequence[Member], timeout: float = RESTART.answer, **more: Any) -> dict[str, Probe]:
+    return peers.probe(members, SECRET, timeout, **more)
 
 
-Prober = Callable[..., dict[str, Probe]]
 
 
 def at(port: int, name: str = "a", **fields: Any) -> Member:
     return make_member(name, **{"address": "127.0.0.1", "peer_port": port, **fields})
 
 
-def test_a_live_peer_is_reachable(server: PeerServer, probe: Prober) -> None:
+def test_a_live_peer_is_reachable(server: PeerServer) -> None:
     before = time.monotonic()
     found = probe([at(server.port)])["a"]
     assert found.reachable
@@ -74,23 +63,23 @@ def test_a_live_peer_is_reachable(server: PeerServer, probe: Prober) -> None:
     assert before <= found.asked_at <= found.at
 
 
-def test_a_live_peer_is_reachable_over_ipv6(server: PeerServer, probe: Prober) -> None:
+def test_a_live_peer_is_reachable_over_ipv6(server: PeerServer) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     assert probe([at(server.port, address="::1")])["a"].reachable
 
 
-def test_another_incarnation_does_not_count_as_reachable(server: PeerServer, probe: Prober) -> None:
+def test_another_incarnation_does_not_count_as_reachable(server: PeerServer) -> None:
     assert not probe([at(server.port, incarnation="a0")])["a"].reachable
 
 
-def test_a_dead_peer_is_detected_at_once(probe: Prober) -> None:
+def test_a_dead_peer_is_detected_at_once() -> None:
     (port,) = free_ports(1)
     found = probe([at(port)], timeout=60.0)["a"]
     assert not found.reachable
 
 
-def test_a_frozen_peer_is_unreachable(probe: Prober) -> None:
+def test_a_frozen_peer_is_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts, but no greeting follows
         assert not probe([at(frozen.getsockname()[1])], timeout=0.1)["a"].reachable
 
@@ -99,14 +88,14 @@ def test_a_frozen_peer_is_unreachable(probe: Prober) -> None:
     "fields", [{"address": "no.such.host.invalid"}, {"peer_port": 70000}, {"address": ""}], ids=str
 )
 def test_an_invalid_address_is_unreachable_and_affects_no_other_peer(
-    server: PeerServer, fields: dict[str, Any], probe: Prober
+    server: PeerServer, fields: dict[str, Any]
 ) -> None:
     bad = at(server.port, "b", **fields)
     found = probe([bad, at(server.port)], timeout=5.0)
     assert (found["a"].reachable, found["b"].reachable) == (True, False)
 
 
-def test_another_service_at_the_address_does_not_count_as_reachable(probe: Prober) -> None:
+def test_another_service_at_the_address_does_not_count_as_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def talk() -> None:
@@ -137,7 +126,7 @@ def test_a_background_probe_that_fails_reports_no_peers(monkeypatch: pytest.Monk
     assert found == [{}], "nothing is known about the peers"
 
 
-def test_more_members_than_descriptors_are_all_probed(server: PeerServer, probe: Prober) -> None:
+def test_more_members_than_descriptors_are_all_probed(server: PeerServer) -> None:
     """The default limit in a pod is 1,024, and a planner must be able to probe a larger group."""
     (closed,) = free_ports(1)
     members = [
@@ -150,7 +139,7 @@ def test_more_members_than_descriptors_are_all_probed(server: PeerServer, probe:
     }
 
 
-def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer, probe: Prober) -> None:
+def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as frozen:
         silent = [at(frozen.getsockname()[1], f"s{number}") for number in range(6)]
         found = probe(
@@ -162,14 +151,14 @@ def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer, probe: 
 
 
 OUT_OF_DESCRIPTORS = """
-import resource, sys, threading, time
+import resource, threading
 from elasticjob_runtime.contract import SecretValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 from elasticjob_runtime.rendezvous.peers import probe
 from tests.unit.runtime.membership.builders import make_member
-loop, secret = EventLoop(), SecretValue(secret="5e" * 32) if sys.argv[1:] else None
-server = PeerServer("a", "a1", loop, lambda connection, _session: connection.close())
+loop, secret = EventLoop(), SecretValue(secret="5e" * 32)
+server = PeerServer("a1", loop, lambda connection, _session: connection.close())
 server.open(secret)
 def answer():
     while True:
@@ -182,15 +171,14 @@ assert all(one.reachable for one in found.values()), sum(one.reachable for one i
 """
 
 
-@pytest.mark.parametrize("mode", [["with a secret"], []], ids=["with a secret", "of an older version"])
-def test_running_out_of_descriptors_only_slows_probing(mode: list[str]) -> None:
+def test_running_out_of_descriptors_only_slows_probing() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", OUT_OF_DESCRIPTORS, *mode], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_peer_reports_the_round_it_knows(server: PeerServer, probe: Prober) -> None:
+def test_a_peer_reports_the_round_it_knows(server: PeerServer) -> None:
     assert probe([at(server.port)])["a"].round == 0
     server.round = 7
     assert probe([at(server.port)])["a"].round == 7

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_runtime.contract import (
-    OPEN_CONTRACT_VERSION,
-    LastJoinedValue,
     MemberState,
     OutcomeState,
     OutcomeValue,
@@ -256,7 +254,7 @@ def test_a_member_takes_over_a_secret_that_another_wrote_into_an_empty_store(sto
     assert core.secrets[-1] == SecretValue.from_json(secret_of(store)) != core.secrets[0]
 
 
-def test_a_failed_first_attempt_does_not_make_the_run_an_open_one(store: FlakyStore) -> None:
+def test_a_failed_first_attempt_leaves_the_next_one_a_secret(store: FlakyStore) -> None:
     core = CoreDriver(store)
     store.errors.append(Unavailable("down"))
     assert core.run(Register(reason="r")) is not None
@@ -264,16 +262,13 @@ def test_a_failed_first_attempt_does_not_make_the_run_an_open_one(store: FlakySt
     assert core.secrets[-1] is not None
 
 
-def test_a_run_that_an_older_version_began_stays_without_a_secret(store: FlakyStore) -> None:
-    """Its agents could not prove anything, and would be taken for lost."""
-    store.put(KEYS.last_joined, LastJoinedValue(member="older").to_json())
-    core = CoreDriver(store)
-    core.join()
-    assert core.secrets == [None]
-    assert core.view.members["a"].value.contract == OPEN_CONTRACT_VERSION
-    store.txn([], [Delete(KeyRange.prefix(KEYS.root))])
-    assert core.run(Register(reason="again")) is None
-    assert (core.secrets[-1], secret_of(store)) == (None, "")
+def test_a_run_whose_secret_was_deleted_gets_another_one(store: FlakyStore) -> None:
+    """As the error about a damaged one says."""
+    CoreDriver(store).join()
+    store.txn([], [Delete(KeyRange(KEYS.secret))])
+    again = CoreDriver(store, "b")
+    again.join(Role.FOLLOWER)
+    assert again.secrets == [SecretValue.from_json(secret_of(store))]
 
 
 def test_a_damaged_secret_is_reported_without_its_value(store: FlakyStore) -> None:

@@ -132,8 +132,6 @@ class Walk:
     """Workers handle SIGTERM, some of them until they are killed."""
     together: bool = False
     """Those that save call `checkpoint_wanted` instead: they save when all of their plan have been asked."""
-    open_run: bool = False
-    """Agents of an older version began the run, so it has no secret."""
     session: bool = False
     """The script has a session, so its worker processes continue in place."""
     nproc: int = 1

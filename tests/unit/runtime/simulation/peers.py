@@ -12,11 +12,8 @@ from elasticjob_runtime.rendezvous.peer_protocol import (
     Answer,
     Client,
     NotAuthenticError,
-    OpenSession,
     Purpose,
     Session,
-    make_client,
-    open_greeting,
 )
 
 from tests.unit.runtime.simulation.invariants import require
@@ -34,23 +31,21 @@ class Port:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.open_run = False
         self.secrets: tuple[SecretValue, ...] = ()
 
-    def open(self, secret: SecretValue | None) -> None:
-        self.open_run = secret is None
-        if secret is not None and secret not in self.secrets[:1]:
+    def open(self, secret: SecretValue) -> None:
+        if secret not in self.secrets[:1]:
             self.secrets = (secret, *self.secrets[:1])
 
     @property
-    def secret(self) -> SecretValue | None:
-        return None if self.open_run else self.secrets[0]
+    def secret(self) -> SecretValue:
+        return self.secrets[0]
 
     def answer(self, hello: bytes) -> Answer:
         return Answer(self.secrets, self._agent.settings.incarnation, hello, self._nonce())
 
     def ask(self, incarnation: str, purpose: Purpose) -> Client:
-        return make_client(self.secret, incarnation, purpose, self._nonce())
+        return Client(self.secret, incarnation, purpose, self._nonce())
 
     def _nonce(self) -> bytes:
         return self._agent.clock.random.randbytes(NONCE_SIZE)
@@ -72,9 +67,6 @@ def connect(asking: Agent, peer: Agent, purpose: Purpose) -> Link | int | None:
     network = asking.world.network
     client = asking.port.ask(peer.settings.incarnation, purpose)
     try:
-        if peer.port.open_run:
-            (known,) = client.receive(open_greeting(peer.name, peer.settings.incarnation, peer.known_round))
-            return known if purpose is Purpose.PROBE else Link(client, OpenSession(), peer, known)
         answer = peer.port.answer(client.hello)
         greeting = answer.greeting(peer.known_round)
         network.record(peer, client.hello, greeting)
@@ -120,9 +112,9 @@ class Network:
     def _attack(self, agent: Agent) -> None:
         """Connects to `agent` with everything that was sent, and with messages of its own. It must never get a
         heartbeat."""
-        if agent.port.open_run or not agent.port.secrets:
+        if not agent.port.secrets:
             return
-        forged = make_client(SecretValue(secret="00" * 32), agent.settings.incarnation, Purpose.HEARTBEATS, bytes(16))
+        forged = Client(SecretValue(secret="00" * 32), agent.settings.incarnation, Purpose.HEARTBEATS, bytes(16))
         messages = [forged.hello, b"", b"GET / HTTP/1.1\r\n"]
         for recorded in self._recorded.values():
             messages += recorded
@@ -143,8 +135,6 @@ class Network:
     def impersonate(self, asking: Agent, dead: str, purpose: Purpose) -> None:
         """`asking` connects to the address of an agent that has died, where the stranger answers with all that this
         agent ever sent. It must never be taken for it."""
-        if asking.port.open_run:
-            return
         recorded = self._recorded.get(dead, [])
         for start in range(len(recorded)):
             try:

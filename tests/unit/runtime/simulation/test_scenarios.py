@@ -70,16 +70,6 @@ def test_a_joiner_that_finds_an_empty_etcd_first_and_the_old_members_end_in_one_
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_run_that_an_older_version_began_has_no_secret_to_its_end(seed: int) -> None:
-    scenario = Scenario(agents=3, seed=seed, open_run=True)
-    scenario.happens(Kind.JOIN)
-    scenario.happens(Kind.LOSE_LEASE, scenario.trainers[seed % 3])
-    scenario.wait(30.0)
-    scenario.check(scenario.server.read(KEYS.secret) is None)
-    scenario.check(len(scenario.trainers) == 3)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_lost_node_is_replaced_long_before_its_lease_ends_at_no_restart(seed: int) -> None:
     scenario = Scenario(seed=seed)
     before = scenario.plan

@@ -66,7 +66,6 @@ def _walk(draw: random.Random, kinds: list[Kind], seed: int) -> Walk:
         seed=seed,
         events=[_event(draw, kinds) for _ in range(draw.randint(1, 14))],
         saves=draw.random() < 0.4,
-        open_run=draw.random() < 0.1,
         together=draw.random() < 0.5,
     )
 
@@ -118,7 +117,6 @@ def _smaller(walk: Walk) -> Iterator[Walk]:
         dataclasses.replace(walk, consistent=False),
         dataclasses.replace(walk, saves=False),
         dataclasses.replace(walk, together=False),
-        dataclasses.replace(walk, open_run=False),
         dataclasses.replace(walk, nproc=1),
         dataclasses.replace(walk, operator=False, consistent=False),
     ]

@@ -11,7 +11,6 @@ from elasticjob_runtime.contract import (
     AVAILABLE,
     CONSISTENT,
     ExitCode,
-    LastJoinedValue,
     OutcomeState,
     OutcomeValue,
     PlanValue,
@@ -55,8 +54,6 @@ class World:
         self.invariants = Invariants(KEYS)
         self.server = Server(self.clock, self.invariants.changed)
         self.network = Network(self)
-        if walk.open_run:
-            self.server.apply(Txn(success=[Put(KEYS.last_joined, LastJoinedValue(member="older").to_json())]))
         self.agents: list[Agent] = []
         self.finished = False
         self._trainings: dict[str, Training] = {}

@@ -36,7 +36,6 @@ def test_prometheus_parses_all_metrics() -> None:
     metrics.add_restart("WorkerFailed")
     metrics.add_restart("WorkerFailed")
     metrics.add_dropped_connection("invalid")
-    metrics.peers_authenticated = True
     metrics.add_transition("WorkerFailed", {"detect": {"since": 0.01, "seconds": 0.01}, "stop": None}, 3)
     metrics.add_transition("WorkerFailed", {"detect": {"since": 300.0, "seconds": 300.0}}, None)
     found = values(metrics.text())
@@ -45,7 +44,7 @@ def test_prometheus_parses_all_metrics() -> None:
     assert found["rank",] == 2
     assert (found["state", "training"], found["state", "spare"]) == (1, 0)
     assert found["restarts_total", "WorkerFailed"] == 2
-    assert (found["peers_authenticated",], found["peer_connections_dropped_total", "invalid"]) == (1, 1)
+    assert found["peer_connections_dropped_total", "invalid"] == 1
     assert (found["step",], found["steps_per_second",], found["last_checkpoint_step",], found["steps_lost_total",]) == (
         120,
         2.5,

@@ -18,7 +18,7 @@ from elasticjob_runtime.agent.copies import PeerCopies, copy_rate
 from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
-from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, ProgressValue, SecretValue
+from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, ProgressValue
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
@@ -72,7 +72,7 @@ class Agent:
             ports=[holder.getsockname()[1] for holder in held],
             on_trouble=self._store_trouble,
             on_imports=lambda imports, running: self._processes.use_imports(imports, running=running),
-            on_secret=self._use_secret,
+            on_secret=lambda secret: self._copies.use_secret(secret),
             on_dropped=metrics.add_dropped_connection,
         )
         self._copies = PeerCopies(
@@ -200,10 +200,6 @@ class Agent:
             self._processes.group.check_handlers()
             self._processes.expect_to_join(view.plan)
             self._publish_imports()
-
-    def _use_secret(self, secret: SecretValue | None) -> None:
-        self._copies.use_secret(secret)
-        self._recorder.registered(authenticated=secret is not None)
 
     def _store_trouble(self, trouble: str) -> None:
         self._recorder.store_trouble(trouble)

@@ -21,7 +21,7 @@ from elasticjob_runtime.agent.snapshots import free
 from elasticjob_runtime.contract import Env, Fence, Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop, start_thread
 from elasticjob_runtime.rendezvous import copy_stream
-from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, NotAuthenticError, Purpose, Session, make_client
+from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, NotAuthenticError, Purpose, Session
 from elasticjob_runtime.training.memory import limits, policy
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
 
@@ -92,7 +92,7 @@ class _Order:
     origin: Origin
     receivers: Sequence[Neighbour]
     """One of them gets it: the first one that takes it."""
-    secret: SecretValue | None
+    secret: SecretValue
     done: Done
 
 
@@ -119,7 +119,7 @@ class PeerCopies:
         """The sending thread runs."""
         self._warned = False
 
-    def use_secret(self, secret: SecretValue | None) -> None:
+    def use_secret(self, secret: SecretValue) -> None:
         self._secret = secret
 
     def follow(self, neighbours: Sequence[Neighbour]) -> None:
@@ -139,7 +139,7 @@ class PeerCopies:
         if last and buffer is not None and self.will_stay:
             done(True)
             done = _ignore
-        if buffer is None or not self._receivers or not self._rate:
+        if buffer is None or self._secret is None or not self._receivers or not self._rate:
             if buffer is not None:
                 buffer.close()
             done(False)
@@ -200,7 +200,7 @@ class PeerCopies:
         header = order.buffer.header()
         if header is None:
             raise OSError("the snapshot was replaced")
-        client = make_client(order.secret, peer.incarnation, Purpose.COPY, os.urandom(NONCE_SIZE))
+        client = Client(order.secret, peer.incarnation, Purpose.COPY, os.urandom(NONCE_SIZE))
         with socket.create_connection((peer.address, peer.peer_port), TIMEOUT) as connection:
             connection.sendall(client.hello)
             while not client.receive(data := connection.recv(1024)):

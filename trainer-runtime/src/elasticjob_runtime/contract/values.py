@@ -11,10 +11,6 @@ from elasticjob_runtime.contract.codec import Value, require_at_least, require_p
 CONTRACT_VERSION = 3
 """Agents with different contract versions refuse to train together."""
 
-OPEN_CONTRACT_VERSION = 2
-"""The version of agents that do not authenticate each other. An agent that joins a run which such agents began uses it
-too (docs/design/0019-agents-ports.md)."""
-
 
 class MemberState(str, enum.Enum):
     """The state that a member publishes about itself."""

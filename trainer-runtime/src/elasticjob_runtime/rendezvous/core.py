@@ -69,9 +69,8 @@ class Callbacks:
     on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None
     """Called at each registration with what the run's worker processes import (None: not known), and whether the run
     already has a plan."""
-    on_secret: Callable[[SecretValue | None], None] = lambda _secret: None
-    """Called at each registration, before its view, with the run's secret. None: agents of an older version began this
-    run, which has none."""
+    on_secret: Callable[[SecretValue], None] = lambda _secret: None
+    """Called at each registration, before its view, with the run's secret."""
     post: Callable[[Callable[[], None]], None]
     """Queues a call from the watch's or the lease keeper's thread; the owner then makes it."""
 
@@ -268,7 +267,7 @@ class RendezvousCore:
 
         joined = self._registration.register(action.state, action.round, action.stores, on_lost)
         cache = self._subscription.cache
-        if self._registration.expires_at is not None:  # otherwise the job is over, and it has not registered
+        if joined.secret is not None:
             self._callbacks.on_secret(joined.secret)
         self._subscription.start_from(joined)
         imports = cache.parse(joined.imports, ImportsValue) if joined.imports is not None else None

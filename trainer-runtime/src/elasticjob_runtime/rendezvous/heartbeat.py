@@ -26,7 +26,6 @@ from elasticjob_runtime.rendezvous.peer_protocol import (
     NotAuthenticError,
     Purpose,
     Session,
-    make_client,
 )
 from elasticjob_runtime.workers import descriptors
 
@@ -97,7 +96,6 @@ class Heartbeats:
         self._followed: tuple[Neighbour, ...] = ()
         self._next_beat = 0.0
         self._secret: SecretValue | None = None
-        self._open = False
         self.round = 0
         """The round of the plan that this agent knows."""
         self.silent_after = RESTART.heartbeat
@@ -137,9 +135,9 @@ class Heartbeats:
         link = self._links.get(name)
         return None if link is None else (link.last_heartbeat_at, link.closed)
 
-    def open(self, secret: SecretValue | None) -> None:
-        """Connects from now on, to agents that know `secret`. None: the run has none."""
-        self._secret, self._open = secret, True
+    def open(self, secret: SecretValue) -> None:
+        """Connects from now on, to agents that know `secret`."""
+        self._secret = secret
 
     def add_listener(self, connection: socket.socket, session: Session) -> None:
         """Sends heartbeats on `connection` until the peer closes it."""
@@ -180,7 +178,7 @@ class Heartbeats:
             listener.close()
 
     def _connect(self, link: _Link, now: float) -> None:
-        if not self._open:
+        if self._secret is None:
             return
         link.connected_at = now
         neighbour = link.neighbour
@@ -198,7 +196,7 @@ class Heartbeats:
             connection.close()
             return
         link.connection = connection
-        client = make_client(self._secret, neighbour.incarnation, Purpose.HEARTBEATS, os.urandom(NONCE_SIZE))
+        client = Client(self._secret, neighbour.incarnation, Purpose.HEARTBEATS, os.urandom(NONCE_SIZE))
         self._event_loop.add_writer(connection.fileno(), lambda: self._connected(link, connection, client))
 
     def _connected(self, link: _Link, connection: socket.socket, client: Client) -> None:

@@ -13,18 +13,13 @@ Every message has a fixed size and ends with its HMAC, which is checked before a
 sends nothing before it has seen a valid hello. The HMAC also covers the server's incarnation and the nonces, so a
 recorded message is worth nothing on another connection or at another agent; beats also cover their number, so none can
 be repeated, left out or reordered. Nonces rather than times: clocks of machines differ.
-
-Runs that agents of an older version began have no secret (`OPEN_CONTRACT_VERSION`). There the server sends its greeting
-as a line of JSON, unasked, and beats as lines `.<round>`.
 """
 
 from __future__ import annotations
 
 import enum
 import hmac
-import json
 from collections.abc import Sequence
-from typing import Protocol
 
 from elasticjob_runtime.contract import SecretValue
 
@@ -39,7 +34,6 @@ HELLO_SIZE = len(_MAGIC) + 1 + NONCE_SIZE + MAC_SIZE
 CONFIRM_SIZE = MAC_SIZE
 _GREETING_SIZE = NONCE_SIZE + _ROUND_SIZE + MAC_SIZE
 _BEAT_SIZE = _ROUND_SIZE + MAC_SIZE
-_LONGEST_LINE = 1024
 
 
 class Purpose(enum.Enum):
@@ -57,27 +51,6 @@ _PURPOSES = frozenset(purpose.value for purpose in Purpose)
 
 class NotAuthenticError(Exception):
     """The other side is not the expected agent of this run."""
-
-
-class Client(Protocol):
-    """The side that connects."""
-
-    hello: bytes
-    """To send first; may be empty."""
-
-    def receive(self, data: bytes) -> Sequence[int]:
-        """Takes the next bytes of the server. Returns the rounds in the messages that are complete now. Raises
-        NotAuthenticError."""
-        ...
-
-    @property
-    def reply(self) -> bytes:
-        """What to send now, once; may be empty."""
-        ...
-
-    def message_key(self) -> MessageKey:
-        """Once the server has answered. Raises NotAuthenticError in a run without a secret."""
-        ...
 
 
 class MessageKey:
@@ -101,45 +74,33 @@ class MessageKey:
             raise NotAuthenticError
 
 
-class Session(Protocol):
-    """The server's side of a connection, once the client is known."""
+class Client:
+    """The side that connects."""
 
-    def beat(self, round_number: int) -> bytes:
-        """The next heartbeat. Every one must be sent, in order."""
-        ...
-
-    def message_key(self) -> MessageKey:
-        """For what is neither a probe nor a heartbeat. Raises NotAuthenticError in a run without a secret."""
-        ...
-
-
-def make_client(secret: SecretValue | None, incarnation: str, purpose: Purpose, nonce: bytes) -> Client:
-    """`secret` None: the run has none. `incarnation`: of the agent that must answer. `nonce`: NONCE_SIZE random
-    bytes."""
-    if secret is None:
-        return _OpenClient(incarnation)
-    return _AuthenticClient(secret.key, incarnation, purpose, nonce)
-
-
-class _AuthenticClient:
-    def __init__(self, key: bytes, incarnation: str, purpose: Purpose, nonce: bytes) -> None:
-        self._key = key
+    def __init__(self, secret: SecretValue, incarnation: str, purpose: Purpose, nonce: bytes) -> None:
+        """`incarnation`: of the agent that must answer. `nonce`: NONCE_SIZE random bytes."""
+        self._key = secret.key
         self._about = (purpose.value, nonce, incarnation.encode())
         self._rest = b""
         self._expected = _GREETING_SIZE
         self._beats = 0
         self._reply = b""
-        self.hello = _MAGIC + purpose.value + nonce + _mac(key, b"hello", *self._about)
+        self.hello = _MAGIC + purpose.value + nonce + _mac(self._key, b"hello", *self._about)
+        """To send first."""
 
     @property
     def reply(self) -> bytes:
+        """What to send now, once; may be empty."""
         reply, self._reply = self._reply, b""
         return reply
 
     def message_key(self) -> MessageKey:
+        """Once the server has answered."""
         return MessageKey(self._key)
 
     def receive(self, data: bytes) -> Sequence[int]:
+        """Takes the next bytes of the server. Returns the rounds in the messages that are complete now. Raises
+        NotAuthenticError."""
         rounds: list[int] = []
         self._rest += data
         while len(self._rest) >= self._expected:
@@ -160,43 +121,6 @@ class _AuthenticClient:
         _require(message, _beat_mac(self._key, self._beats, number))
         self._beats += 1
         return int.from_bytes(number, "big")
-
-
-class _OpenClient:
-    """Takes whatever answers at the address for the agent, unless it gives another incarnation."""
-
-    hello = b""
-    reply = b""
-
-    def __init__(self, incarnation: str) -> None:
-        self._incarnation = incarnation
-        self._greeted = False
-        self._rest = b""
-
-    def message_key(self) -> MessageKey:
-        raise NotAuthenticError
-
-    def receive(self, data: bytes) -> Sequence[int]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            raise NotAuthenticError
-        return [self._take_beat(line) if self._greeted else self._take_greeting(line) for line in lines]
-
-    def _take_beat(self, line: bytes) -> int:
-        if line[:1] != b"." or not line[1:].isdigit() or len(line) > 20:
-            raise NotAuthenticError
-        return int(line[1:])
-
-    def _take_greeting(self, line: bytes) -> int:
-        try:
-            greeting = json.loads(line)
-        except (ValueError, RecursionError):
-            raise NotAuthenticError from None
-        if not isinstance(greeting, dict) or greeting.get("incarnation") != self._incarnation:
-            raise NotAuthenticError
-        self._greeted = True
-        round_number = greeting.get("round")
-        return round_number if isinstance(round_number, int) else 0
 
 
 class Answer:
@@ -225,37 +149,26 @@ class Answer:
     def session(self, confirm: bytes) -> Session:
         """`confirm`: CONFIRM_SIZE bytes. Raises NotAuthenticError."""
         _require(confirm, _mac(self._session_key, b"confirm"))
-        return _AuthenticSession(self._session_key)
+        return Session(self._session_key)
 
 
-class _AuthenticSession:
+class Session:
+    """The server's side of a connection, once the client is known."""
+
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._beats = 0
 
     def beat(self, round_number: int) -> bytes:
+        """The next heartbeat. Every one must be sent, in order."""
         number = round_number.to_bytes(_ROUND_SIZE, "big")
         beat = number + _beat_mac(self._key, self._beats, number)
         self._beats += 1
         return beat
 
     def message_key(self) -> MessageKey:
+        """For what is neither a probe nor a heartbeat."""
         return MessageKey(self._key)
-
-
-class OpenSession:
-    """Of a run without a secret."""
-
-    def beat(self, round_number: int) -> bytes:
-        return b".%d\n" % round_number
-
-    def message_key(self) -> MessageKey:
-        raise NotAuthenticError
-
-
-def open_greeting(member: str, incarnation: str, round_number: int) -> bytes:
-    """What a server of a run without a secret sends to every client."""
-    return json.dumps({"member": member, "incarnation": incarnation, "round": round_number}).encode() + b"\n"
 
 
 def could_be_hello(beginning: bytes) -> bool:

@@ -26,11 +26,9 @@ from elasticjob_runtime.rendezvous.peer_protocol import (
     NONCE_SIZE,
     Answer,
     NotAuthenticError,
-    OpenSession,
     Purpose,
     Session,
     could_be_hello,
-    open_greeting,
 )
 from elasticjob_runtime.workers import descriptors
 
@@ -76,7 +74,6 @@ class PeerServer:
 
     def __init__(
         self,
-        member: str,
         incarnation: str,
         event_loop: EventLoop,
         on_listener: Callable[[socket.socket, Session], None],
@@ -93,8 +90,11 @@ class PeerServer:
             self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         self.port = network.bind(self._socket, ports)
         self._socket.listen(BACKLOG)
+        with contextlib.suppress(OSError):  # a sandbox that cannot do it
+            # The client speaks first, so a connection that says nothing need not wake this process.
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         self._socket.setblocking(False)
-        self._member, self._incarnation = member, incarnation
+        self._incarnation = incarnation
         self._event_loop = event_loop
         self._on_listener = on_listener
         self.on_copy: Callable[[socket.socket, Session], None] = lambda connection, _session: connection.close()
@@ -102,7 +102,6 @@ class PeerServer:
         self._on_dropped = on_dropped
         self._acceptor = descriptors.Acceptor(self._socket, self._answer_last)
         self._secrets: tuple[SecretValue, ...] = ()
-        self._open_run = False
         self._accepting = False
         self._unknown: dict[int, _Unknown] = {}
         """By descriptor, the oldest first."""
@@ -113,15 +112,10 @@ class PeerServer:
         self.round = 0
         """The round of the plan that this agent knows."""
 
-    def open(self, secret: SecretValue | None) -> None:
-        """Answers agents that know `secret` from now on. None: the run has none, and every connection is answered.
-        Until the first call, connections wait."""
-        self._open_run = secret is None
-        if secret is not None and secret not in self._secrets[:1]:
+    def open(self, secret: SecretValue) -> None:
+        """Answers agents that know `secret` from now on. Until the first call, connections wait."""
+        if secret not in self._secrets[:1]:
             self._secrets = (secret, *self._secrets[:1])  # others may learn a new one a moment later
-        with contextlib.suppress(OSError):  # a sandbox that cannot do it
-            # The client speaks first, so a connection that says nothing need not wake this process.
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 0 if self._open_run else 1)
         if not self._accepting:
             self._accept_again()
 
@@ -129,13 +123,13 @@ class PeerServer:
     def deadline(self) -> float | None:
         """Monotonic time of the next `tick` that has something to do."""
         oldest = next(iter(self._unknown.values()), None)
-        waits = () if self._accepting or not (self._secrets or self._open_run) else (self._window_ends,)
+        waits = () if self._accepting or not self._secrets else (self._window_ends,)
         return min((*waits, *((oldest.until,) if oldest is not None else ())), default=None)
 
     def tick(self, now: float) -> None:
         while (oldest := next(iter(self._unknown.values()), None)) is not None and now >= oldest.until:
             self._drop(oldest, "slow")
-        if not self._accepting and (self._secrets or self._open_run) and now >= self._window_ends:
+        if not self._accepting and self._secrets and now >= self._window_ends:
             self._accept_again()
 
     def close(self) -> None:
@@ -144,7 +138,7 @@ class PeerServer:
             self._accepting = False
         for unknown in list(self._unknown.values()):
             self._forget(unknown).close()
-        self._secrets, self._open_run = (), False
+        self._secrets = ()
         self._acceptor.close()
         self._socket.close()
 
@@ -157,20 +151,9 @@ class PeerServer:
     def _accept(self) -> None:
         now, before = self._event_loop.now(), self._acceptor.rejected
         for connection in self._acceptor.accept(ACCEPTED_AT_ONCE):
-            if self._open_run:
-                self._welcome_anyone(connection)
-            else:
-                self._expect_hello(connection, now)
+            self._expect_hello(connection, now)
         if self._acceptor.rejected > before:
             self._warnings.no_descriptors(now)
-
-    def _welcome_anyone(self, connection: socket.socket) -> None:
-        try:
-            connection.send(open_greeting(self._member, self._incarnation, self.round))
-        except OSError:
-            connection.close()
-        else:
-            self._on_listener(connection, OpenSession())
 
     def _expect_hello(self, connection: socket.socket, now: float) -> None:
         unknown = _Unknown(connection, _address(connection), now + DEADLINE)
@@ -187,9 +170,6 @@ class PeerServer:
 
     def _answer_last(self, connection: socket.socket) -> None:
         """No descriptor is left for this connection: it is closed at once, but may be answered before."""
-        if self._open_run:
-            connection.send(open_greeting(self._member, self._incarnation, self.round))
-            return
         with contextlib.suppress(NotAuthenticError):
             connection.send(self._answer(connection.recv(HELLO_SIZE)).greeting(self.round))
 

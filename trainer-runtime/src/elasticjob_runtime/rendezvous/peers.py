@@ -25,7 +25,6 @@ from elasticjob_runtime.rendezvous.peer_protocol import (
     Client,
     NotAuthenticError,
     Purpose,
-    make_client,
 )
 from elasticjob_runtime.workers import descriptors
 
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 def probe_in_background(
     members: Sequence[Member],
-    secret: SecretValue | None,
+    secret: SecretValue,
     on_result: Callable[[Mapping[str, Probe]], None],
     timeout: float = RESTART.answer,
 ) -> None:
@@ -55,13 +54,13 @@ def probe_in_background(
 
 def probe(
     members: Sequence[Member],
-    secret: SecretValue | None,
+    secret: SecretValue,
     timeout: float = RESTART.answer,
     at_once: int | None = None,
 ) -> dict[str, Probe]:
     """Probes all `members`, `at_once` of them at a time (None: as many as file descriptors allow). A member is
     reachable if within `timeout` seconds it proves that it knows the run's `secret` and is the incarnation in its
-    member key; without a secret, if it gives that incarnation.
+    member key.
 
     Raises OSError if this process cannot open a single connection.
     """
@@ -92,7 +91,7 @@ class _Prober:
     def __init__(
         self,
         members: Sequence[Member],
-        secret: SecretValue | None,
+        secret: SecretValue,
         timeout: float,
         at_once: int,
         selector: selectors.BaseSelector,
@@ -141,7 +140,7 @@ class _Prober:
                 return
             self._waiting.popleft()
             self._asked_at[member.name] = time.monotonic()
-            client = make_client(self._secret, member.value.incarnation, Purpose.PROBE, os.urandom(NONCE_SIZE))
+            client = Client(self._secret, member.value.incarnation, Purpose.PROBE, os.urandom(NONCE_SIZE))
             self._open[connection.fileno()] = _OpenProbe(member, connection, client, self._asked_at[member.name])
             connection.setblocking(False)
             if _connect(connection, member):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
 
 from elasticjob_runtime.contract import (
-    CONTRACT_VERSION,
-    OPEN_CONTRACT_VERSION,
     SECRET_BYTES,
     Keys,
     LastJoinedValue,
@@ -63,30 +60,19 @@ class JoinResult:
     imports: KeyValue | None = None
     """What the run's worker processes import; None: not known yet."""
     secret: SecretValue | None = None
-    """The run's secret; None: agents of an older version began the run."""
-
-
-class _How(enum.Enum):
-    """What an attempt to register assumes about the run."""
-
-    JOINING = enum.auto()
-    """It has a secret."""
-    FIRST = enum.auto()
-    """No member has registered yet, or the store has lost its data: this one writes the secret."""
-    OPEN = enum.auto()
-    """Agents of an older version began it, and it has no secret."""
+    """The run's secret; None: the job is over."""
 
 
 _ATTEMPTS = 4
 """Another member may register first, or an earlier registration of this name may still exist."""
 
 
-def _secret_of(kvs: Sequence[KeyValue]) -> SecretValue | None:
+def _secret_of(kv: KeyValue) -> SecretValue:
     """Raises StoreError."""
     try:
-        return SecretValue.from_json(kvs[0].value) if kvs else None
+        return SecretValue.from_json(kv.value)
     except ValueError as error:
-        raise StoreError(f"{kvs[0].key} is damaged ({error}): delete it, and start the job's agents again") from None
+        raise StoreError(f"{kv.key} is damaged ({error}): delete it, and start the job's agents again") from None
 
 
 class Registration:
@@ -104,8 +90,6 @@ class Registration:
         """The create revision of the key that this member has registered."""
         self._secret: SecretValue | None = None
         """Of the last registration; kept for a store that loses its data."""
-        self._open_run = False
-        """This member has registered in a run without a secret."""
         self.complete = False
         """The current registration has been answered. If the answer is lost, this member's key exists, but what the
         answer says, such as the run's secret, is not known."""
@@ -138,66 +122,48 @@ class Registration:
 
     def _join(self, lease: int) -> JoinResult:
         """One call if the run has a secret and no other agent has this name."""
-        how = _How.JOINING
+        first = False
         for _ in range(_ATTEMPTS):
-            joined = self._try_to_join(lease, how)
+            joined = self._try_to_join(lease, first)
             if isinstance(joined, JoinResult):
                 return joined
-            how = joined
+            first = joined
         raise Unavailable(f"another agent registered as {self._me} at the same moment")
 
-    def _try_to_join(self, lease: int, how: _How) -> JoinResult | _How:
-        """Returns how to try again if the store was not as assumed. If an earlier registration's key still existed, it
-        has been deleted."""
+    def _try_to_join(self, lease: int, first: bool) -> JoinResult | bool:
+        """`first`: writes the run's secret, because no member has registered yet, or the store has lost its data.
+        Returns whether to do so in another attempt if the store was not as assumed. If an earlier registration's key
+        still existed, it has been deleted."""
         keys = self._keys
-        contract = OPEN_CONTRACT_VERSION if how is _How.OPEN else CONTRACT_VERSION
-        self.member = dataclasses.replace(self.member, contract=contract)
         value, known = self.member.to_json(), Get(common_range(keys))
         secret, last_joined = Get(KeyRange(keys.secret)), Get(KeyRange(keys.last_joined))
-        guards = [
-            Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0), *self._assumes(how)
-        ]  # fmt: skip
+        has_secret = Compare(keys.secret, create_revision=0) if first else Compare(keys.secret, exists=True)
+        guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0), has_secret]
         writes: list[Operation] = [
             Put(self._key, value, lease),
             Put(keys.last_joined, LastJoinedValue(member=self._me, value=value).to_json()),
         ]
         new = self._secret or SecretValue(secret=secrets.token_hex(SECRET_BYTES))
-        if how is _How.FIRST:
+        if first:
             writes.append(Put(keys.secret, new.to_json()))
         reads = [last_joined, known, Get(KeyRange(keys.imports)), secret]
         result = self._store.txn(guards, [*reads, *writes], [Get(KeyRange(self._key)), known, last_joined, secret])
         if not result.succeeded:
             return self._try_again(result)
         last, kvs, imports, secret_kvs = (tuple(read) for read in result.reads)
-        self._secret = new if how is _How.FIRST else _secret_of(secret_kvs)
-        self._open_run = how is _How.OPEN
+        self._secret = new if first else _secret_of(secret_kvs[0])
         own = KeyValue(self._key, value, result.revision, result.revision, 1, lease)
         joined = self._join_result(result.revision, (*kvs, own), last)
         return dataclasses.replace(joined, imports=next(iter(imports), None), secret=self._secret)
 
-    def _assumes(self, how: _How) -> list[Compare]:
-        secret = self._keys.secret
-        match how:
-            case _How.JOINING:
-                return [Compare(secret, exists=True)]
-            case _How.OPEN:
-                return [Compare(secret, create_revision=0)]
-            case _How.FIRST if self._secret is not None:  # the store lost its data: the run goes on with its secret
-                return [Compare(secret, create_revision=0)]
-            case _How.FIRST:
-                return [Compare(secret, create_revision=0), Compare(self._keys.last_joined, create_revision=0)]
-
-    def _try_again(self, result: TxnResult) -> JoinResult | _How:
-        own, kvs, last_joined, secret = (tuple(read) for read in result.reads)
+    def _try_again(self, result: TxnResult) -> JoinResult | bool:
+        own, kvs, _, secret = (tuple(read) for read in result.reads)
         if any(kv.key == self._keys.outcome for kv in kvs):
             return JoinResult(result.revision, kvs, "")
         if own:
             unchanged = [Compare(self._key, mod_revision=kv.mod_revision) for kv in own]
             self._store.txn(unchanged, [Delete(KeyRange(self._key))])
-        if secret:
-            return _How.JOINING
-        began_open = bool(last_joined) and self._secret is None
-        return _How.OPEN if began_open or self._open_run else _How.FIRST
+        return not secret
 
     def _join_result(self, revision: int, kvs: tuple[KeyValue, ...], last_joined: Sequence[KeyValue]) -> JoinResult:
         try:

@@ -59,7 +59,7 @@ class MemberRunner:
         lock: contextlib.AbstractContextManager[Any] | None = None,
         on_trouble: Callable[[str], None] = lambda _trouble: None,
         on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _running: None,
-        on_secret: Callable[[SecretValue | None], None] = lambda _secret: None,
+        on_secret: Callable[[SecretValue], None] = lambda _secret: None,
         on_dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         """`ports`: the ports of this member's worker stores. `lock`: held while the view of the store changes and while
@@ -77,7 +77,6 @@ class MemberRunner:
         self._secret: SecretValue | None = None
         self.heartbeats = Heartbeats(event_loop)
         self._peers = PeerServer(
-            settings.me,
             settings.incarnation,
             event_loop,
             self.heartbeats.add_listener,
@@ -151,6 +150,8 @@ class MemberRunner:
     def probe(
         self, members: Sequence[Member], timeout: float, on_result: Callable[[Mapping[str, Probe]], None]
     ) -> None:
+        assert self._secret is not None  # members to probe are known once this one has registered
+
         def ended(found: Mapping[str, Probe]) -> None:
             self._event_loop.call_soon(lambda: on_result(found))
 
@@ -171,13 +172,7 @@ class MemberRunner:
 
     # -- observations
 
-    def _use_secret(self, secret: SecretValue | None) -> None:
-        if secret is None:
-            logger.warning(
-                "agents of an older version began this run, so its agents do not authenticate each other: any process "
-                "that reaches their ports can pass for a member. Start a new run to change that: suspend and resume "
-                "the ElasticJob, or use another --rdzv-id"
-            )
+    def _use_secret(self, secret: SecretValue) -> None:
         self._secret = secret
         self.heartbeats.open(secret)
         self._peers.open(secret)

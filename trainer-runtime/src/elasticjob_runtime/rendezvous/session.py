@@ -44,7 +44,7 @@ class Rendezvous:
         on_done: Callable[[StoreAction, StoreError | None], None],
         on_trouble: Callable[[StoreError | None], None],
         on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None,
-        on_secret: Callable[[SecretValue | None], None] = lambda _secret: None,
+        on_secret: Callable[[SecretValue], None] = lambda _secret: None,
     ) -> None:
         self._store = store
         self._silenced = False

@@ -55,7 +55,6 @@ class Metrics:
     last_checkpoint_step: int | None = None
     heartbeats_missed: int = 0
     store_up: bool = True
-    peers_authenticated: bool | None = None
     connections_dropped: dict[str, int] = dataclasses.field(default_factory=dict)
     """Why -> connections at the port for other agents that were not an agent's."""
 
@@ -80,7 +79,6 @@ class Metrics:
         states = [(_labels(state=one.value), int(one is self.state)) for one in State]
         restarts = [(_labels(cause=cause), count) for cause, count in sorted(self.restarts.items())]
         dropped = [(_labels(reason=why), count) for why, count in sorted(self.connections_dropped.copy().items())]
-        authenticated = None if self.peers_authenticated is None else int(self.peers_authenticated)
         families = [
             _gauge("round", "Round of the current plan; 0: none.", self.round),
             _gauge("world_size", "Worker processes in the current plan.", self.world_size),
@@ -98,7 +96,6 @@ class Metrics:
             ),
             _counter("heartbeats_missed_total", "Times that a neighbor missed its heartbeats.", self.heartbeats_missed),
             _gauge("store_up", "1 if the rendezvous store responds.", int(self.store_up)),
-            _gauge("peers_authenticated", "0: an older version began this run, without a secret.", authenticated),
             _family(
                 "peer_connections_dropped_total",
                 "counter",

@@ -124,10 +124,6 @@ class Recorder:
         self._metrics.store_up = not trouble
         self._event_log.event("store", up=not trouble, error=trouble)
 
-    def registered(self, *, authenticated: bool) -> None:
-        """`authenticated`: whether the run's agents authenticate each other."""
-        self._metrics.peers_authenticated = authenticated
-
     def close(self, code: int, reason: str, outcome: OutcomeValue | None) -> None:
         self._write(self._transitions.closed(self._clock()))
         if outcome is not None and outcome.state is OutcomeState.FAILED and outcome.failure:
