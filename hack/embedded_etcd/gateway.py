@@ -19,9 +19,10 @@ from elasticjob_runtime.etcd.interface import (
     Put,
     StoreError,
 )
-from elasticjob_runtime.etcd.memory import MemoryStore
-from elasticjob_runtime.etcd.memory_state import Compact, Compacted, Grant, KeepAlive, Revoke, Txn
 from elasticjob_runtime.etcd.responses import Exists
+
+from hack.embedded_etcd.memory import MemoryStore
+from hack.embedded_etcd.memory_state import Compact, Compacted, Grant, KeepAlive, Revoke, Txn
 
 Json = dict[str, Any]
 

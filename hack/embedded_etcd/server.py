@@ -20,10 +20,10 @@ from typing import Any
 
 from elasticjob_runtime.etcd import protocol
 from elasticjob_runtime.etcd.interface import StoreError, Unavailable
-from elasticjob_runtime.etcd.memory import MemoryStore
-from elasticjob_runtime.etcd.memory_state import Compacted
 
 from hack.embedded_etcd import gateway
+from hack.embedded_etcd.memory import MemoryStore
+from hack.embedded_etcd.memory_state import Compacted
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from elasticjob_runtime.etcd import (
     Event,
     KeyRange,
     KeyValue,
-    MemoryStore,
     Store,
     StoreError,
     WatchFailure,
     WatchUpdate,
 )
-from elasticjob_runtime.etcd.memory_state import Revoke
 
+from hack.embedded_etcd.memory import MemoryStore
+from hack.embedded_etcd.memory_state import Revoke
 from hack.embedded_etcd.server import EmbeddedServer
 from tests.contract.etcd_servers import EtcdServer, require_etcd
 

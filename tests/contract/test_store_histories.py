@@ -19,8 +19,8 @@ from elasticjob_runtime.etcd import (
     StoreError,
     TxnResult,
 )
-from elasticjob_runtime.etcd.memory_state import Grant, Revoke, State, Txn
 
+from hack.embedded_etcd.memory_state import Grant, Revoke, State, Txn
 from hack.support import eventually
 from tests.contract.backends import Backend, Collector, by_range
 

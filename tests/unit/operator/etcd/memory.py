@@ -10,7 +10,6 @@ from elasticjob_runtime.etcd import (
     Event,
     Get,
     KeyRange,
-    MemoryStore,
     Operation,
     StoreError,
     TxnResult,
@@ -18,6 +17,8 @@ from elasticjob_runtime.etcd import (
     WatchFailure,
     WatchUpdate,
 )
+
+from hack.embedded_etcd.memory import MemoryStore
 
 
 class Memory:

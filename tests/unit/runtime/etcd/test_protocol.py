@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_runtime.etcd import Compare, Delete, Get, KeyRange, KeyValue, MemoryStore, Operation, Put, protocol
+from elasticjob_runtime.etcd import Compare, Delete, Get, KeyRange, KeyValue, Operation, Put, protocol
 
 from hack.embedded_etcd.gateway import Gateway, watch_requests
+from hack.embedded_etcd.memory import MemoryStore
 
 
 @pytest.mark.parametrize("text", ["", "plain", "/a/b", "Grüße \U0001f600", "\x00\x7f", "not UTF-8: \udcff"])

@@ -11,14 +11,12 @@ from elasticjob_runtime.contract import (
     MemberValue,
     SecretValue,
 )
-from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.interface import (
     KeyRange,
     StoreError,
     TxnResult,
     Unavailable,
 )
-from elasticjob_runtime.etcd.memory_state import Revoke, StateOperation
 from elasticjob_runtime.membership.actions import (
     Register,
     StoreAction,
@@ -31,6 +29,8 @@ from elasticjob_runtime.membership.view import (
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.session import Rendezvous
 
+from hack.embedded_etcd.memory import MemoryStore
+from hack.embedded_etcd.memory_state import Revoke, StateOperation
 from hack.support import eventually
 from tests.unit.runtime.membership.builders import make_member, make_plan
 

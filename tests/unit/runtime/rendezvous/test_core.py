@@ -16,7 +16,6 @@ from elasticjob_runtime.etcd.interface import (
     Unavailable,
     WatchFailure,
 )
-from elasticjob_runtime.etcd.memory_state import Revoke
 from elasticjob_runtime.membership.actions import (
     PublishFailure,
     PublishState,
@@ -29,6 +28,7 @@ from elasticjob_runtime.membership.view import (
 )
 from elasticjob_runtime.rendezvous.core import CATCH_UP
 
+from hack.embedded_etcd.memory_state import Revoke
 from tests.unit.runtime.membership.builders import make_failure
 from tests.unit.runtime.rendezvous.sessions import KEYS, CoreDriver, FlakyStore, put_plan
 

@@ -16,7 +16,6 @@ from elasticjob_runtime.contract import (
     PlanValue,
     RankValue,
 )
-from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange
 from elasticjob_runtime.membership.actions import (
     ProposePlan,
@@ -33,6 +32,7 @@ from elasticjob_runtime.rendezvous.plan_writer import (
     for_the_store,
 )
 
+from hack.embedded_etcd.memory import MemoryStore
 from tests.unit.runtime.membership.builders import make_member
 
 KEYS = Keys("/p", "run")

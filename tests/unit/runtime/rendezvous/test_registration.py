@@ -11,7 +11,6 @@ from elasticjob_runtime.contract import (
     SpecValue,
 )
 from elasticjob_runtime.etcd.interface import Delete, KeyRange, Unavailable
-from elasticjob_runtime.etcd.memory_state import Revoke
 from elasticjob_runtime.membership.actions import (
     PublishState,
     Register,
@@ -22,6 +21,7 @@ from elasticjob_runtime.membership.view import (
 )
 from elasticjob_runtime.rendezvous.registration import RECENT
 
+from hack.embedded_etcd.memory_state import Revoke
 from tests.unit.runtime.rendezvous.sessions import KEYS, CoreDriver, FlakyStore, put_plan
 
 pytestmark = pytest.mark.usefixtures("quiet")

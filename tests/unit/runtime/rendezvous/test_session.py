@@ -9,7 +9,6 @@ import pytest
 from elasticjob_runtime.contract import (
     ProgressValue,
 )
-from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.interface import (
     StoreError,
 )
@@ -21,6 +20,7 @@ from elasticjob_runtime.membership.view import (
     Role,
 )
 
+from hack.embedded_etcd.memory import MemoryStore
 from hack.support import eventually
 from tests.unit.runtime.membership.builders import make_member
 from tests.unit.runtime.rendezvous.sessions import KEYS, FlakyStore, Session

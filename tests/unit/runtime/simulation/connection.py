@@ -19,8 +19,8 @@ from elasticjob_runtime.etcd.interface import (
     Unavailable,
     WatchCallback,
 )
-from elasticjob_runtime.etcd.memory_state import Grant, KeepAlive, Revoke, StateOperation, Txn
 
+from hack.embedded_etcd.memory_state import Grant, KeepAlive, Revoke, StateOperation, Txn
 from tests.unit.runtime.simulation.clock import Killed
 from tests.unit.runtime.simulation.server import Owner, Server, Watch
 

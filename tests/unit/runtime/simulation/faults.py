@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.etcd.interface import Operation, Put
-from elasticjob_runtime.etcd.memory_state import Revoke, State
 
+from hack.embedded_etcd.memory_state import Revoke, State
 from tests.unit.runtime.simulation.agent import KEYS, Agent
 from tests.unit.runtime.simulation.events import SWITCHES, UNCLEAR, Event, Kind
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from elasticjob_runtime.etcd.cursor import merge
 from elasticjob_runtime.etcd.interface import Get, KeyRange, KeyValue, TxnResult, WatchCallback, WatchUpdate
-from elasticjob_runtime.etcd.memory_state import Compact, Compacted, Grant, State, StateOperation
 
+from hack.embedded_etcd.memory_state import Compact, Compacted, Grant, State, StateOperation
 from tests.unit.runtime.simulation.clock import Clock
 
 

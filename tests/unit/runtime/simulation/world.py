@@ -18,7 +18,6 @@ from elasticjob_runtime.contract import (
     SpecValue,
 )
 from elasticjob_runtime.etcd.interface import Put
-from elasticjob_runtime.etcd.memory_state import Txn
 from elasticjob_runtime.membership.actions import (
     Exit,
 )
@@ -30,6 +29,7 @@ from elasticjob_runtime.membership.view import (
     WorkersState,
 )
 
+from hack.embedded_etcd.memory_state import Txn
 from tests.unit.runtime.simulation.agent import KEYS, Agent
 from tests.unit.runtime.simulation.clock import Clock
 from tests.unit.runtime.simulation.events import Walk

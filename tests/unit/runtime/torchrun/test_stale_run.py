@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from elasticjob_runtime.contract import Keys
-from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.interface import Get, KeyRange
 from elasticjob_runtime.torchrun.stale_run import clear_ended_run
+
+from hack.embedded_etcd.memory import MemoryStore
 
 KEYS = Keys("/jobs", "one")
 

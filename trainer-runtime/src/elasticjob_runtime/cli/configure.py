@@ -17,7 +17,7 @@ from elasticjob_runtime.cli import options, rendezvous_flags, script
 from elasticjob_runtime.cli.own_flags import settings_from_flags
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Keys
-from elasticjob_runtime.etcd import Endpoint, EtcdClient, MemoryStore, Store, connect
+from elasticjob_runtime.etcd import Endpoint, EtcdClient, SoloStore, Store, connect
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.view import MemberSettings
@@ -97,7 +97,7 @@ def _values(args: argparse.Namespace, conf: RendezvousConf, settings: type) -> d
 def _store(args: argparse.Namespace, conf: RendezvousConf, *, several: bool) -> tuple[Store, str, str]:
     """Returns (store, run id, own address). `several`: the group may have more than one member."""
     if args.standalone or is_single_member(args):
-        return MemoryStore(), str(uuid.uuid4()), network.LOOPBACK
+        return SoloStore(), str(uuid.uuid4()), network.LOOPBACK
     endpoint: str = args.rdzv_endpoint
     if not endpoint:
         raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")

@@ -1,5 +1,5 @@
-"""etcd v3: the interface that the rendezvous uses, a client for a real etcd, and an in-memory store that behaves the
-same."""
+"""etcd v3: the interface that the rendezvous uses, a client for a real etcd, and a store for jobs with a single
+member."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect
 from elasticjob_runtime.etcd.config import CONF_KEYS, CREDENTIAL_FILES, Credentials, TlsConfig, with_pod_credentials
@@ -28,7 +28,7 @@ from elasticjob_runtime.etcd.interface import (
     WatchFailure,
     WatchUpdate,
 )
-from elasticjob_runtime.etcd.memory import MemoryStore
+from elasticjob_runtime.etcd.solo import SoloStore
 
 __all__ = [
     "CONF_KEYS",
@@ -46,12 +46,12 @@ __all__ = [
     "KeyValue",
     "LeaseKeeper",
     "LeaseLost",
-    "MemoryStore",
     "NotEtcd",
     "Operation",
     "Put",
     "RangeResult",
     "Rotation",
+    "SoloStore",
     "Store",
     "StoreError",
     "TlsConfig",

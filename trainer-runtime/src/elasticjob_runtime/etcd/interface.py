@@ -1,8 +1,8 @@
 """The interface to the coordination store: the few operations of etcd v3 that the rendezvous needs, and its errors.
 
-It has two implementations: `EtcdClient` (client.py) talks to a real etcd; `MemoryStore` (memory.py) serves a single
-process (`--standalone`, tests). The same contract tests (tests/contract) run on both. The interface is narrow on
-purpose, because each addition needs two implementations.
+`EtcdClient` (client.py) talks to a real etcd, `SoloStore` (solo.py) serves a job with a single member, and the
+`MemoryStore` of the tests (hack/embedded_etcd) behaves as etcd does: the same contract tests (tests/contract) run on it
+and on real etcds. The interface is narrow on purpose, because each addition needs all of them.
 
 Every call returns or raises by its deadline, and may be made from any thread.
 

@@ -105,10 +105,6 @@ class WorkerGroup:
         """Local rank -> process id of the running workers."""
         return {worker.spec.local_rank: worker.pid for worker in self._workers}
 
-    @property
-    def log_directory(self) -> str:
-        return os.fspath(self._directory.path)
-
     def start(self, plan: Plan, now: float, *, alone: bool = False) -> None:
         """Starts all workers of this plan, at once or when their forks are ready. A worker that cannot be started is a
         failure. `alone`: each in a world of its own, from which it continues in the plan's."""

@@ -4,9 +4,10 @@ purity."""
 from __future__ import annotations
 
 import pytest
-from elasticjob_runtime.etcd import Get, KeyRange, LeaseLost, MemoryStore, Put, StoreError
-from elasticjob_runtime.etcd.memory_state import Compact, Compacted, Grant, KeepAlive, Revoke, State, Txn
+from elasticjob_runtime.etcd import Get, KeyRange, LeaseLost, Put, StoreError
 
+from hack.embedded_etcd.memory import MemoryStore
+from hack.embedded_etcd.memory_state import Compact, Compacted, Grant, KeepAlive, Revoke, State, Txn
 from hack.support import eventually
 
 ALL = (KeyRange("a", "zz"),)

@@ -1,4 +1,4 @@
-"""The in-memory store: etcd's semantics for the threads of one process (`--standalone`, tests, the embedded server)."""
+"""The in-memory store: etcd's semantics for the threads of one process, for tests and the embedded server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from elasticjob_runtime.etcd.interface import (
     WatchUpdate,
 )
 from elasticjob_runtime.etcd.lease import KeptLease, new_lease_id
-from elasticjob_runtime.etcd.memory_state import (
+
+from hack.embedded_etcd.memory_state import (
     HISTORY,
     Compact,
     Compacted,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from elasticjob_runtime.etcd.interface import (
     Compare,
@@ -25,6 +25,7 @@ from elasticjob_runtime.etcd.interface import (
     TxnResult,
 )
 from elasticjob_runtime.etcd.responses import Exists
+from elasticjob_runtime.etcd.solo import holds, selected
 
 HISTORY = 100_000
 """Number of changes kept for watches that resume; older ones are compacted."""
@@ -138,15 +139,7 @@ class State:
         return [e for e in self._history[first:] if any(e.key in span for span in ranges)]
 
     def read(self, get: Get) -> tuple[KeyValue, ...]:
-        kvs: Iterable[KeyValue] = (self._keys[key] for key in self._select(get.range))
-        if get.max_create_revision:
-            kvs = (kv for kv in kvs if kv.create_revision <= get.max_create_revision)
-        found = sorted(kvs, key=lambda kv: kv.create_revision) if get.by_creation else list(kvs)
-        if get.descending:
-            found.reverse()
-        if get.limit:
-            found = found[: get.limit]
-        return tuple(dataclasses.replace(kv, value="") for kv in found) if get.keys_only else tuple(found)
+        return selected(get, (self._keys[key] for key in self._select(get.range)))
 
     def _select(self, span: KeyRange) -> list[str]:
         if not span.end:
@@ -155,7 +148,7 @@ class State:
         return self._sorted[low : bisect.bisect_left(self._sorted, span.end, low)]
 
     def _txn(self, txn: Txn) -> TxnResult:
-        succeeded = all(self._holds(compare) for compare in txn.compare)
+        succeeded = all(holds(compare, self._keys.get(compare.key)) for compare in txn.compare)
         for side in (txn.success, txn.failure):
             _check_distinct(side)
         operations = txn.success if succeeded else txn.failure
@@ -175,12 +168,6 @@ class State:
                     reads.append(self.read(op))
         self._record(changes)
         return TxnResult(succeeded, self.revision, tuple(reads))
-
-    def _holds(self, compare: Compare) -> bool:
-        kv = self._keys.get(compare.key)
-        created, modified = (kv.create_revision, kv.mod_revision) if kv else (0, 0)
-        matches = compare.create_revision in {None, created} and compare.mod_revision in {None, modified}
-        return matches and (kv is not None or not compare.exists)
 
     def _put(self, put: Put, revision: int) -> Event:
         old = self._keys.get(put.key)
