@@ -19,6 +19,7 @@ from elasticjob_runtime.contract import (
     ProgressValue,
     SpecValue,
     TransitionValue,
+    UnreadyValue,
 )
 
 from elasticjob_operator.node_state import Heartbeat, Node, NodeCounts
@@ -217,6 +218,7 @@ class RendezvousView:
     plan: PlanValue | None = None
     progress: ProgressValue | None = None
     transition: TransitionValue | None = None
+    unready: UnreadyValue | None = None
     outcome: OutcomeValue | None = None
     failure: FailureValue | None = None
     """The first failure of the newest round with a failure."""

@@ -15,6 +15,7 @@ from elasticjob_runtime.contract import (
     PlanValue,
     ProgressValue,
     SpecValue,
+    UnreadyValue,
 )
 from elasticjob_runtime.etcd import EtcdClient, Get, KeyRange
 
@@ -64,6 +65,10 @@ class Agents:
             self._keys.progress,
             ProgressValue(step=step, round=round_number, updated_at=time.time(), **fields).to_json(),
         )
+
+    def unready(self, *members: str) -> None:
+        value = UnreadyValue(members=list(members), since=time.time() - 100)
+        self._store.put(self._keys.unready, value.to_json())
 
     def fail(self, round_number: int, member: str, message: str) -> FailureValue:
         failure = failure_of(round_number, member, message)

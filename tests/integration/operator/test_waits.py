@@ -10,6 +10,7 @@ import pytest
 from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
+from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.test_workers import nodes
 
 __all__ = ["nodes"]
@@ -83,3 +84,19 @@ def test_a_missing_volume_is_told_in_the_kubelets_words(
     message = ns.condition("digits", "Running")["message"]
     assert f"Pod {pod} on node {nodes[0]}" in message
     assert 'configmap "script" not found' in message
+
+
+def test_a_worker_pod_that_is_not_ready_to_train_is_named(
+    ns: Namespace, training: Callable[..., Agents], nodes: tuple[str, str]
+) -> None:
+    """Its pod is ready, and only the agents know that the others train without it."""
+    agents = training(replicas=3, node=nodes[0])
+    late = ns.pod_name(max(ns.workers()))
+    agents.unready(late)
+    agents.plan(2, size=2)
+    eventually(lambda: late in ns.condition("digits", "Degraded").get("message", ""), timeout=TOLD_SECONDS)
+    condition = ns.condition("digits", "Degraded")
+    assert (condition["status"], condition["reason"]) == ("True", "WorkersMissing")
+    assert "2 of 3 worker pods are training" in condition["message"]
+    assert f"Pod {late} on node {nodes[0]}" in condition["message"]
+    assert f"kubectl logs {late}" in condition["message"]

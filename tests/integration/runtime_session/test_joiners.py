@@ -16,14 +16,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from elasticjob_runtime.contract import ExitCode, PlanReason, PlanValue
+from elasticjob_runtime.contract import ExitCode, PlanReason, PlanValue, UnreadyValue
+from elasticjob_runtime.membership.unready import UNREADY_SECONDS
 
 from hack.support import eventually
 from tests.integration.runtime.agents import QUICK
 from tests.integration.runtime_session.session_job import START, SessionJob
 
 HELD = float(os.environ.get("ELASTICJOB_JOINER_SECONDS", "3"))
-"""s that a joiner's script takes before its session."""
+"""s that a joiner's script takes before its session, or longer, until it is told that it is not ready."""
 CRASHES = float(os.environ.get("ELASTICJOB_CRASH_SECONDS", "10"))
 """s for which a joiner's script crashes as it starts."""
 SCALED = f"{QUICK},join_backoff={0.05 if CRASHES < 60 else 5}"
@@ -68,13 +69,19 @@ def test_a_joiner_that_is_slow_to_start_does_not_hold_up_the_others(four: Sessio
     joiner = four.start("e", "--max-restarts=0", nnodes="2:5", conf=SCALED, HOLD=str(hold))
     eventually(lambda: four.pids("e"), START, what=f"e starts its process; logs:\n{four.logs}")
     steps = len(four.steps("a"))
-    time.sleep(HELD)
+    told = eventually(
+        lambda: four.client.get(four.keys.unready), UNREADY_SECONDS + 30, what="it is told who is not ready"
+    )
+    assert told is not None
+    assert UnreadyValue.from_json(told.value).members == ["e"]
+    time.sleep(max(0.0, HELD - UNREADY_SECONDS))
     eventually(lambda: len(four.steps("a")) > steps + 3, 30, what="the others train")
     assert plan_of(four).round == before.round, "they have formed another world"
     report(four, "while a joiner starts", began)
     hold.unlink()
     four.wait_for_world(5, *"abcde")
     report(four, "with its join", began)
+    eventually(lambda: four.client.get(four.keys.unready) is None, 30, what="all are ready")
     assert joiner.process.poll() is None
     assert [len(four.pids(name)) for name in "abcde"] == [1] * 5
 

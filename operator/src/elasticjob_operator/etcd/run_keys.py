@@ -15,6 +15,7 @@ from elasticjob_runtime.contract import (
     ProgressValue,
     SpecValue,
     TransitionValue,
+    UnreadyValue,
     Value,
 )
 from elasticjob_runtime.etcd import Event, Get, KeyRange, KeyValue
@@ -42,6 +43,7 @@ class RunKeys:
             keys.plan: PlanValue,
             keys.progress: ProgressValue,
             keys.transition: TransitionValue,
+            keys.unready: UnreadyValue,
             keys.outcome: OutcomeValue,
         }
         self._unparsed: dict[str, str] = {}
@@ -125,6 +127,7 @@ class RunKeys:
             plan=self._value(keys.plan, PlanValue),
             progress=self._value(keys.progress, ProgressValue),
             transition=self._value(keys.transition, TransitionValue),
+            unready=self._value(keys.unready, UnreadyValue),
             outcome=self._value(keys.outcome, OutcomeValue),
             failure=self._first_failure(),
         )

@@ -18,6 +18,7 @@ from elasticjob_runtime.contract import (
     ProgressValue,
     SpecValue,
     TransitionValue,
+    UnreadyValue,
     Value,
 )
 
@@ -30,6 +31,7 @@ MAX_LENGTH: dict[type[Value], int] = {
     PlanValue: 256 * 1024,
     ProgressValue: 64 * 1024,
     TransitionValue: 4 * 1024,
+    UnreadyValue: 16 * 1024,
     OutcomeValue: 64 * 1024,
     FailureValue: 32 * 1024,  # of which 64 are kept
 }
@@ -41,7 +43,7 @@ _LONG = frozenset(
 _INT32, _INT64 = 2**31, 2**63
 _LAST_TIME = 253_402_300_799
 """The end of the year 9999, Unix time, s."""
-_TIMES = frozenset({"time", "created_at", "caused_at", "updated_at"})
+_TIMES = frozenset({"time", "since", "created_at", "caused_at", "updated_at"})
 _COUNTS = frozenset(
     {
         "round",

@@ -196,6 +196,7 @@ def _first_wait(assessment: Assessment, rejection: Rejection | None) -> Wait | N
         etcd=assessment.etcd_wait,
         workers=[pod for pod, status in assessment.staying if status.state is PodState.LIVE],
         answers=assessment.state.explanations,
+        unready=assessment.view.unready,
     )
 
 

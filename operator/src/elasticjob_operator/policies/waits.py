@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_api import BLOCKING_REASONS, REMEDY, ElasticJob, Reason, message
 from elasticjob_api.fields import format_time
+from elasticjob_runtime.contract import UnreadyValue
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import Cause
@@ -106,9 +107,10 @@ def first_wait(
     etcd: Wait | None = None,
     workers: Iterable[Pod] = (),
     answers: Answers | None = None,
+    unready: UnreadyValue | None = None,
 ) -> Wait | None:
     """The most urgent one. `rejection`: of something that is missing now; `etcd`: what its own etcd waits for;
-    `workers`: live worker pods."""
+    `workers`: live worker pods; `unready`: those without which the agents train."""
     if rejection is not None:
         return of_rejection(job, rejection)
     first, known = etcd, answers or {}
@@ -118,7 +120,7 @@ def first_wait(
         if first is None or pod.blocked is not None or (POD, pod.name) in known:  # a thousand may be starting
             found = of_pod(job, pod, known)
             first = found if found is not None and (first is None or found.serious) else first
-    return first
+    return first or (of_unready(job, unready, workers) if unready is not None else None)
 
 
 def of_rejection(job: ElasticJob, rejection: Rejection) -> Wait:
@@ -184,6 +186,26 @@ def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datet
         detail=detail,
         since=(pod.blocked.since if pod.blocked else None) or since,
         remedy=remedy or f"nothing, unless it lasts: kubectl describe pod {pod.name} -n {job.namespace}",
+    )
+
+
+def of_unready(job: ElasticJob, unready: UnreadyValue, workers: Iterable[Pod]) -> Wait | None:
+    """Why the worker group trains without a pod that runs. None: it no longer does."""
+    pods = {pod.name: pod for pod in workers if pod.running and pod.name in unready.members}
+    name = next(iter(unready.members), "")
+    if name not in pods:
+        return None
+    why = f"they failed before their first step with the others: {unready.failure}" if unready.failure else ""
+    others = f" (and of {len(pods) - 1} other pods)" if len(pods) > 1 else ""
+    return Wait(
+        reason=Reason.WAITING_FOR_WORKERS,
+        kind=POD,
+        name=name,
+        holder=f"on node {pods[name].node}" if pods[name].node else "",
+        detail=f"its worker processes{others} are not ready to train with the others" + (f"; {why}" if why else ""),
+        since=datetime.datetime.fromtimestamp(unready.since, datetime.timezone.utc),
+        remedy="nothing, if the script takes that long until its first step; else read what it says: "
+        f"kubectl logs {name} -n {job.namespace}",
     )
 
 

@@ -25,6 +25,7 @@ from elasticjob_operator.state import (
     PodPhase,
     Rejection,
 )
+from elasticjob_runtime.contract import UnreadyValue
 
 from tests.unit.operator.builders import (
     TEMPLATE,
@@ -89,6 +90,10 @@ def own_etcd(*pods: Pod, **world: Any) -> Plan:
 
 def starting(*pods: Pod, **world: Any) -> Plan:
     return ask(make_job(), *pods, admission=ADMITTED, rendezvous=make_view(), **world)
+
+
+def unready(*names: str, failure: str = "") -> UnreadyValue:
+    return UnreadyValue(members=list(names), since=at(-100).timestamp(), failure=failure)
 
 
 def in_queue(queue: str) -> ElasticJob:
@@ -325,6 +330,38 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         Reason.WORKER_FAILED,
         ["digits-worker-1 failed", "Its replacement is created at"],
     ),
+    "the others train without a worker pod whose processes start": (
+        ask(
+            trained(),
+            *(make_pod(index, node="n1") for index in range(4)),
+            rendezvous=make_view(plan=make_plan(size=3), unready=unready("digits-worker-2")),
+        ),
+        ConditionType.DEGRADED,
+        Reason.WORKERS_MISSING,
+        ["3 of 4", "Pod digits-worker-2 on node n1", "not ready", "Since 2026-01-01T11:58:20Z", "kubectl logs digits-"],
+    ),
+    "... or have failed alone": (
+        ask(
+            trained(),
+            *(make_pod(index) for index in range(4)),
+            rendezvous=make_view(
+                plan=make_plan(size=2), unready=unready("digits-worker-1", "digits-worker-3", failure="OSError: no GPU")
+            ),
+        ),
+        ConditionType.DEGRADED,
+        Reason.WORKERS_MISSING,
+        ["2 of 4", "Pod digits-worker-1", "and of 1 other", "before their first step with the others: OSError: no GPU"],
+    ),
+    "... and after a resize": (
+        ask(
+            trained(6, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1, desired_replicas=4)),
+            *(make_pod(index) for index in range(6)),
+            rendezvous=make_view(plan=make_plan(size=4), unready=unready("digits-worker-4", "digits-worker-5")),
+        ),
+        ConditionType.RESIZING,
+        Reason.SCALING_UP,
+        ["Pod digits-worker-4", "not ready", "Since"],
+    ),
     "a queue has not admitted the job": (
         ask(in_queue("gpus"), admission=ADMITTED),
         SUSPENDED,
@@ -390,6 +427,13 @@ def test_a_time_stands_in_a_sentence_of_its_own(reason: Reason) -> None:
     moment = "2026-01-01T12:00:00Z"
     text = MESSAGES[reason].replace("{since}", moment).replace("{time}", moment)
     assert not TIME.search(without_times(text))
+
+
+@pytest.mark.parametrize("name", ["digits-worker-9", ""], ids=["of a pod that is gone", "nonsense"])
+def test_an_unready_member_without_a_pod_is_not_told(name: str) -> None:
+    value = UnreadyValue(members=[name] if name else [], since=0.0)
+    found = ask(trained(), *(make_pod(index) for index in range(4)), rendezvous=make_view(plan=make_plan(), unready=value))
+    assert found.status.condition(ConditionType.DEGRADED).status == "False"  # type: ignore[union-attr]
 
 
 def asked(found: Plan) -> list[tuple[str, str]]:

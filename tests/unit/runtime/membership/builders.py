@@ -34,6 +34,7 @@ from elasticjob_runtime.membership.actions import (
     PublishOutcome,
     PublishState,
     PublishSuspicion,
+    PublishUnready,
     Register,
     RestorePlan,
     StartWorkers,
@@ -251,6 +252,9 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
     ),
     Register: lambda it: f"register {it.state.value} of round {it.round}",
     ProposeStop: lambda it: f"stop for {it.stop.reason.value}" + f", {it.stop.saver} saves" * bool(it.stop.saver),
+    PublishUnready: lambda it: (
+        f"unready: {' '.join(it.unready.members)} since {it.unready.since:g}" if it.unready else "none is unready"
+    ),
     PublishState: lambda it: (
         f"publish {it.state.value} of round {it.round}"
         + ("" if it.saves is None else ", saves")

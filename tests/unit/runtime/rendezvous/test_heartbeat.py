@@ -148,7 +148,7 @@ def test_an_agent_looks_when_a_neighbour_becomes_silent_and_not_at_its_next_hear
 
 
 def test_heartbeats_of_another_agent_at_that_address_do_not_count(pair: Pair) -> None:
-    stranger = Agent(pair.loop, "c", secret=pair.secret)
+    stranger = Agent(pair.loop, "c")
     pair.a.heartbeats.follow(
         [Neighbour(name="b", incarnation="b1", address="127.0.0.1", peer_port=stranger.server.port)], pair.loop.at
     )
@@ -184,14 +184,14 @@ def test_a_former_neighbour_is_not_silent(pair: Pair) -> None:
 
 def test_a_new_neighbour_is_not_silent_at_once(pair: Pair) -> None:
     pair.passes(1.5 * SILENT)
-    other = Agent(pair.loop, "c", secret=pair.secret)
+    other = Agent(pair.loop, "c")
     pair.a.heartbeats.follow([other.as_neighbour], pair.loop.at)
     assert not pair.silent
 
 
 def test_disconnected_listeners_are_removed(pair: Pair) -> None:
     pair.passes(BEAT, pair.b)
-    other = Agent(pair.loop, "c", secret=pair.secret)
+    other = Agent(pair.loop, "c")
     other.heartbeats.follow([pair.b.as_neighbour], pair.loop.at)
     pair.sees(lambda: len(pair.b.heartbeats._listeners) == 2, pair.b)
     other.heartbeats.close()
@@ -216,7 +216,7 @@ def test_a_heartbeat_carries_the_latest_round_that_its_sender_knows(pair: Pair) 
 
 
 def test_the_latest_round_of_any_neighbour_counts(pair: Pair) -> None:
-    other = Agent(pair.loop, "c", secret=pair.secret)
+    other = Agent(pair.loop, "c")
     pair.a.heartbeats.follow([pair.b.as_neighbour, other.as_neighbour], pair.loop.at)
     pair.b.heartbeats.round, other.heartbeats.round = 2, 5
     pair.sees(lambda: pair.a.heartbeats.peer_round()[0] == 5, pair.b, other)

@@ -11,6 +11,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     members/<member>                   a member's state, with its lease   that member's agent
     plan                               the current plan, without ranks    the planner, by compare-and-swap
     assigned-ranks/<attempt>/<member>  a member's rank in a plan          the planner, before the plan
+    members-unready                    who is not ready to train          the planner, if that lasts
     stop                               workers get time to save           the planner, before a planned change
     failures/<round>/<member>          a member's first failure           that member's agent
     suspects/<round>/<suspect>/<by>    heartbeats stopped                 the agent of `by`, a neighbour
@@ -38,6 +39,7 @@ from elasticjob_runtime.contract.reports import (
     ProgressValue,
     SuspicionValue,
     TransitionValue,
+    UnreadyValue,
 )
 from elasticjob_runtime.contract.values import (
     AVAILABLE,
@@ -94,6 +96,7 @@ __all__ = [
     "StopValue",
     "SuspicionValue",
     "TransitionValue",
+    "UnreadyValue",
     "Value",
     "is_python",
 ]

@@ -33,6 +33,11 @@ class Keys:
         return self.root + "plan"
 
     @property
+    def unready(self) -> str:
+        """Sorts into what the planner watches, and not into what every agent does."""
+        return self.root + "members-unready"
+
+    @property
     def stop(self) -> str:
         return self.root + "stop"
 
@@ -67,7 +72,7 @@ class Keys:
     def single(self) -> tuple[str, ...]:
         """The keys of this run that are not in one of `folders`."""
         return (
-            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.transition,
+            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.transition, self.unready,
             self.last_joined, self.imports,
         )  # fmt: skip
 

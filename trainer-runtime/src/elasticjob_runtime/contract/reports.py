@@ -97,6 +97,19 @@ class TransitionValue(Value):
     """Steps that are repeated; None: unknown."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadyValue(Value):
+    """`members-unready`: members without which the others train, because their worker processes are not ready. Deleted
+    when all are."""
+
+    members: list[str]
+    """The first ten; the rest of the value is about the first of them."""
+    since: float
+    """Unix time, seconds."""
+    failure: str = ""
+    """How its worker processes failed before their first step with the others, in one line; empty: they start."""
+
+
 MAX_IMPORTS = 1000
 """Most names in an ImportsValue. Typical scripts have tens, because modules imported by modules are not listed."""
 

@@ -15,6 +15,7 @@ from elasticjob_runtime.contract import (
     PlanReason,
     StopValue,
     SuspicionValue,
+    UnreadyValue,
 )
 from elasticjob_runtime.membership import crash_loop
 from elasticjob_runtime.membership.silence import RESTART
@@ -80,6 +81,12 @@ class PublishSuspicion(Action):
     suspicion: SuspicionValue
     retract: bool = False
     """Withdraw it: heartbeats have resumed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublishUnready(Action):
+    unready: UnreadyValue | None
+    """None: all members are ready."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +201,7 @@ StoreAction = (
     | PublishState
     | PublishFailure
     | PublishSuspicion
+    | PublishUnready
     | PublishOutcome
     | ProposeStop
     | ProposePlan

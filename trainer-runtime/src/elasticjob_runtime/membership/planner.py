@@ -55,6 +55,7 @@ from elasticjob_runtime.membership.planned_changes import members_saving, propos
 from elasticjob_runtime.membership.proposal import caused_at, propose_plan
 from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.sizes import group_size, largest
+from elasticjob_runtime.membership.unready import publish_unready
 from elasticjob_runtime.membership.view import (
     Member,
     Plan,
@@ -86,7 +87,8 @@ def next_plan(view: View, now: float) -> Action | None:
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     if stop is not None:
         return _after_saving(view, plan, stop, now)
-    return amend_plan(view, plan) or _resize(view, plan, now) or _probe_again(view, now)
+    action = amend_plan(view, plan) or _resize(view, plan, now) or _probe_again(view, now)
+    return publish_unready(view, plan, now, action) if action is None or isinstance(action, Wait) else action
 
 
 def _after_saving(view: View, plan: Plan, stop: Stop, now: float) -> Action:

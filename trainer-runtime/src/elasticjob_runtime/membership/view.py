@@ -20,6 +20,7 @@ from elasticjob_runtime.contract import (
     SpecValue,
     StopValue,
     SuspicionValue,
+    UnreadyValue,
 )
 from elasticjob_runtime.membership import crash_loop
 
@@ -171,6 +172,10 @@ class StoreView:
     """Failures of the current round in the order they were written; only the planner sees them."""
     failed_at: float = 0.0
     """When this agent saw the first of them."""
+    planned_at: float | None = None
+    """When this agent first saw the round of the current plan; None: there has been none."""
+    unready: UnreadyValue | None = None
+    """As published; only the planner sees it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

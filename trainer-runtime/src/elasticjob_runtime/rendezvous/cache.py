@@ -18,6 +18,7 @@ from elasticjob_runtime.contract import (
     SpecValue,
     StopValue,
     SuspicionValue,
+    UnreadyValue,
     Value,
 )
 from elasticjob_runtime.etcd.interface import KeyRange, KeyValue, WatchUpdate
@@ -73,6 +74,8 @@ class StoreCache:
         self._stop: Stop | None = None
         self._refused: set[tuple[str, int]] = set()
         self._last_round = 0
+        self._planned_at: float | None = None
+        self._unready: UnreadyValue | None = None
         self.plan: PlanValue | None = None
         self._seen: dict[KeyRange, int] = {}
         """Watched range -> revision up to which it is known; ranges advance independently."""
@@ -159,6 +162,8 @@ class StoreCache:
             failures=tuple(failure.value for failure in failures),
             failed_at=min((failure.seen_at for failure in failures), default=0.0),
             suspicions=self._suspicions_of(self.plan.round) if self.plan else (),
+            planned_at=self._planned_at,
+            unready=self._unready,
         )
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
@@ -192,16 +197,20 @@ class StoreCache:
             self._set_single(kv, now)
 
     def _set_single(self, kv: KeyValue, now: float) -> None:
-        """Sets a key that exists once per run: plan, stop, spec or outcome."""
+        """Sets a key that exists once per run."""
         keys = self._keys
         if kv.key == keys.plan:
-            self.plan = self.parse(kv, PlanValue)
+            before, self.plan = self.plan, self.parse(kv, PlanValue)
+            if self.plan is not None and (before is None or before.round != self.plan.round):
+                self._planned_at = now
             self._last_round = max(self._last_round, self.plan.round if self.plan else 0)
         elif kv.key == keys.stop:
             stop = self.parse(kv, StopValue)
             self._stop = Stop(value=stop, seen_at=now) if stop is not None else None
         elif kv.key == keys.spec:
             self._spec = self.parse(kv, SpecValue)
+        elif kv.key == keys.unready:
+            self._unready = self.parse(kv, UnreadyValue)
         elif kv.key == keys.outcome:
             self._outcome = self.parse(kv, OutcomeValue)
 
@@ -236,6 +245,8 @@ class StoreCache:
             self._stop = None
         elif key == keys.spec:
             self._spec = None
+        elif key == keys.unready:
+            self._unready = None
         elif key == keys.outcome:
             self._outcome = None
 

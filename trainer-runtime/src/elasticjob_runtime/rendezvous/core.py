@@ -40,6 +40,7 @@ from elasticjob_runtime.membership.actions import (
     PublishOutcome,
     PublishState,
     PublishSuspicion,
+    PublishUnready,
     Register,
     RestorePlan,
     StoreAction,
@@ -219,6 +220,10 @@ class RendezvousCore:
                 return key, self._store.put(key, for_the_store(action.failure).to_json())
             case PublishSuspicion():
                 return self._publish_suspicion(action)
+            case PublishUnready():
+                unready = action.unready
+                operation = Put(keys.unready, unready.to_json()) if unready else Delete(KeyRange(keys.unready))
+                return keys.unready, self._store.txn([], [operation]).revision
             case PublishOutcome():
                 return keys.outcome, self._plans.publish_outcome(action)
             case RestorePlan():
