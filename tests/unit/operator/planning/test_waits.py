@@ -432,7 +432,9 @@ def test_a_time_stands_in_a_sentence_of_its_own(reason: Reason) -> None:
 @pytest.mark.parametrize("name", ["digits-worker-9", ""], ids=["of a pod that is gone", "nonsense"])
 def test_an_unready_member_without_a_pod_is_not_told(name: str) -> None:
     value = UnreadyValue(members=[name] if name else [], since=0.0)
-    found = ask(trained(), *(make_pod(index) for index in range(4)), rendezvous=make_view(plan=make_plan(), unready=value))
+    found = ask(
+        trained(), *(make_pod(index) for index in range(4)), rendezvous=make_view(plan=make_plan(), unready=value)
+    )
     assert found.status.condition(ConditionType.DEGRADED).status == "False"  # type: ignore[union-attr]
 
 

@@ -131,9 +131,7 @@ def test_copies_of_all_processes_are_read_by_whatever_number_of_processes(pair: 
     assert [len(both.b.share(rank, 2)) for rank in range(2)] == [2, 1]
 
 
-def test_only_agents_of_the_same_run_leave_copies(
-    pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_agents_of_the_same_run_leave_copies(pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture) -> None:
     both = pair(theirs=ANOTHER)
     assert not both.send(snapshot(4, PAYLOAD), 4)
     assert both.held() == []

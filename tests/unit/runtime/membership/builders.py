@@ -96,6 +96,8 @@ _FURTHER = (
     "finished",
     "oldest",
     "broken",
+    "suspects",
+    "left_out",
     "reports_steps",
 )
 

@@ -23,9 +23,7 @@ SECRET, OTHER = SecretValue(secret="5e" * 32), SecretValue(secret="07" * 32)
 NONCES = (number.to_bytes(NONCE_SIZE, "big") for number in itertools.count(1))
 
 
-def client(
-    secret: SecretValue = SECRET, incarnation: str = "b1", purpose: Purpose = Purpose.HEARTBEATS
-) -> Client:
+def client(secret: SecretValue = SECRET, incarnation: str = "b1", purpose: Purpose = Purpose.HEARTBEATS) -> Client:
     return Client(secret, incarnation, purpose, next(NONCES))
 
 

@@ -49,8 +49,6 @@ def probe(members: Sequence[Member], timeout: float = RESTART.answer, **more: An
     return peers.probe(members, SECRET, timeout, **more)
 
 
-
-
 def at(port: int, name: str = "a", **fields: Any) -> Member:
     return make_member(name, **{"address": "127.0.0.1", "peer_port": port, **fields})
 

@@ -64,6 +64,9 @@ class Agent:
         self._environment = environment
         metrics = metrics or Metrics()
         held = hold_ports(config.member.port_range, first=config.member.master_port)
+        self._copies = PeerCopies(
+            self._event_loop, config.member.settings.me, config.member.address, rate=copy_rate(environment)
+        )
         self._runner = MemberRunner(
             config.member,
             store,
@@ -72,11 +75,8 @@ class Agent:
             ports=[holder.getsockname()[1] for holder in held],
             on_trouble=self._store_trouble,
             on_imports=lambda imports, running: self._processes.use_imports(imports, running=running),
-            on_secret=lambda secret: self._copies.use_secret(secret),
+            on_secret=self._copies.use_secret,
             on_dropped=metrics.add_dropped_connection,
-        )
-        self._copies = PeerCopies(
-            self._event_loop, config.member.settings.me, config.member.address, rate=copy_rate(environment)
         )
         self._runner.receive_copies(self._copies.serve)
         self._recorder = Recorder(

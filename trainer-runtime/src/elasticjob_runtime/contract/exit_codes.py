@@ -22,8 +22,8 @@ class ExitCode(enum.IntEnum):
     RESTARTABLE = 75
     """Fenced or replaced: this agent lost its membership. Restart it."""
     CANNOT_JOIN = 76
-    """Its worker processes failed again and again before their first step with the others, which train without them.
-    Start another agent, on another machine if possible."""
+    """Its worker processes failed again and again before their first step with the others, or their connections to the
+    others broke. The others train without them. Start another agent, on another machine if possible."""
     DENIED = 77
     """The rendezvous service refused the credentials."""
     CONFIG = 78

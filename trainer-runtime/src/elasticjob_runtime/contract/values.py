@@ -210,6 +210,11 @@ class PlanValue(Value):
     """Members of earlier plans whose worker processes ended with code 0 while others still trained."""
     broken: int = 0
     """Plans in a row, up to the previous one, whose worlds broke without a step between."""
+    suspects: tuple[str, ...] = ()
+    """The members whose connection had broken when such plans last cost a restart."""
+    left_out: str = ""
+    """Incarnation of the member that was a suspect twice: it is in no further plan, and its agent exits. Empty: none,
+    or it is gone."""
     oldest: int = 0
     """The lowest `joined` of its ranks: members with a higher one have joined others."""
     reports_steps: bool = False

@@ -123,6 +123,9 @@ class ProposePlan(Action):
     in_place: bool = False
     """Worker processes that run continue under it."""
     broken: int = 0
+    suspects: tuple[str, ...] = ()
+    """This and the next: see `PlanValue`."""
+    left_out: str = ""
     reports_steps: bool = False
 
 

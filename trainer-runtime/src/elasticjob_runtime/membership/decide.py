@@ -47,6 +47,7 @@ from elasticjob_runtime.membership.in_place import (
 )
 from elasticjob_runtime.membership.joining import (
     declines_plan,
+    exit_if_left_out,
     fails_alone,
     forget_own_failures,
     give_up_joining,
@@ -75,8 +76,8 @@ def decide(view: View, now: float) -> Action:
 def _apply_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
         _end_with_job, _leave, _yield_name, fence, _register, exit_if_incompatible, _report_ready, prepare_change,
-        report_own_failure, _follow_plan, _report_result, forget_own_failures, give_up_joining, _report_suspects,
-        report_in_place, request_plan, _subscribe, _restore_plan, _plan_if_first,
+        report_own_failure, exit_if_left_out, _follow_plan, _report_result, forget_own_failures, give_up_joining,
+        _report_suspects, report_in_place, request_plan, _subscribe, _restore_plan, _plan_if_first,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:

@@ -38,12 +38,15 @@ def _by_number(name: str) -> tuple[str | int, ...]:
 
 
 def compatible_members(view: View) -> list[Member]:
-    """Members that nothing excludes for good: they are not draining, and start as many worker processes as the
-    others."""
+    """Members that nothing excludes for good: they are not draining or left out, and start as many worker processes as
+    the others."""
     # Read once: a planner looks at a thousand members a thousand times.
     draining, nproc = frozenset(view.spec.draining), view.settings.nproc
+    left_out = view.store.plan.value.left_out if view.store.plan else ""
     return [
-        member for member in view.store.members.values() if member.name not in draining and member.value.nproc == nproc
+        member
+        for member in view.store.members.values()
+        if member.name not in draining and member.value.nproc == nproc and member.value.incarnation != left_out
     ]
 
 

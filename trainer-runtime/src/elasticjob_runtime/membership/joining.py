@@ -86,13 +86,25 @@ def retry_at(view: View) -> float | None:
 def give_up_joining(view: View, _now: float) -> Action | None:
     """Exits, and leaves its place to another one, which may run on a better machine."""
     me, plan = view.me, view.store.plan
-    if me is None or plan is None or me.value.state is not MemberState.WARMING:
+    if me is None or plan is None:
         return None
     attempts = ATTEMPTS_IN_PLACE if plan.value.in_place else ATTEMPTS
-    if me.value.failed < attempts:
+    if me.value.state is not MemberState.WARMING or me.value.failed < attempts:
         return None
-    reason = (
+    return _exit(
+        view,
         f"the worker processes failed {me.value.failed} times before their first step with the others, "
-        f"which go on without this member: {me.value.failure}"
+        f"which go on without this member: {me.value.failure}",
     )
+
+
+def exit_if_left_out(view: View, _now: float) -> Action | None:
+    """The others no longer train with this member (broken_worlds.py)."""
+    me, plan = view.me, view.store.plan
+    if me is None or plan is None or plan.value.left_out != me.value.incarnation:
+        return None
+    return _exit(view, f"the others go on without this member: {plan.value.message}")
+
+
+def _exit(view: View, reason: str) -> Action:
     return stop_at_once(view, reason) if view.workers.state in ALIVE else Exit(code=ExitCode.CANNOT_JOIN, reason=reason)

@@ -27,7 +27,7 @@ from elasticjob_runtime.membership.actions import (
     PublishOutcome,
     Wait,
 )
-from elasticjob_runtime.membership.broken_worlds import too_many_broken
+from elasticjob_runtime.membership.broken_worlds import BrokenWorlds, too_many_broken
 from elasticjob_runtime.membership.causes import find_cause
 from elasticjob_runtime.membership.eligibility import (
     compatible_members,
@@ -154,8 +154,10 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
     reason, why = broken
     broken_worlds = too_many_broken(view, plan, reason)
     if broken_worlds is not None:
-        view = dataclasses.replace(view, store=dataclasses.replace(view.store, failures=(broken_worlds,)))
-        reason, why = PlanReason.WORKER_FAILED, describe_failure(broken_worlds)
+        if without := _leave_out_suspect(view, plan, broken_worlds):
+            return without
+        view = dataclasses.replace(view, store=dataclasses.replace(view.store, failures=(broken_worlds.failure,)))
+        reason, why = PlanReason.WORKER_FAILED, describe_failure(broken_worlds.failure)
     if reason is PlanReason.WORKER_FAILED:
         if may_follow_from_loss(view, plan) and (asking := _probe_present(view, plan, why, now, view.store.failed_at)):
             return asking
@@ -171,7 +173,23 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
         return _wait_for_members(view, now, f"{why}; {_too_few_members(view, len(eligible))}")
     if reason is PlanReason.MEMBER_LOST and (asking := _probe_present(view, plan, why, now)):
         return asking
-    return propose_plan(view, eligible, size, reason, why, restart=broken_worlds is not None)
+    suspects = broken_worlds.suspects if broken_worlds else ()
+    return propose_plan(view, eligible, size, reason, why, restart=broken_worlds is not None, suspects=suspects)
+
+
+def _leave_out_suspect(view: View, plan: Plan, broken: BrokenWorlds) -> Action | None:
+    """None: no member is named again, or the others are too few without it."""
+    member = broken.again(view, plan)
+    if member is None:
+        return None
+    others = [each for each in eligible_members(view) if each.name != member.name]
+    others = members_to_continue(view, plan, others)
+    size = group_size(view.spec, len(others))
+    if size is None:
+        return None
+    why = f"{member.name} is left out: {broken.failure.message}, and so it was before the last restart"
+    left_out = member.value.incarnation
+    return propose_plan(view, others, size, PlanReason.MEMBER_LOST, why, suspects=broken.suspects, left_out=left_out)
 
 
 def _probe_present(view: View, plan: Plan, why: str, now: float, since: float = 0.0) -> Action | None:

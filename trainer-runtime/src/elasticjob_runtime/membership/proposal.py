@@ -23,8 +23,11 @@ def propose_plan(
     why: str = "all members are present",
     *,
     restart: bool = False,
+    suspects: tuple[str, ...] = (),
+    left_out: str = "",
 ) -> ProposePlan:
-    """`restart`: the worker processes do not continue in place."""
+    """`restart`: the worker processes do not continue in place. `suspects`, `left_out`: see PlanValue; empty: those of
+    the current plan."""
     plan = view.store.plan
     rounds = [member.value.round for member in view.store.members.values()]
     last = max(plan.round if plan else 0, view.workers.round, view.store.last_round, *rounds)
@@ -38,6 +41,8 @@ def propose_plan(
         joined=tuple(_joined(plan, member, last + 1) for member in members),
         reports_steps=bool(view.stepped) or any(each.value.reports_steps for each in known_plans),
         broken=broken_plans(view, plan, plan_reason) if plan else 0,
+        suspects=suspects or (plan.value.suspects if plan else ()),
+        left_out=left_out or (plan.value.left_out if plan and _is_present(view, plan.value.left_out) else ""),
         in_place=not restart and continues(view, plan_reason, members),
         restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
         plan_reason=plan_reason,
@@ -50,6 +55,10 @@ def propose_plan(
         run_began=max((each.value.run_began for each in known_plans), default=0),
         reason=f"writing plan {last + 1} with {size} of {len(eligible)} members: {why}",
     )
+
+
+def _is_present(view: View, incarnation: str) -> bool:
+    return any(member.value.incarnation == incarnation for member in view.store.members.values())
 
 
 def _unchanged(view: View) -> CrashHistory:

@@ -218,12 +218,8 @@ class RendezvousCore:
             case PublishFailure():
                 key = keys.failure(action.failure.round, action.failure.member)
                 return key, self._store.put(key, for_the_store(action.failure).to_json())
-            case PublishSuspicion():
-                return self._publish_suspicion(action)
-            case PublishUnready():
-                unready = action.unready
-                operation = Put(keys.unready, unready.to_json()) if unready else Delete(KeyRange(keys.unready))
-                return keys.unready, self._store.txn([], [operation]).revision
+            case PublishSuspicion() | PublishUnready():
+                return self._publish_or_withdraw(action)
             case PublishOutcome():
                 return keys.outcome, self._plans.publish_outcome(action)
             case RestorePlan():
@@ -242,10 +238,15 @@ class RendezvousCore:
         nproc, kept = self._registration.member.nproc, cache.last_failure
         return self._keys.plan, self._plans.propose(action, nproc, known, kept)
 
-    def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
-        suspicion = dataclasses.replace(action.suspicion, time=time.time())
-        key = self._keys.suspicion(suspicion.round, suspicion.suspect, suspicion.by)
-        operation = Delete(KeyRange(key)) if action.retract else Put(key, suspicion.to_json())
+    def _publish_or_withdraw(self, action: PublishSuspicion | PublishUnready) -> tuple[str, int]:
+        value: Value | None
+        if isinstance(action, PublishUnready):
+            key, value = self._keys.unready, action.unready
+        else:
+            suspicion = dataclasses.replace(action.suspicion, time=time.time())
+            key = self._keys.suspicion(suspicion.round, suspicion.suspect, suspicion.by)
+            value = None if action.retract else suspicion
+        operation = Delete(KeyRange(key)) if value is None else Put(key, value.to_json())
         return key, self._store.txn([], [operation]).revision
 
     def _finish_awaited(self, error: StoreError | None) -> None:

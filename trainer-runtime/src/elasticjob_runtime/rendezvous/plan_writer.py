@@ -176,6 +176,8 @@ class PlanWriter:
             agent_store=leader.value.stores,
             in_place=action.in_place,
             broken=action.broken,
+            suspects=action.suspects,
+            left_out=action.left_out,
             oldest=min(action.joined, default=action.round),
             reports_steps=action.reports_steps,
             restart_count=action.restart_count,
