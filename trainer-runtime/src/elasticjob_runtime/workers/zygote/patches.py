@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from multiprocessing import util
 from typing import Any
 
 _RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
+_C10D = ".distributed.distributed_c10d"
 
 
 def apply(environment: Mapping[str, str]) -> None:
@@ -16,6 +18,7 @@ def apply(environment: Mapping[str, str]) -> None:
     disable_libuv(environment)
     detach_resource_tracker()
     isolate_process_groups(environment)
+    keep_group_threads(environment)
 
 
 def disable_libuv(environment: Mapping[str, str]) -> None:
@@ -64,7 +67,7 @@ def isolate_process_groups(environment: Mapping[str, str]) -> None:
     has a new one anyway.
     """
     distributed, c10d, rendezvous = (
-        sys.modules.get(f"torch.distributed{name}") for name in ("", ".distributed_c10d", ".rendezvous")
+        sys.modules.get(f"torch{name}") for name in (".distributed", _C10D, ".distributed.rendezvous")
     )
     function: Callable[..., Any] | None = getattr(distributed, "init_process_group", None)
     create: Callable[..., Any] | None = getattr(rendezvous, "_create_c10d_store", None)
@@ -93,3 +96,38 @@ def isolate_process_groups(environment: Mapping[str, str]) -> None:
     for module in (distributed, c10d):
         if module is not None:
             module.__dict__["init_process_group"] = init_process_group
+
+
+FREES_GROUPS_UNLOCKED = (2, 8)
+"""The first torch that lets other threads run Python while it destroys a process group (pytorch/pytorch#154976)."""
+
+
+def keep_group_threads(environment: Mapping[str, str]) -> None:
+    """Keeps the threads of a gloo group from its end to the end of the next group, or of the process.
+
+    Older torch (2.6, 2.7) waits for them with the interpreter locked. A thread that has the last reference to a tensor
+    of the collective before needs the interpreter to release it, and the process hangs: seen in a script that ends with
+    `destroy_process_group()`. While Python refers to the group's backend, nothing waits for its threads.
+
+    Not if rank 0 hosts the store: the backend keeps that, too, and the next group's could not have its port.
+    """
+    torch, distributed, c10d = (sys.modules.get(f"torch{name}") for name in ("", ".distributed", _C10D))
+    function: Callable[..., None] | None = getattr(distributed, "destroy_process_group", None)
+    version = tuple(int(part) for part in getattr(torch, "__version__", "").split(".")[:2] if part.isdecimal())
+    if function is None or c10d is None or version >= FREES_GROUPS_UNLOCKED:
+        return
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    kept: list[Any] = []
+
+    @functools.wraps(function)
+    def destroy_process_group(*given: Any, **named: Any) -> None:
+        backends: list[Any] = []
+        with contextlib.suppress(AttributeError, RuntimeError):  # internal to torch
+            for group in c10d.__dict__["_world"].pg_map:
+                backends += [group._get_backend(device) for device in group._device_types]
+        function(*given, **named)
+        kept[:] = [backend for backend in backends if backend.name() == "gloo"]
+
+    for module in (distributed, c10d):
+        module.__dict__["destroy_process_group"] = destroy_process_group
