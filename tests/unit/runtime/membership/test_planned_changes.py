@@ -130,6 +130,7 @@ MEMBER = {
     ),
     "saved is published once, and the workers stay stopped": Case(member(workers=runs(AS_B, NONE), mine=SAVED), "wait"),
     "workers without a handler yet count as saved": Case(member(mine=SAVES), "publish ready of round 0, saved 1"),
+    "... also when they have one": Case(member(mine=SAVED, workers=runs(AS_B, saves=True)), "wait"),
     "workers that cannot save continue until the plan": Case(member(), "wait"),
     "workers that fail because their peers stopped: no failure is published": Case(
         member(workers=fails(AS_B, "b")), "wait"

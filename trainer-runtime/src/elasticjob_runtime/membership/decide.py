@@ -54,7 +54,7 @@ from elasticjob_runtime.membership.joining import (
     report_own_failure,
     retry_at,
 )
-from elasticjob_runtime.membership.planned_changes import is_planned, prepare_change
+from elasticjob_runtime.membership.planned_changes import has_saved, is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
@@ -212,7 +212,8 @@ def _request_later_plan(view: View, plan: Plan) -> Action:
 def _stop_for(view: View, plan: Plan, reason: str) -> Action:
     """Stops the old workers at once, unless they can save and did not see this planned change coming."""
     workers = view.workers
-    if workers.state is WorkersState.RUNNING and workers.saves and is_planned(plan.value, after=workers.round):
+    planned = is_planned(plan.value, after=workers.round) and not has_saved(view)
+    if workers.state is WorkersState.RUNNING and workers.saves and planned:
         return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{reason}; the workers get time to save")
     return stop_at_once(view, reason)
 

@@ -55,14 +55,20 @@ def prepare_change(view: View, _now: float) -> Action | None:
     stop = view.stop
     if stop is None:
         return None
-    if workers.state is WorkersState.RUNNING and workers.saves:
+    if workers.state is WorkersState.RUNNING and workers.saves and not has_saved(view):
         return StopWorkers(
             grace=view.settings.shutdown_grace, reason=f"{stop.value.message}: the workers get time to save"
         )
     still_saving = workers.state in ALIVE and workers.state is not WorkersState.RUNNING
-    if me.value.saves and me.value.saved < plan.round and not still_saving:
+    if me.value.saves and not has_saved(view) and not still_saving:
         return _publish(view, saved=plan.round, reason=f"{stop.value.message}: the workers here have saved")
     return None
+
+
+def has_saved(view: View) -> bool:
+    """Whether this member has published that its workers have nothing to save, or could not save yet: the others no
+    longer wait for them."""
+    return view.me is not None and view.me.value.saved >= view.workers.round
 
 
 def _publish(view: View, *, reason: str, saves: bool | None = None, saved: int | None = None) -> PublishState:
