@@ -88,7 +88,7 @@ AGAIN = {
     "the same two are named again": (("b", "c"), None, ENOUGH, "plan 9: a b, MEMBER_LOST", "c1"),
     "one of them is": (("a", "b"), None, ENOUGH, "plan 9: a c, MEMBER_LOST", "b1"),
     "others are: these two restart first": (("a", "d"), None, {}, "plan 9: a b c, WORKER_FAILED", ""),
-    "nobody is": (("b", "c"), {"b": "timed out"}, {}, "plan 9: a b c, WORKER_FAILED", ""),
+    "no member is": (("b", "c"), {"b": "timed out"}, {}, "plan 9: a b c, WORKER_FAILED", ""),
     "the others are too few": (("b", "c"), None, {"settings": {"min": 3}}, "plan 9: a b c, WORKER_FAILED", ""),
 }
 

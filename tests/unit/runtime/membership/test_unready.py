@@ -1,4 +1,4 @@
-"""A member that is present and not ready is published once that lasts, so that somebody can look why."""
+"""A member that is present and not ready is published once that lasts, so that users can look why."""
 
 from __future__ import annotations
 

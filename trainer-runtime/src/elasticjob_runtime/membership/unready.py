@@ -1,5 +1,5 @@
 """Members that could train with the others, but whose worker processes are not ready. The planner publishes who they
-are and since when, for the operator to tell: nobody waits for them. Pure."""
+are and since when, for the operator to tell: the others do not wait for them. Pure."""
 
 from __future__ import annotations
 
