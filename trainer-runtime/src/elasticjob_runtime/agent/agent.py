@@ -22,14 +22,7 @@ from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, Pr
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
-from elasticjob_runtime.membership.actions import (
-    Action,
-    Exit,
-    MoveWorkers,
-    PublishFailure,
-    StartWorkers,
-    StopWorkers,
-)
+from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, PublishFailure, StartWorkers, StopWorkers
 from elasticjob_runtime.membership.eligibility import may_stay
 from elasticjob_runtime.membership.failures import assess_crash
 from elasticjob_runtime.membership.planned_changes import will_stay

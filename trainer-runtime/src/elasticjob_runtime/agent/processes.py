@@ -19,10 +19,7 @@ from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
 from elasticjob_runtime.contract.reports import MAX_IMPORT_LENGTH, MAX_IMPORTS
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.membership.view import (
-    Plan,
-    Workers,
-)
+from elasticjob_runtime.membership.view import Plan, Workers
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment

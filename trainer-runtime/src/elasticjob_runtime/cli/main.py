@@ -21,9 +21,7 @@ from elasticjob_runtime.cli.arguments import build_parser, without_own_flags
 from elasticjob_runtime.cli.configure import configure, is_single_member
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env, ExitCode, OutcomeState, OutcomeValue
-from elasticjob_runtime.membership.actions import (
-    Exit,
-)
+from elasticjob_runtime.membership.actions import Exit
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
 from elasticjob_runtime.version import version_in

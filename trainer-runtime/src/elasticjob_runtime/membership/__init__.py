@@ -4,8 +4,6 @@
 """
 
 from elasticjob_runtime.membership.decide import decide
-from elasticjob_runtime.membership.view import (
-    View,
-)
+from elasticjob_runtime.membership.view import View
 
 __all__ = ["View", "decide"]

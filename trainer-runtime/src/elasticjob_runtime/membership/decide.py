@@ -10,13 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import (
-    ExitCode,
-    FailureValue,
-    MemberState,
-    OutcomeState,
-    SuspicionValue,
-)
+from elasticjob_runtime.contract import ExitCode, FailureValue, MemberState, OutcomeState, SuspicionValue
 from elasticjob_runtime.membership.actions import (
     Action,
     Exit,

@@ -7,16 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, PEER_LOST, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.membership import crash_loop
-from elasticjob_runtime.membership.actions import (
-    Action,
-    PublishOutcome,
-    Wait,
-)
+from elasticjob_runtime.membership.actions import Action, PublishOutcome, Wait
 from elasticjob_runtime.membership.eligibility import join_names, ranks_of
-from elasticjob_runtime.membership.view import (
-    Plan,
-    View,
-)
+from elasticjob_runtime.membership.view import Plan, View
 
 
 def first_failure(failures: Iterable[FailureValue]) -> FailureValue:

@@ -12,22 +12,10 @@ import math
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import CONSISTENT, ExitCode
-from elasticjob_runtime.membership.actions import (
-    Action,
-    Exit,
-    ProbePeers,
-    ProbeWitnesses,
-    Wait,
-    stop_at_once,
-)
+from elasticjob_runtime.membership.actions import Action, Exit, ProbePeers, ProbeWitnesses, Wait, stop_at_once
 from elasticjob_runtime.membership.eligibility import describe
 from elasticjob_runtime.membership.sizes import group_size, limit
-from elasticjob_runtime.membership.view import (
-    ALIVE,
-    Member,
-    Plan,
-    View,
-)
+from elasticjob_runtime.membership.view import ALIVE, Member, Plan, View
 
 MAX_PROBED = 16
 """At most this many members outside the group are probed at a time."""

@@ -18,20 +18,9 @@ If no worker can save, the plan comes at once and the workers are killed.
 from __future__ import annotations
 
 from elasticjob_runtime.contract import PlanReason, PlanValue, StopValue
-from elasticjob_runtime.membership.actions import (
-    Action,
-    ProposeStop,
-    PublishState,
-    StopWorkers,
-)
+from elasticjob_runtime.membership.actions import Action, ProposeStop, PublishState, StopWorkers
 from elasticjob_runtime.membership.eligibility import known_unreachable, may_stay, ranks_of
-from elasticjob_runtime.membership.view import (
-    ALIVE,
-    Plan,
-    Stop,
-    View,
-    WorkersState,
-)
+from elasticjob_runtime.membership.view import ALIVE, Plan, Stop, View, WorkersState
 
 PLANNED = (PlanReason.MEMBER_JOINED, PlanReason.MEMBER_LEFT, PlanReason.RESIZED)
 """Reasons for plans that interrupt healthy workers, which have state worth saving."""

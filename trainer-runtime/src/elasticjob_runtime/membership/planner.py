@@ -21,12 +21,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, PlanReason
-from elasticjob_runtime.membership.actions import (
-    Action,
-    ProbePeers,
-    PublishOutcome,
-    Wait,
-)
+from elasticjob_runtime.membership.actions import Action, ProbePeers, PublishOutcome, Wait
 from elasticjob_runtime.membership.broken_worlds import BrokenWorlds, too_many_broken
 from elasticjob_runtime.membership.causes import find_cause
 from elasticjob_runtime.membership.eligibility import (
@@ -39,11 +34,7 @@ from elasticjob_runtime.membership.eligibility import (
     probed_recently,
     ranks_of,
 )
-from elasticjob_runtime.membership.failures import (
-    delay_or_end,
-    describe_failure,
-    may_follow_from_loss,
-)
+from elasticjob_runtime.membership.failures import delay_or_end, describe_failure, may_follow_from_loss
 from elasticjob_runtime.membership.in_place import (
     amend_plan,
     await_joiners,
@@ -56,12 +47,7 @@ from elasticjob_runtime.membership.proposal import caused_at, propose_plan
 from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.sizes import group_size, largest
 from elasticjob_runtime.membership.unready import publish_unready
-from elasticjob_runtime.membership.view import (
-    Member,
-    Plan,
-    Stop,
-    View,
-)
+from elasticjob_runtime.membership.view import Member, Plan, Stop, View
 
 
 def next_plan(view: View, now: float) -> Action | None:

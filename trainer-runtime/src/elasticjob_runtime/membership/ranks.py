@@ -7,9 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.contract import Neighbour, PlanValue, RankValue
-from elasticjob_runtime.membership.view import (
-    Member,
-)
+from elasticjob_runtime.membership.view import Member
 
 MAX_GONE = 32
 """At most this many removed ranks are listed in a plan's head, to keep it small."""

@@ -23,14 +23,7 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.etcd.interface import KeyRange, KeyValue, WatchUpdate
 from elasticjob_runtime.membership.failures import first_failure
-from elasticjob_runtime.membership.view import (
-    Member,
-    Plan,
-    Role,
-    Stop,
-    StoreView,
-    Suspicion,
-)
+from elasticjob_runtime.membership.view import Member, Plan, Role, Stop, StoreView, Suspicion
 
 T = TypeVar("T", bound=Value)
 

@@ -23,15 +23,7 @@ from elasticjob_runtime.contract import (
     TransitionValue,
     Value,
 )
-from elasticjob_runtime.etcd.interface import (
-    Delete,
-    KeyRange,
-    LeaseLost,
-    Put,
-    Store,
-    StoreError,
-    is_final,
-)
+from elasticjob_runtime.etcd.interface import Delete, KeyRange, LeaseLost, Put, Store, StoreError, is_final
 from elasticjob_runtime.membership.actions import (
     AmendPlan,
     ProposePlan,
@@ -46,9 +38,7 @@ from elasticjob_runtime.membership.actions import (
     StoreAction,
     Subscribe,
 )
-from elasticjob_runtime.membership.view import (
-    StoreView,
-)
+from elasticjob_runtime.membership.view import StoreView
 from elasticjob_runtime.rendezvous.plan_writer import BATCH, PlanOutdatedError, PlanWriter, for_the_store
 from elasticjob_runtime.rendezvous.registration import Registration
 from elasticjob_runtime.rendezvous.subscription import Subscription

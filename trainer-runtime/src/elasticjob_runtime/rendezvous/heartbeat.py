@@ -20,13 +20,7 @@ from collections.abc import Sequence
 from elasticjob_runtime.contract import Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.silence import RESTART
-from elasticjob_runtime.rendezvous.peer_protocol import (
-    NONCE_SIZE,
-    Client,
-    NotAuthenticError,
-    Purpose,
-    Session,
-)
+from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, NotAuthenticError, Purpose, Session
 from elasticjob_runtime.workers import descriptors
 
 logger = logging.getLogger(__name__)

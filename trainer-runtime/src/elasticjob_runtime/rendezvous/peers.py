@@ -20,12 +20,7 @@ from elasticjob_runtime.contract import SecretValue
 from elasticjob_runtime.event_loop import start_thread
 from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.membership.view import Member, Probe
-from elasticjob_runtime.rendezvous.peer_protocol import (
-    NONCE_SIZE,
-    Client,
-    NotAuthenticError,
-    Purpose,
-)
+from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, NotAuthenticError, Purpose
 from elasticjob_runtime.workers import descriptors
 
 logger = logging.getLogger(__name__)

@@ -13,17 +13,10 @@ from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanReason, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
-from elasticjob_runtime.membership.actions import (
-    AmendPlan,
-    ProposePlan,
-    ProposeStop,
-    PublishOutcome,
-)
+from elasticjob_runtime.membership.actions import AmendPlan, ProposePlan, ProposeStop, PublishOutcome
 from elasticjob_runtime.membership.crash_loop import TRAINED_SECONDS
 from elasticjob_runtime.membership.ranks import assign_rank, changed
-from elasticjob_runtime.membership.view import (
-    Member,
-)
+from elasticjob_runtime.membership.view import Member
 
 BATCH = 96
 """Ranks written in one transaction: etcd allows 128 operations."""

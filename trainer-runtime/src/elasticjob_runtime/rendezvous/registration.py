@@ -8,14 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.contract import (
-    SECRET_BYTES,
-    Keys,
-    LastJoinedValue,
-    MemberState,
-    MemberValue,
-    SecretValue,
-)
+from elasticjob_runtime.contract import SECRET_BYTES, Keys, LastJoinedValue, MemberState, MemberValue, SecretValue
 from elasticjob_runtime.etcd.interface import (
     Compare,
     Delete,

@@ -14,12 +14,8 @@ from collections.abc import Callable
 
 from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, SecretValue, TransitionValue
 from elasticjob_runtime.etcd.interface import Store, StoreError
-from elasticjob_runtime.membership.actions import (
-    StoreAction,
-)
-from elasticjob_runtime.membership.view import (
-    StoreView,
-)
+from elasticjob_runtime.membership.actions import StoreAction
+from elasticjob_runtime.membership.view import StoreView
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
 

@@ -13,13 +13,7 @@ from collections.abc import Callable, Iterable
 
 from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, ProgressValue, TransitionValue
 from elasticjob_runtime.membership.failures import first_failure
-from elasticjob_runtime.membership.view import (
-    StoreView,
-    Suspicion,
-    View,
-    Workers,
-    WorkersState,
-)
+from elasticjob_runtime.membership.view import StoreView, Suspicion, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State

@@ -16,12 +16,8 @@ from collections.abc import Callable, Sequence
 from elasticjob_runtime.contract import ExitCode, OutcomeValue
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.membership.actions import (
-    Exit,
-)
-from elasticjob_runtime.membership.view import (
-    Plan,
-)
+from elasticjob_runtime.membership.actions import Exit
+from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.rendezvous.runner import MemberRunner
 from elasticjob_runtime.torchrun.owner import AgentOwner

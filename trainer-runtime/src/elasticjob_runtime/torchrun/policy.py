@@ -13,19 +13,8 @@ import enum
 
 from elasticjob_runtime.contract import ExitCode, FailureValue, MemberState, OutcomeValue, PlanReason
 from elasticjob_runtime.membership import View, decide
-from elasticjob_runtime.membership.actions import (
-    Action,
-    Exit,
-    PublishOutcome,
-    PublishState,
-    Wait,
-)
-from elasticjob_runtime.membership.view import (
-    Plan,
-    Role,
-    Workers,
-    WorkersState,
-)
+from elasticjob_runtime.membership.actions import Action, Exit, PublishOutcome, PublishState, Wait
+from elasticjob_runtime.membership.view import Plan, Role, Workers, WorkersState
 
 STOP_TIMEOUT = 45.0
 """s that torch's agent has to stop its workers, 30 of which it leaves to the workers. Longer: the others wait longer

@@ -21,9 +21,7 @@ from typing import Any, TypeVar
 import torch.distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-from elasticjob_runtime.membership.view import (
-    Plan,
-)
+from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.network import PortRange, hold_ports
 from elasticjob_runtime.torchrun.member import Member
 from elasticjob_runtime.workers.store_host import PortUse
