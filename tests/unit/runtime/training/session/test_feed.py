@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import random
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch.utils.data
-from elasticjob_runtime.training.session.feed import Cursor, Feed, deal
+from elasticjob_runtime.training.session.feed import Cursor, Feed, Order, deal
 
 from hack.support import eventually
 
@@ -58,9 +57,12 @@ class Squares(torch.utils.data.Dataset[int]):
         return index * index
 
 
-def feed(dataset: Squares, **others: Any) -> Feed:
-    settings = {"batch_size": 6, "drop_last": False, "shuffle": False, "seed": 0, "num_workers": 0, "collate_fn": list}
-    return Feed(dataset, epoch=0, **{**settings, **others})
+def order(size: int, batch_size: int) -> Order:
+    return Order(size=size, batch_size=batch_size, drop_last=False, shuffle=False, seed=0)
+
+
+def feed(dataset: Squares, *, num_workers: int = 0) -> Feed:
+    return Feed(dataset, order(len(dataset), 6), epoch=0, num_workers=num_workers, collate_fn=list)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -88,10 +90,7 @@ def test_the_processes_of_an_epochs_data_loader_end_with_it() -> None:
     before = set(multiprocessing.active_children())
     gc.disable()
     try:
-        feed = Feed(
-            [torch.ones(1)] * 8, epoch=0, batch_size=2, drop_last=False, shuffle=False, seed=0, num_workers=2,
-            collate_fn=None,
-        )  # fmt: skip
+        feed = Feed([torch.ones(1)] * 8, order(8, 2), epoch=0, num_workers=2, collate_fn=None)
         assert feed.next(Cursor(), 0, 1) is not None
         assert len(set(multiprocessing.active_children()) - before) == 2
         feed.close()

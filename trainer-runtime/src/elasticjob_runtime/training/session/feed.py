@@ -30,6 +30,30 @@ class Cursor:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+    """Which sample is at which position of an epoch, and how many are in a batch."""
+
+    size: int
+    """Samples of the data set."""
+    batch_size: int
+    """Of all ranks together."""
+    drop_last: bool
+    shuffle: bool
+    seed: int
+
+    def difference(self, before: Order) -> str | None:
+        """Why an epoch that began in the order `before` cannot go on in this one, as two values; None: it can. The
+        batches may have another size: a cursor counts samples."""
+        if before.size != self.size:
+            return f"the data set had {before.size} samples, and now has {self.size}"
+        if before.shuffle != self.shuffle:
+            return f"shuffle was {before.shuffle}, and now is {self.shuffle}"
+        if self.shuffle and before.seed != self.seed:
+            return f"seed was {before.seed}, and now is {self.seed}"
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
     """One rank's part of one global batch."""
 
@@ -68,20 +92,16 @@ class Feed:
     def __init__(
         self,
         dataset: Any,
+        order: Order,
         *,
         epoch: int,
-        batch_size: int,
-        drop_last: bool,
-        shuffle: bool,
-        seed: int,
         num_workers: int,
         collate_fn: Callable[[list[Any]], Any] | None,
     ) -> None:
-        self._size = len(dataset)
+        self._about = order
         self._order: Sequence[int] = (
-            Permutation(self._size, key=f"{seed}:{epoch}") if shuffle else range(self._size)
+            Permutation(order.size, key=f"{order.seed}:{epoch}") if order.shuffle else range(order.size)
         )  # the same as ElasticDistributedSampler's
-        self._batch_size, self._drop_last = batch_size, drop_last
         self._start = Cursor(epoch=epoch)
         self._place = (0, 1)
         self._expected: tuple[Cursor, tuple[int, int]] | None = None
@@ -133,9 +153,9 @@ class Feed:
     def _deal(self, cursor: Cursor, rank: int, world_size: int) -> Share | None:
         return deal(
             cursor,
-            size=self._size,
-            batch_size=self._batch_size,
-            drop_last=self._drop_last,
+            size=self._about.size,
+            batch_size=self._about.batch_size,
+            drop_last=self._about.drop_last,
             rank=rank,
             world_size=world_size,
         )

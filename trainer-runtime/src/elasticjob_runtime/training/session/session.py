@@ -18,7 +18,7 @@ from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session import port, torch_private
 from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS, Engine
-from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
+from elasticjob_runtime.training.session.feed import Cursor, Feed, Order, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Parts
@@ -174,12 +174,17 @@ class ElasticSession:
         shuffle: bool = True,
         seed: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        restart_epoch: bool = False,
     ) -> Iterator[Any]:
         """Yields this rank's share of each global batch in the rest of the epoch (default: the current one).
 
         batch_size: of the global batch, whatever the number of ranks. Ranks beyond it add nothing. Every sample of the
         epoch is in exactly one committed step, also those of a short last batch, unless `drop_last`. Nothing is yielded
         for an epoch that is over, as for a process that joins in a later one.
+
+        An epoch that began before, in a checkpoint, goes on with its next sample, also with another batch size. With
+        another seed, `shuffle` or size of the data set, the next sample is unknown: a SessionError says what differs.
+        restart_epoch: True begins such an epoch again instead, on all ranks.
 
         Raises TypeError for a data set without a length, ValueError for a batch size with which there is no batch, and
         SessionError if a batch was not used in a `session.step()`.
@@ -192,21 +197,10 @@ class ElasticSession:
         if drop_last and len(dataset) < batch_size:
             raise ValueError(f"with drop_last, a data set of {len(dataset)} has no batch of {batch_size}")
         wanted = self._state.cursor.epoch if epoch is None else epoch
-        if wanted > self._state.cursor.epoch:
-            self._state.cursor = Cursor(epoch=wanted)
-        return self._batches(
-            Feed(
-                dataset,
-                epoch=wanted,
-                batch_size=batch_size,
-                drop_last=drop_last,
-                shuffle=shuffle,
-                seed=seed,
-                num_workers=num_workers,
-                collate_fn=collate_fn,
-            ),
-            wanted,
-        )
+        order = Order(size=len(dataset), batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, seed=seed)
+        self._state.begin_epoch(wanted, order, restart=restart_epoch)
+        feed = Feed(dataset, order, epoch=wanted, num_workers=num_workers, collate_fn=collate_fn)
+        return self._batches(feed, wanted)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -296,7 +290,8 @@ class ElasticSession:
             if self._state.cursor.epoch != epoch:
                 return
             found = feed.next(self._state.cursor, *self._place)
-            if found is None:
+            if found is None:  # with a larger batch size than before and drop_last, what is left is no batch
+                self._state.cursor = Cursor(epoch=epoch + 1)
                 return
             batch, self._offered = found
             self._state.together, self._evaluations = True, 0

@@ -11,7 +11,6 @@ from typing import Any
 from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.memory import Pace
 from elasticjob_runtime.training.save_request import session_ends
-from elasticjob_runtime.training.session.feed import Cursor
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.state import Storage, TrainingState
@@ -137,11 +136,7 @@ class _Position:
         self._state = state
 
     def state_dict(self) -> dict[str, Any]:
-        cursor = self._state.cursor
-        position = {"step": self._state.committed, "epoch": cursor.epoch, "consumed": cursor.consumed}
-        return {**position, "values": self._state.values.state_dict()}
+        return self._state.position()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._state.committed = int(state["step"])
-        self._state.cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
-        self._state.values.load_state_dict(state["values"])
+        self._state.go_to(state)

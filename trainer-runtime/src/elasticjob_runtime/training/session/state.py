@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
 from elasticjob_runtime.training.session import torch_private
-from elasticjob_runtime.training.session.feed import Cursor, Share
+from elasticjob_runtime.training.session.feed import Cursor, Order, Share
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
@@ -58,6 +58,8 @@ class TrainingState:
         self.parts = parts
         self.values = Values(parts.memory)
         self.cursor = Cursor()
+        self._order: Order | None = None
+        """Of the epoch that `cursor` is in, as far as it is known."""
         self.committed = NO_STATE
         self.evaluation = 0
         """See `Standing`."""
@@ -88,6 +90,41 @@ class TrainingState:
             return own
         kept = dataclasses.replace(own, committed=found.step, live=False, fence=str(found.header.fence))
         return max(own, kept, key=lambda standing: standing.precedence)
+
+    def begin_epoch(self, epoch: int, order: Order, *, restart: bool) -> None:
+        """Raises SessionError if that epoch began in an order in which `cursor` is another sample, unless `restart`."""
+        if epoch < self.cursor.epoch:
+            return
+        began = epoch == self.cursor.epoch and self.cursor.consumed > 0
+        difference = order.difference(self._order) if began and self._order is not None else None
+        if difference and not restart:
+            raise SessionError(
+                f"epoch {epoch} cannot go on after {self.cursor.consumed} samples: {difference}. Use what it began "
+                "with, or begin it again: session.batches(..., restart_epoch=True)"
+            )
+        if difference:
+            logger.warning("epoch %d begins again: %s", epoch, difference)
+        if difference or epoch > self.cursor.epoch:
+            self.cursor = Cursor(epoch=epoch)
+        self._order = order
+
+    def position(self) -> dict[str, Any]:
+        """How far the training is, and the script's values: plain data and tensors."""
+        return {
+            "step": max(self.committed, 0),
+            "epoch": self.cursor.epoch,
+            "consumed": self.cursor.consumed,
+            "order": dataclasses.asdict(self._order) if self._order is not None else None,
+            "values": self.values.state_dict(),
+        }
+
+    def go_to(self, position: Mapping[str, Any]) -> None:
+        """position: see `position`."""
+        self.values.load_state_dict(position["values"])
+        self.committed = int(position["step"])
+        self.cursor = Cursor(epoch=int(position["epoch"]), consumed=int(position["consumed"]))
+        order = position.get("order")  # None: of an adapter, or saved by an earlier version
+        self._order = Order(**order) if order is not None else None
 
     def commit(self, taken: Share) -> None:
         """Raises TypeError or ValueError for a value of the script that cannot be kept."""
@@ -211,11 +248,8 @@ class TrainingState:
 
     def collect(self) -> dict[str, Any]:
         return {
-            "step": max(self.committed, 0),
-            "epoch": self.cursor.epoch,
-            "consumed": self.cursor.consumed,
+            **self.position(),
             "fence": os.environ.get(Env.FENCE, ""),
-            "values": self.values.state_dict(),
             "parts": self.parts.collect(),
         }
 
@@ -242,9 +276,7 @@ class TrainingState:
 
     def apply(self, state: dict[str, Any]) -> None:
         self.parts.apply(state["parts"])
-        self.values.load_state_dict(state["values"])
-        self.committed = int(state["step"])
-        self.cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
+        self.go_to(state)
 
 
 def _share(agreement: Agreement, rank: int, given: Any, into: Any, interruption: Interruption | None) -> Any | None:

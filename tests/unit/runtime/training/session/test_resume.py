@@ -1,0 +1,74 @@
+"""A session that continues from a checkpoint takes each sample of the epoch once, or says why it cannot."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from elasticjob_runtime.training import ElasticSession
+from elasticjob_runtime.training.session.world import SessionError
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def begin(path: pathlib.Path) -> ElasticSession:
+    model = torch.nn.Linear(1, 1)
+    session = ElasticSession(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    session.checkpoint(path, every=1)
+    return session
+
+
+def train(path: pathlib.Path, *, size: int = 24, steps: int = 100, batch_size: int = 4, **options: Any) -> list[int]:
+    """What one process takes of the rest of its epoch, which it saves after each step."""
+    session = begin(path)
+    taken: list[int] = []
+    for batch in session.batches(range(size), batch_size=batch_size, collate_fn=list, **options):
+        with session.step():
+            taken += batch
+        steps -= 1
+        if not steps:
+            break
+    return taken
+
+
+def test_another_batch_size_goes_on_with_the_next_sample(tmp_path: pathlib.Path) -> None:
+    taken = train(tmp_path, steps=2) + train(tmp_path, batch_size=5)
+    assert sorted(taken) == list(range(24))
+
+
+def test_a_rest_that_is_smaller_than_a_new_batch_ends_the_epoch(tmp_path: pathlib.Path) -> None:
+    train(tmp_path, steps=5, drop_last=True)
+    session = begin(tmp_path)
+    assert list(session.batches(range(24), batch_size=8, drop_last=True)) == []
+    assert session.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": 7}, "seed was 0, and now is 7"),
+        ({"shuffle": False}, "shuffle was True, and now is False"),
+        ({"size": 30}, "the data set had 24 samples, and now has 30"),
+        ({"size": 6}, "the data set had 24 samples, and now has 6"),
+    ],
+)
+def test_an_epoch_never_goes_on_in_another_order(tmp_path: pathlib.Path, changed: dict[str, Any], message: str) -> None:
+    train(tmp_path, steps=2)
+    with pytest.raises(SessionError, match=message):
+        train(tmp_path, **changed)
+    size = changed.get("size", 24)
+    assert sorted(train(tmp_path, restart_epoch=True, **changed)) == list(range(size))
+
+
+def test_the_seed_of_an_order_without_shuffling_may_change(tmp_path: pathlib.Path) -> None:
+    assert train(tmp_path, steps=2, shuffle=False) + train(tmp_path, shuffle=False, seed=9) == list(range(24))
+
+
+def test_another_order_may_begin_with_an_epoch(tmp_path: pathlib.Path) -> None:
+    train(tmp_path)
+    assert sorted(train(tmp_path, seed=9, size=8)) == list(range(8))
