@@ -156,6 +156,8 @@ def test_a_group_is_given_up_when_nothing_else_refers_to_it(monkeypatch: pytest.
     by: list[str] = []
 
     class Group:
+        _device_types = ()
+
         def __del__(self) -> None:
             by.append(threading.current_thread().name)
 

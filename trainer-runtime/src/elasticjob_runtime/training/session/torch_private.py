@@ -172,7 +172,7 @@ def replace_group(
     if old is not None:
         if device is not None:  # the script's first group: only an aborted one is destroyed without other processes
             old._get_backend(device).abort()
-        dist.destroy_process_group()
+        inspect.unwrap(dist.destroy_process_group)()  # torch's own: see `release`, and workers/zygote/patches.py
     connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, "ProcessGroupNCCL2": nccl}
     backend = "gloo" if nccl is None else "cpu:gloo,cuda:nccl"
     _forget_prefix()
@@ -234,7 +234,9 @@ def _release(held: list[dist.ProcessGroup]) -> None:
     while held:
         for index in reversed(range(len(held))):
             if sys.getrefcount(held[index]) <= ALONE:
+                backends = [held[index]._get_backend(device) for device in held[index]._device_types]
                 del held[index]
+                del backends  # without the interpreter, which torch before 2.8 holds while it destroys a group
         if held:
             time.sleep(RELEASE_INTERVAL)
 

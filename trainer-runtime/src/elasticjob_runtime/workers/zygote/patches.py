@@ -109,6 +109,7 @@ def keep_group_threads(environment: Mapping[str, str]) -> None:
     of the collective before needs the interpreter to release it, and the process hangs: seen in a script that ends with
     `destroy_process_group()`. While Python refers to the group's backend, nothing waits for its threads.
 
+    A session's groups are not kept: it calls torch's own function, and gives them up itself.
     Not if rank 0 hosts the store: the backend keeps that, too, and the next group's could not have its port.
     """
     torch, distributed, c10d = (sys.modules.get(f"torch{name}") for name in ("", ".distributed", _C10D))
@@ -121,12 +122,13 @@ def keep_group_threads(environment: Mapping[str, str]) -> None:
     kept: list[Any] = []
 
     @functools.wraps(function)
-    def destroy_process_group(*given: Any, **named: Any) -> None:
+    def destroy_process_group(group: Any = None) -> None:
         backends: list[Any] = []
         with contextlib.suppress(AttributeError, RuntimeError):  # internal to torch
-            for group in c10d.__dict__["_world"].pg_map:
-                backends += [group._get_backend(device) for device in group._device_types]
-        function(*given, **named)
+            every = group is None or group is distributed.__dict__["group"].WORLD
+            for each in c10d.__dict__["_world"].pg_map if every else [group]:
+                backends += [each._get_backend(device) for device in each._device_types]
+        function(group)
         kept[:] = [backend for backend in backends if backend.name() == "gloo"]
 
     for module in (distributed, c10d):
