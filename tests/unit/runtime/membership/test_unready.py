@@ -8,7 +8,9 @@ import pytest
 from elasticjob_runtime.contract import MemberState, UnreadyValue
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.actions import PublishUnready
+from elasticjob_runtime.membership.eligibility import describe as state_of
 from elasticjob_runtime.membership.unready import SHOWN, UNREADY_SECONDS
+from elasticjob_runtime.membership.view import Role
 
 from tests.unit.runtime.membership.builders import NOW, Case, answers, decided, make_plan, make_view, members, runs
 
@@ -71,3 +73,10 @@ def test_the_value_stays_short_and_about_the_same_member() -> None:
     assert action.unready is not None
     assert (action.unready.members[:3], action.unready.since) == (["k", "c", "d"], 3.0)
     assert len(action.unready.members) == SHOWN
+
+
+@pytest.mark.parametrize(("ready_for", "words"), [(0, "until the worker processes are ready"), (3, "needs no more")])
+def test_the_log_of_a_member_outside_the_plan_says_whether_it_is_ready(ready_for: int, words: str) -> None:
+    plan = make_plan("ab", me="c", ranks=None, round_number=3, in_place=True)
+    there = members("bc", c={"in_place": ready_for})
+    assert words in state_of(make_view(me="c", there=there, plan=plan, role=Role.FOLLOWER, predecessor="b"))

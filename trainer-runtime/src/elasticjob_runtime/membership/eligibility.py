@@ -100,6 +100,8 @@ def describe(view: View) -> str:
         return "waiting for the first plan"
     if plan.rank is None and view.me is not None and view.me.value.failed:
         return f"waiting to join plan {plan.round}: {view.me.value.failed} failures so far"
+    if plan.rank is None and plan.value.in_place and view.me is not None and view.me.value.in_place < plan.round:
+        return f"waiting until the worker processes are ready to join plan {plan.round}"
     if plan.rank is None:
         return f"spare: plan {plan.round} has {plan.value.size} members and needs no more"
     return f"training: plan {plan.round}, group rank {plan.rank.group_rank} of {plan.value.size}"
