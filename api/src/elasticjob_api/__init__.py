@@ -40,15 +40,7 @@ from elasticjob_api.spec import (
     Spec,
     Workers,
 )
-from elasticjob_api.status import (
-    FailingNode,
-    Failure,
-    FreeEnds,
-    Progress,
-    RendezvousStatus,
-    Restarts,
-    Status,
-)
+from elasticjob_api.status import FailingNode, Failure, FreeEnds, Progress, RendezvousStatus, Restarts, Status
 from elasticjob_api.stored_history import StoredHistory
 from elasticjob_api.summary import BLOCKING_REASONS, summary_of
 

@@ -7,16 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from elasticjob_api.conditions import Condition, ConditionStatus, ConditionType
-from elasticjob_api.fields import (
-    Causes,
-    FailureMessage,
-    Int32,
-    Int64,
-    Metrics,
-    Model,
-    Rate,
-    Time,
-)
+from elasticjob_api.fields import Causes, FailureMessage, Int32, Int64, Metrics, Model, Rate, Time
 from elasticjob_api.stored_history import StoredHistory
 
 Count = Annotated[Int32, Field(ge=0)]

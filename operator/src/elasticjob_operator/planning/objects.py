@@ -18,12 +18,7 @@ from elasticjob_operator.planning.actions import (
 )
 from elasticjob_operator.planning.context import Context
 from elasticjob_operator.resources.autoscaler import autoscaler
-from elasticjob_operator.resources.certificates import (
-    certificates_secret,
-    credentials_secret,
-    peer_names,
-    server_names,
-)
+from elasticjob_operator.resources.certificates import certificates_secret, credentials_secret, peer_names, server_names
 from elasticjob_operator.resources.drift import correction, exact_correction
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.etcd_members import etcd_disruption_budget
