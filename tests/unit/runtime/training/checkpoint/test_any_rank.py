@@ -14,15 +14,16 @@ import torch.distributed as dist
 from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training import CheckpointError, load_checkpoint, save_checkpoint
 from elasticjob_runtime.training.checkpoint import any_rank
-from elasticjob_runtime.training.checkpoint.any_rank import NOTHING, Found, choose
+from elasticjob_runtime.training.checkpoint.any_rank import choose
+from elasticjob_runtime.training.checkpoint.order import NOTHING, State
 
 from tests.unit.runtime.training.sharded.worlds import run
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 
-def found(step: int, round_number: int = 1) -> Found:
-    return Found(step=step, fence=Fence(1, 0, round_number), ours=True)
+def found(step: int, round_number: int = 1) -> State:
+    return State(step=step, job="this", fence=Fence(1, 0, round_number))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +50,13 @@ def found(step: int, round_number: int = 1) -> Found:
             id="a later group, even at an earlier step",
         ),
         pytest.param(
-            [Found(step=9, fence=Fence(7, 0, 7)), found(5)],
+            [State(step=9, job="other", fence=Fence(7, 0, 7)), found(5)],
             1,
             "rank 1 sends the checkpoint of step 5, which these ranks lack: 0",
             id="this job's, whatever another one has left",
         ),
         pytest.param(
-            [Found(step=3), Found(step=9)],
+            [State(step=3), State(step=9)],
             1,
             "rank 1 sends the checkpoint of step 9, which these ranks lack: 0",
             id="without agents, the highest step",
@@ -63,9 +64,9 @@ def found(step: int, round_number: int = 1) -> Found:
     ],
 )
 def test_all_ranks_continue_from_the_newest_checkpoint_of_any(
-    each: list[Found], chosen: int | None, reason: str
+    each: list[State], chosen: int | None, reason: str
 ) -> None:
-    choice = choose(each)
+    choice = choose(each, "this")
     assert (choice.rank, choice.reason) == (chosen, reason)
 
 

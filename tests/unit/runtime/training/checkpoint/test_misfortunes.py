@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import pytest
-from elasticjob_runtime.contract import Env
+from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training import checkpoint
-from elasticjob_runtime.training.checkpoint import claims, reading
+from elasticjob_runtime.training.checkpoint import any_rank, claims, reading
+from elasticjob_runtime.training.checkpoint.order import State, why_older
 
 from tests.unit.runtime.training.checkpoint.steps import load_step, save
 
@@ -148,12 +149,26 @@ def test_a_group_that_saved_nothing_does_not_replace_what_an_earlier_one_has_in_
 ) -> None:
     act_as("1.0.1")
     save(tmp_path, 10)
-    copy = checkpoint.Copy(fence=claims.writer_of(os.environ).fence, saved_at=0.0)
+    memory = State(step=10, job=checkpoint.this_job(), fence=claims.writer_of(os.environ).fence, claim=1)
     act_as("1.0.2")
     claims.claim_directory(tmp_path, claims.writer_of(os.environ))
-    assert checkpoint.newest_step(tmp_path, copy) == 10
+    assert why_older(memory, checkpoint.newest_state(tmp_path)) is None
     save(tmp_path, 11)
-    assert checkpoint.newest_step(tmp_path, copy) is None
+    assert why_older(memory, checkpoint.newest_state(tmp_path)) == "a later worker group has saved step 11"
+
+
+def test_a_checkpoint_counts_as_the_group_that_saved_it_whichever_claims_the_directory_later(
+    tmp_path: pathlib.Path, act_as: Callable[[str], None]
+) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10)
+    saved = checkpoint.newest_state(tmp_path)
+    for fence in ("1.0.3", "1.0.4", "1.0.5"):
+        act_as(fence)
+        claims.claim_directory(tmp_path, claims.writer_of(os.environ))
+        assert checkpoint.newest_state(tmp_path) == saved
+    in_memory_of_another_rank = State(step=12, job=saved.job, fence=Fence(1, 0, 2))
+    assert any_rank.choose([saved, in_memory_of_another_rank], saved.job).rank == 1
 
 
 def test_a_checkpoint_that_a_person_puts_back_is_named_at_load_and_survives_the_next_save(

@@ -18,12 +18,13 @@ A corrupt or incomplete checkpoint is not an error: it is skipped for the previo
 from elasticjob_runtime.training.checkpoint.directory import (
     DEFAULT_KEEP,
     Checkpoint,
-    Copy,
     FencedError,
     load,
-    newest_step,
+    newest_state,
     save,
+    state_of,
     steps,
+    this_job,
 )
 from elasticjob_runtime.training.checkpoint.reading import CheckpointError
 
@@ -31,10 +32,11 @@ __all__ = [
     "DEFAULT_KEEP",
     "Checkpoint",
     "CheckpointError",
-    "Copy",
     "FencedError",
     "load",
-    "newest_step",
+    "newest_state",
     "save",
+    "state_of",
     "steps",
+    "this_job",
 ]

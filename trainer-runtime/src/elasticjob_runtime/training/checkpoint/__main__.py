@@ -89,7 +89,8 @@ def _owner(claim: Claim) -> str:
 
 
 def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
-    """Gives the file the number of a new claim, which makes it the newest. The group that saves here may go on."""
+    """Gives the file the number of a new claim, which makes it the newest, also newer than memory. The group
+    that saves here may go on."""
     wanted = next((found for found in listing.checkpoints if found.name == pathlib.Path(name).name), None)
     if wanted is None:
         known = ", ".join(found.name for found in sorted(listing.checkpoints, reverse=True)) or "none"
@@ -98,7 +99,9 @@ def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
         directory.verify(folder / wanted.name, wanted.step)
     except CorruptCheckpointError as error:
         raise CheckpointError(f"{wanted.name} is corrupt: {error}") from error
-    claim = _claim(folder, listing, dataclasses.replace(listing.claim, kept=()))
+    claim = _claim(
+        folder, listing, dataclasses.replace(listing.claim, chosen=(*listing.claim.chosen, claims.next_number(listing)))
+    )
     chosen = Found(claim.number, wanted.step)
     (folder / wanted.name).rename(folder / chosen.name)
     return f"The next process that loads from {folder} continues from step {wanted.step} ({chosen.name})."
@@ -115,6 +118,7 @@ def _claim(folder: pathlib.Path, listing: Listing, like: Claim) -> Claim:
         like,
         number=claims.next_number(listing),
         kept=tuple(found.name for found in claims.valid(listing)),
+        savers=claims.savers(listing),
         claimed_at=time.time(),
     )
     if not claims.write_claim(folder, claim):

@@ -6,14 +6,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training import channel
-from elasticjob_runtime.training.checkpoint import claims
-from elasticjob_runtime.training.checkpoint.directory import newest_claim
+from elasticjob_runtime.training.checkpoint.directory import this_job
+from elasticjob_runtime.training.checkpoint.order import State
 from elasticjob_runtime.training.checkpoint.reading import CheckpointError
 
 if TYPE_CHECKING:
@@ -21,30 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
-NO_FENCE = Fence(0, 0, 0)
 PIECE = 64 << 20
 """Bytes that are sent at a time: the memory that sending takes, besides the checkpoint itself."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """What one rank has found."""
-
-    step: int
-    """-1: nothing."""
-    fence: Fence = NO_FENCE
-    """Of the worker group that saved it, or that saved last in the same directory."""
-    ours: bool = False
-    """Whether that group is of this job."""
-
-    @property
-    def precedence(self) -> tuple[bool, Fence, int]:
-        """The highest wins. As in one directory, what a later group has is newer, even at an earlier step. Fencing
-        tokens of different jobs say nothing about each other."""
-        return self.ours, self.fence if self.ours else NO_FENCE, self.step
-
-
-NOTHING = Found(step=-1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,12 +30,13 @@ class Choice:
     reason: str
 
 
-def choose(found: Sequence[Found]) -> Choice:
-    """Which checkpoint all ranks continue from. found: of each rank, in order. Pure."""
-    best = max(range(len(found)), key=lambda rank: (found[rank].step >= 0, found[rank].precedence, -rank))
+def choose(found: Sequence[State], job: str) -> Choice:
+    """Which checkpoint all ranks of `job` continue from. found: of each rank, in order. Pure."""
+    precedence = [state.precedence(job) for state in found]
+    best = max(range(len(found)), key=lambda rank: (precedence[rank], -rank))
     if found[best].step < 0:
         return Choice(None, "no rank has a checkpoint")
-    same = [rank for rank in range(len(found)) if found[rank].precedence == found[best].precedence]
+    same = [rank for rank in range(len(found)) if precedence[rank] == precedence[best]]
     if len(same) == len(found):
         return Choice(None, f"all ranks have the checkpoint of step {found[best].step}")
     lacking = ", ".join(str(rank) for rank in range(len(found)) if rank not in same)
@@ -69,7 +46,7 @@ def choose(found: Sequence[Found]) -> Choice:
 
 
 def load(
-    find: Callable[[], tuple[Found, Any]],
+    find: Callable[[], tuple[State, Any]],
     map_location: str | torch.device | None,
     *,
     weights_only: bool,
@@ -92,20 +69,21 @@ def load(
         )
     state: Any = None
 
-    def own() -> Found:
+    def own() -> State:
         nonlocal state
         found, state = find()
         return found
 
     found = ranks.from_all(own)
-    choice = choose(found)
+    job = this_job()
+    choice = choose(found, job)
     if ranks.rank() == 0:
         logger.info("%s", choice.reason)
     if choice.rank is None:
         return state
     sends = ranks.rank() == choice.rank
     data = _send(choice.rank, state if sends else None)
-    if sends or found[ranks.rank()].precedence == found[choice.rank].precedence:
+    if sends or found[ranks.rank()].precedence(job) == found[choice.rank].precedence(job):
         return state
     state = torch.load(io.BytesIO(data), map_location=map_location, weights_only=weights_only)
     restored(found[choice.rank].step)
@@ -130,10 +108,3 @@ def _send(sender: int, state: Any) -> bytes:
         if not sends:
             file.write(piece[0])
     return file.getvalue() if not sends else b""
-
-
-def in_directory(step: int, directory: str | os.PathLike[str]) -> Found:
-    """Of a checkpoint in a directory that this rank sees. Raises CheckpointError."""
-    claim = newest_claim(directory)
-    ours = claim.number > 0 and claim.writer.owner == claims.writer_of(os.environ).owner
-    return Found(step=step, fence=claim.writer.fence, ours=ours)

@@ -28,6 +28,7 @@ from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training.checkpoint import files
+from elasticjob_runtime.training.checkpoint.order import State
 
 _CLAIM = re.compile(r"\.claim-(\d{12,})\.json")
 _CHECKPOINT = re.compile(r"step-(\d{12,})(?:-(\d+))?\.ckpt")
@@ -74,6 +75,10 @@ class Claim:
     """Previous owners, which may not claim the directory again."""
     kept: tuple[str, ...] | None = ()
     """Names of the checkpoints that counted when this claim began; None: unknown, all count."""
+    savers: tuple[tuple[int, Writer], ...] = ()
+    """Earlier claims under which these were saved, as (number, who)."""
+    chosen: tuple[int, ...] = ()
+    """Of this claim and these earlier ones: those that a person made, for the checkpoint of that number."""
     claimed_at: float = 0.0
     """Unix time, s."""
 
@@ -135,21 +140,23 @@ def rejection(claim: Claim, writer: Writer) -> str:
     return ""
 
 
-def supersedes(listing: Listing, writer: Writer, saved_at: float) -> bool:
-    """Whether a later group has saved in the directory since `writer` saved the same state elsewhere (in memory), so
-    that this copy no longer counts. A group that claimed it and ended before its first save has replaced nothing.
-    saved_at: Unix time, s; compared only with claims of other owners."""
+def state_of(listing: Listing, found: Found) -> State:
     claim = listing.claim
-    if claim.number == 0 or all(found.number < claim.number for found in listing.checkpoints):
-        return False
-    if claim.writer.owner == writer.owner:
-        return claim.writer.fence > writer.fence
-    return claim.claimed_at > saved_at
+    writer = dict((*claim.savers, (claim.number, claim.writer))).get(found.number, ANONYMOUS)
+    chosen = found.number in claim.chosen
+    return State(step=found.step, job=writer.owner, fence=writer.fence, claim=found.number, chosen=chosen)
+
+
+def savers(listing: Listing) -> tuple[tuple[int, Writer], ...]:
+    """For the next claim."""
+    counting = {found.number for found in valid(listing)}
+    known = (*listing.claim.savers, (listing.claim.number, listing.claim.writer))
+    return tuple((number, writer) for number, writer in known if number in counting)
 
 
 def is_current(claim: Claim, writer: Writer) -> bool:
     """Whether `writer` has the newest claim, or needs none because there are no claims."""
-    return claim.writer == writer and (claim.number > 0 or not writer.owner)
+    return claim.writer == writer and claim.number not in claim.chosen and (claim.number > 0 or not writer.owner)
 
 
 def claim_directory(folder: pathlib.Path, writer: Writer) -> Claim:
@@ -202,6 +209,8 @@ def next_claim(listing: Listing, writer: Writer) -> Claim:
         writer=writer,
         earlier=tuple(dict.fromkeys(earlier))[-_REMEMBERED:],
         kept=tuple(one.name for one in valid(listing)),
+        savers=savers(listing),
+        chosen=before.chosen,
     )
 
 
@@ -261,6 +270,8 @@ def _encode(claim: Claim) -> bytes:
         "fence": str(claim.writer.fence),
         "earlier": claim.earlier,
         "kept": claim.kept,
+        "savers": [[number, writer.owner, str(writer.fence)] for number, writer in claim.savers],
+        "chosen": claim.chosen,
         "claimed_at": claim.claimed_at,
     }
     return 2 * (json.dumps({**document, "sha256": _digest(document)}) + "\n").encode()
@@ -289,6 +300,11 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
         writer=Writer(owner=_text(document["owner"]), fence=Fence.parse(_text(document["fence"]))),
         earlier=_texts(document["earlier"]),
         kept=_texts(document["kept"]),
+        savers=tuple(
+            (int(number), Writer(owner=_text(owner), fence=Fence.parse(_text(fence))))
+            for number, owner, fence in document["savers"]
+        ),
+        chosen=tuple(int(number) for number in document["chosen"]),
         claimed_at=float(document["claimed_at"]),
     )
 

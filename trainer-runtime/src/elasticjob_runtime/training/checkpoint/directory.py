@@ -20,11 +20,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training.checkpoint import claims, files, reading
 from elasticjob_runtime.training.checkpoint import format as file_format
 from elasticjob_runtime.training.checkpoint.claims import Claim, Found, Listing
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+from elasticjob_runtime.training.checkpoint.order import NOTHING, State
 from elasticjob_runtime.training.checkpoint.reading import CheckpointError, UnreadableError
 
 logger = logging.getLogger("elasticjob_runtime.training.checkpoint")
@@ -46,16 +46,6 @@ class Checkpoint(Generic[T]):
     path: pathlib.Path
     state: T
     """What `read` returned."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Copy:
-    """A checkpoint's state that is elsewhere, too (in memory)."""
-
-    fence: Fence
-    """Of the worker group that saved it."""
-    saved_at: float
-    """Unix time, s."""
 
 
 def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, keep: int = DEFAULT_KEEP) -> pathlib.Path:
@@ -133,19 +123,23 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
     return result
 
 
-def newest_step(directory: PathLike, copy: Copy) -> int | None:
-    """The step that `load` would begin with, if `copy` still counts; -1: there is none. None: the directory has been
-    claimed since, and `copy` does not count. Opens no checkpoint. Raises CheckpointError."""
+def newest_state(directory: PathLike) -> State:
+    """With which `load` would begin. Opens no checkpoint. Raises CheckpointError."""
     listing = _list(pathlib.Path(directory))
-    owner = claims.writer_of(os.environ).owner
-    if claims.supersedes(listing, claims.Writer(owner=owner, fence=copy.fence), copy.saved_at):
-        return None
-    return next((found.step for found in claims.valid(listing)), -1)
+    found = next(iter(claims.valid(listing)), None)
+    return claims.state_of(listing, found) if found is not None else NOTHING
 
 
-def newest_claim(directory: PathLike) -> Claim:
-    """Of the group that saved in the directory last; number 0: there is none. Raises CheckpointError."""
-    return _list(pathlib.Path(directory)).claim
+def state_of(checkpoint: Checkpoint[Any]) -> State:
+    """Raises CheckpointError."""
+    listing = _list(checkpoint.path.parent)
+    found = next((one for one in listing.checkpoints if one.name == checkpoint.path.name), Found(0, checkpoint.step))
+    return claims.state_of(listing, found)
+
+
+def this_job() -> str:
+    """`State.job` of what this process saves."""
+    return claims.writer_of(os.environ).owner
 
 
 def steps(directory: PathLike) -> list[int]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import background, channel, checkpoint, progress
 from elasticjob_runtime.training.checkpoint import any_rank
+from elasticjob_runtime.training.checkpoint.order import NOTHING, State, why_older
 
 if TYPE_CHECKING:
     import torch
@@ -78,26 +79,24 @@ def load_checkpoint(
             lambda: _find(path, map_location, weights_only), map_location, weights_only=weights_only, restored=_restored
         )
     remembered = _from_memory(path, map_location, weights_only)
-    return load_durable(path, map_location, weights_only=weights_only) if remembered is None else remembered[1]
+    found = remembered or find_durable(path, map_location, weights_only=weights_only)
+    return found[1]
 
 
-def _find(
-    path: PathLike, map_location: str | torch.device | None, weights_only: bool
-) -> tuple[any_rank.Found, Any | None]:
+def _find(path: PathLike, map_location: str | torch.device | None, weights_only: bool) -> tuple[State, Any | None]:
     """What this rank has. Raises CheckpointError."""
     remembered = _from_memory(path, map_location, weights_only, anywhere=True)
     if remembered is not None:
         return remembered
-    found = _durable(path, map_location, weights_only)
-    return (any_rank.NOTHING, None) if found is None else (any_rank.in_directory(found.step, path), found.state)
+    return find_durable(path, map_location, weights_only=weights_only)
 
 
-def load_durable(
+def find_durable(
     path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True
-) -> Any | None:
-    """`load_checkpoint` without memory."""
+) -> tuple[State, Any | None]:
+    """What is in the directory, without memory. Raises CheckpointError."""
     found = _durable(path, map_location, weights_only)
-    return None if found is None else found.state
+    return (NOTHING, None) if found is None else (checkpoint.state_of(found), found.state)
 
 
 def _durable(
@@ -169,6 +168,8 @@ def save_checkpoint(
     if durable:
         save_durable(path, state, number, keep, block=block)
     if (keeper := _keeper()) is not None:
+        if not keeper.knows_claim(_purpose(path)):
+            keeper.continues(_purpose(path), checkpoint.newest_state(path).claim)
         keeper.keep(_purpose(path), state, number)
 
 
@@ -213,32 +214,36 @@ def _purpose(path: PathLike) -> str:
 
 def _from_memory(
     path: PathLike, map_location: str | torch.device | None, weights_only: bool, *, anywhere: bool = False
-) -> tuple[any_rank.Found, Any] | None:
+) -> tuple[State, Any] | None:
     """The state, if memory has what `load_checkpoint` should return. Raises CheckpointError.
 
     anywhere: whether other machines can get it from this one.
     """
     began = time.time()
     keeper = _keeper()
-    found = keeper.newest(_purpose(path)) if keeper is not None else None
+    if keeper is None:
+        return None
+    file = checkpoint.newest_state(path)
+    keeper.continues(_purpose(path), file.claim)
+    found = keeper.newest(_purpose(path))
     if found is None:
         return None
     with contextlib.closing(found):
-        copy = checkpoint.Copy(fence=found.header.fence, saved_at=found.header.taken_at)
-        durable = checkpoint.newest_step(path, copy)
-        if durable is None or found.step < durable:
+        about = found.state(checkpoint.this_job())
+        if reason := why_older(about, file):
+            logger.info("not continuing from step %d in memory: %s", found.step, reason)
             return None
-        if found.step > durable and not (anywhere or _all_ranks_are_here()):
+        if found.step != file.step and not (anywhere or _all_ranks_are_here()):
             return None
         if not _is_device(map_location):
             return None  # torch.load takes others, too
         state = found.load(map_location, any_object=not weights_only)
     if state is None:
         return None
-    if durable >= 0:
-        progress.remember_checkpoint(durable)
+    if file.step >= 0:
+        progress.remember_checkpoint(file.step)
     channel.send_phase("restore", began=began, step=found.step)
-    return any_rank.Found(step=found.step, fence=found.header.fence, ours=True), state
+    return about, state
 
 
 def _restored(step: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Memory = bytearray | mmap.mmap | memoryview
 
-COMMITTED = b"EJSNAP\x00\x01"
+COMMITTED = b"EJSNAP\x00\x02"
 """The first word of a complete snapshot, with the format's version as its last byte."""
 IN_WORK = bytes(len(COMMITTED))
 HEADER_SIZE = 4096
@@ -31,7 +31,7 @@ PIECE = 2 << 20
 """Bytes of the payload that have a sum of their own: small enough to stay in a processor's cache between being copied
 and being summed."""
 ALIGN = 64
-_BODY = struct.Struct("<QQQqQQd16s")
+_BODY = struct.Struct("<QQQqQQdQ16s")
 _DIGEST_SIZE = 16
 
 
@@ -73,6 +73,8 @@ class Header:
     taken_at: float
     """Unix time, s."""
     layout: Layout
+    claim: int = 0
+    """See `checkpoint.order.State`."""
 
     @property
     def age(self) -> tuple[Fence, int, float]:
@@ -103,6 +105,7 @@ def commit(memory: Memory, header: Header) -> None:
         header.layout.outline_size,
         header.layout.payload_size,
         header.taken_at,
+        header.claim,
         header.purpose,
     )
     rest = body + _digest(memory, body, header.layout)
@@ -122,7 +125,7 @@ def read(memory: Memory) -> Header:
     start = len(COMMITTED)
     body = bytes(memory[start : start + _BODY.size])
     digest = bytes(memory[start + _BODY.size : start + _BODY.size + _DIGEST_SIZE])
-    run, generation, round_number, step, outline_size, payload_size, taken_at, purpose_ = _BODY.unpack(body)
+    run, generation, round_number, step, outline_size, payload_size, taken_at, claim, purpose_ = _BODY.unpack(body)
     layout = Layout(outline_size=outline_size, payload_size=payload_size)
     if layout.size > len(memory):
         raise InvalidSnapshotError(f"it has {len(memory)} bytes of the {layout.size} that its header says")
@@ -134,6 +137,7 @@ def read(memory: Memory) -> Header:
         purpose=purpose_,
         taken_at=taken_at,
         layout=layout,
+        claim=claim,
     )
 
 

@@ -42,6 +42,8 @@ class Keeper:
         self._refused: set[bytes] = set()
         self._carried: dict[bytes, list[int]] = {}
         """By purpose; of a predecessor that has not quite ended, and so not to be written."""
+        self._claims: dict[bytes, int] = {}
+        """By purpose; see `continues`."""
         self._sent: tuple[Fence, list[int]] | None = None
         """What the agent has."""
         self._step = 0
@@ -64,6 +66,7 @@ class Keeper:
                 purpose=purpose,
                 taken_at=time.time(),
                 layout=Layout(outline_size=0, payload_size=0),
+                claim=self._claims.get(purpose, 0),
             )
             seconds = self._pair(purpose).write(state, header)
         except (UnsupportedStateError, NoMemoryError, OSError) as error:
@@ -72,6 +75,14 @@ class Keeper:
             return None
         self._hand_over(step)
         return seconds
+
+    def continues(self, what: str, claim: int) -> None:
+        """What `keep` keeps comes after this claim of its directory. See `checkpoint.order`."""
+        self._claims[self._purpose(what)] = claim
+
+    def knows_claim(self, what: str) -> bool:
+        """Whether `continues` was called."""
+        return self._purpose(what) in self._claims
 
     def prepare(self, what: str, state: Callable[[], Any]) -> bool:
         """Whether `keep` has the memory for a snapshot. Until then, a thread gets it, which takes a second for 1 GiB.

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from elasticjob_runtime.training.checkpoint.order import State
 from elasticjob_runtime.training.memory import copying, limits, outline, policy
 from elasticjob_runtime.training.memory import format as snapshot_format
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
@@ -102,6 +103,10 @@ class Recovered:
     @property
     def step(self) -> int:
         return self.header.step
+
+    def state(self, job: str) -> State:
+        """job: of this process, since others have other purposes."""
+        return State(step=self.step, job=job, fence=self.header.fence, claim=self.header.claim)
 
     def is_intact(self) -> bool:
         return payload_of(self._buffer, self.header.layout).is_intact()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_runtime.training import channel
+from elasticjob_runtime.training.checkpoint import this_job
+from elasticjob_runtime.training.checkpoint.order import State, why_older
 from elasticjob_runtime.training.memory import Pace, Recovered, keeper_of_this_process
 from elasticjob_runtime.training.session.world import SessionError
 
@@ -30,6 +32,17 @@ class Snapshots:
         """Interval so far, for the log."""
         self.found: Recovered | None = self._keeper.newest(self._purpose) if self._keeper is not None else None
         """The newest one that earlier processes left; None after `entered`."""
+
+    def compare(self, file: State) -> None:
+        """file: the checkpoint that this process has loaded. A snapshot that is older no longer counts."""
+        if self._keeper is None:
+            return
+        self._keeper.continues(self._purpose, file.claim)
+        reason = why_older(self.found.state(this_job()), file) if self.found is not None else None
+        if self.found is not None and reason is not None:
+            logger.info("not continuing from step %d in memory: %s", self.found.step, reason)
+            self.found.close()
+            self.found = None
 
     def load(self) -> dict[str, Any]:
         """What was found. Raises SessionError if it is no longer there."""

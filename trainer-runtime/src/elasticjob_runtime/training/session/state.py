@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError
-from elasticjob_runtime.training.checkpoint.save_load import PathLike, load_durable, save_durable
+from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, this_job
+from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.feed import Cursor, Order, Share
@@ -249,7 +248,6 @@ class TrainingState:
     def collect(self) -> dict[str, Any]:
         return {
             **self.position(),
-            "fence": os.environ.get(Env.FENCE, ""),
             "parts": self.parts.collect(),
         }
 
@@ -260,19 +258,17 @@ class TrainingState:
     def load(self, storage: Storage) -> None:
         """Continues from the newest checkpoint there, if there is one."""
         self._storage = storage
-        checkpoint = load_durable(storage.path)
+        file, checkpoint = find_durable(storage.path)
         if checkpoint is not None:
-            self.restore(checkpoint)
+            self.apply(checkpoint)
+            self._fence = str(file.fence) if file.job == this_job() else ""
+        self._snapshots.compare(file)
 
     def _save(self) -> None:
         assert self._storage is not None
         if not dist.is_initialized() or dist.get_rank() == 0:
             storage = self._storage
             save_durable(storage.path, self.collect(), self.committed, storage.keep, block=storage.block)
-
-    def restore(self, checkpoint: dict[str, Any]) -> None:
-        self.apply(checkpoint)
-        self._fence = str(checkpoint.get("fence", ""))
 
     def apply(self, state: dict[str, Any]) -> None:
         self.parts.apply(state["parts"])

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.contract import Fence
+from elasticjob_runtime.training.checkpoint.order import State, why_older
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,8 @@ class Held:
     """The rank that took it, then."""
     of: int
     """How many ranks there were."""
+    claim: int = 0
+    """See `checkpoint.order.State`."""
     copied: bool = False
     """From another member, which may be lost."""
 
@@ -39,28 +42,21 @@ class Choice:
     """A sentence."""
 
 
-def choose(held: Sequence[Held], stored: Mapping[Fence, int | None]) -> Choice:
-    """The newest snapshot that is complete, unless the newest checkpoint on storage is newer.
-
-    stored: for each fencing token among `held`, the step of the newest checkpoint on storage, -1 if there is none, or
-    None if a later group, or another job, has saved there since: then its snapshots do not count.
-    """
+def choose(held: Sequence[Held], file: State, job: str) -> Choice:
+    """The newest snapshot of `job` that is complete, unless `file`, the newest checkpoint on storage, is newer."""
     notes = []
     for (fence, step, of), found in sorted(_by_snapshot(held).items(), reverse=True):
-        durable = stored[fence]
+        memory = State(step=step, job=job, fence=fence, claim=max(each.claim for each in found.values()))
+        reason = why_older(memory, file)
         missing = [shard for shard in range(of) if shard not in found]
-        if durable is None:
-            notes.append(f"another worker group has saved since step {step} was in memory")
-        elif missing:
+        if missing:
             notes.append(f"step {step} in memory lacks {_shards(missing)} of {of}")
-        elif step < durable:
-            notes.append(f"step {step} in memory is older")
+        elif reason:
+            notes.append(f"not step {step} in memory: {reason}")
         else:
             return Choice(step=step, sources=found, why=_sentence(f"step {step}, from memory{_origins(found)}", notes))
-    steps = [step for step in stored.values() if step is not None and step >= 0]
-    if not held or not (steps or None in stored.values()):
-        return Choice(step=None, why=_sentence("storage", notes or ["memory has no snapshot"]))
-    return Choice(step=None, why=_sentence(f"step {max(steps)}, from storage" if steps else "storage", notes))
+    what = f"step {file.step}, from storage" if file.step >= 0 else "storage"
+    return Choice(step=None, why=_sentence(what, notes or ["memory has no snapshot"]))
 
 
 def _by_snapshot(held: Sequence[Held]) -> dict[tuple[Fence, int, int], dict[int, Held]]:

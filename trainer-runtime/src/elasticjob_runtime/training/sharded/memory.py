@@ -11,10 +11,10 @@ from typing import Any
 
 import torch.distributed.checkpoint as dcp
 
-from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training import checkpoint, progress
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
+from elasticjob_runtime.training.checkpoint.order import NOTHING
 from elasticjob_runtime.training.memory import Keeper, Recovered, keeper_of_this_process
 from elasticjob_runtime.training.sharded import ranks, storage
 from elasticjob_runtime.training.sharded.choice import Choice, Held, choose
@@ -104,6 +104,7 @@ class Shards:
                     step=each.step,
                     shard=state["shard"],
                     of=state["of"],
+                    claim=each.header.claim,
                     copied=copied,
                 )
                 found.append(_Found(held, each, state))
@@ -113,13 +114,11 @@ class Shards:
                 each.close()
 
     def _choose(self, found: list[_Found], path: PathLike | None) -> Choice:
-        everywhere = ranks.gather([(each.held, each.recovered.header.taken_at) for each in found])
-        held = [each for those in everywhere for each, _ in those]
-        latest: dict[Fence, float] = {}
-        for those in everywhere:
-            for each, taken_at in those:
-                latest[each.fence] = max(taken_at, latest.get(each.fence, 0.0))
-        return choose(held, ranks.from_first(lambda: _stored(path, latest)))
+        held = [each for those in ranks.gather([each.held for each in found]) for each in those]
+        file = ranks.from_first(lambda: checkpoint.newest_state(path) if path is not None else NOTHING)
+        if self._keeper is not None:
+            self._keeper.continues(self._what, file.claim)
+        return choose(held, file, checkpoint.this_job())
 
     def _load(self, contents: Contents, choice: Choice, found: list[_Found]) -> None:
         here = {each.held.shard: each for each in found if each.held == choice.sources.get(each.held.shard)}
@@ -158,13 +157,3 @@ def _wait_while(condition: Callable[[], bool], until: float) -> None:
 def _shard(contents: Contents) -> dict[str, Any]:
     plan, data = plan_of(contents.collect())
     return {"shard": ranks.rank(), "of": ranks.size(), "plan": plan, "data": data}
-
-
-def _stored(path: PathLike | None, latest: dict[Fence, float]) -> dict[Fence, int | None]:
-    """See `choose`."""
-    if path is None:
-        return dict.fromkeys(latest, -1)
-    return {
-        fence: checkpoint.newest_step(path, checkpoint.Copy(fence=fence, saved_at=saved_at))
-        for fence, saved_at in latest.items()
-    }

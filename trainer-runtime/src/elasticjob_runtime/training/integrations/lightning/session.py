@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training.checkpoint import this_job
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.engine import first_line
 from elasticjob_runtime.training.session.feed import Cursor
@@ -78,12 +79,14 @@ class LoopSession(ElasticSession):
             "committed": committed,
             "epoch": cursor.epoch,
             "consumed": cursor.consumed,
+            "job": this_job(),
             "fence": os.environ.get(Env.FENCE, ""),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
-        self._state.continue_from(int(state["committed"]), cursor, str(state["fence"]))
+        fence = str(state["fence"]) if state["job"] == this_job() else ""
+        self._state.continue_from(int(state["committed"]), cursor, fence)
 
     def _reported_step(self) -> int:
         return self._count()
