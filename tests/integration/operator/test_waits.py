@@ -75,7 +75,8 @@ def test_a_missing_volume_is_told_in_the_kubelets_words(
     ns: Namespace, nodes: tuple[str, str], submit: Callable[..., str]
 ) -> None:
     submit(replicas=1)
-    (pod,) = eventually(lambda: list(ns.workers()), what="the worker pod")
+    (host,) = eventually(lambda: list(ns.workers()), what="the worker pod")
+    pod = ns.pod_name(host)
     ns.bind(pod, nodes[0])
     warn(ns, "Pod", pod, "FailedMount", 'MountVolume.SetUp failed for volume "v": configmap "script" not found')
     eventually(
