@@ -43,11 +43,7 @@ SECONDS_FROM_NOTHING = 410.0
 @lru_cache
 def programs_folder() -> Path:
     """The folder of this checkout's programs, which may not be built yet. Its name is a hash of all inputs."""
-    digest = hashlib.sha256()
-    modules = [(MODULE_FOLDER / name).read_bytes() for name in ("go.mod", "go.sum")]
-    for part in (*modules, _go_version().encode(), repr(FLAGS).encode()):
-        digest.update(hashlib.sha256(part).digest())
-    return cache_folder() / digest.hexdigest()[:16] / "bin"
+    return _folder_of(MODULE_FOLDER)
 
 
 def program(name: str) -> Path:
@@ -96,11 +92,41 @@ def link_programs() -> None:
             link.symlink_to(target)
 
 
+@lru_cache
+def etcd_v2_program() -> Path:
+    """An etcd that can serve the v2 API (`--enable-v2`), which torch's own etcd backends need and etcd 3.6 no longer
+    has. Only one test uses it, so it has a module of its own and is built when it is first needed: a minute on 2 cores.
+
+    Raises ClusterError with the compiler's output.
+    """
+    module = MODULE_FOLDER / "etcd-v2"
+    built = _folder_of(module) / "etcd"
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with (built.parent / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            aside = built.with_name("etcd.unfinished")
+            run(
+                ["go", "-C", str(module), "build", *FLAGS, "-o", str(aside), "go.etcd.io/etcd/server/v3"],
+                env=environment(CGO_ENABLED="0", GOFLAGS="-mod=readonly"),
+            )
+            aside.rename(built)
+    return built
+
+
 def source_of_module(module: str) -> Path:
     """The folder of a Go module that the programs are built from, downloaded if necessary."""
     return Path(
         run(["go", "mod", "download", "-json", module], cwd=MODULE_FOLDER).partition('"Dir": "')[2].partition('"')[0]
     )
+
+
+def _folder_of(module: Path) -> Path:
+    digest = hashlib.sha256()
+    sources = [(module / name).read_bytes() for name in ("go.mod", "go.sum")]
+    for part in (*sources, _go_version().encode(), repr(FLAGS).encode()):
+        digest.update(hashlib.sha256(part).digest())
+    return cache_folder() / digest.hexdigest()[:16] / "bin"
 
 
 def _go_version() -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from hack.cluster.programs import etcd_v2_program
+from hack.cluster.settings import cache_folder
 from hack.drivers import ClusterDriver, KubeError
 from hack.images.recipe import ROOT
 from hack.support import eventually
@@ -18,6 +22,9 @@ from tests.e2e.jobs import Job
 NewJob = Callable[..., Job]
 
 SCRIPT = "/workspace/examples/digits/train.py"
+ETCD_V2 = "etcd-v2"
+PYTHON_ETCD = ("python-etcd==0.4.5", "dnspython==2.7.0", "urllib3==2.5.0")
+"""python-etcd has had no release since 2017, and calls what urllib3 2.6 no longer has."""
 ARGUMENTS = ("--steps=20000", "--step-seconds=0.1", "--checkpoint-every=5", "--print-every=5")
 
 
@@ -26,15 +33,27 @@ def with_the_images_torch(manifest: dict[str, Any]) -> None:
     manifest["spec"]["workers"]["template"]["spec"]["containers"][0]["command"] = ["torchrun", SCRIPT]
 
 
-def with_this_machines_torch(manifest: dict[str, Any]) -> None:
-    """The development set-up's torch, from PyPI, with its Python: c10d needs libuv, which Debian's torch was built
-    without."""
+def with_c10d(manifest: dict[str, Any]) -> None:
+    """c10d needs libuv, which Debian's torch was built without."""
     manifest["spec"]["rendezvous"] = {"backend": "c10d"}
+    with_this_machines_torch(manifest)
+
+
+def with_etcd_v2(manifest: dict[str, Any]) -> None:
+    """torch's handler imports python-etcd."""
+    manifest["spec"]["rendezvous"] = {"backend": "etcd-v2", "endpoint": f"{ETCD_V2}.default.svc:2379"}
+    with_this_machines_torch(manifest, python_etcd())
+
+
+def with_this_machines_torch(manifest: dict[str, Any], *packages: Path) -> None:
+    """The development set-up's torch, from PyPI, with its Python, and folders of more packages."""
     spec = manifest["spec"]["workers"]["template"]["spec"]
     spec["securityContext"] = {"runAsUser": 0}  # the owner of Python and torch, perhaps in a private home directory
     container = spec["containers"][0]
     container["command"] = [str(Path(sys.prefix, "bin", "torchrun")), SCRIPT]
     folders = {"python": sys.base_prefix, "checkout": str(ROOT)}
+    folders.update((f"packages-{number}", str(folder)) for number, folder in enumerate(packages))
+    container["env"] = [*container.get("env", []), {"name": "PYTHONPATH", "value": ":".join(map(str, packages))}]
     spec["volumes"] = [{"name": name, "hostPath": {"path": path}} for name, path in folders.items()]
     container["volumeMounts"] = [{"name": name, "mountPath": path, "readOnly": True} for name, path in folders.items()]
 
@@ -86,15 +105,72 @@ def trains(cluster: ClusterDriver, job: Job, world: int, but: Collection[tuple[s
     return eventually(found, 180, 1, f"{job.name} trains with {world} workers")
 
 
+def needs_this_machine(cluster: ClusterDriver) -> None:
+    if cluster.name != "own":
+        pytest.skip("only nodes on this machine can mount the torch and the programs that are installed here")
+
+
+def python_etcd() -> Path:
+    """A folder with what torch's etcd backends import."""
+    folder = cache_folder() / "-".join(name.replace("==", "-") for name in PYTHON_ETCD)
+    if not folder.exists():
+        aside = folder.with_name(f"{folder.name}.unfinished")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(aside)]
+        subprocess.run([*pip, *PYTHON_ETCD], check=True)
+        aside.rename(folder)
+    return folder
+
+
+@pytest.fixture
+def etcd_v2(cluster: ClusterDriver) -> Iterator[None]:
+    """An etcd with the v2 API, as a user of torchrun's etcd-v2 backend runs one."""
+    needs_this_machine(cluster)
+    url = f"http://{ETCD_V2}.default.svc:2379"
+    container = {
+        "name": "etcd",
+        "image": cluster.image("trainer"),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/programs/etcd", "--enable-v2", "--data-dir=/tmp/etcd", "--log-level=warn"],
+        "args": ["--listen-client-urls=http://0.0.0.0:2379", f"--advertise-client-urls={url}"],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 2379}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "programs", "mountPath": "/programs", "readOnly": True}],
+    }
+    volume = {"name": "programs", "hostPath": {"path": str(etcd_v2_program().parent)}}
+    metadata = {"name": ETCD_V2, "labels": {"app": ETCD_V2}}
+    pod = {"containers": [container], "volumes": [volume], "terminationGracePeriodSeconds": 1}
+    objects = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": ETCD_V2},
+            "spec": {"selector": metadata["labels"], "ports": [{"port": 2379}]},
+        },
+    ]
+    cluster.kubectl.apply(yaml.safe_dump_all(objects))
+    try:
+        cluster.kubectl.run("wait", "--for=condition=Ready", f"pod/{ETCD_V2}", "--timeout=120s")
+        yield
+    finally:
+        cluster.kubectl.delete("pod", ETCD_V2)
+        cluster.kubectl.delete("service", ETCD_V2)
+
+
+@pytest.mark.usefixtures("etcd_v2")
+def test_torchrun_trains_and_recovers_with_the_v2_api_of_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
+    job = new_job("torchrun-etcd-v2", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=with_etcd_v2)
+    before = trains(cluster, job, 2)
+    cluster.kubectl.delete("pod", job.worker(1), wait=False)
+    after = trains(cluster, job, 2, but=[each.name for each in before])
+    assert after[-1].first >= max(each.last for each in before) - 10
+
+
 def test_torchrun_recovers_from_a_lost_pod_without_extra_flags(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Two jobs side by side: one with the etcd-v3 plug-in, one with torchrun's own c10d rendezvous."""
-    if cluster.name != "own":
-        pytest.skip("c10d needs a torch with libuv: only nodes on this machine can mount the one installed here")
+    needs_this_machine(cluster)
     jobs = [new_job("torchrun-etcd", replicas=2, arguments=ARGUMENTS, edit=with_the_images_torch)]
     # With room for more workers than there are, torchrun would wait half a minute for them.
-    jobs.append(
-        new_job("torchrun-c10d", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=with_this_machines_torch)
-    )
+    jobs.append(new_job("torchrun-c10d", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=with_c10d))
     for job in jobs:
         trains(cluster, job, 2)
     # A checkpoint every 5 steps: there is one by the time that these are read.
