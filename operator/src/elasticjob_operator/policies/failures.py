@@ -7,6 +7,8 @@
     evicted, preempted, node shutdown (DisruptionTarget) no                    at once
     evicted because it exceeded its storage limits       yes                   like an application exit
     SIGTERM that Kubernetes did not send                 yes                   like an application exit
+    SIGTERM or SIGKILL on a node that is, or a moment    no                    at once
+    ago was, cut off: its kubelet ends what was replaced
     agent fenced or replaced (lost its membership)       no                    at once
     agent could not reach the rendezvous                 no                    after a delay: an outage must not count
     its worker processes failed again and again before   no                    after a delay, elsewhere if possible
@@ -34,7 +36,7 @@ import dataclasses
 import datetime
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from elasticjob_api import Reason, RestartRule, RuleAction
 from elasticjob_runtime.contract import ExitCode
@@ -108,12 +110,20 @@ _OF_AGENT: dict[int, tuple[str, str, Cost]] = {
 }
 """(reason, detail, cost) of the exit codes that have a meaning of their own in the training container."""
 
+_KILLED = frozenset({ExitCode.TERMINATED, -9, -15})
+"""Exit codes of a container that its kubelet ended, with SIGTERM and then SIGKILL."""
+
 _COSTS = {RuleAction.RESTART: Cost.COUNTS, RuleAction.FAIL: Cost.COUNTS, RuleAction.IGNORE: Cost.IGNORED}
 
 
-def classify_failure(pod: Pod, rules: Iterable[RestartRule] = ()) -> PodFailure:
-    """`pod` has failed."""
+def classify_failure(
+    pod: Pod, rules: Iterable[RestartRule] = (), cut_off: Callable[[datetime.datetime], bool] = lambda _: False
+) -> PodFailure:
+    """`pod` has failed. `cut_off`: whether its node was cut off at that time, or had just come back."""
     failure = _without_rules(pod)
+    if failure.exit_code in _KILLED and failure.cost is Cost.COUNTS and cut_off(failure.time):
+        detail = f"it was ended with its node {pod.node}, which was unreachable"
+        failure = dataclasses.replace(failure, reason=Reason.NODE_SILENT.value, detail=detail, cost=Cost.FREE)
     action = action_for(rules, failure.exit_code, failure.reason)
     if action is None:
         return failure

@@ -45,6 +45,8 @@ KUBERNETES_PATIENCE = 40.0
 releases wait for 50 s."""
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 """Taint of a node whose Ready is Unknown."""
+BACK_SECONDS, LONGEST_CUT = 60.0, 3600.0
+"""A kubelet that comes back has ended by then what was replaced; it was not cut off for longer, in seconds."""
 _RENEWALS = 4
 """How often a kubelet renews its Lease within the Lease's duration."""
 
@@ -116,6 +118,14 @@ def too_many(node_counts: NodeCounts, settle_seconds: float, now: datetime.datet
     if node_counts.total and node_counts.not_ready == node_counts.total:
         return True
     return unhealthy >= MOST_NODES and unhealthy >= MOST_SHARE * node_counts.total
+
+
+def cut_off(node: Node | None, moment: datetime.datetime) -> bool:
+    """Whether a node was silent at that moment, or had just come back. `moment`: perhaps by the node's own clock."""
+    if node is None or node.health is NodeHealth.SILENT:
+        return node is not None
+    back = node.recovered_at
+    return back is not None and back - _seconds(LONGEST_CUT) <= moment <= back + _seconds(BACK_SECONDS)
 
 
 def assess_node(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 from collections.abc import Iterable
 
 from elasticjob_api import RestartRule
@@ -19,7 +20,7 @@ from elasticjob_api import RestartRule
 from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.failures import PodFailure, classify_failure
-from elasticjob_operator.policies.node_loss import LossRules, Nodes, assess_node
+from elasticjob_operator.policies.node_loss import LossRules, Nodes, assess_node, cut_off
 from elasticjob_operator.state import Pod
 
 
@@ -61,12 +62,12 @@ def pod_status(
     pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime, restart_rules: Iterable[RestartRule] = ()
 ) -> PodStatus:
     """`nodes`: None: the operator may not read nodes. `restart_rules`: of the job's restart policy."""
-    status = _without_node(pod)
+    status, node = _without_node(pod), nodes.by_name.get(pod.node) if nodes is not None else None
     if pod.ended and not pod.terminating:
-        return status if pod.succeeded else dataclasses.replace(status, failure=classify_failure(pod, restart_rules))
+        failure = classify_failure(pod, restart_rules, functools.partial(cut_off, node)) if pod.failed else None
+        return dataclasses.replace(status, failure=failure)
     if nodes is None or not pod.node:
         return status
-    node = nodes.by_name.get(pod.node)
     if node is not None and (node.ready or (node.health is NodeHealth.NOT_READY and not node.out_of_service)):
         return status
     loss = assess_node(pod.node, pod.scheduled_at or pod.created_at, nodes, rules, now)

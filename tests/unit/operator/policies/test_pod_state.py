@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from elasticjob_api import RestartRule, RuleAction
 from elasticjob_operator.node_state import Node, NodeHealth
+from elasticjob_operator.policies.failures import Cost
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
 from elasticjob_operator.policies.pod_state import PodState, pod_status
 from elasticjob_operator.state import LONG_AGO, Pod, PodPhase
@@ -90,3 +92,35 @@ def test_the_state_of_a_pod(pod: Pod, known: Nodes | None, expected: PodState, a
 
 def test_the_reason_of_a_lost_pod_names_its_node() -> None:
     assert pod_status(make_pod(node="bad"), bad(-9), LossRules(), NOW).reason == "node bad is not ready"
+
+
+@pytest.mark.parametrize(
+    ("code", "ended_at", "node", "cost"),
+    [
+        pytest.param(143, 0, make_node("n"), Cost.COUNTS, id="SIGTERM"),
+        pytest.param(143, 0, make_node("n", recovered=-5), Cost.FREE, id="its node has just come back"),
+        pytest.param(137, 0, make_node("n", recovered=-5), Cost.FREE, id="SIGKILL after the grace period"),
+        pytest.param(143, -30, make_node("n", recovered=-5), Cost.FREE, id="while it was cut off"),
+        pytest.param(143, -3, make_node("n", SILENT, since=-9), Cost.FREE, id="seen before its node has come back"),
+        pytest.param(143, 0, make_node("n", recovered=-90), Cost.COUNTS, id="its node came back long before"),
+        pytest.param(143, -7200, make_node("n", recovered=-5), Cost.COUNTS, id="long before its node was cut off"),
+        pytest.param(1, 0, make_node("n", recovered=-5), Cost.COUNTS, id="the script failed"),
+        pytest.param(143, 0, None, Cost.COUNTS, id="nodes may not be read"),
+    ],
+)
+def test_what_a_partition_ended_costs_no_restart(code: int, ended_at: float, node: Node | None, cost: Cost) -> None:
+    """A kubelet that comes back ends what was replaced meanwhile."""
+    known = nodes(node) if node is not None else None
+    pod = failed_pod(code=code, at=ended_at, started=-9000, created=-9000, node="n")
+    found = pod_status(pod, known, LossRules(), NOW)
+    assert found.failure is not None
+    assert found.failure.cost is cost
+    assert (found.failure.reason == "NodeSilent") is (cost is Cost.FREE)
+
+
+def test_a_rule_may_charge_what_a_partition_ended() -> None:
+    rule = RestartRule(action=RuleAction.RESTART, exit_codes=(143,))
+    pod = failed_pod(code=143, node="n")
+    found = pod_status(pod, nodes(make_node("n", recovered=-5)), LossRules(), NOW, (rule,))
+    assert found.failure is not None
+    assert found.failure.cost is Cost.COUNTS
