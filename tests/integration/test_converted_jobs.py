@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob.convert import dump
-from elasticjob.convert.documents import Document
+from elasticjob.decisions.documents import Document
 from elasticjob_operator.resources.injection import InjectionWay, check_injectable, inject
 from elasticjob_operator.resources.pods import worker_pod
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elasticjob.decisions.job_request import JobOptions
     from elasticjob.errors import (
         AlreadyExistsError,
         ElasticJobError,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from elasticjob.sdk.client import ElasticJobClient
     from elasticjob.sdk.function import train
     from elasticjob.sdk.job import Job, JobList
-    from elasticjob.sdk.options import JobOptions
 
 __all__ = [
     "AlreadyExistsError",
@@ -51,7 +51,7 @@ _MODULES = {
     "ElasticJobClient": "elasticjob.sdk.client",
     "Job": "elasticjob.sdk.job",
     "JobList": "elasticjob.sdk.job",
-    "JobOptions": "elasticjob.sdk.options",
+    "JobOptions": "elasticjob.decisions.job_request",
     "train": "elasticjob.sdk.function",
 }
 """Imported when first used: the command line starts faster without them."""
@@ -63,3 +63,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_MODULES.get(name, "elasticjob.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

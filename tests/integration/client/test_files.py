@@ -17,7 +17,7 @@ from elasticjob.cli.app import run
 from elasticjob.errors import Exit
 
 from tests.integration.client.conftest import Operator, Result
-from tests.integration.operator.kube import Namespace
+from tests.integration.operator.kube import Kube, Namespace
 
 Cli = Callable[..., Result]
 
@@ -201,3 +201,21 @@ def test_kubectl_completes_the_words_of_its_plugin(submitted: str, kubeconfig: s
 def output(command: list[str], **environment: str) -> list[str]:
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     return done.stdout.split()
+
+
+def test_each_document_goes_where_it_says_before_any_is_waited_for(
+    cli: Cli, ns: Namespace, kube: Kube, kubeconfig: str, tmp_path: Path
+) -> None:
+    """Of two files, one names another namespace; the other job is created in the context's own."""
+    files, there = [], f"/apis/elasticjob.dev/v1alpha1/namespaces/default/elasticjobs/{ns.name}"
+    for name, namespace in ((ns.name, ["-n", "default"]), ("here", [])):
+        flags = ["--image", "train:1", "--dry-run", *namespace]
+        (tmp_path / name).write_text(cli("submit", name, *flags, "--", "python", namespace="").out)
+        files += ["-f", str(tmp_path / name)]
+    try:
+        result = cli("submit", *files, "--kubeconfig", kubeconfig, "--wait", "--timeout", "0s", namespace="")
+        assert result.code == Exit.TIMEOUT, result.err
+        assert ns.job("here")["metadata"]["namespace"] == ns.name
+        assert kube.call("GET", there)["metadata"]["name"] == ns.name
+    finally:
+        kube.call("DELETE", there)

@@ -32,6 +32,9 @@ def test_every_error_says_which_code_it_is() -> None:
         (["get", "-o", "table"], "Invalid value for '--output'"),
         (["scale", "a"], "Missing argument 'WORKERS'"),
         (["scale", "a", "many"], "Invalid value for 'WORKERS'"),
+        (["submit", "--image", "train:1", "--", "python", "train.py"], "The job needs a name"),
+        (["submit", "-f", "job.yaml", "--cpu", "4"], "--cpu and --filename exclude each other"),
+        (["submit", "a", "-f", "job.yaml"], "NAME and --filename exclude each other"),
         (["submit"], "elasticjob submit bert --image IMAGE"),
         (["logs", "a", "--rank", "1", "--all"], "exclude each other"),
         (["submit", "a", "--dry-run", "--", "python"], "The job needs an image"),
@@ -45,3 +48,9 @@ def test_wrong_arguments_are_answered_with_what_was_meant(
     assert said in caught.err
     assert "Traceback" not in caught.err
     assert caught.out == ""
+
+
+def test_a_digit_that_is_no_number_is_left_to_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", "a", "--image", "train:1", "--procs-per-worker", "²", "--dry-run", "--", "python"]
+    assert run(words) == Exit.ERROR
+    assert "spec.workers.procsPerWorker" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import datetime
 
 import elasticjob_api as api
 from elasticjob import names, state
-from elasticjob.decisions.job_request import CONTAINER, MAX_NAME, JobRequest, WorkerRange, manifest_of
+from elasticjob.decisions.job_request import CONTAINER, MAX_NAME, JobOptions, manifest_of
 from elasticjob.decisions.obstacles import REMEDIES
 from elasticjob.sdk.models import check
 from elasticjob_api.crd import validation
@@ -35,7 +35,7 @@ def test_the_remedy_of_a_message_is_found() -> None:
 
 
 def test_a_status_is_read_as_the_operator_writes_it() -> None:
-    manifest = manifest_of(JobRequest("bert", "train:1", ["python"], WorkerRange.of("2:4")), "ml")
+    manifest = manifest_of(JobOptions("bert", "train:1", ["python"], "2:4"), "ml")
     condition = api.Condition(
         type="Running", status=api.ConditionStatus.TRUE, reason="Training", message="yes", last_transition_time=NOW
     )
@@ -72,7 +72,7 @@ def test_a_status_is_read_as_the_operator_writes_it() -> None:
 
 
 def test_a_spec_is_read_as_the_api_has_it() -> None:
-    manifest = manifest_of(JobRequest("bert", "train:1", ["python", "x"], WorkerRange.of("2:4"), max_restarts=3), "ml")
+    manifest = manifest_of(JobOptions("bert", "train:1", ["python", "x"], "2:4", max_restarts=3), "ml")
     check(manifest)
     seen = state.job_state(manifest)
     assert (seen.replicas, seen.least, seen.most, seen.max_restarts) == (4, 2, 4, 3)

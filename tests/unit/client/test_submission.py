@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elasticjob import ElasticJobClient
 from elasticjob.decisions import flag_values as values
 from elasticjob.decisions.foreign_flags import meant
-from elasticjob.decisions.job_request import JobRequest, WorkerRange, check_name, manifest_of
-from elasticjob.decisions.manifests import parse_manifests
+from elasticjob.decisions.job_request import JobOptions, WorkerRange, check_name, manifest_of, options_of
+from elasticjob.decisions.manifests import parse_manifests, with_flags
 from elasticjob.errors import InvalidManifestError, UsageError
 from elasticjob.sdk.function import command_of, script_of
 
@@ -42,11 +44,15 @@ def test_workers_are_a_number_or_a_range(value: Any, replicas: int | None, expec
         (lambda: WorkerRange.of("2:4", 5), "--replicas 5 is not between 2 and 4"),
         (lambda: check_name("My Job!"), "For example: my-job"),
         (lambda: check_name("a" * 60), "up to 47"),
-        (lambda: manifest_of(JobRequest("bert", "", ["python"])), "--image"),
-        (lambda: manifest_of(JobRequest("bert", "train:1")), "-- python train.py"),
+        (lambda: check_name("7b-llama"), "For example: job-7b-llama"),
+        (lambda: manifest_of(JobOptions("bert", "", ["python"])), "--image"),
+        (lambda: manifest_of(JobOptions("bert", "train:1")), "-- python train.py"),
         (lambda: values.pairs("--env", ["LR"]), "--env LR: write NAME=VALUE"),
         (lambda: values.seconds("--since", "5 minutes"), "30s, 5m or 1h30m"),
         (lambda: values.claim_mount("data"), "CLAIM:/path"),
+        (lambda: values.claim_mount("data:/data:readonyl"), "readonyl is not ro or rw"),
+        (lambda: options_of("bert", "train:1", "x", {"gpu": 8}), "no option gpu.\nDid you mean gpus?"),
+        (lambda: options_of("bert", "train:1", "x", {"num_workers": 4}), "no option num_workers"),
         (lambda: values.claim_mount("claimname=data,to=/d"), "to is not one of"),
         (lambda: values.nfs_mount("server=a,path=/b"), "mountpath= is missing"),
         (lambda: values.toleration("a b"), "KEY[=VALUE][:EFFECT]"),
@@ -61,12 +67,12 @@ def test_wrong_values_are_explained(call: Callable[[], object], words: str) -> N
 
 def test_volumes_are_mounted_where_the_flags_say() -> None:
     mounts = [
-        values.claim_mount("data:/data:ro"),
+        "data:/data:readonly",
         values.claim_mount("claimname=out,path=/out"),
         values.host_mount("path=/mnt,mount=/host"),
         values.nfs_mount("server=nas,path=/export,mountpath=/nfs,readwrite"),
     ]
-    request = JobRequest("bert", "train:1", ["python"], mounts=mounts, shared_memory="8Gi")
+    request = JobOptions("bert", "train:1", ["python"], volumes=mounts, shared_memory="8Gi")
     pod = manifest_of(request)["spec"]["workers"]["template"]["spec"]
     mounted = [(each["mountPath"], each.get("readOnly", False)) for each in pod["containers"][0]["volumeMounts"]]
     assert mounted == [("/data", True), ("/out", False), ("/host", True), ("/nfs", False), ("/dev/shm", False)]
@@ -75,7 +81,7 @@ def test_volumes_are_mounted_where_the_flags_say() -> None:
 
 
 def test_what_is_not_asked_for_is_left_to_the_api() -> None:
-    assert manifest_of(JobRequest("bert", "train:1", ["python"])) == {
+    assert manifest_of(JobOptions("bert", "train:1", ["python"])) == {
         "apiVersion": "elasticjob.dev/v1alpha1",
         "kind": "ElasticJob",
         "metadata": {"name": "bert"},
@@ -105,10 +111,10 @@ def test_flags_of_other_launchers_are_translated(flag: str, similar: list[str], 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: [1", "job.yaml, line 1, column"),
-        ("a:\n  - b\n c: d", "job.yaml, line 3, column"),
-        ("", "has no manifest"),
-        ("just text", "has no manifest, but str"),
+        ("a: [1", "job.yaml:1:6"),
+        ("a:\n  - b\n c: d", "job.yaml:3:2"),
+        ("", "is empty"),
+        ("just text", "not a Kubernetes object"),
         ("kind: PyTorchJob\napiVersion: kubeflow.org/v1", "elasticjob convert -f job.yaml"),
         ("kind: Pod\napiVersion: v1", "has Pod of v1, not an ElasticJob"),
         ("kind: ElasticJob\napiVersion: elasticjob.dev/v9", "reads elasticjob.dev/v1alpha1"),
@@ -130,6 +136,44 @@ def test_several_documents_and_lists_are_read() -> None:
     one = "{kind: ElasticJob, apiVersion: elasticjob.dev/v1alpha1, metadata: {name: %s}}"
     text = f"{one % 'a'}\n---\nkind: List\napiVersion: v1\nitems:\n- {one % 'b'}\n---\n"
     assert [each["metadata"]["name"] for each in parse_manifests(text, "x")] == ["a", "b"]
+
+
+def test_times_in_a_manifest_are_text() -> None:
+    head = "{kind: ElasticJob, apiVersion: elasticjob.dev/v1alpha1, metadata: {name: a, annotations: "
+    (manifest,) = parse_manifests(head + "{day: 2026-01-02, at: 12:30:45}}}", "x")
+    assert manifest["metadata"]["annotations"] == {"day": "2026-01-02", "at": "12:30:45"}
+
+
+def test_the_options_show_in_the_signature() -> None:
+    parameters = inspect.signature(ElasticJobClient.submit).parameters
+    assert {"image", "command", "workers", "gpus", "checkpoint_claim"} <= set(parameters)
+    assert "options" not in parameters
+
+
+def _manifest(**workers: Any) -> dict[str, Any]:
+    trainer = {"name": "main", "image": "train:1", "env": [{"name": "LR", "value": "1"}, {"name": "A", "value": "b"}]}
+    template = {"spec": {"containers": [{"name": "proxy"}, trainer]}}
+    spec = {"workers": {"container": "main", "template": template, **workers}}
+    return {"kind": "ElasticJob", "metadata": {"name": "bert"}, "spec": spec}
+
+
+def test_flags_change_the_manifest_that_they_are_given_with() -> None:
+    options = JobOptions("", "", env={"LR": "0.1"}, gpus=8, workers="2:4", queue="team", suspend=True)
+    (changed,) = with_flags([_manifest(replicas=1, maxReplicas=1)], options)
+    workers = changed["spec"]["workers"]
+    assert [workers[each] for each in ("replicas", "minReplicas", "maxReplicas")] == [4, 2, 4]
+    proxy, trainer = workers["template"]["spec"]["containers"]
+    assert proxy == {"name": "proxy"}
+    assert trainer["env"] == [{"name": "A", "value": "b"}, {"name": "LR", "value": "0.1"}]
+    assert trainer["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    assert changed["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
+    assert changed["spec"]["lifecycle"] == {"suspend": True}
+
+
+def test_flags_for_several_manifests_are_refused() -> None:
+    assert with_flags([_manifest(), _manifest()], JobOptions("", "")) == [_manifest(), _manifest()]
+    with pytest.raises(UsageError, match="There are 2 manifests"):
+        with_flags([_manifest(), _manifest()], JobOptions("", "", gpus=8))
 
 
 def train_with(lr: float, steps: int = 1) -> None:

@@ -39,7 +39,7 @@ for _name, _command in (
     ("init", init.init),
     ("convert", convert.convert),
 ):
-    app.command(_name)(_command)
+    app.command(_name, cls=submit.Submit if _name == "submit" else None)(_command)
 
 
 def _version(wanted: bool) -> None:

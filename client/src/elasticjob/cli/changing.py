@@ -10,7 +10,7 @@ from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, Time
 from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.waiting import Target
 
-Wait = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has happened.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for it to take effect.")]
 
 
 def scale(

@@ -14,7 +14,7 @@ from elasticjob.errors import ElasticJobError, Exit, NotFoundError
 
 if TYPE_CHECKING:
     from elasticjob.convert import Converted
-    from elasticjob.convert.documents import Document
+    from elasticjob.decisions.documents import Document
 
 STANDARD_STREAM = "-"
 

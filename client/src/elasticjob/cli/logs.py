@@ -69,6 +69,7 @@ def print_logs(
     tail: int | None = None,
     timestamps: bool = False,
     prefix: bool = True,
+    namespace: str | None = None,
 ) -> bool:
     """Returns whether the job was deleted meanwhile. Raises ElasticJobError."""
     import sys
@@ -77,7 +78,15 @@ def print_logs(
     from elasticjob.views.log_lines import LineView
 
     lines = client.log_lines(
-        name, follow=follow, rank=rank, worker=worker, everything=everything, since=since, tail=tail, notify=note
+        name,
+        follow=follow,
+        rank=rank,
+        worker=worker,
+        everything=everything,
+        since=since,
+        tail=tail,
+        namespace=namespace,
+        notify=note,
     )
     view = LineView(name, prefix=prefix, timestamps=timestamps, color=use_color(sys.stdout))
     for batch in _batches(lines, follow=follow):

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from elasticjob.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, Timeout, connect
 from elasticjob.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticjob.sdk.client import ElasticJobClient
+    from elasticjob.sdk.job import Job
 
 Json = dict[str, Any]
+_WITH_MANIFEST = frozenset(
+    {"file", "workers", "replicas", "min_replicas", "max_replicas", "gpus", "gpu_resource", "env", "queue", "suspended"}
+    | {"dry_run", "output", "wait", "follow", "timeout", "namespace", "context", "kubeconfig"}
+)
+"""Parameters that are clear together with a manifest."""
+
+
+class DryRun(str, enum.Enum):
+    NONE = "none"
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class Submit(TyperCommand):
+    """Keeps apart what is before and after `--`, and lets `--dry-run` do without a value, as kubectl does."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta["command"] = args[end + 1 :]
+        own = ["--dry-run=client" if each == "--dry-run" else each for each in args[:end]]
+        return super().parse_args(ctx, own + args[end:])
 
 
 def _several(*names: str, help: str, metavar: str) -> Any:  # noqa: A002 typer's word
@@ -21,6 +45,7 @@ def _several(*names: str, help: str, metavar: str) -> Any:  # noqa: A002 typer's
 
 
 def submit(
+    ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the new job.")] = None,
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND", help="What each worker pod runs.")
@@ -110,16 +135,19 @@ def submit(
     ttl: Annotated[
         str, typer.Option("--ttl", help="Delete the job this long after it finishes, for example 24h.", metavar="TIME")
     ] = "",
+    queue: Annotated[str, typer.Option("--queue", help="Kueue's LocalQueue that starts the job.")] = "",
     suspended: Annotated[bool, typer.Option("--suspended", help="Create it suspended, as a queue expects.")] = False,
     file: Annotated[
-        Path | None, typer.Option("--filename", "-f", help="Manifest instead of flags; - for standard input.")
+        list[Path] | None, _several("--filename", "-f", help="Manifest; - for standard input.", metavar="FILE")
     ] = None,
     _: Annotated[
         bool, typer.Option("--command", help="No effect: what follows -- is the command.", hidden=True)
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the manifest.")] = False,
+    dry_run: Annotated[
+        DryRun, typer.Option("--dry-run", help="Only print the manifest; server: after the API server has checked it.")
+    ] = DryRun.NONE,
     output: OutputFormat = None,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the job has finished.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has finished.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Show its log until it has finished.")] = False,
     timeout: Timeout = None,
     namespace: Namespace = None,
@@ -129,58 +157,65 @@ def submit(
     """Submit a job: elasticjob submit bert --image IMAGE --workers 2:4 -- python train.py --lr 0.1"""
     from elasticjob.cli.output import note
     from elasticjob.decisions import flag_values as values
-    from elasticjob.decisions.job_request import JobRequest, WorkerRange, manifest_of
+    from elasticjob.decisions.flag_values import seconds
+    from elasticjob.decisions.job_request import GPU, JobOptions, manifest_of
+    from elasticjob.decisions.manifests import with_flags
     from elasticjob.names import LABEL_INDEX, LABEL_JOB
 
-    if file is not None:
-        if name or image or command or script:
-            raise UsageError("--filename takes everything from the manifest: leave out NAME, --image and the command.")
-        manifests = _read(file)
+    limit = seconds("--timeout", timeout) if timeout else None
+    if ctx.meta["command"] and ctx.meta["command"] == [name, *(command or ())]:  # no NAME before the --
+        name, command = None, ctx.meta["command"]
+    ports = [values.port(each) for each in port or ()]
+    options = JobOptions(
+        name=name or "",
+        image=image,
+        command=_sent(script, command or []) if script else command or (),
+        **_sizes(workers, replicas, min_replicas, max_replicas),
+        procs_per_worker=int(procs_per_worker) if values.is_number(procs_per_worker) else procs_per_worker,
+        gpus=gpus,
+        gpu_resource=gpu_resource or GPU,
+        cpu=cpu,
+        cpu_limit=cpu_limit,
+        memory=memory,
+        memory_limit=memory_limit,
+        shared_memory="unlimited" if large_shm else "",
+        env=values.pairs("--env", env or ()),
+        env_from_secrets=env_secret or (),
+        volumes=(
+            *map(values.claim_mount, claim or ()),
+            *map(values.host_mount, host_path or ()),
+            *map(values.nfs_mount, nfs or ()),
+        ),
+        ports=tuple(number for number, _ in ports),
+        checkpoint_claim=checkpoint_claim,
+        checkpoint_directory=checkpoint_directory,
+        working_directory=working_dir,
+        image_pull_policy=image_pull_policy,
+        image_pull_secrets=image_pull_secret or (),
+        service_account=service_account,
+        run_as=_own_ids() if run_as_user else None,
+        node_selector=values.pairs("--node-selector", node_selector or ()),
+        tolerations=tuple(values.toleration(each) for each in toleration or ()),
+        priority_class=priority,
+        queue=queue,
+        labels=values.pairs("--label", label or ()),
+        annotations=values.pairs("--annotation", annotation or ()),
+        max_restarts=max_restarts,
+        deadline_seconds=seconds("--deadline", deadline) if deadline else None,
+        ttl_seconds=seconds("--ttl", ttl) if ttl else None,
+        suspend=suspended,
+    )
+    if file:
+        _check_flags(ctx)
+        manifests = with_flags([each for one in file for each in _read(one)], options)
         for manifest in manifests:
             _check_namespace(manifest, namespace)
-    else:
-        if name is None:
-            raise UsageError(
-                "The job needs a name.", "For example: elasticjob submit bert --image IMAGE -- python train.py"
-            )
-        ports = [values.port(each) for each in port or ()]
-        request = JobRequest(
-            name=name,
-            image=image,
-            command=_sent(script, command or []) if script else command or (),
-            workers=_sizes(workers, replicas, min_replicas, max_replicas, WorkerRange),
-            procs_per_worker=int(procs_per_worker) if procs_per_worker.isdigit() else procs_per_worker,
-            gpus=gpus,
-            gpu_resource=gpu_resource,
-            requests=_resources(cpu, memory),
-            limits=_resources(cpu_limit, memory_limit),
-            shared_memory="unlimited" if large_shm else "",
-            env=values.pairs("--env", env or ()),
-            env_from_secrets=env_secret or (),
-            mounts=[
-                *map(values.claim_mount, claim or ()),
-                *map(values.host_mount, host_path or ()),
-                *map(values.nfs_mount, nfs or ()),
-            ],
-            ports=[number for number, _ in ports],
-            checkpoint_claim=checkpoint_claim,
-            checkpoint_directory=checkpoint_directory,
-            working_directory=working_dir,
-            image_pull_policy=image_pull_policy,
-            image_pull_secrets=image_pull_secret or (),
-            service_account=service_account,
-            run_as=_own_ids() if run_as_user else None,
-            node_selector=values.pairs("--node-selector", node_selector or ()),
-            tolerations=[values.toleration(each) for each in toleration or ()],
-            priority_class=priority,
-            labels=values.pairs("--label", label or ()),
-            annotations=values.pairs("--annotation", annotation or ()),
-            max_restarts=max_restarts,
-            deadline_seconds=values.seconds("--deadline", deadline) if deadline else None,
-            ttl_seconds=values.seconds("--ttl", ttl) if ttl else None,
-            suspend=suspended,
+    elif name is None:
+        raise UsageError(
+            "The job needs a name.", "For example: elasticjob submit bert --image IMAGE -- python train.py"
         )
-        manifests = [manifest_of(request, namespace)]
+    else:
+        manifests = [manifest_of(options, namespace)]
         for number, service in ports:
             if service and service != "ClusterIP":
                 note(
@@ -188,12 +223,28 @@ def submit(
                     f"kubectl expose service {name} --name={name}-{number} --type={service} --port={number} "
                     f"--selector={LABEL_JOB}={name},{LABEL_INDEX}=0"
                 )
-    if dry_run:
+    if dry_run is DryRun.CLIENT:
         _show(manifests, output)
         return
     client = connect(namespace, context, kubeconfig)
-    for manifest in manifests:
-        _create(client, manifest, output, wait=wait, follow=follow, timeout=timeout)
+    if dry_run is DryRun.SERVER:
+        _show([dict(client.create(each, dry_run=True).manifest) for each in manifests], output)
+        return
+    jobs = [_create(client, each, output, quiet=wait or follow) for each in manifests]
+    for job in jobs if wait or follow else ():
+        _attend(client, job, follow=follow, limit=limit)
+
+
+def _check_flags(ctx: typer.Context) -> None:
+    """Raises UsageError for what a manifest says itself."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in _WITH_MANIFEST:
+            flag = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.name.upper()
+            raise UsageError(
+                f"{flag} and --filename exclude each other: the manifest says it.",
+                "Change the manifest, or leave it out and write flags only.",
+            )
 
 
 def _check_namespace(manifest: Json, namespace: str | None) -> None:
@@ -218,47 +269,36 @@ def _show(manifests: list[Json], output: Output | None) -> None:
         say("---\n".join(map(to_yaml, manifests)).rstrip())
 
 
-def _create(
-    client: ElasticJobClient,
-    manifest: Json,
-    output: Output | None,
-    *,
-    wait: bool,
-    follow: bool,
-    timeout: str | None,
-) -> None:
-    from elasticjob.cli.logs import print_logs
-    from elasticjob.cli.output import note, progress, say, show_objects
-    from elasticjob.decisions.flag_values import seconds
+def _create(client: ElasticJobClient, manifest: Json, output: Output | None, *, quiet: bool) -> Job:
+    from elasticjob.cli.output import note, say, show_objects
     from elasticjob.decisions.obstacles import nothing_survives
-    from elasticjob.decisions.waiting import Target
 
     job = client.create(manifest)
     if output is not None:
         show_objects([job.manifest], output, single=True)
     else:
-        hint = "" if wait or follow else f"\nSee its log: elasticjob logs {job.name} --follow -n {job.namespace}"
+        hint = "" if quiet else f"\nSee its log: elasticjob logs {job.name} --follow -n {job.namespace}"
         say(f"{job.name} is submitted to namespace {job.namespace}.{hint}")
     for warning in nothing_survives(job.state):
         note(f"Warning: {warning.what}\n{warning.remedy}")
-    limit = seconds("--timeout", timeout) if timeout else None
-    here = connected(client, job.namespace)
+    return job
+
+
+def _attend(client: ElasticJobClient, job: Job, *, follow: bool, limit: float | None) -> None:
+    """Waits for one job, with its log if wanted."""
+    from elasticjob.cli.logs import print_logs
+    from elasticjob.cli.output import note, progress
+    from elasticjob.decisions.waiting import Target
+
     if follow:
         with progress(f"Starting {job.name}") as report:
-            started = here.wait(job.name, Target.STARTED, timeout=limit, on_wait=report)
-        if not started.is_finished:
+            job.wait(Target.STARTED, timeout=limit, on_wait=report)
+        if not job.is_finished:
             note(f"{job.name} is training; Ctrl-C stops the log, not the job.")
-        print_logs(here, job.name, follow=True)
-    if wait or follow:
-        with progress(f"Waiting for {job.name}") as report:
-            finished = here.wait(job.name, Target.SUCCEEDED, timeout=limit, on_wait=report)
-        note(f"{finished.name} has succeeded.")
-
-
-def connected(client: ElasticJobClient, namespace: str) -> ElasticJobClient:
-    """The same client, with another default namespace."""
-    client.cluster.namespace = namespace
-    return client
+        print_logs(client, job.name, follow=True, namespace=job.namespace)
+    with progress(f"Waiting for {job.name}") as report:
+        job.wait(timeout=limit, on_wait=report)
+    note(f"{job.name} has succeeded.")
 
 
 def _sent(script: Path, arguments: list[str]) -> list[str]:
@@ -285,18 +325,14 @@ def _text(file: Path) -> str:
         raise UsageError(f"Cannot read {file}: {reason}.") from error
 
 
-def _sizes(workers: str, replicas: int | None, least: int | None, most: int | None, kind: Any) -> Any:
+def _sizes(workers: str, replicas: int | None, least: int | None, most: int | None) -> Any:
     """`--workers 2:4`, or Run:ai's `--workers 2 --min-replicas 1 --max-replicas 4`."""
     if least is None and most is None:
-        return kind.of(workers or 1, replicas)
+        return {"workers": workers or 1, "replicas": replicas}
     if ":" in workers:
         raise UsageError("--workers MIN:MAX and --min-replicas or --max-replicas exclude each other.")
-    wanted = int(workers) if workers.isdigit() else replicas or most or least or 1
-    return kind.of((least or wanted, most or wanted), wanted)
-
-
-def _resources(cpu: str, memory: str) -> dict[str, str]:
-    return {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value}
+    wanted = int(workers) if workers.isdecimal() else replicas or most or least or 1
+    return {"workers": (least or wanted, most or wanted), "replicas": wanted}
 
 
 def _own_ids() -> tuple[int, int]:

@@ -130,8 +130,13 @@ def _seconds(stamp: str | None) -> float:
 
 def _token_of_provider(target: Target) -> str:
     """Providers such as oidc, as the official client knows them. It takes half a second to import."""
-    from kubernetes import client, config
-
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise UnreachableError(
+            f"The kubeconfig logs in with the auth provider {target.auth_provider}, which needs one more package.",
+            "Install it: pip install 'elasticjob[oidc]', or log in with an exec plug-in, such as kubelogin.",
+        ) from None
     configuration = client.Configuration()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]

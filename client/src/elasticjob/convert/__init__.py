@@ -5,7 +5,7 @@ over, irrelevant with a reason, or reported.
 """
 
 from elasticjob.convert.conversion import Converted, convert_all
-from elasticjob.convert.documents import dump, parse
 from elasticjob.convert.table import ConvertError, Note, Outcome
+from elasticjob.decisions.documents import dump, parse
 
 __all__ = ["ConvertError", "Converted", "Note", "Outcome", "convert_all", "dump", "parse"]

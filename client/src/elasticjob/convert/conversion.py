@@ -9,10 +9,10 @@ from typing import Any
 from elasticjob_api import API_VERSION, KIND, ElasticJob, InvalidJobError
 
 from elasticjob.convert import dlrover, metadata, pytorchjob, torchelastic, trainjob
-from elasticjob.convert.documents import Document
 from elasticjob.convert.draft import Draft, check_names
 from elasticjob.convert.paths import get
 from elasticjob.convert.table import ConvertError, Note, Outcome, Table, account
+from elasticjob.decisions.documents import Document
 
 Kind = tuple[str, str]
 """apiVersion and kind."""

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from elasticjob.decisions.job_request import Mount
 from elasticjob.errors import UsageError
 
+_READ_ONLY = ("ro", "readonly")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A volume and where it is mounted."""
+
+    path: str
+    source: Mapping[str, Any]
+    """A volume source of the pod: {"persistentVolumeClaim": {...}}."""
+    read_only: bool = False
+
+
+def is_number(text: str) -> bool:
+    """Of digits that int takes and the API server understands: ² is none."""
+    return text.isascii() and text.isdigit()
 
 
 def pairs(flag: str, values: Iterable[str]) -> dict[str, str]:
@@ -34,7 +50,7 @@ def seconds(flag: str, value: str) -> int:
     5400
     """
     text = value.strip()
-    if text.isdigit():
+    if is_number(text):
         return int(text)
     if not text or not re.fullmatch(r"(\d+[smhd])+", text):
         raise UsageError(f"{flag} {value}: write a duration such as 30s, 5m or 1h30m.")
@@ -48,8 +64,10 @@ def claim_mount(value: str) -> Mount:
         parts = _parts(flag, value, {"claimname", "path"}, {"readonly"})
         claim, path, read_only = parts["claimname"], parts["path"], "readonly" in parts
     else:
-        claim, path, *mode = (*value.split(":", 2), "") if ":" in value else (value, "")
-        read_only = mode[:1] == ["ro"]
+        claim, path, *mode = (*value.split(":", 2), "") if ":" in value else (value, "", "")
+        if mode[0] not in ("", *_READ_ONLY, "rw", "readwrite"):
+            raise UsageError(f"{flag}: {mode[0]} is not ro or rw.")
+        read_only = mode[0] in _READ_ONLY
     if not claim or not path.startswith("/"):
         raise UsageError(f"{flag}: write CLAIM:/path, with the absolute path to mount it at.")
     return Mount(path, {"persistentVolumeClaim": {"claimName": claim}}, read_only)
@@ -71,9 +89,9 @@ def nfs_mount(value: str) -> Mount:
 def port(value: str) -> tuple[int, str]:
     """(container port, type of the Service that was asked for): `8080` or Run:ai's
     `service-type=NodePort,container=8080`. Raises UsageError."""
-    parts = {"container": value} if value.isdigit() else dict(each.partition("=")[::2] for each in value.split(","))
+    parts = {"container": value} if is_number(value) else dict(each.partition("=")[::2] for each in value.split(","))
     number = parts.get("container", "")
-    if not number.isdigit():
+    if not is_number(number):
         raise UsageError(f"--port {value}: write the container's port, such as 8080.")
     return int(number), parts.get("service-type", "")
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
+from elasticjob.decisions.flag_values import Mount, claim_mount
 from elasticjob.errors import UsageError
 from elasticjob.names import API_VERSION, KIND
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 CONTAINER = "trainer"
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label of a job that Kueue starts."""
 MAX_NAME = 47
 """Names of worker pods are longer than their job's, and have to be names of hosts."""
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+T = TypeVar("T")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -66,36 +73,40 @@ def _bounds(value: int | Sequence[int] | str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Mount:
-    """A volume and where it is mounted."""
-
-    path: str
-    source: Mapping[str, Any]
-    """A volume source of the pod: {"persistentVolumeClaim": {...}}."""
-    read_only: bool = False
-
-
-@dataclass(frozen=True)
-class JobRequest:
-    """What `elasticjob submit` and `ElasticJobClient.submit` take."""
+class JobOptions:
+    """What a job can be submitted with, from Python as from the command line."""
 
     name: str
     image: str
-    command: Sequence[str] = ()
-    workers: WorkerRange = WorkerRange(1, 1, 1)
+    command: str | Sequence[str] = ()
+    """Text is split as a shell does."""
+    workers: int | Sequence[int] | str = 1
+    """Number of worker pods, or (least, most) for an elastic job, which starts with as many as possible."""
+    replicas: int | None = None
+    """Number of worker pods to start an elastic job with."""
     procs_per_worker: str | int = ""
+    """Worker processes in each worker pod: a number, cpu, gpu or auto. Default: one per GPU."""
     gpus: int = 0
+    """GPUs of each worker pod."""
     gpu_resource: str = GPU
-    requests: Mapping[str, str] = field(default_factory=dict)
-    limits: Mapping[str, str] = field(default_factory=dict)
+    cpu: str | int = ""
+    """CPU request of each worker pod."""
+    cpu_limit: str | int = ""
+    memory: str = ""
+    """Memory request of each worker pod, such as 16Gi."""
+    memory_limit: str = ""
     shared_memory: str = ""
-    """Size of /dev/shm; "unlimited" for half of the node's memory."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    """Size of /dev/shm, such as 8Gi; "unlimited" for half of the node's memory."""
+    env: Mapping[str, object] = field(default_factory=dict)
     env_from_secrets: Sequence[str] = ()
-    mounts: Sequence[Mount] = ()
+    """Names of Secrets: every key becomes an environment variable."""
+    volumes: Sequence[str | Mount] = ()
+    """CLAIM:/path[:ro]."""
     ports: Sequence[int] = ()
     checkpoint_claim: str = ""
+    """PersistentVolumeClaim for checkpoints; all nodes must be able to mount it."""
     checkpoint_directory: str = ""
+    """Where it is mounted. Default: /checkpoints."""
     working_directory: str = ""
     image_pull_policy: str = ""
     image_pull_secrets: Sequence[str] = ()
@@ -105,25 +116,50 @@ class JobRequest:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, str]] = ()
     priority_class: str = ""
+    queue: str = ""
+    """Kueue's LocalQueue that starts the job."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     max_restarts: int | None = None
     deadline_seconds: int | None = None
     ttl_seconds: int | None = None
     suspend: bool = False
+    """Whether to create the job suspended."""
 
 
-def manifest_of(request: JobRequest, namespace: str | None = None) -> Json:
+def options_of(name: str, image: str, command: str | Sequence[str], options: Mapping[str, Any]) -> JobOptions:
+    """Raises UsageError for an option that does not exist."""
+    known = {each.name for each in fields(JobOptions)}
+    for unknown in options.keys() - known:
+        similar = difflib.get_close_matches(unknown, known, n=1)
+        remedy = f"Did you mean {similar[0]}?" if similar else "All options: help(elasticjob.JobOptions)"
+        raise UsageError(f"submit has no option {unknown}.", remedy)
+    return JobOptions(name, image, command, **options)
+
+
+def shows_options(method: Callable[..., T]) -> Callable[..., T]:
+    """Replaces `**options` by the fields of JobOptions in a function's signature, which help and notebooks show."""
+    shown = inspect.signature(method)
+    own = [each for each in shown.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    names = {each.name for each in own}
+    added = [each for each in inspect.signature(JobOptions).parameters.values() if each.name not in names]
+    added = [each.replace(kind=each.KEYWORD_ONLY) for each in added if each.name != "command"]
+    method.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    return method
+
+
+def manifest_of(request: JobOptions, namespace: str | None = None) -> Json:
     """The ElasticJob; fields that the user did not ask for keep the API's defaults. Raises UsageError."""
     check_name(request.name)
     if not request.image:
         raise UsageError("The job needs an image: --image my-company/train:1.4")
-    if not request.command:
+    if not _command(request):
         raise UsageError("The job needs a command: write it after --, such as: -- python train.py")
     metadata: Json = {"name": request.name}
     if namespace:
         metadata["namespace"] = namespace
-    metadata |= _present(labels=dict(request.labels), annotations=dict(request.annotations))
+    labels = dict(request.labels) | _present(**{QUEUE: request.queue})
+    metadata |= _present(labels=labels, annotations=dict(request.annotations))
     spec: Json = {"workers": _workers(request)}
     spec |= _present(
         checkpoint=_checkpoint(request),
@@ -142,9 +178,11 @@ def check_name(name: str) -> None:
     """Raises UsageError that suggests a valid name."""
     if _NAME.fullmatch(name) and len(name) <= MAX_NAME:
         return
-    better = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME].strip("-")
+    better = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    better = (f"job-{better}" if better[:1].isdigit() else better)[:MAX_NAME].strip("-")
     raise UsageError(
-        f"{name!r} cannot be the name of a job: use up to {MAX_NAME} lower-case letters, digits and hyphens.",
+        f"{name!r} cannot be the name of a job: use up to {MAX_NAME} lower-case letters, digits and hyphens, and begin "
+        "with a letter.",
         f"For example: {better}" if better else "",
     )
 
@@ -154,18 +192,23 @@ def _present(**values: Any) -> Json:
     return {key: value for key, value in values.items() if value not in (None, "", {}, [], ())}
 
 
-def _workers(request: JobRequest) -> Json:
-    sizes = request.workers
+def sizes_of(options: JobOptions) -> Json:
+    """`replicas` and its bounds. Raises UsageError."""
+    only_replicas = options.workers == 1 and options.replicas is not None
+    sizes = WorkerRange.of(options.replicas if only_replicas else options.workers, options.replicas)
     bounds = {"minReplicas": sizes.least, "maxReplicas": sizes.most} if sizes.least != sizes.most else {}
+    return {"replicas": sizes.replicas, **bounds}
+
+
+def _workers(request: JobOptions) -> Json:
     return {
-        "replicas": sizes.replicas,
-        **bounds,
+        **sizes_of(request),
         **_present(procsPerWorker=request.procs_per_worker),
         "template": {**_present(metadata=_present(labels=dict(request.labels))), "spec": _pod(request)},
     }
 
 
-def _pod(request: JobRequest) -> Json:
+def _pod(request: JobOptions) -> Json:
     volumes, mounts = _volumes(request)
     run_as = request.run_as
     return {
@@ -181,29 +224,29 @@ def _pod(request: JobRequest) -> Json:
     }
 
 
-def _container(request: JobRequest, mounts: list[Json]) -> Json:
-    limits = dict(request.limits)
+def _container(request: JobOptions, mounts: list[Json]) -> Json:
+    limits = _present(cpu=str(request.cpu_limit), memory=request.memory_limit)
     if request.gpus:
         limits[request.gpu_resource] = str(request.gpus)
     return {
         "name": CONTAINER,
         "image": request.image,
-        "command": list(request.command),
+        "command": _command(request),
         **_present(
             workingDir=request.working_directory,
             imagePullPolicy=request.image_pull_policy,
-            env=[{"name": name, "value": value} for name, value in request.env.items()],
+            env=[{"name": name, "value": str(value)} for name, value in request.env.items()],
             envFrom=[{"secretRef": {"name": each}} for each in request.env_from_secrets],
             ports=[{"containerPort": each} for each in request.ports],
-            resources=_present(requests=dict(request.requests), limits=limits),
+            resources=_present(requests=_present(cpu=str(request.cpu), memory=request.memory), limits=limits),
             volumeMounts=mounts,
         ),
     }
 
 
-def _volumes(request: JobRequest) -> tuple[list[Json], list[Json]]:
+def _volumes(request: JobOptions) -> tuple[list[Json], list[Json]]:
     """(volumes of the pod, mounts of the container)."""
-    wanted = list(request.mounts)
+    wanted = [claim_mount(each) if isinstance(each, str) else each for each in request.volumes]
     if request.shared_memory:
         size = {} if request.shared_memory == "unlimited" else {"sizeLimit": request.shared_memory}
         wanted.append(Mount("/dev/shm", {"emptyDir": {"medium": "Memory", **size}}))  # noqa: S108 a mount
@@ -215,7 +258,11 @@ def _volumes(request: JobRequest) -> tuple[list[Json], list[Json]]:
     return volumes, mounts
 
 
-def _checkpoint(request: JobRequest) -> Json:
+def _command(request: JobOptions) -> list[str]:
+    return shlex.split(request.command) if isinstance(request.command, str) else list(request.command)
+
+
+def _checkpoint(request: JobOptions) -> Json:
     claim = request.checkpoint_claim
     volume = {"persistentVolumeClaim": {"claimName": claim}} if claim else None
     return _present(directory=request.checkpoint_directory, volume=volume)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob.errors import InvalidManifestError
+from elasticjob.decisions.job_request import QUEUE, JobOptions, sizes_of
+from elasticjob.errors import InvalidManifestError, UsageError
 from elasticjob.names import API_VERSION, GROUP, KIND
 from elasticjob.state.values import object_at
 
@@ -19,29 +21,49 @@ CONVERTIBLE = {
 
 def parse_manifests(text: str, source: str) -> list[Json]:
     """The ElasticJobs in a text. `source`: its file, for messages. Raises InvalidManifestError."""
-    import yaml
+    from elasticjob.decisions.documents import parse  # yaml takes 20 ms
 
-    try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = ": ".join(filter(None, (error.context, error.problem)))
-        raise InvalidManifestError(f"{source}{where}: {problem}.") from error
-    except yaml.YAMLError as error:
-        raise InvalidManifestError(f"{source} is not YAML: {error}") from error
-    found = [each for document in documents for each in _items(document, source)]
-    if not found:
-        raise InvalidManifestError(f"{source} has no manifest.")
+    found = parse(text, source)
     for manifest in found:
         _check(manifest, source)
     return found
 
 
-def _items(document: Any, source: str) -> list[Any]:
-    if not isinstance(document, dict):
-        raise InvalidManifestError(f"{source} has no manifest, but {type(document).__name__} {str(document)[:40]!r}.")
-    return document.get("items") or [] if document.get("kind") == "List" else [document]
+def with_flags(manifests: Sequence[Json], options: JobOptions) -> list[Json]:
+    """The manifests with what flags say about them: worker pods, GPUs, variables, queue, suspension. Raises UsageError
+    where it is not clear what a flag is about."""
+    if options == JobOptions("", ""):
+        return list(manifests)
+    if len(manifests) != 1:
+        raise UsageError(f"There are {len(manifests)} manifests: write what the flags say into the right one.")
+    manifest = copy.deepcopy(manifests[0])
+    workers = manifest.setdefault("spec", {}).setdefault("workers", {})
+    if options.workers != 1 or options.replicas is not None:
+        for bound in ("minReplicas", "maxReplicas"):
+            workers.pop(bound, None)
+        workers |= sizes_of(options)
+    if options.env or options.gpus:
+        _change_container(workers, options)
+    if options.suspend:
+        manifest["spec"]["lifecycle"] = {**object_at(manifest["spec"], "lifecycle"), "suspend": True}
+    if options.queue:
+        manifest["metadata"]["labels"] = {**object_at(manifest["metadata"], "labels"), QUEUE: options.queue}
+    return [manifest]
+
+
+def _change_container(workers: Json, options: JobOptions) -> None:
+    containers = object_at(object_at(workers, "template"), "spec").get("containers") or []
+    named = workers.get("container")
+    container = next((each for each in containers if named in (None, each.get("name"))), None)
+    if container is None:
+        raise UsageError("The manifest has no training container to give variables or GPUs.")
+    if options.env:
+        kept = [each for each in container.get("env") or () if each.get("name") not in options.env]
+        container["env"] = kept + [{"name": name, "value": str(value)} for name, value in options.env.items()]
+    if options.gpus:
+        resources = container.setdefault("resources", {})
+        for part in ("limits", *(["requests"] if options.gpu_resource in resources.get("requests", {}) else [])):
+            resources.setdefault(part, {})[options.gpu_resource] = str(options.gpus)
 
 
 def _check(manifest: Any, source: str) -> None:

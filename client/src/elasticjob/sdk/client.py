@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.pod_logs import Selection
 from elasticjob.decisions.flag_values import seconds
-from elasticjob.decisions.job_request import JobRequest, manifest_of
+from elasticjob.decisions.job_request import JobOptions, manifest_of, options_of, shows_options
 from elasticjob.decisions.scaling import check_scale, check_suspend
 from elasticjob.decisions.waiting import Target
 from elasticjob.errors import (
@@ -21,12 +21,9 @@ from elasticjob.errors import (
     UsageError,
 )
 from elasticjob.sdk.job import Job, JobList
-from elasticjob.sdk.options import JobOptions, job_request
 from elasticjob.state import EventState, WorkerState, event_states, job_state, worker_states
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from elasticjob.cluster.http import Json
     from elasticjob.decisions.log_lines import Line
     from elasticjob.sdk.log_reader import LogFollower
@@ -72,6 +69,7 @@ class ElasticJobClient:
 
     # Submitting
 
+    @shows_options
     def submit(
         self,
         name: str,
@@ -80,15 +78,14 @@ class ElasticJobClient:
         command: str | Sequence[str],
         namespace: str | None = None,
         dry_run: bool = False,
-        **options: Unpack[JobOptions],
+        **options: Any,
     ) -> Job:
-        """Creates a job. `options`: see `elasticjob.JobOptions`. `dry_run`: the API server checks the job, but does not
-        create it."""
-        request = job_request(name, image, command, options)
-        return self.submit_request(request, namespace=namespace, dry_run=dry_run)
+        """Creates a job. `options`: the fields of `elasticjob.JobOptions`. `dry_run`: the API server checks the job,
+        but does not create it. Raises UsageError for an option that does not exist."""
+        return self.submit_options(options_of(name, image, command, options), namespace=namespace, dry_run=dry_run)
 
-    def submit_request(self, request: JobRequest, *, namespace: str | None = None, dry_run: bool = False) -> Job:
-        return self.create(manifest_of(request, namespace or self.namespace), dry_run=dry_run)
+    def submit_options(self, options: JobOptions, *, namespace: str | None = None, dry_run: bool = False) -> Job:
+        return self.create(manifest_of(options, namespace or self.namespace), dry_run=dry_run)
 
     def create(self, manifest: Json, *, dry_run: bool = False) -> Job:
         """Creates a job from a manifest."""

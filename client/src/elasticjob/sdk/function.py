@@ -10,20 +10,19 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from elasticjob.decisions.job_request import shows_options
 from elasticjob.errors import UsageError
 from elasticjob.sdk.client import ElasticJobClient
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from elasticjob.sdk.job import Job
-    from elasticjob.sdk.options import JobOptions
 
 MAX_SCRIPT = 100_000
 """Longest script, in bytes: it travels in the pod's command, and Linux limits an argument to 128 KiB."""
 FOLDER = "/tmp/elasticjob"  # noqa: S108 in the container, where a read-only root file system still has /tmp
 
 
+@shows_options
 def train(
     func: Callable[..., object],
     args: Mapping[str, Any] | None = None,
@@ -32,13 +31,13 @@ def train(
     name: str | None = None,
     packages: Sequence[str] = (),
     client: ElasticJobClient | None = None,
-    **options: Unpack[JobOptions],
+    **options: Any,
 ) -> Job:
     """Runs `func(**args)` in every worker process of a new job.
 
     The source of `func` is sent, so it must import what it uses itself, and cannot use variables outside it. `args`:
-    what JSON can hold. `packages`: installed with pip before the training starts. `options`: see
-    `elasticjob.JobOptions`.
+    what JSON can hold. `packages`: installed with pip before the training starts. `options`: the
+    fields of `elasticjob.JobOptions`.
 
         def train_bert(lr):
             import torch

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from elasticjob.convert import Converted, ConvertError, Note, Outcome, convert_all
 from elasticjob.convert.conversion import describe
-from elasticjob.convert.documents import Document, parse
 from elasticjob.convert.paths import Path, get, leaves
+from elasticjob.decisions.documents import Document, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob.convert import ConvertError, dump, parse
+from elasticjob.decisions.documents import dump, parse
+from elasticjob.errors import InvalidManifestError
 
 READ = {
     "a document": ("a: 1", [{"a": 1}]),
@@ -45,14 +46,14 @@ WRONG = {
 
 @pytest.mark.parametrize(("text", "words"), WRONG.values(), ids=WRONG.keys())
 def test_what_is_wrong_in_a_manifest_is_said_with_line_and_column(text: str, words: str) -> None:
-    with pytest.raises(ConvertError) as caught:
+    with pytest.raises(InvalidManifestError) as caught:
         parse(text, "a.yaml")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_errors_in_json_have_line_and_column() -> None:
-    with pytest.raises(ConvertError, match=r"a\.json:2:8: not valid JSON: Expecting value"):
+    with pytest.raises(InvalidManifestError, match=r"a\.json:2:8: not valid JSON: Expecting value"):
         parse('{\n  "a": }', "a.json")
 
 

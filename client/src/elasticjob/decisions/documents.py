@@ -1,4 +1,4 @@
-"""Manifests as text: YAML or JSON, one document or several, or a List of objects."""
+"""Manifests as text: YAML or JSON, one document or several, or a List of objects. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from elasticjob.convert.table import ConvertError
+from elasticjob.errors import InvalidManifestError
 
 Document = dict[str, Any]
 
@@ -47,10 +47,10 @@ _Loader.add_implicit_resolver(
 
 def parse(text: str, name: str) -> list[Document]:
     """The objects of a file; items of a List count as such. `name`: the file's, for error messages. Raises
-    ConvertError with line and column."""
+    InvalidManifestError with line and column."""
     found = [item for each in _parse(text, name) if each is not None for item in _items(each, name)]
     if not found:
-        raise ConvertError(f"{name} is empty")
+        raise InvalidManifestError(f"{name} is empty")
     return found
 
 
@@ -61,16 +61,16 @@ def _parse(text: str, name: str) -> list[Any]:
         except json.JSONDecodeError as error:
             if name.endswith(".json"):
                 message = f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
-                raise ConvertError(message) from error
+                raise InvalidManifestError(message) from error
     try:
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         hint = " (YAML is indented with spaces)" if "\\t" in str(error.problem) else ""
-        raise ConvertError(f"{where}: not valid YAML: {error.problem or error.context}{hint}") from error
+        raise InvalidManifestError(f"{where}: not valid YAML: {error.problem or error.context}{hint}") from error
     except yaml.YAMLError as error:
-        raise ConvertError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from error
+        raise InvalidManifestError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from error
 
 
 def _items(document: Any, name: str) -> Iterator[Document]:
@@ -79,7 +79,7 @@ def _items(document: Any, name: str) -> Iterator[Document]:
             yield from _items(each, name)
         return
     if not isinstance(document, dict):
-        raise ConvertError(f"{name} holds {document!r:.60}, which is not a Kubernetes object")
+        raise InvalidManifestError(f"{name} holds {document!r:.60}, which is not a Kubernetes object")
     if document.get("kind") == "List" or (str(document.get("kind")).endswith("List") and "items" in document):
         yield from _items(document.get("items") or [], name)
     else:
