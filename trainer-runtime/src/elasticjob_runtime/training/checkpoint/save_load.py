@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from elasticjob_runtime.training.memory import Keeper
+    from elasticjob_runtime.training.memory.kept import KeptCopy
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -38,6 +39,8 @@ _checked_content: set[pathlib.Path] = set()
 class _Process:
     saving: background.Save | None = None
     """In the background."""
+    copy: KeptCopy | None = None
+    """Of what is saved there."""
 
 
 _process = _Process()
@@ -151,9 +154,11 @@ def save_checkpoint(
     - durable: False leaves the state in memory only, with this machine's agent, which takes 0.15 s for 1 GiB: for
       checkpoints after every few steps between those on the disk. It survives the death of all worker processes, but
       not of the agent. Without an agent (plain python, torchrun), nothing is saved.
-    - block: False serializes the state into memory, and a thread writes that while the training continues. The next
-      durable save waits for it, and raises its error. A process that ends by itself waits for it, too, and ends with
-      exit code 1 if it has failed; of one that is killed, nothing is left.
+    - block: False copies the state into the CPU's memory, which is kept for the next save, and a thread writes that
+      while the training continues. The next durable save waits for it, and raises its error. A process that ends by
+      itself waits for it, too, and ends with exit code 1 if it has failed; of one that is killed, nothing is left.
+      Tensors of a GPU are saved as those of the CPU. A state with objects that are not plain data is serialized first,
+      which takes several times as long.
 
     Under elasticrun, the state is left in memory in either case, twice its size, unless that takes more than half of
     the memory that is free. ELASTICJOB_MEMORY_SNAPSHOTS=0 turns this off.
@@ -183,11 +188,23 @@ def save_durable(path: PathLike, state: Any, number: int, keep: int, *, block: b
     if block:
         _write(path, lambda file: torch.save(state, file), number, keep)
         return
-    data = io.BytesIO()
+    write = _writer_of_copy(state)
+    _process.saving = background.begin(number, lambda: _write(path, write, number, keep))
+
+
+def _writer_of_copy(state: Any) -> Callable[[BinaryIO], Any]:
+    """Writes `state` as it is now."""
+    import torch
+
+    from elasticjob_runtime.training.memory.kept import KeptCopy
+
+    _process.copy = _process.copy or KeptCopy()
+    copy = _process.copy.of(state)
+    if copy is not None:
+        return lambda file: torch.save(copy, file)
+    data = io.BytesIO()  # takes any object, and several times as long
     torch.save(state, data)
-    _process.saving = background.begin(
-        number, lambda: _write(path, lambda file: file.write(data.getbuffer()), number, keep)
-    )
+    return lambda file: file.write(data.getbuffer())
 
 
 def _write(path: PathLike, write: Callable[[BinaryIO], Any], number: int, keep: int) -> None:

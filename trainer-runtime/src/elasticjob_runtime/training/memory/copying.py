@@ -23,8 +23,8 @@ _WORD = 8
 class Payload:
     """The payload and its sums, as tensors on a snapshot's memory."""
 
-    def __init__(self, payload: torch.Tensor, sums: torch.Tensor) -> None:
-        """payload: bytes, a multiple of 8; sums: 64-bit integers, one for each piece."""
+    def __init__(self, payload: torch.Tensor, sums: torch.Tensor | None) -> None:
+        """payload: bytes, a multiple of 8; sums: 64-bit integers, one for each piece; None: `write` makes none."""
         self._bytes = payload
         self._words = payload.view(torch.int64)
         self._sums = sums
@@ -45,6 +45,7 @@ class Payload:
             self._write_staged(windows(outline.slots[near:], staged[0].numel()), sources[near:], staged)
 
     def is_intact(self) -> bool:
+        assert self._sums is not None
         whole = self._bytes.numel() // PIECE
         words = self._words[: whole * (PIECE // _WORD)].view(whole, PIECE // _WORD)
         rest = self._words[whole * (PIECE // _WORD) :]
@@ -73,6 +74,8 @@ class Payload:
 
     def _sum(self, offset: int) -> None:
         """Of the piece at `offset`, while it is still in the processor's cache."""
+        if self._sums is None:
+            return
         words = self._words[offset // _WORD : (offset + PIECE) // _WORD]
         torch.sum(words, 0, out=self._sums[offset // PIECE])
 

@@ -59,12 +59,11 @@ class Pair:
         taken = time.perf_counter() - began
         self._check(layout.size)
         buffer.reserve(layout.size)
-        staged = _pinned() if any(tensor.device.type != "cpu" for tensor in parts.tensors) else ()
         began = time.perf_counter()
         memory = buffer.memory
         snapshot_format.begin(memory)
         memory[snapshot_format.HEADER_SIZE : snapshot_format.HEADER_SIZE + layout.outline_size] = parts.data
-        payload_of(buffer, layout).write(parts, staged=staged, threads=copying.threads())
+        copy_into(payload_of(buffer, layout), parts)
         snapshot_format.commit(memory, dataclasses.replace(header, layout=layout))
         return taken + time.perf_counter() - began
 
@@ -162,6 +161,11 @@ def payload_of(buffer: Buffer, layout: Layout) -> copying.Payload:
         tensor(torch.uint8, layout.payload_offset, layout.payload_size),
         tensor(torch.int64, layout.sums_offset, layout.pieces),
     )
+
+
+def copy_into(payload: copying.Payload, parts: outline.Outline) -> None:
+    staged = _pinned() if parts.near < len(parts.tensors) else ()
+    payload.write(parts, staged=staged, threads=copying.threads())
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from elasticjob_runtime.training.checkpoint import CheckpointError, files
+from elasticjob_runtime.training.memory.kept import KeptCopy
 from elasticjob_runtime.training.sharded import ranks
 from elasticjob_runtime.training.sharded.contents import Contents
 
@@ -87,7 +88,13 @@ class _CopyingPlanner(DefaultSavePlanner):
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
         plan, resolve = super().finish_plan(new_plan), super().resolve_data
-        self._data: dict[MetadataIndex, Any] = {item.index: _copy(resolve(item)) for item in plan.items}
+        data = [resolve(item) for item in plan.items]
+        values = [each.getvalue() if isinstance(each, io.BytesIO) else each for each in data]
+        copies = _copy.of(values) or [_new_copy(each) for each in values]
+        self._data: dict[MetadataIndex, Any] = {
+            item.index: io.BytesIO(each) if isinstance(each, bytes) else each
+            for item, each in zip(plan.items, copies, strict=True)
+        }
         self.state_dict = {}  # not kept alive
         return plan
 
@@ -96,7 +103,11 @@ class _CopyingPlanner(DefaultSavePlanner):
         return found
 
 
-def _copy(value: torch.Tensor | io.BytesIO) -> torch.Tensor | io.BytesIO:
+_copy = KeptCopy()
+"""Of this process: it has one save in the background at a time."""
+
+
+def _new_copy(value: torch.Tensor | bytes) -> torch.Tensor | bytes:
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
 
