@@ -65,7 +65,7 @@ class Blocked:
     claims: tuple[str, ...] = ()
     """PersistentVolumeClaims of a pod that has no node."""
     since: datetime.datetime | None = None
-    """Since when an init container has been running."""
+    """Since when an init container has been running, or an etcd has not been ready."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

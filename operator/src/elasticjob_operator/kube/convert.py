@@ -35,7 +35,7 @@ def pod_of(body: Json) -> Pod:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
-    phase = PodPhase(status.get("phase") or PodPhase.PENDING)
+    phase, ready = PodPhase(status.get("phase") or PodPhase.PENDING), _is_ready(spec, status, conditions)
     component = intern(labels.get(names.LABEL_COMPONENT, ""))
     # A copy of a worker pod (`kubectl debug --copy-to`) has its labels, but no owner. etcd's owner is its StatefulSet.
     job_uid = _owner_uid(metadata) if component == names.COMPONENT_WORKER else labels.get(names.LABEL_JOB_UID, "")
@@ -50,7 +50,7 @@ def pod_of(body: Json) -> Pod:
         template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
         in_dns=names.LABEL_JOB_UID in labels,
         phase=phase,
-        ready=_is_ready(spec, status, conditions),
+        ready=ready,
         up=_is_up(spec, status, conditions),
         node=intern(spec.get("nodeName") or ""),
         created_at=_time(metadata["creationTimestamp"]),
@@ -59,7 +59,11 @@ def pod_of(body: Json) -> Pod:
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         end=_end(spec, status),
-        blocked=_blocked(spec, status, conditions) if phase is PodPhase.PENDING else None,
+        blocked=_blocked(spec, status, conditions)
+        if phase is PodPhase.PENDING
+        else _not_ready(spec, status, conditions)
+        if phase is PodPhase.RUNNING and component == names.COMPONENT_ETCD and not ready
+        else None,
         injected=any(each.get("name") == names.RUNTIME_VOLUME for each in spec.get("volumes") or []),
         init_end=_init_end(spec, status) if phase is PodPhase.FAILED else None,
         disruption=_disruption(conditions),
@@ -205,6 +209,12 @@ def _blocked(spec: Json, status: Json, conditions: dict[str, Json]) -> Blocked |
             claims=tuple(str(each["claimName"]) for each in sources if each.get("claimName")),
         )
     return _running_init_container(spec, status)
+
+
+def _not_ready(spec: Json, status: Json, conditions: dict[str, Json]) -> Blocked:
+    """Of a pod whose containers are restarted."""
+    found = _blocked(spec, status, conditions) or Blocked(reason="it is not ready")
+    return dataclasses.replace(found, since=_time_at(conditions.get("Ready", {}), "lastTransitionTime"))
 
 
 def _running_init_container(spec: Json, status: Json) -> Blocked | None:

@@ -145,7 +145,8 @@ class Context:
     @property
     def kept(self) -> Cause | None:
         """Why pods on a silent node are not replaced; the etcd's come before the workers'."""
-        return next((status.kept for _, status in (*self.etcd, *self.staying) if status.kept is not None), None)
+        pods = (*self.etcd, *self.staying, *self.stale)
+        return next((status.kept for _, status in pods if status.kept is not None), None)
 
     @property
     def timers(self) -> list[datetime.datetime]:

@@ -195,6 +195,7 @@ def _first_wait(assessment: Assessment, rejection: Rejection | None) -> Wait | N
         rejection=rejection,
         etcd=assessment.etcd_wait,
         workers=[pod for pod, status in assessment.staying if status.state is PodState.LIVE],
+        stale=[pod for pod, _ in assessment.stale],
         answers=assessment.state.explanations,
         unready=assessment.view.unready,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 from elasticjob_api import (
+    REMEDY,
     Condition,
     ConditionType,
     Progress,
@@ -24,6 +25,7 @@ from elasticjob_operator.policies.rendezvous import rendezvous_ready, store_read
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.running import Training, at_work
 from elasticjob_operator.policies.stalling import stalled
+from elasticjob_operator.policies.waits import ending
 from elasticjob_operator.state import Pod
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
@@ -100,11 +102,13 @@ def suspended_status(assessment: Assessment) -> Status:
     """The status of a job that is suspended, or is being suspended."""
     conditions = _Conditions(assessment)
     _set_accepted(conditions, assessment)
-    left = [pod for pod, _ in (*assessment.workers, *assessment.stale)]
+    left = (*assessment.workers, *assessment.stale)
     reason = Reason.SUSPENDING if left else Reason.SUSPENDED
     if left:
-        where = f" on node {left[0].node}" if left[0].node else ""
-        text = message(reason, count=len(left), worker=f"{left[0].name}{where}")
+        pod, status = left[0]
+        where = f" on node {pod.node}" if pod.node else ""
+        text = message(reason, count=len(left), worker=f"{pod.name}{where}")
+        text += f" {status.kept.message}" if status.kept else f"{REMEDY}{ending(assessment.job, pod)}"
     else:
         queue = assessment.job.metadata.labels.get(_QUEUE, "")
         text = message(reason, queue=f" It waits in queue {queue}." if queue else "")

@@ -18,7 +18,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from elasticjob_api import ElasticJob, Inject, Reason
+from elasticjob_api import REMEDY, ElasticJob, Inject, Reason
 
 from elasticjob_operator.node_state import NodeCounts
 from elasticjob_operator.policies.condition_updates import Cause, cause
@@ -78,8 +78,9 @@ def injection(
 
 
 _NO_IMAGE = (
-    "spec.workers.runtime.inject is {inject}, but the operator has no runtime image. Ask your cluster administrator to "
-    "set the chart's runtime.repository, or set inject to None if the image of the worker pods contains the runtime."
+    f"spec.workers.runtime.inject is {{inject}}, but the operator has no runtime image.{REMEDY}ask your cluster "
+    "administrator to set the chart's runtime.repository, or set inject to None if the image of the worker pods "
+    "contains the runtime."
 )
 
 

@@ -261,6 +261,12 @@ def _described(failure: Failure | None) -> tuple[str, str]:
 
 
 def _replacement_time(job: ElasticJob, pod: Pod, failure: PodFailure, budget: Budget) -> str:
-    """A sentence that says when the pod is replaced, if not at once."""
+    """When the pod is replaced, if not at once. Until then its log can be read."""
     wait = delay(pod, failure, job.spec.restart_policy, budget)
-    return f" Its replacement is created at {format_time(failure.time + wait)}." if wait else ""
+    if not wait:
+        return ""
+    container = f" -c {pod.init_end.container}" if pod.end is None and pod.init_end is not None else ""
+    return (
+        f" Its replacement is created at {format_time(failure.time + wait)}; it ended at {format_time(failure.time)}."
+        f"{REMEDY}read its log: kubectl logs {pod.name} -n {job.namespace}{container}"
+    )

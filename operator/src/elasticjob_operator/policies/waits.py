@@ -35,6 +35,8 @@ Question = tuple[str, str]
 """Kind and name of an object whose Events must be read."""
 Answers = Mapping[Question, Explanation]
 
+_CRASH_LOOP = "CrashLoopBackOff"
+"""Of a container that is restarted in its pod: a sidecar, or the etcd."""
 _CONFIG = frozenset(
     {
         "CreateContainerConfigError",
@@ -43,6 +45,7 @@ _CONFIG = frozenset(
         "InvalidImageName",
         "ErrImageNeverPull",
         "StartError",
+        _CRASH_LOOP,
     }
 )
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
@@ -106,14 +109,15 @@ def first_wait(
     rejection: Rejection | None = None,
     etcd: Wait | None = None,
     workers: Iterable[Pod] = (),
+    stale: Sequence[Pod] = (),
     answers: Answers | None = None,
     unready: UnreadyValue | None = None,
 ) -> Wait | None:
     """The most urgent one. `rejection`: of something that is missing now; `etcd`: what its own etcd waits for;
-    `workers`: live worker pods; `unready`: those without which the agents train."""
+    `workers`: live worker pods; `stale`: those of an earlier run; `unready`: those without which the agents train."""
     if rejection is not None:
         return of_rejection(job, rejection)
-    first, known = etcd, answers or {}
+    first, known = of_stale(job, stale[0]) if stale and not (etcd and etcd.serious) else etcd, answers or {}
     for pod in workers:
         if first is not None and first.serious:
             break
@@ -139,29 +143,51 @@ def of_rejection(job: ElasticJob, rejection: Rejection) -> Wait:
 
 def of_name(job: ElasticJob, pod: Pod) -> Wait:
     """A pod that an earlier job of the same name left has a name that the job needs."""
-    command = f"kubectl delete pod {pod.name} -n {job.namespace}"
     if pod.deletion_timestamp is None:
-        state, remedy = "deleted without it", f"delete it, or give this job another name: {command}"
+        state, remedy = "deleted without it", f"delete it, or give this job another name: {_delete(job, pod)}"
     else:
-        state = "deleted, and its pod is terminating"
-        remedy = (
-            f"nothing, if its node works. If node {pod.node} is certainly gone, delete that node, or run: {command} "
-            "--force --grace-period=0"
-        )
+        state, remedy = "deleted, and its pod is terminating", ending(job, pod)
     return Wait(
         reason=Reason.NAME_IN_USE,
         kind=POD,
         name=pod.name,
-        holder=f"on node {pod.node}" if pod.node else "",
+        holder=_on_node(pod),
         detail=f"an earlier ElasticJob of this name was {state}",
         since=pod.deletion_timestamp or pod.created_at,
         remedy=remedy,
     )
 
 
+def of_stale(job: ElasticJob, pod: Pod) -> Wait:
+    """No pod of a run is created before those of the last one have ended."""
+    return Wait(
+        reason=Reason.WAITING_FOR_WORKERS,
+        kind=POD,
+        name=pod.name,
+        holder=_on_node(pod),
+        detail="it is of an earlier run of the job, and has not ended",
+        since=pod.deletion_timestamp or pod.created_at,
+        remedy=ending(job, pod),
+    )
+
+
+def ending(job: ElasticJob, pod: Pod) -> str:
+    """What to do about a pod that is being deleted."""
+    gone = f"If node {pod.node} is certainly gone, delete that node, or run: " if pod.node else "If it stays, run: "
+    return f"nothing, if its node works. {gone}{_delete(job, pod)} --force --grace-period=0"
+
+
+def _delete(job: ElasticJob, pod: Pod) -> str:
+    return f"kubectl delete pod {pod.name} -n {job.namespace}"
+
+
+def _on_node(pod: Pod) -> str:
+    return f"on node {pod.node}" if pod.node else ""
+
+
 def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
-    """Why a worker pod or a pod of etcd does not start. None: it has started."""
-    if pod.phase is not PodPhase.PENDING:
+    """Why a worker pod does not start, or a pod of etcd is not ready. None: it has started."""
+    if pod.phase is not PodPhase.PENDING and pod.blocked is None:
         return None
     blocked = pod.blocked or Blocked(reason="")
     if claim_of(pod):
@@ -178,11 +204,13 @@ def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
 
 def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datetime.datetime) -> Wait:
     remedy = _remedy(job, reason, _REMEDIES if pod.index >= 0 else {**_REMEDIES, **_OF_ETCD})
+    if pod.blocked is not None and pod.blocked.reason == _CRASH_LOOP:
+        remedy = f"read why it ends: kubectl logs {pod.name} -n {job.namespace} --all-containers"
     return Wait(
         reason=reason,
         kind=POD,
         name=pod.name,
-        holder=f"on node {pod.node}" if pod.node else "",
+        holder=_on_node(pod),
         detail=detail,
         since=(pod.blocked.since if pod.blocked else None) or since,
         remedy=remedy or f"nothing, unless it lasts: kubectl describe pod {pod.name} -n {job.namespace}",
@@ -201,7 +229,7 @@ def of_unready(job: ElasticJob, unready: UnreadyValue, workers: Iterable[Pod]) -
         reason=Reason.WAITING_FOR_WORKERS,
         kind=POD,
         name=name,
-        holder=f"on node {pods[name].node}" if pods[name].node else "",
+        holder=_on_node(pods[name]),
         detail=f"its worker processes{others} are not ready to train with the others" + (f"; {why}" if why else ""),
         since=datetime.datetime.fromtimestamp(unready.since, datetime.timezone.utc),
         remedy="nothing, if the script takes that long until its first step; else read what it says: "

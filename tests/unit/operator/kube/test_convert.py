@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.convert import job_of, node_of, pod_of
 from elasticjob_operator.node_state import NodeHealth
@@ -115,6 +116,32 @@ def test_only_the_training_container_must_be_ready(condition: Json, trainer: Jso
 )
 def test_the_reason_a_pod_does_not_start_is_found(status: dict[str, Any], expected: Blocked | None) -> None:
     assert pod_of(body({"phase": "Pending", **status})).blocked == expected
+
+
+@pytest.mark.parametrize(
+    ("component", "ready", "state", "expected"),
+    [
+        ("etcd", "False", {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}, "CrashLoopBackOff"),
+        ("etcd", "False", {"running": {}}, "it is not ready"),
+        ("etcd", "True", {"running": {}}, None),
+        ("worker", "False", {"running": {}}, None),
+    ],
+)
+def test_an_etcd_that_runs_and_is_not_ready_says_so(
+    component: str, ready: str, state: Json, expected: str | None
+) -> None:
+    since = "2026-01-01T11:59:00Z"
+    found = body(
+        {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}],
+            "containerStatuses": [container("etcd", **state)],
+        }
+    )
+    found["metadata"]["labels"] = {**found["metadata"].get("labels", {}), names.LABEL_COMPONENT: component}
+    blocked = pod_of(found).blocked
+    assert (blocked.reason if blocked else None) == expected
+    assert blocked is None or blocked.since == at(-60)
 
 
 def test_the_init_container_that_made_a_pod_fail_is_found() -> None:

@@ -18,6 +18,7 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
     Blocked,
     Connectivity,
+    ContainerEnd,
     Explanation,
     Kind,
     OwnedObject,
@@ -63,6 +64,10 @@ def etcd_pod(reason: str = "", message: str = "", **fields: Any) -> Pod:
     return dataclasses.replace(pod, name="digits-etcd-0", uid="etcd-0", component="etcd", index=-1)
 
 
+def unready_etcd(reason: str = "it is not ready", message: str = "") -> Pod:
+    return dataclasses.replace(etcd_pod(reason, message, since=at(-60), node="n2"), phase=PodPhase.RUNNING)
+
+
 def stateful_set(replicas: int = 1) -> dict[tuple[Kind, str], OwnedObject]:
     body = {"metadata": {"name": "digits-etcd"}, "spec": {"replicas": replicas}}
     found = OwnedObject(
@@ -88,8 +93,8 @@ def own_etcd(*pods: Pod, **world: Any) -> Plan:
     return ask(make_job(), *pods, settings=OWN_ETCD, objects=stateful_set(), **world)
 
 
-def starting(*pods: Pod, **world: Any) -> Plan:
-    return ask(make_job(), *pods, admission=ADMITTED, rendezvous=make_view(), **world)
+def starting(*pods: Pod, job: ElasticJob | None = None, **world: Any) -> Plan:
+    return ask(job or make_job(), *pods, **{"admission": ADMITTED, "rendezvous": make_view(), **world})
 
 
 def unready(*names: str, failure: str = "") -> UnreadyValue:
@@ -108,6 +113,8 @@ def rejected(*kinds: str, message: str) -> dict[str, Any]:
 
 QUOTA = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 8, limited: 8"
 CONSISTENT = {"rendezvous": {"onPartition": OnPartition.CONSISTENT}}
+SECRETIVE = make_job(spec={"rendezvous": {"endpoint": "e:1", "secretName": "mine"}})
+INIT_END = ContainerEnd(exit_code=3, reason="Error", message="no such bucket", finished_at=at(0), container="fetch")
 CRASH = make_failure(1, round_number=2, message="ImportError: no module tqdm")
 CRASHED = make_view(plan=make_plan(2), failure=dataclasses.replace(CRASH, restart_delay=60.0))
 
@@ -165,6 +172,53 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         RUNNING,
         Reason.WAITING_FOR_WORKERS,
         ["Pod digits-worker-0 on node n1", "init container fetch is running", "Since 2026-01-01T11:00:00Z"],
+    ),
+    "a sidecar ends again and again": (
+        starting(pending(0, "CrashLoopBackOff", "back-off 40s restarting failed container=proxy", node="n1")),
+        RUNNING,
+        Reason.CONTAINER_CONFIG_ERROR,
+        ["Pod digits-worker-0 on node n1", "container=proxy", "Since", "kubectl logs digits-worker-0 -n ml --all-"],
+    ),
+    "an init container fails again and again": (
+        ask(
+            make_job(status=make_status(ConditionType.ACCEPTED, restarts=3), max_restarts=9),
+            dataclasses.replace(failed_pod(1, created=-9), end=None, init_end=INIT_END),
+            admission=ADMITTED,
+            rendezvous=make_view(),
+        ),
+        RUNNING,
+        Reason.WORKER_FAILED,
+        [
+            "digits-worker-1 failed",
+            "init container fetch: exit code 3",
+            "restart 4 of at most 9",
+            "Its replacement is created at 2026-01-01T12:00:",
+            "it ended at 2026-01-01T12:00:00Z",
+            "kubectl logs digits-worker-1 -n ml -c fetch",
+        ],
+    ),
+    "a pod of an earlier run does not end": (
+        starting(make_pod(2, run=0, node="n9", deletion_timestamp=-500)),
+        RUNNING,
+        Reason.WAITING_FOR_WORKERS,
+        [
+            "Pod digits-worker-2 on node n9",
+            "of an earlier run",
+            "Since 2026-01-01T11:51:40Z",
+            "--force --grace-period=0",
+        ],
+    ),
+    "... because its node is silent": (
+        ask(
+            make_job(spec=CONSISTENT),
+            make_pod(2, run=0, node="n1", deletion_timestamp=-500),
+            admission=ADMITTED,
+            rendezvous=make_view(),
+            nodes={"n1": make_node("n1", NodeHealth.SILENT, since=-90)},
+        ),
+        RUNNING,
+        Reason.NODE_SILENT,
+        ["Node n1 is unreachable", "Since 2026-01-01T11:58:30Z", "kubectl taint node n1"],
     ),
     "a scheduling gate is closed": (
         starting(pending(0, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")),
@@ -263,20 +317,85 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ask(
             trained(),
             *(make_pod(index) for index in range(4)),
-            dataclasses.replace(etcd_pod(node="n2"), phase=PodPhase.RUNNING),
+            unready_etcd(),
             settings=OWN_ETCD,
             objects=stateful_set(),
             rendezvous=make_view(Connectivity.UNREACHABLE, error="timed out", plan=make_plan()),
         ),
         READY,
         Reason.ETCD_STARTING,
-        ["digits-etcd"],
+        [
+            "Pod digits-etcd-0 on node n2",
+            "it is not ready",
+            "Since 2026-01-01T11:59:00Z",
+            "kubectl describe pod digits-e",
+        ],
+    ),
+    "the etcd ends again and again": (
+        own_etcd(unready_etcd("CrashLoopBackOff", "back-off 5m0s restarting failed container=etcd")),
+        READY,
+        Reason.CONTAINER_CONFIG_ERROR,
+        [
+            "Pod digits-etcd-0 on node n2",
+            "back-off 5m0s",
+            "Since 2026-01-01T11:59:00Z",
+            "kubectl logs digits-etcd-0 -n",
+        ],
+    ),
+    "the etcd is on one of many silent nodes": (
+        own_etcd(
+            dataclasses.replace(unready_etcd(), node="n1"),
+            nodes={f"n{index}": make_node(f"n{index}", NodeHealth.SILENT, since=-90) for index in (1, 2, 3)},
+        ),
+        READY,
+        Reason.NODES_UNHEALTHY,
+        ["3 of 3 nodes are not ready", "kubectl get nodes"],
     ),
     "an etcd of others is unreachable": (
         ask(trained(), make_pod(0), rendezvous=make_view(Connectivity.UNREACHABLE, error="timed out")),
         READY,
         Reason.ETCD_UNREACHABLE,
         ["etcd:2379", "timed out", "check the address"],
+    ),
+    "an etcd's certificate is not trusted": (
+        ask(trained(), make_pod(0), rendezvous=make_view(Connectivity.UNTRUSTED, error="unknown CA")),
+        READY,
+        Reason.ETCD_UNTRUSTED,
+        ["etcd:2379", "unknown CA", "ca.crt of"],
+    ),
+    "the Secret for etcd is missing": (
+        ask(
+            SECRETIVE, admission=ADMITTED, rendezvous=make_view(Connectivity.NO_CREDENTIALS, error="no Secret ml/mine")
+        ),
+        READY,
+        Reason.ETCD_CREDENTIALS_UNUSABLE,
+        ["e:1", "no Secret ml/mine"],
+    ),
+    "... and no pod is created before": (
+        ask(
+            SECRETIVE, admission=ADMITTED, rendezvous=make_view(Connectivity.NO_CREDENTIALS, error="no Secret ml/mine")
+        ),
+        RUNNING,
+        Reason.WAITING_FOR_ETCD,
+        ["e:1", "condition RendezvousReady"],
+    ),
+    "a value in etcd is invalid": (
+        starting(make_pod(0), rendezvous=dataclasses.replace(make_view(), unreadable="plan: no JSON")),
+        READY,
+        Reason.VALUE_NOT_UNDERSTOOD,
+        ["etcd:2379", "plan: no JSON"],
+    ),
+    "c10d's worker pod 0 is not running": (
+        starting(pending(0, node="n1"), job=make_job(spec={"rendezvous": {"backend": "c10d"}})),
+        READY,
+        Reason.STORE_STARTING,
+        ["worker pod 0", "digits-worker-0.digits.ml.svc"],
+    ),
+    "the operator has no runtime image": (
+        ask(make_job(workers={"runtime": {"inject": "ImageVolume"}})),
+        ACCEPTED,
+        Reason.RUNTIME_UNAVAILABLE,
+        ["runtime", REMEDY],
     ),
     "etcd denies requests": (
         ask(trained(), make_pod(0), rendezvous=make_view(Connectivity.DENIED, error="etcdserver: permission denied")),
@@ -328,7 +447,7 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ),
         ConditionType.RESTARTING,
         Reason.WORKER_FAILED,
-        ["digits-worker-1 failed", "Its replacement is created at"],
+        ["digits-worker-1 failed", "Its replacement is created at", "kubectl logs digits-worker-1 -n ml"],
     ),
     "the others train without a worker pod whose processes start": (
         ask(
@@ -372,7 +491,17 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ask(make_job(spec={"lifecycle": {"suspend": True}}), make_pod(3, node="n1", deletion_timestamp=-900)),
         SUSPENDED,
         Reason.SUSPENDING,
-        ["digits-worker-3 on node n1"],
+        ["digits-worker-3 on node n1", "If node n1 is certainly gone", "kubectl delete pod digits-worker-3 -n ml"],
+    ),
+    "... because its node is silent and pods stay": (
+        ask(
+            make_job(spec={**CONSISTENT, "lifecycle": {"suspend": True}}),
+            make_pod(3, node="n1", deletion_timestamp=-900),
+            nodes={"n1": make_node("n1", NodeHealth.SILENT, since=-90)},
+        ),
+        SUSPENDED,
+        Reason.SUSPENDING,
+        ["digits-worker-3 on node n1", "Since 2026-01-01T11:58:30Z", "kubectl taint node n1"],
     ),
     "worker processes have no time to save": (
         ask(HASTY_JOB, admission=dataclasses.replace(ADMITTED, template_hash=hash_of(HASTY_JOB))),

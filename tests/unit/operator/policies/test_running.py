@@ -270,7 +270,10 @@ def test_a_crash_loop_that_waits_says_which_restart_comes_when() -> None:
     [
         pytest.param(1, "restart 1 of at most 9.", id="replaced at once"),
         pytest.param(
-            3, "restart 3 of at most 9. Its replacement is created at 2026-01-01T12:00:20Z.", id="in a crash loop"
+            3,
+            "restart 3 of at most 9. Its replacement is created at 2026-01-01T12:00:20Z; it ended at "
+            "2026-01-01T12:00:00Z. What to do: read its log: kubectl logs digits-worker-1 -n ml",
+            id="in a crash loop",
         ),
     ],
 )
