@@ -43,7 +43,7 @@ from elasticjob_operator.planning.pods import (
 from elasticjob_operator.planning.status import ended_status, progress_of, status_of, status_without_namespace
 from elasticjob_operator.policies import admission, lifecycle
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
-from elasticjob_operator.policies.condition_updates import ConditionUpdate
+from elasticjob_operator.policies.condition_updates import ConditionUpdate, cause
 from elasticjob_operator.policies.history import with_history
 from elasticjob_operator.policies.node_avoidance import failing_nodes
 from elasticjob_operator.policies.pod_state import PodState
@@ -114,18 +114,19 @@ def _view_of_run(context: Context) -> RendezvousView:
 
 def _acceptance(context: Context) -> admission.Acceptance:
     if not context.rendezvous.allowed:
-        return admission.endpoint_not_allowed(context.rendezvous.endpoint)
+        return admission.not_accepted(cause(Reason.ENDPOINT_NOT_ALLOWED, endpoint=context.rendezvous.endpoint))
     if not context.rendezvous.access.allowed:
-        return admission.secret_not_allowed(context.job.spec.rendezvous.secret_name)
+        secret = context.job.spec.rendezvous.secret_name
+        return admission.not_accepted(cause(Reason.SECRET_NOT_ALLOWED, secret=secret))
     injection = context.injection
     if injection.problem is not None:
-        return admission.runtime_unavailable(injection.problem)
+        return admission.not_accepted(injection.problem)
     try:
         check_template(context.job)
         if injection.way is not InjectionWay.NONE:
             check_injectable(context.job)
     except InvalidTemplateError as error:
-        return admission.invalid_template(error)
+        return admission.not_accepted(cause(Reason.INVALID_POD_TEMPLATE, error=error))
     workers = [pod for pod, _ in context.workers]
     return admission.acceptance(
         context.job,

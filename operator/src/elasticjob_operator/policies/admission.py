@@ -72,25 +72,6 @@ def acceptance(
     )
 
 
-def endpoint_not_allowed(endpoint: str) -> Acceptance:
-    """The endpoint is not one that jobs may name. Running pods are left alone, but the operator does not connect to
-    that address."""
-    reason = Reason.ENDPOINT_NOT_ALLOWED
-    return Acceptance(status=False, reason=reason, message=message(reason, endpoint=endpoint))
-
-
-def secret_not_allowed(secret: str) -> Acceptance:
-    """The job names a Secret of the operator itself. Running pods are left alone, but the operator does not connect."""
-    reason = Reason.SECRET_NOT_ALLOWED
-    return Acceptance(status=False, reason=reason, message=message(reason, secret=secret))
-
-
-def runtime_unavailable(problem: Cause) -> Acceptance:
-    """The job asks for an injected runtime that this operator does not have."""
-    return Acceptance(status=False, reason=problem.reason, message=problem.message)
-
-
-def invalid_template(error: Exception) -> Acceptance:
-    """No pod can be built from the template, so no dry run is needed."""
-    reason = Reason.INVALID_POD_TEMPLATE
-    return Acceptance(status=False, reason=reason, message=message(reason, error=error))
+def not_accepted(found: Cause) -> Acceptance:
+    """For a cause that needs no dry run. Pods that run are left alone."""
+    return Acceptance(status=False, reason=found.reason, message=found.message)

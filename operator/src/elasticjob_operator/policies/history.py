@@ -63,9 +63,6 @@ class _Observed:
     def plan(self) -> PlanValue | None:
         return self.view.plan if self.job.has_plans else None
 
-    def turned(self, type_: ConditionType, *, true: bool) -> bool:
-        return self.before.is_true(type_) != self.after.is_true(type_) == true
-
     @property
     def history(self) -> History:
         """Parsed on each access."""
@@ -98,7 +95,7 @@ def with_history(
 
 def _with_changes(stored: StoredHistory | None, observed: _Observed) -> StoredHistory | None:
     """Reads the history only if there is a change: parsing it takes a millisecond."""
-    kinds = (_resumed, _scaled, _round, _suspended, _end)
+    kinds = (_suspension, _scaled, _round, _end)
     found = [change for kind in kinds if (change := kind(observed)) is not None]
     if not found:
         return stored
@@ -123,11 +120,17 @@ def _change(observed: _Observed, type_: ChangeType, reason: str, message: str, *
     )
 
 
-def _resumed(observed: _Observed) -> Change | None:
+def _suspension(observed: _Observed) -> Change | None:
     condition = observed.after.condition(ConditionType.SUSPENDED)
-    if condition is None or not observed.turned(ConditionType.SUSPENDED, true=False):
+    true = observed.after.is_true(ConditionType.SUSPENDED)
+    if condition is None or true == observed.before.is_true(ConditionType.SUSPENDED):
         return None
-    return _change(observed, ChangeType.RESUMED, condition.reason, condition.message)
+    type_, fields = (
+        (ChangeType.SUSPENDED, _sizes_before(_group(observed.history, observed.run)))
+        if true
+        else (ChangeType.RESUMED, {})
+    )
+    return _change(observed, type_, condition.reason, condition.message, **fields)
 
 
 def _scaled(observed: _Observed) -> Change | None:
@@ -145,15 +148,15 @@ def _scaled(observed: _Observed) -> Change | None:
 def _round(observed: _Observed) -> Change | None:
     before, after, plan = observed.before, observed.after, observed.plan
     ended = after.is_finished and not before.is_finished
-    resumed = observed.is_training and observed.turned(ConditionType.RESTARTING, true=False)
+    restarting = before.is_true(ConditionType.RESTARTING) and not after.is_true(ConditionType.RESTARTING)
+    resumed = observed.is_training and restarting
     higher = after.round > _round_before(observed) and (observed.is_training or ended)
     if not (higher or resumed):
         return None
     history = observed.history
     group = _group(history, observed.run)
     fields: dict[str, object] = {
-        "worldSizeBefore": group.world_size if group else 0,
-        "workersBefore": group.workers if group else 0,
+        **_sizes_before(group),
         "worldSize": plan.world_size if plan else after.world_size,
         "workers": plan.size if plan else after.ready_replicas,
         "round": plan.round if plan else after.round,
@@ -187,19 +190,15 @@ def _cause(plan: PlanValue, failure: Failure | None, group: Change | None) -> st
     return f"{who}: {failure.cause}"
 
 
-def _suspended(observed: _Observed) -> Change | None:
-    condition = observed.after.condition(ConditionType.SUSPENDED)
-    if condition is None or not observed.turned(ConditionType.SUSPENDED, true=True):
-        return None
-    return _change(observed, ChangeType.SUSPENDED, condition.reason, condition.message, **_group_before(observed))
-
-
 def _end(observed: _Observed) -> Change | None:
     condition = next((observed.after.condition(each) for each in _ENDS if observed.after.is_true(each)), None)
     if condition is None or observed.before.is_finished:
         return None
     progress = observed.after.progress
-    fields = {**_group_before(observed), "step": progress.step if progress is not None else None}
+    fields = {
+        **_sizes_before(_group(observed.history, observed.run)),
+        "step": progress.step if progress is not None else None,
+    }
     return _change(observed, ChangeType(condition.type), condition.reason, condition.message, **fields)
 
 
@@ -209,8 +208,7 @@ def _group(history: History, run: int) -> Change | None:
     return next(rounds, None)
 
 
-def _group_before(observed: _Observed) -> dict[str, object]:
-    group = _group(observed.history, observed.run)
+def _sizes_before(group: Change | None) -> dict[str, object]:
     return {
         "worldSizeBefore": group.world_size if group else 0,
         "workersBefore": group.workers if group else 0,

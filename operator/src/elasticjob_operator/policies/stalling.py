@@ -26,8 +26,9 @@ def stalled(
 ) -> ConditionUpdate | None:
     """None: leave the condition as it is. `progress`: with the time at which this operator first saw it."""
     progressing = update(False, Reason.PROGRESSING)
+    ended = progressing if job.status.condition(ConditionType.STALLED) else None
     if not running:
-        return progressing if job.status.condition(ConditionType.STALLED) else None
+        return ended
     if (
         progress is None
         or progress.observed_at is None
@@ -36,9 +37,9 @@ def stalled(
     ):
         return None
     if view.plan is None or view.progress.round != view.plan.round:
-        return progressing if job.status.condition(ConditionType.STALLED) else None
+        return ended
     if progress.step == 0 and progress.percent is not None:
-        return progressing if job.status.condition(ConditionType.STALLED) else None  # a script that counts no steps
+        return ended  # a script that counts no steps
     due = _since(job, progress.observed_at) + datetime.timedelta(seconds=limit(progress.steps_per_second))
     if now >= due:
         return update(True, Reason.NO_PROGRESS, step=progress.step, since=format_time(progress.observed_at))

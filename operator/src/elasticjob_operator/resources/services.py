@@ -14,16 +14,8 @@ from elasticjob_operator.resources.metadata import metadata, selector_labels
 def workers_service(job: ElasticJob) -> dict[str, Any]:
     """One headless Service for all worker pods: `digits-worker-0.digits` resolves even before the pod is ready. Pods of
     a deleted job of the same name, and pods that have been replaced, may not have ended: it selects neither."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(job, names.workers_service(job.name), names.COMPONENT_WORKER),
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {**selector_labels(job, names.COMPONENT_WORKER), names.LABEL_JOB_UID: job.uid},
-        },
-    }
+    selector = {**selector_labels(job, names.COMPONENT_WORKER), names.LABEL_JOB_UID: job.uid}
+    return _headless(job, names.workers_service(job.name), names.COMPONENT_WORKER, selector)
 
 
 def etcd_service(job: ElasticJob) -> dict[str, Any]:
@@ -54,13 +46,14 @@ def etcd_service(job: ElasticJob) -> dict[str, Any]:
 
 def etcd_peers_service(job: ElasticJob) -> dict[str, Any]:
     """Gives each of several etcd members a name, by which the others find it before it is ready."""
+    selector = selector_labels(job, names.COMPONENT_ETCD)
+    return _headless(job, names.etcd_peers(job.name), names.COMPONENT_ETCD, selector)
+
+
+def _headless(job: ElasticJob, name: str, component: str, selector: dict[str, str]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(job, names.etcd_peers(job.name), names.COMPONENT_ETCD),
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": selector_labels(job, names.COMPONENT_ETCD),
-        },
+        "metadata": metadata(job, name, component),
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector},
     }
