@@ -24,12 +24,12 @@ def rules(*each: Rule) -> dict[str, Any]:
     return {"x-kubernetes-validations": list(each)}
 
 
-def message(text: str, *values: str) -> Rule:
-    """`text` with a %d or %s for the value of each expression. A missing value makes the message itself an error, so
-    the expression must check for it."""
-    if not values:
-        return {"message": text}
-    return {"messageExpression": f"{literal(text)}.format([{', '.join(values)}])"}
+def rule(expression: str, text: str, *values: str, at: str = "", reason: str = "") -> Rule:
+    """`text`: the message where `expression` is not true, with a %d or %s for the value of each further expression. A
+    missing value makes the message itself an error, so `expression` must check for it. `at`: path of the field."""
+    message = {"messageExpression": f"{literal(text)}.format([{', '.join(values)}])"} if values else {"message": text}
+    place = {key: value for key, value in (("fieldPath", at), ("reason", reason)) if value}
+    return {"rule": expression, **message, **place}
 
 
 def literal(text: str) -> str:
@@ -48,12 +48,12 @@ def same(field: str) -> str:
 def immutable(field: str) -> Rule:
     """`field` of self cannot change once the job exists."""
     name = field.rpartition(".")[2]
-    return {
-        "rule": same(field),
-        **message(f"{name} is immutable: delete the job and apply it again, or create a job with another name"),
-        "fieldPath": f".{field}",
-        "reason": "FieldValueForbidden",
-    }
+    return rule(
+        same(field),
+        f"{name} is immutable: delete the job and apply it again, or create a job with another name",
+        at=f".{field}",
+        reason="FieldValueForbidden",
+    )
 
 
 _SUSPENDED = " || ".join(
@@ -94,9 +94,9 @@ def fixed_once_trained(field: str, within: str = "") -> Rule:
 def _fixed(field: str, within: str, unless: str, remedy: str) -> Rule:
     name = field.rpartition(".")[2]
     there = f"!has(self.spec.{within}) || !has(oldSelf.spec.{within}) || " if within else ""
-    return {
-        "rule": f"{unless} || {there}({same(f'spec.{field}')})",
-        **message(f"{name} {remedy}"),
-        "fieldPath": f".spec.{field}",
-        "reason": "FieldValueForbidden",
-    }
+    return rule(
+        f"{unless} || {there}({same(f'spec.{field}')})",
+        f"{name} {remedy}",
+        at=f".spec.{field}",
+        reason="FieldValueForbidden",
+    )

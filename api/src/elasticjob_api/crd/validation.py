@@ -3,7 +3,7 @@ See `cel` for how they are written."""
 
 from __future__ import annotations
 
-from elasticjob_api.crd.cel import fixed_once_trained, fixed_while_it_runs, immutable, message, rules
+from elasticjob_api.crd.cel import fixed_once_trained, fixed_while_it_runs, immutable, rule, rules
 
 MAX_NAME = 47
 """Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision
@@ -14,20 +14,16 @@ The label `controller-revision-hash` of the etcd pod is the longest value derive
 """
 
 JOB = rules(
-    {
-        "rule": f"size(self.metadata.name) <= {MAX_NAME}",
-        **message(
-            f"metadata.name has %d characters: use at most {MAX_NAME}, because names derived from it are limited to 63",
-            "size(self.metadata.name)",
-        ),
-    },
-    {
-        "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        **message(
-            "metadata.name %s cannot be part of a Service's name: use a-z, 0-9 and -, and start with a letter",
-            "self.metadata.name",
-        ),
-    },
+    rule(
+        f"size(self.metadata.name) <= {MAX_NAME}",
+        f"metadata.name has %d characters: use at most {MAX_NAME}, because names derived from it are limited to 63",
+        "size(self.metadata.name)",
+    ),
+    rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "metadata.name %s cannot be part of a Service's name: use a-z, 0-9 and -, and start with a letter",
+        "self.metadata.name",
+    ),
     fixed_while_it_runs("rendezvous.backend", within="rendezvous"),
     fixed_while_it_runs("rendezvous.endpoint", within="rendezvous"),
     fixed_while_it_runs("rendezvous.secretName", within="rendezvous"),
@@ -38,252 +34,214 @@ JOB = rules(
     fixed_once_trained("workers.procsPerWorker"),
     fixed_once_trained("workers.runtime.inject", within="workers.runtime"),
     fixed_once_trained("scheduling.priorityClassName", within="scheduling"),
-    {
-        "rule": "!has(oldSelf.status) || !has(oldSelf.status.completionTime) || "
+    rule(
+        "!has(oldSelf.status) || !has(oldSelf.status.completionTime) || "
         "self.spec.workers.replicas == oldSelf.spec.workers.replicas",
-        **message("replicas cannot be changed: the job has finished; to train again, delete it and apply it again"),
-        "fieldPath": ".spec.workers.replicas",
-        "reason": "FieldValueForbidden",
-    },
+        "replicas cannot be changed: the job has finished; to train again, delete it and apply it again",
+        at=".spec.workers.replicas",
+        reason="FieldValueForbidden",
+    ),
 )
 
 SPEC = rules(
     immutable("managedBy"),
-    {
-        "rule": "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || "
+    rule(
+        "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || "
         "(has(self.workers.minReplicas) && "
         "has(self.workers.maxReplicas) && self.workers.minReplicas < self.workers.maxReplicas)",
-        **message(
-            "scaling.metrics requires a range of sizes: set workers.minReplicas below workers.maxReplicas, or remove "
-            "the metrics"
-        ),
-        "fieldPath": ".scaling.metrics",
-    },
-    {
-        "rule": "!has(self.managedBy) || self.managedBy == '' || !has(self.lifecycle) || "
+        "scaling.metrics requires a range of sizes: set workers.minReplicas below workers.maxReplicas, or remove "
+        "the metrics",
+        at=".scaling.metrics",
+    ),
+    rule(
+        "!has(self.managedBy) || self.managedBy == '' || !has(self.lifecycle) || "
         "!has(self.lifecycle.managedBy) || "
         "self.lifecycle.managedBy in ['', self.managedBy]",
-        **message(
-            "managedBy is %s, but lifecycle.managedBy is %s: remove one of them, because they mean the same",
-            "self.managedBy",
-            "self.lifecycle.managedBy",
-        ),
-        "fieldPath": ".managedBy",
-    },
+        "managedBy is %s, but lifecycle.managedBy is %s: remove one of them, because they mean the same",
+        "self.managedBy",
+        "self.lifecycle.managedBy",
+        at=".managedBy",
+    ),
 )
 
 LIFECYCLE = rules(
     immutable("managedBy"),
-    {
-        "rule": "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
+    rule(
+        "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
         "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",
-        **message(
-            "startupDeadlineSeconds (%d) is above activeDeadlineSeconds (%d), which ends the job earlier: lower it or "
-            "remove it",
-            "self.startupDeadlineSeconds",
-            "self.activeDeadlineSeconds",
-        ),
-        "fieldPath": ".startupDeadlineSeconds",
-    },
+        "startupDeadlineSeconds (%d) is above activeDeadlineSeconds (%d), which ends the job earlier: lower it or "
+        "remove it",
+        "self.startupDeadlineSeconds",
+        "self.activeDeadlineSeconds",
+        at=".startupDeadlineSeconds",
+    ),
 )
 
 MANAGED_BY = rules(
-    {
-        "rule": r"self == '' || "
+    rule(
+        r"self == '' || "
         r"self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.~]*[A-Za-z0-9])?$')",
-        **message(
-            "managedBy %s is not a domain-prefixed name: use one such as kueue.x-k8s.io/multikueue, or remove it",
-            "self",
-        ),
-    },
+        "managedBy %s is not a domain-prefixed name: use one such as kueue.x-k8s.io/multikueue, or remove it",
+        "self",
+    ),
 )
 
 RESTART_RULE = rules(
-    {
-        "rule": "(has(self.exitCodes) && size(self.exitCodes) > 0) || (has(self.reasons) && size(self.reasons) > 0)",
-        **message(
-            "a rule without exitCodes or reasons matches nothing: set at least one of them, such as exitCodes: [42]"
-        ),
-    },
+    rule(
+        "(has(self.exitCodes) && size(self.exitCodes) > 0) || (has(self.reasons) && size(self.reasons) > 0)",
+        "a rule without exitCodes or reasons matches nothing: set at least one of them, such as exitCodes: [42]",
+    ),
 )
 
 RESTART_REASON = rules(
-    {
-        "rule": "!(self in ['OOMKilled', 'Error'])",
-        **message(
-            "%s is not used in status.lastFailure.reason: replace OOMKilled by OutOfMemory, Error by ApplicationError",
-            "self",
-        ),
-    },
-    {
-        "rule": "self.matches('^[A-Z][A-Za-z0-9]*$')",
-        **message(
-            "%s is not a reason as in status.lastFailure.reason: use one word, such as OutOfMemory or Signal",
-            "self",
-        ),
-    },
+    rule(
+        "!(self in ['OOMKilled', 'Error'])",
+        "%s is not used in status.lastFailure.reason: replace OOMKilled by OutOfMemory, Error by ApplicationError",
+        "self",
+    ),
+    rule(
+        "self.matches('^[A-Z][A-Za-z0-9]*$')",
+        "%s is not a reason as in status.lastFailure.reason: use one word, such as OutOfMemory or Signal",
+        "self",
+    ),
 )
 
 BACKOFF = rules(
-    {
-        # The API server checks an object's own default before it fills in the defaults of its fields.
-        "rule": "!has(self.initialSeconds) || !has(self.maxSeconds) || self.initialSeconds <= self.maxSeconds",
-        **message(
-            "initialSeconds (%d) is above maxSeconds (%d): lower initialSeconds or raise maxSeconds",
-            "self.initialSeconds",
-            "self.maxSeconds",
-        ),
-        "fieldPath": ".initialSeconds",
-    },
+    rule(  # The API server checks an object's own default before it fills in the defaults of its fields.
+        "!has(self.initialSeconds) || !has(self.maxSeconds) || self.initialSeconds <= self.maxSeconds",
+        "initialSeconds (%d) is above maxSeconds (%d): lower initialSeconds or raise maxSeconds",
+        "self.initialSeconds",
+        "self.maxSeconds",
+        at=".initialSeconds",
+    ),
 )
 
 MAX_RESTARTS_IN_WINDOW = 100
 RESTART_POLICY = rules(
-    {
-        "rule": f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
-        **message(
-            f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the limit with windowSeconds, because status records "
-            "the time of each restart: lower maxRestarts or remove windowSeconds",
-            "self.maxRestarts",
-        ),
-        "fieldPath": ".maxRestarts",
-    },
+    rule(
+        f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
+        f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the limit with windowSeconds, because status records "
+        "the time of each restart: lower maxRestarts or remove windowSeconds",
+        "self.maxRestarts",
+        at=".maxRestarts",
+    ),
 )
 
 _HOST_AND_PORT = r"^(https://)?([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$"
 ENDPOINT = rules(
-    {
-        "rule": f"self == '' || self.matches('{_HOST_AND_PORT}')",
-        **message(
-            "endpoint %s is neither host:port nor https://host:port: use one such as https://etcd.example.com:2379",
-            "self",
-        ),
-    },
-    {
-        "rule": f"!self.matches('{_HOST_AND_PORT}') || self.matches(':0*[1-9][0-9]{{0,3}}$') || "
+    rule(
+        f"self == '' || self.matches('{_HOST_AND_PORT}')",
+        "endpoint %s is neither host:port nor https://host:port: use one such as https://etcd.example.com:2379",
+        "self",
+    ),
+    rule(
+        f"!self.matches('{_HOST_AND_PORT}') || self.matches(':0*[1-9][0-9]{{0,3}}$') || "
         "(self.matches(':[1-6][0-9]{4}$') && int(self.substring(size(self) - 5)) <= 65535)",
-        **message("endpoint %s has no port from 1 to 65535: use one such as 2379", "self"),
-    },
+        "endpoint %s has no port from 1 to 65535: use one such as 2379",
+        "self",
+    ),
 )
 
 SECRET_NAME = rules(
-    {
-        "rule": "self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        **message("secretName %s cannot be the name of a Secret: use a-z, 0-9, - and .", "self"),
-    },
+    rule(
+        "self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
+        "secretName %s cannot be the name of a Secret: use a-z, 0-9, - and .",
+        "self",
+    ),
 )
 
 RENDEZVOUS = rules(
-    {
-        "rule": "!has(self.etcd) || !has(self.endpoint) || self.endpoint == ''",
-        **message(
-            "etcd configures an etcd that the operator runs, endpoint is the address of one that you run: remove one "
-            "of them"
-        ),
-        "fieldPath": ".etcd",
-    },
-    {
-        "rule": "!has(self.backend) || self.backend == 'etcd-v3' || !has(self.etcd)",
-        **message(
-            "etcd configures the etcd that the operator runs for backend etcd-v3, but backend is %s: remove it",
-            "self.backend",
-        ),
-        "fieldPath": ".etcd",
-    },
-    {
-        "rule": "!has(self.backend) || self.backend != 'c10d' || !has(self.endpoint) || self.endpoint == ''",
-        **message(
-            "endpoint %s is not used by backend c10d, whose store is in worker pod 0: remove it, or use etcd-v3",
-            "self.endpoint",
-        ),
-        "fieldPath": ".endpoint",
-    },
-    {
-        "rule": "!has(self.backend) || self.backend != 'etcd-v2' || (has(self.endpoint) && self.endpoint != '')",
-        **message(
-            "backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2, or use etcd-v3"
-        ),
-        "fieldPath": ".endpoint",
-    },
-    {
-        "rule": "!has(self.backend) || self.backend != 'etcd-v2' || !has(self.endpoint) || "
+    rule(
+        "!has(self.etcd) || !has(self.endpoint) || self.endpoint == ''",
+        "etcd configures an etcd that the operator runs, endpoint is the address of one that you run: remove one "
+        "of them",
+        at=".etcd",
+    ),
+    rule(
+        "!has(self.backend) || self.backend == 'etcd-v3' || !has(self.etcd)",
+        "etcd configures the etcd that the operator runs for backend etcd-v3, but backend is %s: remove it",
+        "self.backend",
+        at=".etcd",
+    ),
+    rule(
+        "!has(self.backend) || self.backend != 'c10d' || !has(self.endpoint) || self.endpoint == ''",
+        "endpoint %s is not used by backend c10d, whose store is in worker pod 0: remove it, or use etcd-v3",
+        "self.endpoint",
+        at=".endpoint",
+    ),
+    rule(
+        "!has(self.backend) || self.backend != 'etcd-v2' || (has(self.endpoint) && self.endpoint != '')",
+        "backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2, or use etcd-v3",
+        at=".endpoint",
+    ),
+    rule(
+        "!has(self.backend) || self.backend != 'etcd-v2' || !has(self.endpoint) || "
         "!self.endpoint.startsWith('https://')",
-        **message(
-            "endpoint %s starts with https://, which backend etcd-v2 does not understand: give host:port and set "
-            "PET_RDZV_CONF to protocol=https in the template, or use etcd-v3",
-            "self.endpoint",
-        ),
-        "fieldPath": ".endpoint",
-    },
-    {
-        "rule": "!has(self.secretName) || self.secretName == '' || "
+        "endpoint %s starts with https://, which backend etcd-v2 does not understand: give host:port and set "
+        "PET_RDZV_CONF to protocol=https in the template, or use etcd-v3",
+        "self.endpoint",
+        at=".endpoint",
+    ),
+    rule(
+        "!has(self.secretName) || self.secretName == '' || "
         "(has(self.endpoint) && self.endpoint.startsWith('https://'))",
-        **message(
-            "secretName %s has credentials, which are sent over TLS only: set endpoint to https://host:port, or remove "
-            "secretName",
-            "self.secretName",
-        ),
-        "fieldPath": ".secretName",
-    },
+        "secretName %s has credentials, which are sent over TLS only: set endpoint to https://host:port, or remove "
+        "secretName",
+        "self.secretName",
+        at=".secretName",
+    ),
 )
 
 MEMBERS = rules(
-    {
-        "rule": "self in [1, 3]",
-        **message("members is %d: use 1, or 3 to survive the loss of a member", "self"),
-    },
+    rule("self in [1, 3]", "members is %d: use 1, or 3 to survive the loss of a member", "self"),
 )
 
 MANAGED_ETCD = rules(
-    {
-        "rule": "!has(self.members) || self.members != 3 || has(self.storage)",
-        **message(
-            "3 members need storage, because a member that returns without its data cannot take part: set storage: {}, "
-            "or use 1 member"
-        ),
-        "fieldPath": ".storage",
-    },
-    {
-        "rule": "!has(self.storage) || (has(self.members) && self.members == 3)",
-        **message(
-            "a single member needs no storage, because its data can be recreated at any moment: remove storage, or set "
-            "members: 3"
-        ),
-        "fieldPath": ".storage",
-    },
+    rule(
+        "!has(self.members) || self.members != 3 || has(self.storage)",
+        "3 members need storage, because a member that returns without its data cannot take part: set storage: {}, "
+        "or use 1 member",
+        at=".storage",
+    ),
+    rule(
+        "!has(self.storage) || (has(self.members) && self.members == 3)",
+        "a single member needs no storage, because its data can be recreated at any moment: remove storage, or set "
+        "members: 3",
+        at=".storage",
+    ),
 )
 
 DIRECTORY = rules(
-    {
-        "rule": r"self.matches('^(/[^/:]+)+$') && !self.matches('/\\.\\.?(/|$)')",
-        **message(
-            "directory %s is not an absolute path below /: use one such as /checkpoints, without a trailing /, // or "
-            "..",
-            "self",
-        ),
-    },
+    rule(
+        r"self.matches('^(/[^/:]+)+$') && !self.matches('/\\.\\.?(/|$)')",
+        "directory %s is not an absolute path below /: use one such as /checkpoints, without a trailing /, // or ..",
+        "self",
+    ),
 )
 
 CLAIM = rules(
-    {
-        "rule": "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        **message("claimName %s cannot be the name of a PersistentVolumeClaim: use a-z, 0-9, - and .", "self"),
-    },
+    rule(
+        "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
+        "claimName %s cannot be the name of a PersistentVolumeClaim: use a-z, 0-9, - and .",
+        "self",
+    ),
 )
 
 IMAGE = rules(
-    {
-        "rule": r"self.matches('^[^\\s]*$')",
-        **message("image %s contains whitespace: use one such as gcr.io/etcd-development/etcd:v3.6.8", "self"),
-    },
+    rule(
+        r"self.matches('^[^\\s]*$')",
+        "image %s contains whitespace: use one such as gcr.io/etcd-development/etcd:v3.6.8",
+        "self",
+    ),
 )
 
 QUANTITY = rules(
-    {
-        "rule": "type(self) == int ? self >= 0 : (isQuantity(string(self)) && "
+    rule(
+        "type(self) == int ? self >= 0 : (isQuantity(string(self)) && "
         "!quantity(string(self)).isLessThan(quantity('0')))",
-        **message("%s is not a quantity of at least 0: use one such as 500m, 2 or 1Gi", "self"),
-    },
+        "%s is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",
+        "self",
+    ),
 )
 
 _WITHIN = (
@@ -291,23 +249,19 @@ _WITHIN = (
     "!quantity(string(self.requests[k])).isGreaterThan(quantity(string(self.limits[k])))"
 )
 RESOURCES = rules(
-    {
-        "rule": f"!has(self.limits) || !has(self.requests) || self.requests.all(k, {_WITHIN})",
-        **message(
-            "requests for %s exceed the limits: lower the requests or raise the limits",
-            f"self.requests.filter(k, !({_WITHIN}))",
-        ),
-        "fieldPath": ".requests",
-    },
+    rule(
+        f"!has(self.limits) || !has(self.requests) || self.requests.all(k, {_WITHIN})",
+        "requests for %s exceed the limits: lower the requests or raise the limits",
+        f"self.requests.filter(k, !({_WITHIN}))",
+        at=".requests",
+    ),
 )
 
 _VOLUMES = ("persistentVolumeClaim", "nfs", "hostPath", "csi", "cephfs", "azureFile", "emptyDir")
 VOLUME = rules(
-    {
-        "rule": "[" + ", ".join(f"has(self.{kind})" for kind in _VOLUMES) + "].filter(x, x).size() == 1",
-        **message(
-            "set exactly one kind of volume, such as persistentVolumeClaim: {claimName: checkpoints}; to use another "
-            "kind, mount it in the template and remove volume"
-        ),
-    },
+    rule(
+        "[" + ", ".join(f"has(self.{kind})" for kind in _VOLUMES) + "].filter(x, x).size() == 1",
+        "set exactly one kind of volume, such as persistentVolumeClaim: {claimName: checkpoints}; to use another "
+        "kind, mount it in the template and remove volume",
+    ),
 )
