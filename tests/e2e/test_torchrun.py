@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -13,18 +12,16 @@ import pytest
 import yaml
 
 from hack.cluster.programs import etcd_v2_program
-from hack.cluster.settings import cache_folder
 from hack.drivers import ClusterDriver, KubeError
 from hack.images.recipe import ROOT
 from hack.support import eventually
 from tests.e2e.jobs import Job
+from tests.python_etcd import python_etcd
 
 NewJob = Callable[..., Job]
 
 SCRIPT = "/workspace/examples/digits/train.py"
 ETCD_V2 = "etcd-v2"
-PYTHON_ETCD = ("python-etcd==0.4.5", "dnspython==2.7.0", "urllib3==2.5.0")
-"""python-etcd has had no release since 2017, and calls what urllib3 2.6 no longer has."""
 ARGUMENTS = ("--steps=20000", "--step-seconds=0.1", "--checkpoint-every=5", "--print-every=5")
 
 
@@ -110,17 +107,6 @@ def needs_this_machine(cluster: ClusterDriver) -> None:
         pytest.skip("only nodes on this machine can mount the torch and the programs that are installed here")
 
 
-def python_etcd() -> Path:
-    """A folder with what torch's etcd backends import."""
-    folder = cache_folder() / "-".join(name.replace("==", "-") for name in PYTHON_ETCD)
-    if not folder.exists():
-        aside = folder.with_name(f"{folder.name}.unfinished")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(aside)]
-        subprocess.run([*pip, *PYTHON_ETCD], check=True)
-        aside.rename(folder)
-    return folder
-
-
 @pytest.fixture
 def etcd_v2(cluster: ClusterDriver) -> Iterator[None]:
     """An etcd with the v2 API, as a user of torchrun's etcd-v2 backend runs one."""
@@ -158,7 +144,8 @@ def etcd_v2(cluster: ClusterDriver) -> Iterator[None]:
 
 @pytest.mark.usefixtures("etcd_v2")
 def test_torchrun_trains_to_the_end_with_the_v2_api_of_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """How it recovers is torch's matter: after a lost pod, its handlers were seen to wait for minutes."""
+    """How it recovers from a crash is in tests/integration/runtime_torchrun/test_etcd_v2.py; after a lost pod, torch's
+    handlers were seen to wait for minutes."""
     job = new_job("torchrun-etcd-v2", replicas=2, least=2, most=2, arguments=("--steps=60",), edit=with_etcd_v2)
     eventually(lambda: job.is_true("Succeeded"), 180, 1, f"{job.name} succeeds")
     assert {each.world for each in rounds(cluster, job)} == {2}

@@ -21,8 +21,8 @@ _DEFAULT_GRACE = 30
 _AGENT_SECONDS = 5
 """Seconds that the agent needs to leave the job after its worker processes have exited."""
 _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Read by torch. Without it, c10d restarts worker processes with the store of the previous round, where they usually
-hang after a lost pod."""
+"""Read by torch. Without it, c10d and etcd-v2 restart worker processes with the store of the previous round, where they
+usually hang after a lost pod."""
 _WORKER_FILES = {
     "cacert": certificates.CA_FILE,
     "cert": certificates.WORKER_CERTIFICATE_FILE,
@@ -201,7 +201,7 @@ def _environment(
     }
     if rendezvous_conf:
         values[Env.RDZV_CONF] = rendezvous_conf
-    if job.spec.rendezvous.backend is RendezvousBackend.C10D:
+    if job.spec.rendezvous.backend is not RendezvousBackend.ETCD_V3:
         values[_FRESH_STORE] = "1"
     if job.spec.checkpoint:
         values[Env.CHECKPOINT_DIRECTORY] = job.spec.checkpoint.directory

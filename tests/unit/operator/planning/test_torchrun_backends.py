@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from elasticjob_api import ConditionType, ElasticJob
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,
     DeletePod,
 )
+from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
     PodPhase,
@@ -85,3 +87,10 @@ class TestC10d:
         assert (known.id, known.backend, known.endpoint) == (f"{UID}-1", "etcd-v2", "old:2379")
         assert found.target is None
         assert condition(found, ConditionType.RENDEZVOUS_READY) == ("", "")
+
+    @pytest.mark.parametrize(("backend", "expected"), [("etcd-v2", "1"), ("etcd-v3", None)])
+    def test_workers_of_etcd_v2_meet_in_a_store_of_their_round(self, backend: str, expected: str | None) -> None:
+        """torch's default, the store of the round before, leaves them waiting there after a crash."""
+        pod = worker_pod(make_job(spec={"rendezvous": {"backend": backend}}), index=0, run=1, endpoint="old:2379")
+        environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+        assert environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == expected
