@@ -7,8 +7,8 @@ import pytest
 from hack.checks.steps import Run, Save, UnclearStepError, steps
 from hack.images.recipe import ROOT
 
-LITERAL = ["first-job"]
-"""Tutorials that tests/e2e/test_tutorials.py runs as they stand."""
+LITERAL = ["first-job", "your-image"]
+"""Tutorials whose commands use the files that they save."""
 
 
 @pytest.mark.parametrize("name", LITERAL)
