@@ -62,8 +62,15 @@ def _metrics_as_strings(value: Any) -> Any:
     """Formats numbers with six digits, and keeps the first `MAX_METRICS` names to bound the size of the status."""
     if not isinstance(value, Mapping):
         return value
-    names = sorted(map(str, value))[:MAX_METRICS]
-    return {name: each[:MAX_METRIC] if isinstance(each := value[name], str) else f"{float(each):.6g}" for name in names}
+    first = sorted((str(name), each) for name, each in value.items())[:MAX_METRICS]
+    return {name: each[:MAX_METRIC] if isinstance(each, str) else _six_digits(name, each) for name, each in first}
+
+
+def _six_digits(name: str, value: Any) -> str:
+    try:
+        return f"{float(value):.6g}"
+    except TypeError:
+        raise ValueError(f"metric {name} is {type(value).__name__}, not a number") from None
 
 
 def _keep_end(value: Any) -> Any:

@@ -77,7 +77,7 @@ class JobFailedError(ElasticJobError):
     code = Exit.JOB_FAILED
 
 
-class WaitTimeoutError(ElasticJobError):
+class WaitTimeoutError(ElasticJobError, TimeoutError):
     """The job has not reached the awaited state in time."""
 
     code = Exit.TIMEOUT

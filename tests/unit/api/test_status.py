@@ -208,3 +208,9 @@ def test_a_message_without_its_values_is_a_key_error() -> None:
 )
 def test_a_failure_names_its_exit_code_once(fields: dict[str, Any], cause: str) -> None:
     assert Failure(reason="ApplicationError", **fields).cause == cause
+
+
+def test_metrics_that_are_no_numbers_are_named() -> None:
+    assert Progress(step=1, metrics={1: 2.0, "b": "x"}).metrics == {"1": "2", "b": "x"}  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="metric a is NoneType, not a number"):
+        Progress(step=1, metrics={"a": None})  # type: ignore[dict-item]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 
 import pytest
+import yaml
 from elasticjob.cli.app import run
-from elasticjob.cli.output import say, use_color
+from elasticjob.cli.output import progress, say, to_json, to_yaml, use_color
 from elasticjob.errors import Exit
 
 
@@ -35,6 +37,7 @@ class Terminal(io.StringIO):
         (Terminal(), {"TERM": "dumb"}, False),
         (io.StringIO(), {}, False),
         (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        (Terminal(), {"FORCE_COLOR": "0"}, False),
     ],
 )
 def test_colors_are_for_terminals_that_want_them(
@@ -52,6 +55,38 @@ def test_characters_that_the_terminal_lacks_are_replaced(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     say("✗ 训练")
     assert written.getvalue() == b"? ??\n"
+
+
+HOSTILE = "a\x1b]0;title\x07b\x9b2Jc\u202ed\x1b[2Je\x1b[31mf"
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(False, "abcdef"), (True, "abcde\x1b[31mf")])
+def test_what_the_cluster_says_cannot_change_the_terminal(
+    terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    out, err = (Terminal(), io.StringIO()) if terminal else (io.StringIO(), io.StringIO())
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    say(HOSTILE)
+    with progress("Waiting") as report:
+        report(HOSTILE)
+    assert out.getvalue() == f"{shown}\n"
+    assert err.getvalue() == "Waiting: abcdef\n"
+
+
+def test_documents_keep_hidden_characters_as_escapes() -> None:
+    document = {"message": "a\x9b\u202eb"}
+    for text, read in ((to_json(document), json.loads), (to_yaml(document), yaml.safe_load)):
+        assert text.isascii()
+        assert read(text) == document
+
+
+def test_the_package_lists_its_names() -> None:
+    import elasticjob
+
+    assert {"ElasticJobClient", "train"} <= set(dir(elasticjob))
 
 
 def test_the_package_has_what_it_says() -> None:

@@ -62,6 +62,15 @@ def test_wrong_kubeconfigs_are_explained(tmp_path: Path, content: Any, context: 
     assert words in str(caught.value)
 
 
+def test_a_kubeconfig_that_is_not_text_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnreachableError, match="is not text in UTF-8"):
+        read([tmp_path / "c"], explicit=True)
+    (tmp_path / "c").write_bytes(b"")
+    with pytest.raises(UnreachableError, match="no current context"):
+        select(read([tmp_path / "c"], explicit=True), None, None)
+
+
 def test_without_a_cluster_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)

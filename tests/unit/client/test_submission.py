@@ -66,7 +66,7 @@ def test_wrong_values_are_explained(call: Callable[[], object], words: str) -> N
 
 
 def test_volumes_are_mounted_where_the_flags_say() -> None:
-    mounts = [
+    mounts: list[str | values.Mount] = [
         "data:/data:readonly",
         values.claim_mount("claimname=out,path=/out"),
         values.host_mount("path=/mnt,mount=/host"),

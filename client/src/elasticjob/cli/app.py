@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from elasticjob.cli import changing, convert, doctor, init, logs, plot, reading, submit, watch
+from elasticjob.cli.options import given
 from elasticjob.decisions.foreign_flags import meant
 from elasticjob.errors import ElasticJobError, Exit
 
@@ -61,6 +62,7 @@ def root(
 
 def run(arguments: Sequence[str], program: str = "elasticjob") -> int:
     """Returns the exit code."""
+    given.clear()
     try:
         code = app(list(arguments), prog_name=program, standalone_mode=False)
     except ElasticJobError as error:
@@ -76,7 +78,9 @@ def run(arguments: Sequence[str], program: str = "elasticjob") -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"Error: {message}", file=sys.stderr)  # noqa: T201 stderr is for people
+    from elasticjob.cli.output import note
+
+    note(f"Error: {message}")
     return code
 
 

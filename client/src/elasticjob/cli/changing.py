@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout, complete_job, connect
+from elasticjob.cli.options import Context, JobName, JobNames, Kubeconfig, Namespace, Timeout, connect
 from elasticjob.decisions.flag_values import seconds
-from elasticjob.decisions.waiting import Target
+from elasticjob.decisions.waiting import Target, target_of
+from elasticjob.errors import ElasticJobError, Exit, UsageError
+
+if TYPE_CHECKING:
+    from elasticjob.sdk.client import ElasticJobClient
 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for it to take effect.")]
 
 
 def scale(
     name: JobName,
-    workers: Annotated[int, typer.Argument(metavar="WORKERS", help="Number of worker pods.")],
+    workers: Annotated[int | None, typer.Argument(metavar="WORKERS", help="Number of worker pods.")] = None,
+    replicas: Annotated[int | None, typer.Option("--replicas", help="As WORKERS.", metavar="N")] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -23,14 +30,13 @@ def scale(
     """Set the number of worker pods of a job, while it trains."""
     from elasticjob.cli.output import say
 
+    wanted = workers if replicas is None else replicas
+    if wanted is None or None not in (workers, replicas):
+        raise UsageError("How many worker pods?", f"For example: elasticjob scale {name} 4")
     client = connect(namespace, context, kubeconfig)
     before = client.get(name).state.replicas
-    client.scale(name, workers)
-    say(
-        f"{name}: {before} -> {workers} worker pods"
-        if before != workers
-        else f"{name} has {workers} worker pods already"
-    )
+    client.scale(name, wanted)
+    say(f"{name}: {before} -> {wanted} worker pods" if before != wanted else f"{name} has {wanted} worker pods already")
 
 
 def suspend(
@@ -67,12 +73,16 @@ def resume(
     client.resume(name)
     if wait:
         with progress(f"Resuming {name}") as report:
-            client.wait(name, Target.RUNNING, timeout=_limit(timeout), on_wait=report)
+            _wait_until_running(client, name, _limit(timeout), report)
     say(f"{name} is {'running' if wait else 'being resumed'}.")
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of jobs.", autocompletion=complete_job)],
+    names: JobNames = None,
+    everything: Annotated[bool, typer.Option("--all", help="All jobs of the namespace.")] = False,
+    file: Annotated[
+        list[Path] | None, typer.Option("--filename", "-f", help="The jobs of a manifest. Repeatable.", metavar="FILE")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the worker pods are gone.")] = True,
     timeout: Timeout = None,
     namespace: Namespace = None,
@@ -80,20 +90,38 @@ def delete(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete jobs with their worker pods. Checkpoints are kept."""
-    from elasticjob.cli.output import progress, say
+    from elasticjob.cli.output import Errors, progress, say
+    from elasticjob.cli.submit import manifests_of
 
+    if bool(names) + everything + bool(file) != 1:
+        raise UsageError("Which jobs?", "Names, --all, or --filename: elasticjob delete bert")
     client = connect(namespace, context, kubeconfig)
-    for name in names:
-        with progress(f"Deleting {name}") as report:
-            client.delete(name, wait=wait, timeout=_limit(timeout), on_wait=report)
-        say(f"{name} is {'deleted' if wait else 'being deleted'}.")
+    jobs: list[tuple[str, str | None]]
+    jobs = [(name, namespace) for name in names or (client.cluster.names() if everything else ())]
+    for manifest in manifests_of(file or [], namespace):
+        jobs.append((manifest["metadata"]["name"], manifest["metadata"].get("namespace") or namespace))
+    limit, errors = _limit(timeout), Errors()
+    deleted: list[tuple[str, str | None, str]] = []
+    for name, where in jobs:
+        with errors:
+            deleted.append((name, where, client.start_deletion(name, namespace=where)))
+            if not wait:
+                say(f"{name} is being deleted.")
+    for name, where, uid in deleted if wait else ():
+        with errors, progress(f"Deleting {name}") as report:
+            client.wait_for_deletion(name, uid, timeout=limit, on_wait=report, namespace=where)
+            say(f"{name} is deleted.")
+    errors.exit()
 
 
 def wait(
     name: JobName,
     until: Annotated[
-        Target, typer.Option("--for", help="State to wait for.", case_sensitive=False, show_default=True)
-    ] = Target.SUCCEEDED,
+        str,
+        typer.Option(
+            "--for", help=f"{', '.join(Target)}, or condition=TYPE, or delete.", metavar="STATE", show_default=True
+        ),
+    ] = Target.SUCCEEDED.value,
     timeout: Timeout = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -102,10 +130,22 @@ def wait(
     """Wait until a job has succeeded, or is in another state."""
     from elasticjob.cli.output import progress, say
 
+    target = target_of(until)
     client = connect(namespace, context, kubeconfig)
     with progress(f"Waiting for {name}") as report:
-        job = client.wait(name, until, timeout=_limit(timeout), on_wait=report)
-    say(f"{name} is {until}." if until is not Target.FINISHED else f"{name} has {job.summary.lower()}.")
+        job = client.wait(name, target, timeout=_limit(timeout), on_wait=report)
+    say(f"{name} is {target}." if target is not Target.FINISHED else f"{name} has {job.summary.lower()}.")
+
+
+def _wait_until_running(
+    client: ElasticJobClient, name: str, limit: float | None, report: Callable[[str], None]
+) -> None:
+    """Or until it has succeeded, which a short job may have by now."""
+    try:
+        client.wait(name, Target.RUNNING, timeout=limit, on_wait=report)
+    except ElasticJobError as error:
+        if error.code is not Exit.ERROR or not client.get(name).state.is_true("Succeeded"):
+            raise
 
 
 def _limit(timeout: str | None) -> float | None:

@@ -91,7 +91,9 @@ def _manifest(converted: list[Converted], *, comments: bool) -> str:
 
 def _write(text: str, output: str, *, force: bool) -> None:
     """Raises AlreadyExistsError if the file exists and the user does not want it replaced."""
+    from elasticjob.cli.output import say
+
     if output == STANDARD_STREAM:
-        sys.stdout.write(text)
+        say(text.rstrip("\n"))
     else:
         files.write(Path(output), text.encode(), force=force)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from elasticjob.cli.options import Context, Kubeconfig, Namespace, complete_job, connect
+from elasticjob.cli.options import Context, Kubeconfig, Namespace, complete_job, connect, given
 from elasticjob.errors import Exit
 
 
@@ -25,6 +25,6 @@ def doctor(
     from elasticjob.views.doctor import report
 
     found = diagnose(connect(namespace, context, kubeconfig).cluster, name)
-    say(report(found, **layout()))
+    say(report(found, flags=given, **layout()))
     if any(each.verdict is Verdict.BAD for each in found):
         raise typer.Exit(Exit.ERROR)

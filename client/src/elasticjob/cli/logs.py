@@ -70,6 +70,7 @@ def print_logs(
     timestamps: bool = False,
     prefix: bool = True,
     namespace: str | None = None,
+    timeout: float | None = None,
 ) -> bool:
     """Returns whether the job was deleted meanwhile. Raises ElasticJobError."""
     import sys
@@ -86,6 +87,7 @@ def print_logs(
         since=since,
         tail=tail,
         namespace=namespace,
+        timeout=timeout,
         notify=note,
     )
     view = LineView(name, prefix=prefix, timestamps=timestamps, color=use_color(sys.stdout))

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from elasticjob.sdk.client import ElasticJobClient
 
 
+given: list[tuple[str, str]] = []
+"""The cluster that the command's flags name, for the commands that messages suggest."""
+
+
 class Output(str, enum.Enum):
     JSON = "json"
     YAML = "yaml"
@@ -26,7 +30,7 @@ def complete_job(context: typer.Context, incomplete: str) -> list[str]:
     given = context.params
     try:
         client = connect(given.get("namespace"), given.get("context"), given.get("kubeconfig"), quiet=True)
-        return [job.name for job in client.list() if job.name.startswith(incomplete)]
+        return [name for name in client.cluster.names() if name.startswith(incomplete)]
     except ElasticJobError:
         return []
 
@@ -44,7 +48,19 @@ def complete_context(incomplete: str) -> list[str]:
     return sorted(each for each in map(str, config.get("contexts", {})) if each.startswith(incomplete))
 
 
-JobName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.", autocompletion=complete_job)]
+def _names(given: str | list[str] | None) -> str | list[str] | None:
+    from elasticjob.decisions.flag_values import job_name
+
+    return job_name(given) if isinstance(given, str) else given and [job_name(each) for each in given]
+
+
+JobName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the job.", autocompletion=complete_job, callback=_names)
+]
+JobNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Names of jobs.", autocompletion=complete_job, callback=_names),
+]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.", metavar="NAMESPACE")
 ]
@@ -73,14 +89,17 @@ def connect(
     namespace: str | None, context: str | None, kubeconfig: str | None, *, quiet: bool = False
 ) -> ElasticJobClient:
     """Raises UnreachableError if there is no kubeconfig."""
+    from elasticjob.cli.output import note
     from elasticjob.sdk.client import ElasticJobClient
 
     def warn(message: str) -> None:
         if not quiet:
-            sys.stderr.write(f"Warning: {message}\n")
+            note(f"Warning: {message}")
 
     def on_slow(server: str) -> None:
         if not quiet and sys.stderr.isatty():
-            sys.stderr.write(f"Waiting for the API server {server} ...\n")
+            note(f"Waiting for the API server {server} ...")
 
+    flags = [("-n", namespace), ("--context", context), ("--kubeconfig", kubeconfig)]
+    given[:] = [(flag, value) for flag, value in flags if value]
     return ElasticJobClient(namespace, context=context, kubeconfig=kubeconfig, warn=warn, on_slow=on_slow)

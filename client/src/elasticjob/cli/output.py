@@ -6,20 +6,29 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
-from elasticjob.cli.options import Output
+import typer
+
+from elasticjob.cli.options import Output, given
+from elasticjob.decisions.commands import addressed
+from elasticjob.errors import ElasticJobError, Exit
 from elasticjob.names import GROUP, SINGULAR
+from elasticjob.views.text import HIDDEN, visible
 
 NARROWEST = 20
+REPORT_SECONDS = 10.0
+"""At most one line in this time says what a command waits for where there is no terminal, s."""
 
 
 def use_color(stream: TextIO) -> bool:
     """Whether a stream takes colors: https://no-color.org."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+    forced = os.environ.get("FORCE_COLOR", "")
+    return forced != "0" and (bool(forced) or stream.isatty())
 
 
 def width() -> int | None:
@@ -42,15 +51,14 @@ def say(lines: str | Iterable[str]) -> None:
 def note(text: str) -> None:
     """A remark for the person at the terminal, on standard error."""
     sys.stdout.flush()
-    _write(sys.stderr, f"{text}\n")
+    _write(sys.stderr, f"{addressed(text, given)}\n")
     sys.stderr.flush()
 
 
 def _write(stream: TextIO, text: str) -> None:
+    """The one way out: what the cluster says cannot change the terminal."""
     encoding = stream.encoding or "utf-8"
-    if encoding.lower().replace("-", "") != "utf8":
-        text = text.encode(encoding, "replace").decode(encoding)
-    stream.write(text)
+    stream.write(visible(text, colors=use_color(stream)).encode(encoding, "replace").decode(encoding))
 
 
 def show_objects(objects: list[Mapping[str, Any]], output: Output, *, single: bool) -> None:
@@ -67,13 +75,15 @@ def to_yaml(document: Any) -> str:
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
+    shown = str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
+    return shown if not HIDDEN.search(shown) else str(yaml.dump(document, Dumper=dumper, sort_keys=False, width=120))
 
 
 def to_json(document: Any) -> str:
     import json
 
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    shown = json.dumps(document, indent=2, ensure_ascii=False)
+    return HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
 
 
 def _without_managed_fields(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,17 +92,38 @@ def _without_managed_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "metadata": metadata}
 
 
+class Errors:
+    """Of several objects: each is said, none keeps the others from their turn, and the first is the exit code."""
+
+    def __init__(self) -> None:
+        self._code = Exit.OK
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, ElasticJobError):
+            return False
+        note(f"Error: {error}")
+        self._code = self._code or error.code
+        return True
+
+    def exit(self) -> None:
+        if self._code:
+            raise typer.Exit(self._code)
+
+
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows what a command waits for: a spinner on a terminal, otherwise a line for each change."""
+    """Shows what a command waits for: a spinner on a terminal, otherwise what has changed, every few seconds."""
     if not sys.stderr.isatty():
-        last = ""
+        last, said = "", float("-inf")
 
         def report(text: str) -> None:
-            nonlocal last
-            if text != last:
+            nonlocal last, said
+            if text != last and time.monotonic() - said >= REPORT_SECONDS:
                 note(f"{what}: {text}")
-            last = text
+                last, said = text, time.monotonic()
 
         yield report
         return
@@ -101,4 +132,4 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
     console = Console(stderr=True, no_color=not use_color(sys.stderr), highlight=False)
     with console.status(escape(what)) as status:
-        yield lambda text: status.update(escape(f"{what}: {text}"))
+        yield lambda text: status.update(escape(visible(f"{what}: {text}")))

@@ -10,20 +10,22 @@ from elasticjob.cli.options import (
     AllNamespaces,
     Context,
     JobName,
+    JobNames,
     Kubeconfig,
     Namespace,
     Output,
     OutputFormat,
-    complete_job,
     connect,
 )
 from elasticjob.errors import ForbiddenError, UsageError
+
+Selector = Annotated[str, typer.Option("--selector", "-l", help="Only jobs with these labels.")]
 
 
 def list_jobs(
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
-    selector: Annotated[str, typer.Option("--selector", "-l", help="Only jobs with these labels.")] = "",
+    selector: Selector = "",
     output: OutputFormat = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -46,39 +48,45 @@ def list_jobs(
 
 
 def get(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Names of jobs.", autocompletion=complete_job)
-    ] = None,
+    names: JobNames = None,
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
+    selector: Selector = "",
     output: OutputFormat = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show jobs with their worker pods; without a name, list all jobs."""
-    from elasticjob.cli.output import layout, note, say, show_objects
+    from elasticjob.cli.output import Errors, layout, note, say, show_objects
     from elasticjob.views.jobs import job_table, worker_table
 
     if not names:
-        list_jobs(namespace, all_namespaces, "", output, context, kubeconfig)
+        list_jobs(namespace, all_namespaces, selector, output, context, kubeconfig)
         return
-    if all_namespaces:
-        raise UsageError("A job of a given name is in one namespace: use -n instead of -A.")
+    if all_namespaces or selector:
+        raise UsageError("Names, and -A or -l, exclude each other.", "Choose the namespace of a job with -n.")
     client = connect(namespace, context, kubeconfig)
-    jobs = [client.get(name.removeprefix("elasticjob/").removeprefix("ej/")) for name in names]
+    jobs, errors = [], Errors()
+    for name in names:
+        with errors:
+            jobs.append(client.get(name))
     if output in (Output.JSON, Output.YAML, Output.NAME):
-        show_objects([job.manifest for job in jobs], output, single=len(jobs) == 1)
+        if jobs:
+            show_objects([job.manifest for job in jobs], output, single=len(names) == 1)
+        errors.exit()
         return
     now, wide = client.cluster.api.now(), output is Output.WIDE
-    say(job_table([job.state for job in jobs], now, wide=wide, **layout()))
+    if jobs:
+        say(job_table([job.state for job in jobs], now, wide=wide, **layout()))
     for job in jobs:
         try:
             workers = job.workers()
         except ForbiddenError as error:
             note(f"Worker pods are not shown: {error.message}")
-            return
+            break
         if workers:
             say(["", *worker_table(workers, now, wide=wide, **layout())])
+    errors.exit()
 
 
 def describe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,9 +208,7 @@ def submit(
     )
     if file:
         _check_flags(ctx)
-        manifests = with_flags([each for one in file for each in _read(one)], options)
-        for manifest in manifests:
-            _check_namespace(manifest, namespace)
+        manifests = with_flags(manifests_of(file, namespace), options)
     elif name is None:
         raise UsageError(
             "The job needs a name.", "For example: elasticjob submit bert --image IMAGE -- python train.py"
@@ -286,18 +285,29 @@ def _create(client: ElasticJobClient, manifest: Json, output: Output | None, *, 
 
 def _attend(client: ElasticJobClient, job: Job, *, follow: bool, limit: float | None) -> None:
     """Waits for one job, with its log if wanted."""
+    import time
+
     from elasticjob.cli.logs import print_logs
     from elasticjob.cli.output import note, progress
     from elasticjob.decisions.waiting import Target
+    from elasticjob.errors import JobDeletedError, NotFoundError
 
-    if follow:
-        with progress(f"Starting {job.name}") as report:
-            job.wait(Target.STARTED, timeout=limit, on_wait=report)
-        if not job.is_finished:
-            note(f"{job.name} is training; Ctrl-C stops the log, not the job.")
-        print_logs(client, job.name, follow=True, namespace=job.namespace)
-    with progress(f"Waiting for {job.name}") as report:
-        job.wait(timeout=limit, on_wait=report)
+    end = None if limit is None else time.monotonic() + limit
+
+    def left() -> float | None:
+        return None if end is None else max(0.0, end - time.monotonic())
+
+    try:
+        if follow:
+            with progress(f"Starting {job.name}") as report:
+                job.wait(Target.STARTED, timeout=left(), on_wait=report)
+            if not job.is_finished:
+                note(f"{job.name} is training; Ctrl-C stops the log, not the job.")
+            print_logs(client, job.name, follow=True, namespace=job.namespace, timeout=left())
+        with progress(f"Waiting for {job.name}") as report:
+            job.wait(timeout=left(), on_wait=report)
+    except NotFoundError:
+        raise JobDeletedError(f"{job.name} was deleted while it was waited for.") from None
     note(f"{job.name} has succeeded.")
 
 
@@ -308,10 +318,16 @@ def _sent(script: Path, arguments: list[str]) -> list[str]:
     return command_of(_text(script), arguments)
 
 
-def _read(file: Path) -> list[Json]:
+def manifests_of(files: Sequence[Path], namespace: str | None) -> list[Json]:
+    """Raises UsageError, InvalidManifestError."""
     from elasticjob.decisions.manifests import parse_manifests
 
-    return parse_manifests(_text(file), "standard input" if str(file) == "-" else str(file))
+    found = []
+    for file in files:
+        found += parse_manifests(_text(file), "standard input" if str(file) == "-" else str(file))
+    for manifest in found:
+        _check_namespace(manifest, namespace)
+    return found
 
 
 def _text(file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,7 +89,9 @@ def forbidden(message: str) -> ForbiddenError:
         return ForbiddenError(error, "Name one namespace with -n, or ask your cluster administrator for the right.")
     role = "edit" if found["group"] in ("", GROUP) else "admin"
     binding = re.sub(r"[^a-z0-9-]+", "-", f"{user}-{role}".lower()).strip("-")
-    grant = f"kubectl create rolebinding {binding} --clusterrole={role} --user={user} --namespace={namespace}"
+    grant = (
+        f"kubectl create rolebinding {binding} --clusterrole={role} --user={shlex.quote(user)} --namespace={namespace}"
+    )
     return ForbiddenError(error, f"Ask your cluster administrator: {grant}")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import email.utils
 import json
+import os
 import re
 import socket
 import ssl
@@ -13,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import unquote, urlencode, urlsplit
 
 import urllib3
 from urllib3.util import Timeout
@@ -22,6 +22,7 @@ from urllib3.util import Timeout
 from elasticjob.cluster.api_errors import ServerBusyError, UnauthorizedError, api_error
 from elasticjob.cluster.credentials import Credentials
 from elasticjob.cluster.kubeconfig import Target
+from elasticjob.cluster.proxies import proxy_for, usable
 from elasticjob.errors import UnreachableError
 
 Json = dict[str, Any]
@@ -31,6 +32,8 @@ SLOW_SECONDS = 1.5
 """An answer that takes longer is worth a word to the person who waits, s."""
 STREAM_SECONDS = 330.0
 """Longest silence of a stream, s. A watch ends earlier: the API server is asked to close it after 5 minutes."""
+METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+"""Accepts a list of what is in metadata only."""
 MERGE_PATCH = "application/merge-patch+json"
 
 _KEEPALIVE = [
@@ -61,7 +64,7 @@ class ApiServer:
         self._warn = warn or (lambda _: None)
         self._credentials = Credentials(target)
         self._skew = 0.0
-        proxy = target.proxy or _proxy_for(target.server)
+        proxy = target.proxy or proxy_for(target.server, os.environ)
         options: dict[str, Any] = {
             "maxsize": 8,
             "retries": False,
@@ -72,9 +75,7 @@ class ApiServer:
             options["server_hostname"] = target.server_name or None
             options["assert_hostname"] = False if target.insecure else None
         options = {key: value for key, value in options.items() if value is not None}
-        self._pool: urllib3.PoolManager = (
-            urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-        )
+        self._pool: urllib3.PoolManager = _through(usable(proxy), options) if proxy else urllib3.PoolManager(**options)
 
     def now(self) -> datetime.datetime:
         """The API server's clock, by its last answer: this machine's may be wrong."""
@@ -91,7 +92,13 @@ class ApiServer:
     def call(self, method: str, path: str, body: Any = None, content: str = "application/json", **query: Any) -> Json:
         """The answer to one request."""
         response = self._send(method, path, body, content, query, stream=False)
-        answer: Json = json.loads(response.data)
+        try:
+            answer: Json = json.loads(response.data)
+        except ValueError:
+            raise UnreachableError(
+                f"{self.target.server} does not answer as an API server, but with {response.data[:60]!r}.",
+                "Check the server's address in the kubeconfig, and whether a proxy or a login page is in between.",
+            ) from None
         return answer
 
     def text(self, path: str, **query: Any) -> str:
@@ -115,10 +122,11 @@ class ApiServer:
     def _try_to_send(
         self, method: str, path: str, body: Any, content: str, query: dict[str, Any], *, stream: bool
     ) -> urllib3.BaseHTTPResponse:
+        accept = query.pop("accept", "application/json, */*")
         asked = {key: str(value) for key, value in query.items() if value not in (None, "")}
         url = f"{self.target.server}{path}" + (f"?{urlencode(asked)}" if asked else "")
         headers = urllib3.HTTPHeaderDict(self._credentials.headers())
-        headers.extend({"Accept": "application/json, */*", "User-Agent": "elasticjob"})
+        headers.extend({"Accept": accept, "User-Agent": "elasticjob"})
         for name, value in self.target.impersonate:
             headers.add(name, value)
         timer = threading.Timer(SLOW_SECONDS, self._on_slow, [self.target.server]) if self._on_slow else None
@@ -251,9 +259,9 @@ def _namespace_of(path: str) -> str:
     return found[1] if found else ""
 
 
-def _proxy_for(server: str) -> str:
-    parts = urlsplit(server)
-    if proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return ""
-    proxies = getproxies()
-    return proxies.get(parts.scheme, "")
+def _through(proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
+    """With the user and password of the proxy's URL, which urllib3 leaves out."""
+    parts = urlsplit(proxy)
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    headers = urllib3.util.make_headers(proxy_basic_auth=login) if login else None
+    return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)

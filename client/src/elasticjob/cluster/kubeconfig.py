@@ -68,6 +68,8 @@ def read(files: Sequence[Path], *, explicit: bool) -> Json:
             continue
         except OSError as error:
             raise UnreachableError(f"Cannot read the kubeconfig {path}: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise UnreachableError(f"The kubeconfig {path} is not text in UTF-8.") from error
         found = True
         _merge(merged, _parsed(text, path), path.resolve().parent)
     return merged if found else {}

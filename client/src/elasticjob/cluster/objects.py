@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
-from elasticjob.cluster.http import MERGE_PATCH, ApiServer, Json
+from elasticjob.cluster.http import MERGE_PATCH, METADATA, ApiServer, Json
 from elasticjob.cluster.kubeconfig import find
-from elasticjob.errors import ElasticJobError, ForbiddenError, NotFoundError
+from elasticjob.decisions.flag_values import job_name
+from elasticjob.errors import ForbiddenError
 from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, worker_selector
 
 PAGE = 500
@@ -40,15 +42,24 @@ class Cluster:
     def jobs_path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
         """`namespace`: "" for all."""
         namespace = self.namespace if namespace is None else namespace
-        parts = ["", "apis", API_VERSION, *(["namespaces", namespace] if namespace else []), PLURAL]
+        parts = ["", "apis", API_VERSION, *(["namespaces", quote(namespace, safe="")] if namespace else []), PLURAL]
         return "/".join([*parts, *(part for part in (name, subresource) if part)])
+
+    def job_path(self, name: str, namespace: str | None = None, subresource: str = "") -> str:
+        """Of one job, never of all: raises UsageError for what cannot be a name."""
+        return self.jobs_path(namespace, job_name(name), subresource)
 
     def jobs(self, namespace: str | None = None, selector: str = "") -> list[Json]:
         return self.list(self.jobs_path(namespace), labelSelector=selector)
 
+    def names(self, namespace: str | None = None) -> list[str]:
+        """Of all jobs, without the rest of them."""
+        found = self.list(self.jobs_path(namespace), accept=METADATA)
+        return [each["metadata"]["name"] for each in found]
+
     def job(self, name: str, namespace: str | None = None) -> Json:
         """Raises NotFoundError."""
-        return self.api.get(self.jobs_path(namespace, name))
+        return self.api.get(self.job_path(name, namespace))
 
     def create_job(self, manifest: Json, *, dry_run: bool = False) -> Json:
         namespace = manifest["metadata"].get("namespace") or self.namespace
@@ -56,25 +67,25 @@ class Cluster:
         return self.api.call("POST", self.jobs_path(namespace), manifest, "application/json", **query)
 
     def patch_job(self, name: str, body: Json, subresource: str = "", namespace: str | None = None) -> Json:
-        path = self.jobs_path(namespace, name, subresource)
+        path = self.job_path(name, namespace, subresource)
         return self.api.call("PATCH", path, body, MERGE_PATCH, fieldManager="elasticjob")
 
     def delete_job(self, name: str, namespace: str | None = None) -> Json:
         """In the foreground: the job is gone once its pods are."""
         body = {"propagationPolicy": "Foreground"}
-        return self.api.call("DELETE", self.jobs_path(namespace, name), body)
+        return self.api.call("DELETE", self.job_path(name, namespace), body)
 
     # What belongs to a job
 
     def pods_path(self, namespace: str | None = None) -> str:
-        return f"/api/v1/namespaces/{namespace or self.namespace}/pods"
+        return f"/api/v1/namespaces/{quote(namespace or self.namespace, safe='')}/pods"
 
     def workers(self, job: str, namespace: str | None = None) -> list[Json]:
         """Its worker pods."""
         return self.list(self.pods_path(namespace), labelSelector=worker_selector(job))
 
     def events(self, uid: str, namespace: str | None = None) -> list[Json]:
-        path = f"/api/v1/namespaces/{namespace or self.namespace}/events"
+        path = f"/api/v1/namespaces/{quote(namespace or self.namespace, safe='')}/events"
         return self.list(path, fieldSelector=f"involvedObject.uid={uid}")
 
     # The cluster
@@ -88,7 +99,7 @@ class Cluster:
     def check_namespace(self, name: str) -> None:
         """Raises NotFoundError. Says nothing to users who may not read namespaces."""
         with contextlib.suppress(ForbiddenError):
-            self.api.get(f"/api/v1/namespaces/{name}")
+            self.api.get(f"/api/v1/namespaces/{quote(name, safe='')}")
 
     def operators(self) -> list[Json]:
         """Deployments of the operator, in all namespaces."""
@@ -125,15 +136,3 @@ class Cluster:
             token = (answer.get("metadata") or {}).get("continue") or ""
             if not token:
                 return found
-
-
-def or_none(read: Any, *arguments: Any) -> Any:
-    """What `read(*arguments)` returns; None if that is not there, or the user may not read it."""
-    try:
-        return read(*arguments)
-    except NotFoundError:
-        return None
-    except ElasticJobError as error:
-        if error.code.name == "FORBIDDEN":
-            return None
-        raise

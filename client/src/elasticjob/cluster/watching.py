@@ -53,7 +53,13 @@ class Watched:
                 version = self._list()
                 delay = FIRST_RETRY
                 while not self._stop.is_set():
+                    opened = time.monotonic()
                     version = self._watch(version)
+                    if time.monotonic() - opened < LAST_RETRY:  # a proxy or an overloaded server ends watches at once
+                        self._stop.wait(delay)
+                        delay = min(LAST_RETRY, 2 * delay)
+                    else:
+                        delay = FIRST_RETRY
             except (ExpiredError, ConflictError):
                 continue
             except UnreachableError:

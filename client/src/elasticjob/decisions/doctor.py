@@ -19,11 +19,13 @@ MOST_SKEW = 30.0
 """Clocks further apart than this are mentioned, s."""
 RIGHTS: tuple[tuple[str, str, str, str], ...] = (
     ("list", "elasticjobs", GROUP, "list jobs"),
+    ("get", "elasticjobs", GROUP, "read jobs"),
     ("create", "elasticjobs", GROUP, "submit jobs"),
     ("patch", "elasticjobs", GROUP, "suspend and resume jobs"),
     ("patch", "elasticjobs/scale", GROUP, "scale jobs"),
     ("delete", "elasticjobs", GROUP, "delete jobs"),
     ("watch", "elasticjobs", GROUP, "wait for jobs"),
+    ("list", "pods", "", "list worker pods"),
     ("watch", "pods", "", "follow worker pods"),
     ("get", "pods/log", "", "read logs"),
     ("list", "events", "", "read Events"),

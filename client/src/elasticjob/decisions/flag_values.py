@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticjob.errors import UsageError
+from elasticjob.names import GROUP, PLURAL, SINGULAR, VERSION
 
+_TYPES = {"", "ej", *(f"{each}{group}" for each in (SINGULAR, PLURAL) for group in ("", f".{GROUP}"))}
+_TYPES |= {f"{PLURAL}.{VERSION}.{GROUP}", f"{SINGULAR}.{VERSION}.{GROUP}"}
+_OBJECT = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _READ_ONLY = ("ro", "readonly")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -21,6 +25,20 @@ class Mount:
     source: Mapping[str, Any]
     """A volume source of the pod: {"persistentVolumeClaim": {...}}."""
     read_only: bool = False
+
+
+def job_name(given: str) -> str:
+    """The name in `[TYPE[.GROUP]/]NAME`, as kubectl takes it. Raises UsageError.
+
+    >>> job_name("elasticjob.elasticjob.dev/bert")
+    'bert'
+    """
+    kind, _, name = given.rpartition("/")
+    if kind.lower() not in _TYPES:
+        raise UsageError(f"{given} names no ElasticJob, but {kind}.")
+    if not _OBJECT.fullmatch(name):
+        raise UsageError(f"{name!r} cannot be the name of a job.", "See all jobs: elasticjob list")
+    return name
 
 
 def is_number(text: str) -> bool:

@@ -194,8 +194,8 @@ def _present(**values: Any) -> Json:
 
 def sizes_of(options: JobOptions) -> Json:
     """`replicas` and its bounds. Raises UsageError."""
-    only_replicas = options.workers == 1 and options.replicas is not None
-    sizes = WorkerRange.of(options.replicas if only_replicas else options.workers, options.replicas)
+    workers, replicas = options.workers, options.replicas
+    sizes = WorkerRange.of(replicas if workers == 1 and replicas is not None else workers, replicas)
     bounds = {"minReplicas": sizes.least, "maxReplicas": sizes.most} if sizes.least != sizes.most else {}
     return {"replicas": sizes.replicas, **bounds}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from elasticjob.errors import UsageError
 from elasticjob.state import JobState
 
 
@@ -21,6 +22,19 @@ class Target(str, enum.Enum):
     DELETED = "Deleted"
 
     __str__ = str.__str__
+
+
+def target_of(text: str) -> Target:
+    """A state, or what kubectl calls it: condition=Running, delete. Raises UsageError.
+
+    >>> target_of("condition=running")
+    <Target.RUNNING: 'Running'>
+    """
+    name = text.lower().removeprefix("condition=").removesuffix("=true")
+    for each in Target:
+        if name in (each.value.lower(), "delete" if each is Target.DELETED else ""):
+            return each
+    raise UsageError(f"--for {text}: write one of {', '.join(Target)}, or condition=TYPE.")
 
 
 class Outcome(enum.Enum):

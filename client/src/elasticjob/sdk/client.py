@@ -58,6 +58,7 @@ class ElasticJobClient:
         """`warn`: receives the API server's warnings. Default: warnings.warn. `on_slow`: receives the API server's
         address if an answer takes long."""
         self._warn = warn or _warn
+        self._flags = [("-n", namespace or ""), ("--context", context or ""), ("--kubeconfig", kubeconfig or "")]
         self.cluster = Cluster.connect(
             kubeconfig=kubeconfig, context=context, namespace=namespace, warn=self._warn, on_slow=on_slow
         )
@@ -145,7 +146,8 @@ class ElasticJobClient:
         except ForbiddenError as error:
             self._warn(error.message)
             workers = []
-        return "\n".join(describe(job.state, workers, events, self.cluster.api.now(), width=width, color=color))
+        now = self.cluster.api.now()
+        return "\n".join(describe(job.state, workers, events, now, width=width, color=color, flags=self._flags))
 
     # Waiting and logs
 
@@ -198,6 +200,7 @@ class ElasticJobClient:
         since: str | None = None,
         tail: int | None = None,
         namespace: str | None = None,
+        timeout: float | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> Iterator[Line] | LogFollower:
         """Like `logs`, with time and source of each line. `worker`: only that worker pod, by its index or its name."""
@@ -211,7 +214,7 @@ class ElasticJobClient:
         options: dict[str, Any] = {"rank": rank, "worker": worker, "everything": everything, "selection": selection}
         options["notify"] = notify
         if follow:
-            return LogFollower(self.cluster, name, where, **options)
+            return LogFollower(self.cluster, name, where, timeout=timeout, **options)
         return read_logs(self.cluster, name, where, **options)
 
     # Changing
@@ -239,12 +242,34 @@ class ElasticJobClient:
         namespace: str | None = None,
     ) -> None:
         """Deletes a job with its worker pods. `wait`: until they are gone."""
+        uid = self.start_deletion(name, namespace=namespace)
+        if wait:
+            self.wait_for_deletion(name, uid, timeout=timeout, on_wait=on_wait, namespace=namespace)
+
+    def start_deletion(self, name: str, *, namespace: str | None = None) -> str:
+        """Returns the UID of the job, which is gone once its worker pods are."""
+        uid: str = self._job(name, namespace)["metadata"]["uid"]
+        self.cluster.delete_job(name, namespace)
+        return uid
+
+    def wait_for_deletion(
+        self,
+        name: str,
+        uid: str,
+        *,
+        timeout: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        """Not for that of a later job of the same name."""
         from elasticjob.sdk.watch import JobWatch, wait_for
 
-        with self._found(JobWatch, name, namespace) as watch:
-            self.cluster.delete_job(name, namespace)
-            if wait:
-                wait_for(watch, Target.DELETED, timeout=timeout, on_wait=on_wait)
+        try:
+            with JobWatch(self.cluster, name, namespace) as watch:
+                if watch.uid == uid:
+                    wait_for(watch, Target.DELETED, timeout=timeout, on_wait=on_wait)
+        except NotFoundError:
+            return
 
     def _set_suspended(self, name: str, namespace: str | None, *, suspend: bool) -> Job:
         check_suspend(job_state(self._job(name, namespace)), suspend=suspend)
@@ -266,7 +291,7 @@ class ElasticJobClient:
         if error.remedy:
             return error
         try:
-            known = [each["metadata"]["name"] for each in self.cluster.jobs(namespace)]
+            known = self.cluster.names(namespace)
         except ElasticJobError:
             return error
         similar = difflib.get_close_matches(name, known, n=3)

@@ -85,11 +85,14 @@ class LogFollower:
         rank: int | None = None,
         worker: str | None = None,
         everything: bool = False,
+        timeout: float | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`notify`: called when the API server goes away, or the job is suspended or deleted."""
+        """`timeout`: follows no longer than this, s. `notify`: called when the API server goes away, or the job is
+        suspended or deleted."""
         self._cluster, self._rank, self._worker, self._everything = cluster, rank, worker, everything
         self._selection, self._notify = selection, notify
+        self._end = float("inf") if timeout is None else time.monotonic() + timeout
         self._watch = JobWatch(cluster, name, namespace, workers=True)
         self._logs: dict[str, PodLog] = {}
         self._lines: queue.Queue[Line] = queue.Queue()
@@ -105,7 +108,7 @@ class LogFollower:
         """
         try:
             over, looked = False, 0.0
-            while True:
+            while time.monotonic() < self._end:
                 if self._watch.has_changed() or time.monotonic() > looked + LOOK_SECONDS:
                     over, looked = self._follow_pods(), time.monotonic()
                 yield from self._arrived(WAIT_SECONDS)

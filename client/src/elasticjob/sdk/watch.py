@@ -166,8 +166,8 @@ def wait_for(
         if left is not None and left <= 0:
             name = last.name if last else "the job"
             raise WaitTimeoutError(
-                f"{name} is not {target} after {timeout:g} s: {verdict.waits_for}",
-                f"See what is in its way: elasticjob describe {name}",
+                f"Timed out after {timeout:g}s waiting for {name} to be {target.lower()} ({verdict.waits_for}).",
+                f"See what blocks it: elasticjob describe {name}",
             )
         watch.wait_for_change(min(1.0 if on_wait else LONGEST_PAUSE, left if left is not None else LONGEST_PAUSE))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from elasticjob.decisions.commands import Flags, addressed
 from elasticjob.decisions.obstacles import Obstacle, obstacles
 from elasticjob.state import EventState, JobState, WorkerState
 from elasticjob.views.jobs import style_of, worker_table
@@ -25,10 +27,11 @@ def describe(
     *,
     width: int | None = None,
     color: bool = False,
+    flags: Flags = (),
 ) -> list[str]:
-    """`events`: oldest first; None if they may not be read."""
+    """`events`: oldest first; None if they may not be read. `flags`: of the commands that it suggests."""
     lines = [*_head(job, now, color=color)]
-    found = obstacles(job, workers, now)
+    found = [replace(each, remedy=addressed(each.remedy, flags)) for each in obstacles(job, workers, now)]
     if found:
         lines += ["", *_obstacles(found, width, color=color)]
     if job.failure is not None and not job.is_true("Succeeded"):
@@ -87,7 +90,7 @@ def _progress(job: JobState, now: datetime.datetime) -> str:
 
 
 def _obstacles(found: Sequence[Obstacle], width: int | None, *, color: bool) -> Iterator[str]:
-    yield paint("In the way:", "bold", color=color)
+    yield paint("Problems:", "bold", color=color)
     for each in found:
         mark, style = ("✗", "bad") if each.serious else ("!", "warn")
         yield from wrapped(plain_lines(each.what), f"  {paint(mark, style, color=color)} ", "    ", width)

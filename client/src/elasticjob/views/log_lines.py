@@ -6,14 +6,12 @@ import datetime
 import re
 
 from elasticjob.decisions.log_lines import Line
+from elasticjob.views.text import visible
 
 _COLORS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 """Of worker pods, by their index: cyan, yellow, green, magenta, blue, and the bright ones."""
 _WORKER = re.compile("worker-([0-9]+)")
 """What the name of a worker pod begins with after the job's: all of one index look alike."""
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[\]])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class LineView:
@@ -25,7 +23,7 @@ class LineView:
 
     def text(self, line: Line) -> str:
         """A script's own colors are kept on terminals that show colors; other control sequences never are."""
-        text = _clean(line.text, colors=self._color)
+        text = visible(line.text, colors=self._color)
         parts = []
         if self._timestamps:
             parts.append(_clock(line.at))
@@ -44,16 +42,6 @@ class LineView:
         return f"\x1b[{color}m{label}\x1b[0m" if self._color else label
 
 
-def _clean(text: str, *, colors: bool) -> str:
-    """Without control characters and escape sequences, which could change the terminal, except for colors if wanted."""
-    found = _COLOR.findall(text) if colors else []
-    pieces = (_CONTROLS.sub("", _ESCAPES.sub("", piece)) for piece in _COLOR.split(text))
-    return "".join(
-        piece + color for piece, color in zip(pieces, [*found, *[""] * (text.count("\x1b") + 1)], strict=False)
-    )
-
-
 def _clock(at: int) -> str:
-    """Local time with milliseconds."""
-    moment = datetime.datetime.fromtimestamp(at / 1e9).astimezone()
-    return moment.strftime("%H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+    """Local date and time with milliseconds and zone."""
+    return datetime.datetime.fromtimestamp(at / 1e9).astimezone().isoformat(timespec="milliseconds")
