@@ -96,7 +96,7 @@ class App:
             await self._lead()
             await self._until_stopped(self._start(api))
             if self._job_events is not None and not self._stop.is_set():
-                await self._follow_jobs(credentials, self._job_events)
+                await self._follow_jobs(api, self._job_events)
         finally:
             await self._stop_all()
             if self._leader_elector is not None:
@@ -184,9 +184,9 @@ class App:
         self._job_events = JobEvents(self._jobs, self._queue, resync)
         self._synced = True
 
-    async def _follow_jobs(self, credentials: Credentials, events: JobEvents) -> None:
+    async def _follow_jobs(self, api: KubeClient, events: JobEvents) -> None:
         registry = kopf.OperatorRegistry()
-        register(registry, credentials=credentials, changed=events.changed, deleted=events.deleted)
+        register(registry, api=api, changed=events.changed, deleted=events.deleted)
         await follow_jobs(
             registry,
             namespaces=self._settings.namespaces,

@@ -1,7 +1,8 @@
 """The latest state of each ElasticJob, from kopf's watch and from responses to our own writes.
 
 Most of thousands of jobs are idle at any time, so a job is kept as JSON, without fields that the operator never reads:
-a tenth of the memory of Python objects. The most recently used jobs are also kept parsed.
+a tenth of the memory of Python objects. The most recently used jobs are also kept parsed. Both are bounded by bytes:
+users choose how large their jobs are.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
-from elasticjob_api import ElasticJob
+from elasticjob_api import ElasticJob, InvalidJobError
 
+from elasticjob_operator.kube import FAULT, bounded_job, values_in, without_spec
 from elasticjob_operator.kube.cache import to_bytes
 from elasticjob_operator.names import NamespacedName
 
 Json = Mapping[str, Any]
 
-PARSED = 2048
-"""Jobs kept parsed, some 20 KB each."""
-_UNREAD = frozenset({"managedFields", "ownerReferences", "finalizers", "selfLink"})
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+MOST, PARSED = 128 << 20, 64 << 20
+"""Bytes of all jobs as JSON, and about those of the jobs kept parsed, some 30 KB each."""
+_PARSED_VALUE = 64
+"""Bytes of a small parsed value."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,12 +40,20 @@ class _Known:
     body: bytes
     """JSON."""
 
+    @property
+    def parsed(self) -> int:
+        """About how many bytes it takes once it is parsed."""
+        return len(self.body) + _PARSED_VALUE * values_in(self.body)
+
 
 class JobCache:
     def __init__(self) -> None:
         self._known: dict[NamespacedName, _Known] = {}
         self._parsed: collections.OrderedDict[NamespacedName, ElasticJob] = collections.OrderedDict()
         """The most recently used last."""
+        self._parsed_bytes = 0
+        self._bytes: collections.Counter[str] = collections.Counter()
+        """By namespace, of the jobs as JSON."""
         self.conditions: collections.Counter[str] = collections.Counter()
         """By condition type, the number of jobs for which it is True."""
 
@@ -59,9 +69,23 @@ class JobCache:
         known, uid, version = self._known.get(key), str(metadata["uid"]), int(metadata.get("resourceVersion") or 0)
         if known is not None and known.uid == uid and version <= known.version:
             return False
-        self._known[key] = new = _Known(uid, version, int(metadata.get("generation") or 0), _true(body), _bytes(body))
-        self._parsed.pop(key, None)
-        self._count(known, new)
+        self._replace(key, _known(bounded_job(body)))
+        while self._bytes.total() > MOST and self._give_up_largest():
+            pass
+        return True
+
+    def _give_up_largest(self) -> bool:
+        """The namespace with the most bytes gives way, and no other tenant. False: it has no larger job."""
+        largest = max(self._bytes, key=self._bytes.__getitem__)
+        key = max((key for key in self._known if key[0] == largest), key=lambda each: len(self._known[each].body))
+        body = orjson.loads(self._known[key].body)
+        if FAULT in body:
+            return False
+        fault = (
+            f"spec: the ElasticJobs of namespace {largest} are too large: {self._bytes[largest]:,} bytes, and all "
+            f"namespaces together may have {MOST:,}; delete some, and then change this job"
+        )
+        self._replace(key, _known(without_spec(body, fault)))
         return True
 
     def remove(self, key: NamespacedName, uid: str) -> bool:
@@ -69,13 +93,19 @@ class JobCache:
         known = self._known.get(key)
         if known is None or known.uid != uid:
             return False
-        del self._known[key]
-        self._parsed.pop(key, None)
-        self._count(known, None)
+        self._replace(key, None)
         return True
 
-    def _count(self, before: _Known | None, after: _Known | None) -> None:
+    def _replace(self, key: NamespacedName, after: _Known | None) -> None:
         """Updates the counts on each change, which is cheaper than counting whenever metrics are read."""
+        before = self._known.pop(key, None)
+        if before is not None and self._parsed.pop(key, None) is not None:
+            self._parsed_bytes -= before.parsed
+        if after is not None:
+            self._known[key] = after
+        self._bytes[key[0]] += (len(after.body) if after else 0) - (len(before.body) if before else 0)
+        if not self._bytes[key[0]]:
+            del self._bytes[key[0]]
         self.conditions.subtract(before.true if before else ())
         self.conditions.update(after.true if after else ())
 
@@ -93,9 +123,12 @@ class JobCache:
         body = self.body(key)
         if body is None:
             return None
+        if FAULT in body:
+            raise InvalidJobError(body[FAULT])
         job = self._parsed[key] = ElasticJob.parse(body)
-        if len(self._parsed) > PARSED:
-            self._parsed.popitem(last=False)
+        self._parsed_bytes += self._known[key].parsed
+        while self._parsed_bytes > PARSED:
+            self._parsed_bytes -= self._known[self._parsed.popitem(last=False)[0]].parsed
         return job
 
     def uid(self, key: NamespacedName) -> str:
@@ -124,10 +157,7 @@ def _true(body: Json) -> tuple[str, ...]:
     return tuple(sys.intern(str(each["type"])) for each in conditions if each.get("status") == "True")
 
 
-def _bytes(body: Json) -> bytes:
-    metadata = {name: value for name, value in body["metadata"].items() if name not in _UNREAD}
-    if _LAST_APPLIED in (metadata.get("annotations") or {}):
-        metadata["annotations"] = {
-            name: value for name, value in metadata["annotations"].items() if name != _LAST_APPLIED
-        }
-    return to_bytes({**body, "metadata": metadata})
+def _known(body: Json) -> _Known:
+    metadata = body["metadata"]
+    version, generation = int(metadata.get("resourceVersion") or 0), int(metadata.get("generation") or 0)
+    return _Known(str(metadata["uid"]), version, generation, _true(body), to_bytes(body))

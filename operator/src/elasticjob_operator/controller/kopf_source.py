@@ -11,12 +11,13 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
+import aiohttp
 import kopf
 from elasticjob_api import GROUP, PLURAL, VERSION
 
-from elasticjob_operator.kube import Credentials
+from elasticjob_operator.kube import KopfSession, KubeClient
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,13 @@ FIRST_WAIT, LONGEST_WAIT, STEADY_SECONDS = 0.5, 30.0, 60.0
 def register(
     registry: kopf.OperatorRegistry,
     *,
-    credentials: Credentials,
+    api: KubeClient,
     changed: Callable[[Mapping[str, Any]], None],
     deleted: Callable[[Mapping[str, Any]], None],
 ) -> None:
     @kopf.on.login(registry=registry)
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        return await credentials.for_kopf()
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return kopf.AiohttpSession(server="", aiohttp_session=cast(aiohttp.ClientSession, KopfSession(api)))
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def on_job(event: kopf.RawEvent, **_: Any) -> None:

@@ -12,6 +12,7 @@ Errors, all from `kube.client`:
 """
 
 from elasticjob_operator.kube.apply_result import ApplyResult
+from elasticjob_operator.kube.bounded import FAULT, bounded_job, values_in, without_spec
 from elasticjob_operator.kube.certificates import CertificatesUnavailable, OperatorCertificates
 from elasticjob_operator.kube.client import (
     ApiError,
@@ -27,10 +28,12 @@ from elasticjob_operator.kube.credentials import Credentials
 from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
+from elasticjob_operator.kube.kopf_session import KopfSession
 from elasticjob_operator.kube.leader_election import LeaderElectionConfig, LeaderElector
 from elasticjob_operator.kube.metrics_access import MetricsAccess
 
 __all__ = [
+    "FAULT",
     "ApiError",
     "ApplyResult",
     "CertificatesUnavailable",
@@ -40,6 +43,7 @@ __all__ = [
     "EtcdSecrets",
     "EventRecorder",
     "GoneError",
+    "KopfSession",
     "KubeClient",
     "LeaderElectionConfig",
     "LeaderElector",
@@ -48,6 +52,9 @@ __all__ = [
     "NotFoundError",
     "OperatorCertificates",
     "RejectedError",
+    "bounded_job",
     "list_job_versions",
     "read_job",
+    "values_in",
+    "without_spec",
 ]

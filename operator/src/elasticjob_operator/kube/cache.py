@@ -8,6 +8,7 @@ in the meantime would reappear and stay forever.
 from __future__ import annotations
 
 import collections
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from sys import intern
 from typing import Any, Generic, TypeVar
@@ -18,6 +19,8 @@ from elasticjob_operator.names import NamespacedName
 
 T = TypeVar("T")
 Json = dict[str, Any]
+log = logging.getLogger(__name__)
+
 Entry = tuple[int, T, NamespacedName | None]
 """resourceVersion, cached value, group"""
 
@@ -77,12 +80,17 @@ class ObjectCache(Generic[T]):
         return list(self._places.get(place, ()))
 
     def put(self, body: Json) -> None:
-        """An added or modified object. An old version, also of a deleted object, is ignored."""
+        """An added or modified object. An old version, also of a deleted object, is ignored, and so is an object that
+        cannot be read: anyone may have made it."""
         name, version = name_of(body), version_of(body)
         known = self._objects.get(name)
         if version and version <= (known[0] if known is not None else self._tombstones.get(name, 0)):
             return
-        value, group = self._convert(body), self._group(body)
+        try:
+            value, group = self._convert(body), self._group(body)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            log.warning("Ignoring %s %s/%s, which cannot be read: %r", body.get("kind", "object"), *name, error)
+            return
         self._index_entry(name, known, (version, value, group))
         if known is None or known[1] != value:
             self._by_name = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,6 +19,7 @@ from aiohttp.connector import Connection
 from kubernetes.aio.client import ApiClient
 
 from elasticjob_operator import metrics
+from elasticjob_operator.kube.bounded import parse
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -32,6 +33,8 @@ LONGEST_RETRY_AFTER = 30.0
 FAULT_RETRIES, FIRST_FAULT_WAIT = 2, 0.1
 """After a 5xx without Retry-After: a momentary fault of the server must not fail the reconciliation."""
 SLOW_FAULT_SECONDS = 3.0
+PAGE_BYTES, MOST_BYTES = 4 << 20, 32 << 20
+"""The longest response to a list, unless it is one object, and to any request. A byte of JSON takes up to 20 parsed."""
 
 Json = dict[str, Any]
 
@@ -67,6 +70,10 @@ class NamespaceTerminatingError(RejectedError):
 
 class RequestTimeoutError(ConnectionError):
     """The request was sent, and no response came in time."""
+
+
+class TooLargeError(ConnectionError):
+    """The response is longer than what is read."""
 
 
 class NotLeaderError(ConnectionError):
@@ -120,9 +127,10 @@ class KubeClient:
         body: Any = None,
         content_type: str = "application/json",
         accept: str = "application/json",
+        most: int = MOST_BYTES,
     ) -> Json:
         """Returns the response's object. Retries while the server is overloaded (429, or 5xx with Retry-After) or
-        fails.
+        fails. `most`: bytes that are read; a longer response is a TooLargeError.
 
         Raises ApiError or ConnectionError.
         """
@@ -132,7 +140,7 @@ class KubeClient:
                 method, path, query, body, content_type, accept, aiohttp.ClientTimeout(total=REQUEST_SECONDS)
             )
             try:
-                data = await response.read()
+                data = await _read(response, most)
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise _no_answer(method, path, error) from error
             if response.status < 300:
@@ -143,6 +151,34 @@ class KubeClient:
             await asyncio.sleep(delay)
         raise AssertionError("unreachable")
 
+    async def pages(
+        self, path: str, query: Mapping[str, str], *, size: int, accept: str = "application/json"
+    ) -> AsyncIterator[Json]:
+        """All pages of a list at one resourceVersion. Raises ApiError (GoneError) or ConnectionError."""
+        token: dict[str, str] = {}
+        read = size
+        while True:
+            page, read = await self.page(path, {**query, **token}, size=min(size, 2 * read), accept=accept)
+            token = {"continue": page.get("metadata", {}).get("continue")}
+            yield page
+            del page  # not two at once
+            if not token["continue"]:
+                return
+
+    async def page(
+        self, path: str, query: Mapping[str, str], *, size: int, accept: str = "application/json"
+    ) -> tuple[Json, int]:
+        """A page of a list, and how many objects it may have: `size`, or fewer where they are large."""
+        while True:
+            try:
+                most = PAGE_BYTES if size > 1 else MOST_BYTES
+                query = {**query, "limit": str(size)}
+                return await self.request("GET", path, query=query, accept=accept, most=most), size
+            except TooLargeError:
+                if size == 1:
+                    raise
+                size = max(1, size // 4)
+
     async def stream(self, path: str, query: Mapping[str, str], *, silence: float) -> aiohttp.ClientResponse:
         """A watch's response, to be read line by line and closed. `silence`: seconds without a byte after which reading
         fails.
@@ -150,15 +186,24 @@ class KubeClient:
         Raises ApiError or ConnectionError.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=silence)
-        response = await self._send(
-            "GET", path, query, None, "application/json", "application/json", timeout, self._watches
-        )
+        response = await self.open(path, query, timeout)
         if response.status >= 300:
             try:
                 raise _error(response.status, await response.read())
             finally:
                 response.close()
         return response
+
+    async def open(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """A watch's response, also one with an error. Raises ConnectionError."""
+        return await self._send(
+            "GET", path, query, None, "application/json", "application/json", timeout, self._watches
+        )
 
     async def close(self) -> None:
         await self._session.close()
@@ -222,10 +267,33 @@ def _retry_after(response: aiohttp.ClientResponse, attempt: int, took: float) ->
     return None
 
 
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        if size > most:
+            response.close()
+            raise TooLargeError(f"{response.method} {response.url.path}: more than {most:,} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def json_lines(content: aiohttp.StreamReader) -> AsyncIterator[Json]:
+    """The events of a watch: one JSON object per line. Raises ConnectionError."""
+    rest = b""
+    async for piece in content.iter_any():
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > MOST_BYTES:
+            raise TooLargeError(f"an event of more than {MOST_BYTES:,} bytes")
+        for line in lines:
+            if line.strip():
+                yield json_object(line)
+
+
 def json_object(data: bytes) -> Json:
     """Raises ConnectionError: a proxy may respond with a page of its own."""
     try:
-        found = orjson.loads(data)
+        found = parse(data)
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict):

@@ -21,6 +21,9 @@ _HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": N
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _LONGEST_NUMBER = 7
 """Digits of a numeric label. Labels are untrusted: anyone who can create pods can set them."""
+_MOST_CLAIMS = 16
+_MOST_KEPT = 128 * 1024
+"""Bytes of an object that are kept. Ours have a few thousand; anyone may create others with our labels."""
 _ORDINARY_WAITING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
@@ -100,23 +103,19 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
             owner_uid=_owner_uid(metadata),
             terminating=bool(metadata.get("deletionTimestamp")),
             created_at=_time_at(metadata, "creationTimestamp"),
-            # Without fields that change often and are not read here.
-            json=to_bytes(
-                {
-                    "metadata": {
-                        **{key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},
-                        "annotations": {
-                            key: applied
-                            for key in (names.ANNOTATION_APPLIED,)
-                            if (applied := _annotation(metadata, key))
-                        },
-                    },
-                    "spec": body.get("spec"),
-                }
-            ),
+            json=_kept(metadata, body.get("spec")),
         )
 
     return convert
+
+
+def _kept(metadata: Json, spec: Json | None) -> bytes:
+    """Without fields that change often and are not read here. Of an object that is too large, the names of its fields:
+    all of them differ from the desired state."""
+    annotations = {key: applied for key in (names.ANNOTATION_APPLIED,) if (applied := _annotation(metadata, key))}
+    ours = {key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")}
+    kept = to_bytes({"metadata": {**ours, "annotations": annotations}, "spec": spec})
+    return kept if len(kept) <= _MOST_KEPT else to_bytes({"metadata": {}, "spec": dict.fromkeys(spec or {})})
 
 
 def _annotation(metadata: Json, key: str) -> str:
@@ -206,7 +205,7 @@ def _blocked(spec: Json, status: Json, conditions: dict[str, Json]) -> Blocked |
         return Blocked(
             reason=scheduled.get("reason") or "Unschedulable",
             message=scheduled.get("message") or "",
-            claims=tuple(str(each["claimName"]) for each in sources if each.get("claimName")),
+            claims=tuple(str(each["claimName"]) for each in sources if each.get("claimName"))[:_MOST_CLAIMS],
         )
     return _running_init_container(spec, status)
 

@@ -1,10 +1,9 @@
-"""Credentials from the pod's service account or the current kubeconfig, for our own requests and for kopf's."""
+"""Credentials from the pod's service account or the current kubeconfig."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import os
 import ssl
@@ -12,7 +11,6 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import kopf
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
@@ -22,8 +20,6 @@ POOL = 256
 """Connections for writes and lists. Watches are not counted."""
 CA_SECONDS = 60.0
 """How often to check the CA file for changes, s: Kubernetes rotates it in running pods."""
-LOGIN_SECONDS = 600
-"""kopf requests new credentials after this time: service account tokens live longer."""
 
 
 class Credentials:
@@ -73,24 +69,6 @@ class Credentials:
                 continue
             known = content
             log.info("%s has changed: trusting the new CA as well", path)
-
-    async def for_kopf(self) -> kopf.ConnectionInfo:
-        configuration = self._configuration
-        header = await configuration.get_api_key_with_prefix("BearerToken") or ""
-        scheme, _, token = header.rpartition(" ")
-        expires = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=LOGIN_SECONDS)
-        return kopf.ConnectionInfo(
-            server=configuration.host,
-            ca_path=configuration.ssl_ca_cert,
-            ca_data=configuration.ca_cert_data,
-            insecure=not configuration.verify_ssl,
-            certificate_path=configuration.cert_file,
-            private_key_path=configuration.key_file,
-            scheme=scheme or None,
-            token=token or None,
-            proxy_url=configuration.proxy,
-            expiration=expires if token else None,
-        )
 
     async def close(self) -> None:
         if self._refresher is not None:

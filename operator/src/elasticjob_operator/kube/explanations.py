@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 CONCURRENT = 4
 """Reads at a time: the API server searches all Events of the namespace for each."""
+MOST_EVENTS, MOST_MESSAGE = 200, 1024
+"""Events of one object that are read, and characters of the text that is kept: any user may post some."""
 
 
 class Explanations:
@@ -29,9 +31,9 @@ class Explanations:
         if self._reads >= CONCURRENT:
             return explanation_of(None, before, self._clock())
         self._reads += 1
-        selector = f"involvedObject.kind={kind},involvedObject.name={name}"
+        query = {"fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}
         try:
-            found = await self._client.request("GET", EVENTS.path(namespace), query={"fieldSelector": selector})
+            found, _ = await self._client.page(EVENTS.path(namespace), query, size=MOST_EVENTS)
         except (ApiError, ConnectionError) as error:
             log.debug("Cannot read Events of %s %s/%s: %s", kind, namespace, name, error)
             return explanation_of(None, before, self._clock())
@@ -50,7 +52,7 @@ def explanation_of(events: Sequence[Json] | None, before: Explanation | None, no
     newest = max(events or (), key=lambda each: (_time_of(each), each.get("type") == "Warning"), default=None)
     if newest is not None:
         reason, text = str(newest.get("reason") or ""), " ".join(str(newest.get("message") or "").split())
-        message, warning, at = f"{reason}: {text}", newest.get("type") == "Warning", _time_of(newest)
+        message, warning, at = f"{reason}: {text}"[:MOST_MESSAGE], newest.get("type") == "Warning", _time_of(newest)
     return Explanation(message=message, warning=warning, at=at, first_read_at=first, read_at=now)
 
 

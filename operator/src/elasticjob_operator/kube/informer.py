@@ -20,7 +20,7 @@ import aiohttp
 
 from elasticjob_operator.kube.api_resources import ApiResource
 from elasticjob_operator.kube.cache import Json, ObjectCache, version_of
-from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, RejectedError, error_of, json_object
+from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, RejectedError, error_of, json_lines
 
 log = logging.getLogger(__name__)
 
@@ -121,16 +121,12 @@ class Informer:
         """Reads all pages of one resourceVersion, holding one at a time. If that version expires meanwhile (410), the
         list starts again."""
         replacement = self._store.replacement(self._namespace)
-        query = self._query(limit=str(PAGE))
-        while True:
-            page = await self._client.request("GET", self._path, query=query)
+        version = 0
+        async for page in self._client.pages(self._path, self._query(), size=PAGE):
             self._alive_at = time.monotonic()
             replacement.add(page.get("items") or [])
-            metadata, version = page.get("metadata", {}), version_of(page)
+            version = version_of(page)
             del page  # not two at once
-            if not metadata.get("continue"):
-                break
-            query = self._query(limit=str(PAGE), **{"continue": metadata["continue"]})
         replacement.finish(version)
         self._version = version
         self.forbidden = False
@@ -169,14 +165,10 @@ class Informer:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
-    """One JSON object per line, until the stream ends."""
-    rest = b""
+    """Until the stream ends."""
     try:
-        async for piece in response.content.iter_any():
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                if line.strip():
-                    yield json_object(line)
+        async for event in json_lines(response.content):
+            yield event
     except TimeoutError:
         return  # silent: reopen it
     except (aiohttp.ClientError, OSError) as error:

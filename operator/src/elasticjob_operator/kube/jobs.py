@@ -17,14 +17,10 @@ _PAGE = 500
 async def list_job_versions(api: KubeClient, namespace: str = "") -> dict[NamespacedName, tuple[str, int]]:
     """UID and resourceVersion of every job, requested as metadata only. Raises ApiError or ConnectionError."""
     found: dict[NamespacedName, tuple[str, int]] = {}
-    query = {"limit": str(_PAGE)}
-    while True:
-        page = await api.request("GET", JOBS.path(namespace), query=query, accept=_METADATA_ONLY)
+    async for page in api.pages(JOBS.path(namespace), {}, size=_PAGE, accept=_METADATA_ONLY):
         found |= {name_of(each): (each["metadata"]["uid"], version_of(each)) for each in page.get("items") or []}
-        token = page.get("metadata", {}).get("continue")
-        if not token:
-            return found
-        query = {"limit": str(_PAGE), "continue": token}
+        del page  # not two at once
+    return found
 
 
 async def read_job(api: KubeClient, name: NamespacedName) -> Json:

@@ -72,7 +72,7 @@ def test_conditions_are_counted_over_all_jobs() -> None:
 
 
 def test_idle_jobs_are_kept_as_json_and_parsed_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PARSED", 2)
+    monkeypatch.setattr(module, "PARSED", 3_000)
     jobs = JobCache()
     for number in range(4):
         large = body(number + 1)
@@ -84,7 +84,7 @@ def test_idle_jobs_are_kept_as_json_and_parsed_on_demand(monkeypatch: pytest.Mon
         }
         jobs.put(large)
     parsed = [jobs.get(("ml", f"job-{number}")) for number in range(4)]
-    assert len(jobs._parsed) == 2
+    assert 1 <= len(jobs._parsed) <= 3
     assert jobs.get(("ml", "job-3")) is parsed[3], "as it was parsed"
     assert jobs.get(("ml", "job-0")) == parsed[0], "once more, the same"
     kept = jobs.body(("ml", "job-0"))
@@ -114,3 +114,54 @@ def test_an_idle_job_takes_little_more_than_its_json(monkeypatch: pytest.MonkeyP
     finally:
         tracemalloc.stop()
     assert each < len(jobs._known["ml", "job-0"].body) + 1500
+
+
+def test_a_job_that_is_too_deep_is_invalid_and_its_status_is_kept() -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = {"a": deep}
+    jobs = JobCache()
+    large = body(1)
+    large["spec"]["zz"] = deep
+    jobs.put({**large, "status": {"round": 3}})
+    with pytest.raises(InvalidJobError, match=r"spec\.zz.*64 levels"):
+        jobs.get(KEY)
+    kept = jobs.body(KEY)
+    assert kept is not None
+    assert kept["status"] == {"round": 3}
+    jobs.put(body(2))
+    assert jobs.get(KEY) is not None, "once it is mended"
+
+
+def test_the_namespace_with_the_most_bytes_gives_way_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 50_000)
+    jobs = JobCache()
+    jobs.put(body(1))
+    for number in range(40):
+        large = body(number + 2)
+        large["metadata"] |= {"namespace": "hostile", "name": f"job-{number}"}
+        large["spec"]["zz"] = "x" * (4000 - number)
+        jobs.put(large)
+    assert jobs._bytes.total() <= 50_000
+    assert jobs.get(KEY) is not None
+    with pytest.raises(InvalidJobError, match="the ElasticJobs of namespace hostile are too large"):
+        jobs.get(("hostile", "job-0"))
+    for number in range(40):
+        jobs.remove(("hostile", f"job-{number}"), "u")
+    assert list(jobs._bytes) == ["ml"]
+
+
+def test_parsed_jobs_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = JobCache()
+    for number in range(10):
+        each = body(number + 1)
+        each["metadata"]["name"] = f"job-{number}"
+        jobs.put(each)
+    monkeypatch.setattr(module, "PARSED", 3 * jobs._known["ml", "job-9"].parsed)
+    for number in range(10):
+        jobs.get(("ml", f"job-{number}"))
+    assert list(jobs._parsed) == [("ml", f"job-{number}") for number in (7, 8, 9)]
+    jobs.put(body(20))
+    for number in range(10):
+        jobs.remove(("ml", f"job-{number}"), "u")
+    assert jobs._parsed_bytes == 0

@@ -145,3 +145,11 @@ def test_a_paged_list_applies_each_page_and_removes_the_rest_at_its_end(bench: B
     replacement.add([pod("last", 6)])
     replacement.finish(version=6)
     assert sorted(name for _, name in bench.store._objects) == ["kept", "last", "new", "our-own"]
+
+
+def test_an_object_that_cannot_be_read_is_left_out(bench: Bench) -> None:
+    """Anyone may have made it."""
+    bench.store.put(pod("kept", 1))
+    bench.store.put({"metadata": pod("hostile", 2)["metadata"]})
+    bench.store.put(pod("after", 3))
+    assert {name for _, name in bench.store._objects} == {"kept", "after"}

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json
-from elasticjob_operator.kube.convert import job_of, node_of, pod_of
+from elasticjob_operator.kube.convert import job_of, node_of, object_of, pod_of
 from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.resources.pods import worker_pod
-from elasticjob_operator.state import Blocked, PodPhase
+from elasticjob_operator.state import Blocked, Kind, PodPhase
 
 from tests.unit.operator.builders import NOW, UID, at, make_job
 
@@ -204,3 +204,19 @@ def test_durations_count_from_when_the_operator_saw_the_change() -> None:
 def test_the_out_of_service_taint_is_recognised() -> None:
     assert node_of(node_body("Unknown", taint="node.kubernetes.io/out-of-service"), None, NOW).out_of_service
     assert not node_of(node_body("Unknown", taint="node.kubernetes.io/unreachable"), None, NOW).out_of_service
+
+
+@pytest.mark.parametrize(
+    ("labels", "ports"),
+    [({}, 40_000), ({f"l{number}": "x" * 60 for number in range(12_000)}, 1)],
+    ids=["spec", "labels"],
+)
+def test_of_an_object_that_is_too_large_only_the_names_of_its_fields_are_kept(
+    labels: dict[str, str], ports: int
+) -> None:
+    """All of them differ from what is wanted, so the object is corrected."""
+    spec = {"podSelector": {}, "ingress": [{"ports": [{"port": number} for number in range(ports)]}]}
+    found = object_of(Kind.NETWORK_POLICY)(
+        {"metadata": {"name": "digits-worker", "namespace": "ml", "uid": "u", "labels": labels}, "spec": spec}
+    )
+    assert found.body == {"metadata": {}, "spec": {"podSelector": None, "ingress": None}}
