@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_api import ConditionType
+from elasticjob_api import ConditionType, ElasticJob, RendezvousStatus
+from elasticjob_operator import names
 from elasticjob_operator.allowed import Pattern, is_allowed
 from elasticjob_operator.planning import CreatePod, plan
+from elasticjob_operator.policies.lifecycle import RunTemplate
+from elasticjob_operator.policies.rendezvous import rendezvous_of
 from elasticjob_operator.settings import Settings, SettingsError
 from elasticjob_operator.state import JobState
 
@@ -114,3 +117,52 @@ def test_the_operators_default_and_managed_etcds_need_not_be_listed(endpoint: st
     job = make_job(spec={"rendezvous": {"endpoint": endpoint}})
     pods = tuple(make_pod(index, ready=True) for index in range(4))
     assert plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW).target is not None
+
+
+def with_endpoint(job: ElasticJob, endpoint: str, *, suspend: bool) -> ElasticJob:
+    """As a user edits it."""
+    spec = job.spec.model_copy(
+        update={
+            "suspend": suspend,
+            "rendezvous": job.spec.rendezvous.model_copy(update={"endpoint": endpoint}),
+        }
+    )
+    return job.model_copy(update={"spec": spec})
+
+
+def test_a_forbidden_endpoint_never_becomes_the_runs_own() -> None:
+    """Rejected, then removed from the spec while the job is suspended, then resumed: it once was in status by then."""
+    settings = Settings(allowed_endpoints=patterns(*LIST))
+    job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
+    for edit in (
+        job,
+        with_endpoint(job, "", suspend=True),
+        with_endpoint(job, "", suspend=False),
+        with_endpoint(job, "", suspend=False),
+    ):
+        decided = plan(edit.model_copy(update={"status": job.status}), JobState(nodes=None), settings, NOW)
+        job = edit.model_copy(update={"status": decided.status})
+        assert decided.status.rendezvous is None or "169.254" not in decided.status.rendezvous.endpoint
+        assert decided.target is None or "169.254" not in decided.target.endpoint
+    assert rendezvous_of(job, settings).managed
+
+
+def test_a_forbidden_endpoint_in_status_is_not_used() -> None:
+    """An earlier operator wrote it."""
+    job = make_job()
+    status = RendezvousStatus(id=names.run_id(job.uid, 1), backend="etcd-v3", endpoint="169.254.169.254:80")
+    job = job.model_copy(update={"status": job.status.model_copy(update={"rendezvous": status})})
+    assert plan(job, JobState(nodes=None), SETTINGS, NOW).target is None
+
+
+@pytest.mark.parametrize("named", ["digits-etcd.ml.svc:2379", "https://digits-etcd.ml.svc:2379"])
+@pytest.mark.parametrize("tls", [False, True])
+def test_naming_the_jobs_own_etcd_does_not_choose_whether_it_uses_tls(named: str, *, tls: bool) -> None:
+    settings = Settings(etcd_tls=tls)
+    job = make_job(spec={"rendezvous": {"endpoint": named}})
+    rendezvous = rendezvous_of(job, settings)
+    assert (rendezvous.managed, rendezvous.tls, rendezvous.run) == (True, tls, 1)
+    written = rendezvous.to_status("etcd-v3", RunTemplate(label="", hash="", generation=1))
+    status = job.status.model_copy(update={"rendezvous": written})
+    again = rendezvous_of(job.model_copy(update={"status": status}), settings)
+    assert (again.endpoint, again.run) == (rendezvous.endpoint, 1), "it is not moved"

@@ -11,6 +11,7 @@ from elasticjob_api import (
     Progress,
     Reason,
     RendezvousBackend,
+    RendezvousStatus,
     Status,
     message,
     set_condition,
@@ -259,7 +260,7 @@ def _status(assessment: Assessment, conditions: _Conditions) -> Status:
             "desired_replicas": None if job.is_suspended else job.replicas,
             "scale_up_time": assessment.size.scale_up_at,
             "restarts": budget.restarts,
-            "rendezvous": assessment.rendezvous.to_status(str(job.spec.rendezvous.backend), assessment.template),
+            "rendezvous": _rendezvous(assessment),
             "progress": progress_of(assessment),
             "last_failure": budget.last_failure,
             "free_ends": budget.free_ends or None,
@@ -268,6 +269,14 @@ def _status(assessment: Assessment, conditions: _Conditions) -> Status:
             **_counts(assessment),
         }
     )
+
+
+def _rendezvous(assessment: Assessment) -> RendezvousStatus | None:
+    """Never an endpoint that is not allowed: what is in status counts as the run's own."""
+    job, rendezvous = assessment.job, assessment.rendezvous
+    if not rendezvous.allowed:
+        return job.status.rendezvous
+    return rendezvous.to_status(str(job.spec.rendezvous.backend), assessment.template)
 
 
 def _counts(context: Context) -> dict[str, object]:

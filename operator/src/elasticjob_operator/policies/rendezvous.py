@@ -78,15 +78,14 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
     if not job.has_plans:
         return _of_torchrun(job, newest_run)
     own = _managed_endpoint(job, job.etcd_members, tls=settings.etcd_tls if etcd_tls is None else etcd_tls)
-    # The run that the status describes may have had another number of members.
-    ours = {_managed_endpoint(job, members, tls=tls) for members in (1, job.etcd_members, 3) for tls in (False, True)}
+    ours = _own_endpoints(job)
     before, run = job.status.rendezvous, max(_run(job), newest_run)
     known = before.endpoint if before is not None and not _starts_new_rendezvous(job) else ""
-    endpoint = known or job.spec.rendezvous.endpoint or settings.endpoint or own
-    # An endpoint from the settings belongs to the operator's administrators, even if it is no longer the default.
-    named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, *ours)
-    allowed = not named or is_allowed(endpoint, settings.allowed_endpoints)
+    wanted = job.spec.rendezvous.endpoint
+    # A user who names the job's own etcd does not choose whether it uses TLS.
+    endpoint = known or (own if wanted in ours else wanted) or settings.endpoint or own
     managed = endpoint in ours
+    allowed = managed or endpoint == settings.endpoint or is_allowed(endpoint, settings.allowed_endpoints)
     access = NO_ACCESS if managed else access_of(job, settings, endpoint, run)
     return Rendezvous(
         run=run,
@@ -99,6 +98,11 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
         followed=allowed and access.allowed,
         allowed=allowed,
     )
+
+
+def _own_endpoints(job: ElasticJob) -> set[str]:
+    """The run that the status describes may have had another number of members."""
+    return {_managed_endpoint(job, members, tls=tls) for members in (1, job.etcd_members, 3) for tls in (False, True)}
 
 
 def _managed_endpoint(job: ElasticJob, members: int, *, tls: bool) -> str:
@@ -129,7 +133,9 @@ def _is_moved(job: ElasticJob) -> bool:
     before, wanted = job.status.rendezvous, job.spec.rendezvous
     if before is None or not before.endpoint or job.is_suspended or job.status.is_finished:
         return False
-    return before.backend not in ("", str(wanted.backend)) or wanted.endpoint not in ("", before.endpoint)
+    ours = _own_endpoints(job)
+    same = wanted.endpoint in ("", before.endpoint) or (wanted.endpoint in ours and before.endpoint in ours)
+    return before.backend not in ("", str(wanted.backend)) or not same
 
 
 def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: Iterable[tuple[Pod, bool]]) -> Rendezvous:
