@@ -13,7 +13,6 @@ from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import names
-from elasticjob_operator.resources.etcd import HEALTH_PORT
 from elasticjob_operator.resources.etcd_members import PEER_PORT
 from elasticjob_operator.resources.metadata import metadata, selector_labels
 
@@ -26,7 +25,8 @@ _SELECTORS = frozenset({"matchLabels", "matchExpressions", "except"})
 
 def worker_network_policy(job: ElasticJob, *, metrics_port: int, metrics_from: Peers) -> dict[str, Any] | None:
     """Only the job's own worker pods may connect to a worker pod, to any port: agents and worker processes choose
-    theirs when they start. `metrics_port`: of the agents' metrics, open to `metrics_from`; empty: to all.
+    theirs when they start. `metrics_port`: of the agents' metrics, open to `metrics_from`; empty: to no one else, as
+    policies add up, and this one would open a namespace that denies everything.
 
     None: the pods are on the host network, where no NetworkPolicy applies.
     """
@@ -36,13 +36,13 @@ def worker_network_policy(job: ElasticJob, *, metrics_port: int, metrics_from: P
         job,
         names.workers_policy(job.name),
         names.COMPONENT_WORKER,
-        [_rule([_pods(job, names.COMPONENT_WORKER)]), _rule(metrics_from, metrics_port)],
+        [_rule([_pods(job, names.COMPONENT_WORKER)]), *([_rule(metrics_from, metrics_port)] if metrics_from else [])],
     )
 
 
 def etcd_network_policy(job: ElasticJob, *, operator: Peers) -> dict[str, Any]:
-    """Only the job's worker pods and `operator` may connect to the job's own etcd, only its members to each other, and
-    all to its health.
+    """Only the job's worker pods and `operator` may connect to the job's own etcd, and only its members to each other.
+    Probes come from the pod's node, which no NetworkPolicy keeps out.
 
     Connections of pods on the host network come from their node's address, which no selector matches: such a job's etcd
     is open to all: only TLS protects it.
@@ -55,7 +55,6 @@ def etcd_network_policy(job: ElasticJob, *, operator: Peers) -> dict[str, Any]:
         [
             _rule(clients, DEFAULT_ETCD_PORT),
             _rule([_pods(job, names.COMPONENT_ETCD)], PEER_PORT),
-            _rule([], HEALTH_PORT),
         ],
     )
 
