@@ -147,9 +147,11 @@ def test_the_operator_creates_only_network_policies_of_a_job(operator: Operator,
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": "protected", "namespace": "default", "labels": LABELS, "ownerReferences": owned_by(job)},
-        "spec": {"podSelector": {}},
+        "spec": {"podSelector": {"matchLabels": {"elasticjob.dev/job-name": "protected"}}},
     }
     operator.create(json.dumps(policy))
+    with pytest.raises(ClusterError, match="select the pods of one ElasticJob"):
+        operator.create(json.dumps({**policy, "spec": {"podSelector": {}}}))
     with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
         operator.create(json.dumps({**policy, "metadata": {**policy["metadata"], "ownerReferences": []}}))
 
@@ -162,6 +164,20 @@ def test_the_operator_creates_only_secrets_of_a_job_and_its_own_certificate_auth
     for name, namespace in (("ej-elasticjob-ca", "default"), ("another", release.namespace)):
         with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
             operator.create(a_secret(name, namespace, []))
+
+
+def test_a_stolen_token_neither_mints_tokens_nor_runs_pods_of_kubernetes_itself(
+    operator: Operator, job: dict[str, Any]
+) -> None:
+    secret = json.loads(a_secret("token", "default", owned_by(job)))
+    secret["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "default"}
+    with pytest.raises(ClusterError, match="only Secrets of type Opaque"):
+        operator.create(json.dumps({**secret, "type": "kubernetes.io/service-account-token"}))
+    pod = json.loads(a_pod("worker", owned_by(job)))
+    for namespace in ("kube-system", "kube-public", "kube-node-lease"):
+        pod["metadata"]["namespace"] = namespace
+        with pytest.raises(ClusterError, match="namespaces of Kubernetes itself"):
+            operator.create(json.dumps(pod))
 
 
 def test_the_operator_deletes_only_objects_of_a_job(operator: Operator, pods: tuple[str, str]) -> None:
@@ -283,6 +299,16 @@ def test_on_openshift_the_namespace_chooses_the_user() -> None:
     assert "runAsUser" not in context
     assert "runAsGroup" not in context
     assert context["runAsNonRoot"] is True
+
+
+def test_prometheus_takes_only_agents_metrics_from_worker_pods() -> None:
+    """Anyone may put our labels on a pod: a forged elasticjob_leader would raise an alert, or hide one."""
+    (monitor,) = of_kind(rendered(*MONITORING), "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert {"sourceLabels": ["__name__"], "regex": "elasticjob_agent_.*", "action": "keep"} in endpoint[
+        "metricRelabelings"
+    ]
+    assert monitor["spec"]["sampleLimit"] > 0
 
 
 def test_the_prometheus_operator_accepts_the_monitors_and_alerts(control_plane_server: ControlPlane) -> None:

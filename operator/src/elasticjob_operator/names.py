@@ -136,7 +136,11 @@ def managed_endpoint(job: str, namespace: str, port: int, *, tls: bool = False, 
 def certificates_name(job: str, uid: str, run: int) -> str:
     """Name of the Secret with the certificates of the job's own etcd. It contains part of the UID, so that a job that
     is deleted and created again never uses certificates of its predecessor."""
-    return f"{etcd_name(job)}-{uid[:8]}-{run}"
+    return f"{certificates_prefix(job, uid)}{run}"
+
+
+def certificates_prefix(job: str, uid: str) -> str:
+    return f"{etcd_name(job)}-{uid[:8]}-"
 
 
 def run_secret_name(job: str, uid: str, run: int) -> str:

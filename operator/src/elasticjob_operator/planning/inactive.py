@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from elasticjob_api import ConditionType
 
+from elasticjob_operator import names
 from elasticjob_operator.planning.actions import (
     Action,
     ClearRun,
@@ -102,6 +103,8 @@ def _delete_objects(context: Context, reason: str) -> list[Action]:
     """Deletes what a job without pods no longer needs."""
     etcd = existing_etcd(context.job, context.state)
     secret = secret_of(etcd.body) if etcd is not None else ""
+    if not secret.startswith(names.certificates_prefix(context.job.name, context.job.uid)):
+        secret = ""  # a user changed the StatefulSet: that Secret is not the job's
     objects: list[Action] = [DeleteCertificates(name=secret, reason=reason)] if secret else []
     objects += [
         DeleteObject(kind=each.kind, name=each.name, uid=each.uid, reason=reason)

@@ -135,6 +135,8 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     }
     metadata["ownerReferences"] = [owner_reference(job)]
     spec["restartPolicy"] = "Never"
+    if not spec.get("serviceAccountName"):
+        spec.setdefault("automountServiceAccountToken", False)  # a script has no use for the default account's token
     if spec.get("hostNetwork"):
         # With the default DNS policy, a pod on the host network cannot resolve Services, and so not the rendezvous.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")

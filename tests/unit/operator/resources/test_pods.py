@@ -73,6 +73,21 @@ def test_the_users_template_is_kept_completely() -> None:
     assert pod["metadata"]["annotations"]["note"] == "kept"
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, False),
+        ({"automountServiceAccountToken": True}, True),
+        ({"serviceAccountName": "trainer"}, None),
+        ({"serviceAccountName": "trainer", "automountServiceAccountToken": False}, False),
+    ],
+)
+def test_the_default_accounts_token_is_not_mounted(given: dict[str, Any], expected: bool | None) -> None:
+    job = make_job(template={"spec": {**TEMPLATE["spec"], **given}})
+    spec = worker_pod(job, index=0, run=1, endpoint="etcd:2379")["spec"]
+    assert spec.get("automountServiceAccountToken") is expected
+
+
 def test_building_a_pod_does_not_change_the_template() -> None:
     template = copy.deepcopy(TWO)
     build(template=template)
