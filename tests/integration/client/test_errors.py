@@ -66,7 +66,7 @@ def test_a_user_who_may_read_jobs_only_still_sees_them(
     got = cli("get", submitted, *kubeconfig)
     assert got.code == Exit.OK
     assert "has no right to list pods" in got.err
-    assert "you have no right to read them" in cli("describe", submitted, *kubeconfig).out
+    assert "User bob has no right to list events" in cli("describe", submitted, *kubeconfig).err
     assert "patch elasticjobs" in cli("scale", submitted, "2", *kubeconfig).err
 
 

@@ -1,4 +1,4 @@
-"""The lines of watch --plain, and the rows of the full screen."""
+"""The lines of watch --plain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 
 from elasticjob.decisions.changes import changes, progress_line
-from elasticjob.live.model import facts, in_the_way, rows, title
 from elasticjob.state import Condition, Failure, JobState, Progress, WorkerState
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
@@ -74,24 +73,3 @@ def test_progress_is_a_line() -> None:
         "step 7, 2.5 steps/s, loss 0.1"
     )
     assert progress_line(JOB) == ""
-
-
-def test_worker_pods_in_trouble_are_listed_first() -> None:
-    shown = rows([worker(0), worker(1, ready=False, problem="ImagePullBackOff"), worker(2)], NOW)
-    assert [(row.name, row.status, row.order) for row in shown] == [
-        ("bert-worker-1", "ImagePullBackOff", ""),
-        ("bert-worker-0", "Ready", "0"),
-        ("bert-worker-2", "Ready", "1"),
-    ]
-    two_each = rows([worker(0), worker(1)], NOW, per_pod=2)
-    assert [row.order for row in two_each] == ["0-1", "2-3"]
-
-
-def test_the_title_says_that_the_api_server_is_gone() -> None:
-    assert "cannot be reached since 30s" in title(JOB, NOW, 30)[0]
-    assert title(JOB, NOW + datetime.timedelta(minutes=20), 0)[0] == "ml/bert  Running  for 20m"
-
-
-def test_facts_leave_out_what_is_not_known() -> None:
-    assert [name for name, _ in facts(JOB, NOW)] == ["Worker pods", "Restarts"]
-    assert in_the_way(JOB, [], NOW) == []

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
+from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect, given
 from elasticjob.errors import Exit
+from elasticjob.views.text import visible
 
 if TYPE_CHECKING:
     from elasticjob.sdk.client import ElasticJobClient
     from elasticjob.state import JobState
+
+REDRAW_SECONDS = 0.5
 
 
 def watch(
@@ -24,21 +28,53 @@ def watch(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Watch a job until it has finished: worker pods, rounds, restarts, steps, failures. q quits."""
+    """Watch a job until it has finished: worker pods, rounds, restarts, steps, failures. Ctrl-C quits."""
     client = connect(namespace, context, kubeconfig)
     client.get(name)
     if plain or not (sys.stdout.isatty() and sys.stdin.isatty()):
         last = _plain(client, name)
     else:
-        from elasticjob.live.app import watch_full_screen
-
-        last = watch_full_screen(client, name)
+        last = _full_screen(client, name)
         if last is not None and not last.is_finished:
-            return  # q
+            return  # Ctrl-C
     if last is None:
         raise typer.Exit(Exit.DELETED)
     if last.is_true("Failed"):
         raise typer.Exit(Exit.JOB_FAILED)
+
+
+def _full_screen(client: ElasticJobClient, name: str) -> JobState | None:
+    """What `describe` shows, as it changes. Returns the last state; None if the job was deleted."""
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from elasticjob.cli.output import layout, say
+    from elasticjob.sdk.watch import JobWatch
+    from elasticjob.views.describe import describe
+
+    console, lines = Console(highlight=False), [""]
+    last: JobState | None = None
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        JobWatch(client.cluster, name, workers=True) as watched,
+        Live(console=console, screen=True, auto_refresh=False) as screen,
+    ):
+        for now in watched.snapshots():
+            last = now.job
+            if last is None:
+                break
+            lines = describe(last, now.workers, None, client.cluster.api.now(), flags=given, **layout())
+            lost = ["The API server cannot be reached; trying again.", ""] if now.lost_for > 1 else []
+            page = "\n".join([*lost, *lines])
+            screen.update(Text.from_ansi(visible(page, colors=True), no_wrap=True), refresh=True)
+            if last.is_finished:
+                break
+            time.sleep(REDRAW_SECONDS)
+    say(lines if last is not None else f"{name} was deleted.")
+    return last
 
 
 def _plain(client: ElasticJobClient, name: str) -> JobState | None:

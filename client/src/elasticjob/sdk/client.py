@@ -139,7 +139,8 @@ class ElasticJobClient:
         job = self.get(name, namespace=namespace)
         try:
             events: Events | None = self.events(job)
-        except ForbiddenError:
+        except ForbiddenError as error:
+            self._warn(error.message)
             events = None
         try:
             workers = self.workers(name, namespace=namespace)

@@ -29,7 +29,7 @@ def describe(
     color: bool = False,
     flags: Flags = (),
 ) -> list[str]:
-    """`events`: oldest first; None if they may not be read. `flags`: of the commands that it suggests."""
+    """`events`: oldest first; None: they are not shown. `flags`: of the commands that it suggests."""
     lines = [*_head(job, now, color=color)]
     found = [replace(each, remedy=addressed(each.remedy, flags)) for each in obstacles(job, workers, now)]
     if found:
@@ -42,7 +42,8 @@ def describe(
         lines += ["", *_history(job, now, width, color=color)]
     if workers:
         lines += ["", *worker_table(workers, now, width=width, color=color)]
-    lines += ["", *_events(events, now, width, color=color)]
+    if events is not None:
+        lines += ["", *_events(events, now, width, color=color)]
     return lines
 
 
@@ -150,11 +151,7 @@ def _history(job: JobState, now: datetime.datetime, width: int | None, *, color:
     return render(columns, rows, width=width, color=color)
 
 
-def _events(
-    events: Sequence[EventState] | None, now: datetime.datetime, width: int | None, *, color: bool
-) -> list[str]:
-    if events is None:
-        return ["Events: you have no right to read them."]
+def _events(events: Sequence[EventState], now: datetime.datetime, width: int | None, *, color: bool) -> list[str]:
     if not events:
         return ["Events: none; Kubernetes keeps them for an hour."]
     columns = [Column("AGE"), Column("TYPE", 2), Column("EVENT"), Column("MESSAGE", shrinks=True)]

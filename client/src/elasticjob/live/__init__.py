@@ -1,1 +1,0 @@
-"""The full-screen view of `elasticjob watch`."""
