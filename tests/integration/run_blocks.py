@@ -25,7 +25,7 @@ RANKS = 2
 
 def run(code: str, name: str, follows: dict[str, str]) -> None:
     wait = time.sleep
-    time.sleep = lambda seconds: wait(min(seconds, 0.001))  # "stands for a larger model"
+    time.sleep = lambda _: wait(0.001)  # "stands for a larger model"
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, name, "exec"), names)  # noqa: S102 - that is what this is for
     for defined, use in follows.items():
