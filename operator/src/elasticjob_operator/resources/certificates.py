@@ -8,25 +8,18 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
-from elasticjob_operator.resources.metadata import metadata
+from elasticjob_operator.resources.metadata import owned
 
 
 def certificates_secret(job: ElasticJob, name: str) -> dict[str, Any]:
     """Without its data. One Secret for server and worker pods, so that they cannot be of two different attempts: pods
     mount only the files that they need. Immutable, so that kubelets do not watch it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata(job, name, names.COMPONENT_ETCD),
-        "type": "Opaque",
-        "immutable": True,
-    }
+    return owned(job, "v1", "Secret", name, names.COMPONENT_ETCD, type="Opaque", immutable=True)
 
 
 def credentials_secret(job: ElasticJob, name: str) -> dict[str, Any]:
     """Without its data. Not immutable: if its user has to be created again, running pods get the new password."""
-    body = metadata(job, name, names.COMPONENT_WORKER)
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": body, "type": "Opaque"}
+    return owned(job, "v1", "Secret", name, names.COMPONENT_WORKER, type="Opaque")
 
 
 def server_names(job: ElasticJob) -> tuple[str, ...]:

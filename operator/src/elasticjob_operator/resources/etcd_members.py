@@ -15,7 +15,7 @@ from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import certificates, names
-from elasticjob_operator.resources.metadata import metadata, selector_labels
+from elasticjob_operator.resources.metadata import owned, selector_labels
 
 PEER_PORT = 2380
 """Where members reach each other."""
@@ -81,9 +81,6 @@ def storage(job: ElasticJob, run: int) -> dict[str, Any]:
 
 def etcd_disruption_budget(job: ElasticJob) -> dict[str, Any]:
     """Node drains evict one member at a time."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": metadata(job, names.etcd_name(job.name), names.COMPONENT_ETCD),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector_labels(job, names.COMPONENT_ETCD)}},
-    }
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector_labels(job, names.COMPONENT_ETCD)}}
+    name = names.etcd_name(job.name)
+    return owned(job, "policy/v1", "PodDisruptionBudget", name, names.COMPONENT_ETCD, spec=spec)

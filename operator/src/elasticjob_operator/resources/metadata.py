@@ -45,3 +45,8 @@ def metadata(job: ElasticJob, name: str, component: str) -> dict[str, Any]:
         "labels": labels(job, component),
         "ownerReferences": [owner_reference(job)],
     }
+
+
+def owned(job: ElasticJob, api_version: str, kind: str, name: str, component: str, **fields: Any) -> dict[str, Any]:
+    """An object of the job. `fields`: all but apiVersion, kind and metadata."""
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata(job, name, component), **fields}

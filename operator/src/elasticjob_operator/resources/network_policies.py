@@ -14,7 +14,7 @@ from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import names
 from elasticjob_operator.resources.etcd_members import PEER_PORT
-from elasticjob_operator.resources.metadata import metadata, selector_labels
+from elasticjob_operator.resources.metadata import owned, selector_labels
 
 Peers = Sequence[Mapping[str, Any]]
 """As `from` of a rule."""
@@ -60,12 +60,8 @@ def etcd_network_policy(job: ElasticJob, *, operator: Peers) -> dict[str, Any]:
 
 
 def _policy(job: ElasticJob, name: str, component: str, ingress: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(job, name, component),
-        "spec": {**_pods(job, component), "policyTypes": ["Ingress"], "ingress": ingress},
-    }
+    spec = {**_pods(job, component), "policyTypes": ["Ingress"], "ingress": ingress}
+    return owned(job, "networking.k8s.io/v1", "NetworkPolicy", name, component, spec=spec)
 
 
 def _rule(peers: Peers, *ports: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import names
-from elasticjob_operator.resources.metadata import metadata, selector_labels
+from elasticjob_operator.resources.metadata import owned, selector_labels
 
 
 def workers_service(job: ElasticJob) -> dict[str, Any]:
@@ -24,24 +24,19 @@ def etcd_service(job: ElasticJob) -> dict[str, Any]:
     The name of a headless Service without ready pods does not resolve, and resolvers cache that.
 
     A single member is reached as soon as it listens; of several, those that are ready."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(job, names.etcd_name(job.name), names.COMPONENT_ETCD),
-        "spec": {
-            "type": "ClusterIP",
-            **({"publishNotReadyAddresses": True} if job.etcd_members == 1 else {}),
-            "selector": selector_labels(job, names.COMPONENT_ETCD),
-            "ports": [
-                {
-                    "name": names.ETCD_CLIENT_PORT_NAME,
-                    "port": DEFAULT_ETCD_PORT,
-                    "targetPort": names.ETCD_CLIENT_PORT_NAME,
-                    "protocol": "TCP",
-                }
-            ],
-        },
+    port = {
+        "name": names.ETCD_CLIENT_PORT_NAME,
+        "port": DEFAULT_ETCD_PORT,
+        "targetPort": names.ETCD_CLIENT_PORT_NAME,
+        "protocol": "TCP",
     }
+    spec = {
+        "type": "ClusterIP",
+        **({"publishNotReadyAddresses": True} if job.etcd_members == 1 else {}),
+        "selector": selector_labels(job, names.COMPONENT_ETCD),
+        "ports": [port],
+    }
+    return owned(job, "v1", "Service", names.etcd_name(job.name), names.COMPONENT_ETCD, spec=spec)
 
 
 def etcd_peers_service(job: ElasticJob) -> dict[str, Any]:
@@ -51,9 +46,5 @@ def etcd_peers_service(job: ElasticJob) -> dict[str, Any]:
 
 
 def _headless(job: ElasticJob, name: str, component: str, selector: dict[str, str]) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(job, name, component),
-        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector},
-    }
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
+    return owned(job, "v1", "Service", name, component, spec=spec)
