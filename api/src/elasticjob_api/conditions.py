@@ -211,7 +211,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.SCALING_UP: "Scaling up to {wanted} worker pods; {there} are training.",
     Reason.SCALE_UP_DELAYED: "Scaling up to {wanted} worker pods is delayed (spec.scaling.scaleUpDelaySeconds). It "
     "begins at {time}.",
-    Reason.SCALING_DOWN: "Scaling down to {wanted} worker pods; {leaving} are leaving.",
+    Reason.SCALING_DOWN: "Scaling down to {wanted} worker pods; {leaving} are leaving, the first of them {worker}.",
     Reason.RESIZED: "No resize is in progress; {wanted} worker pods are requested.",
     Reason.WORKERS_MISSING: "{there} of {wanted} worker pods are training.",
     Reason.FINISHED_EARLY: "Worker processes of {worker} ended with code 0 while others were training. The others "

@@ -146,6 +146,11 @@ class Pod:
         return self.ready or self.up
 
     @property
+    def place(self) -> str:
+        """For messages. Empty: it has no node."""
+        return f"on node {self.node}" if self.node else ""
+
+    @property
     def running(self) -> bool:
         return self.phase is PodPhase.RUNNING and not self.ended and not self.terminating
 

@@ -107,8 +107,7 @@ def suspended_status(assessment: Assessment) -> Status:
     reason = Reason.SUSPENDING if left else Reason.SUSPENDED
     if left:
         pod, status = left[0]
-        where = f" on node {pod.node}" if pod.node else ""
-        text = message(reason, count=len(left), worker=f"{pod.name}{where}")
+        text = message(reason, count=len(left), worker=f"{pod.name} {pod.place}".rstrip())
         text += f" {status.kept.message}" if status.kept else f"{REMEDY}{ending(assessment.job, pod)}"
     else:
         queue = assessment.job.metadata.labels.get(_QUEUE, "")
@@ -209,7 +208,7 @@ def _set_size(conditions: _Conditions, assessment: Assessment, training: Trainin
         assessment.size,
         view,
         ready=ready,
-        leaving=sum(not pod.ended for pod in assessment.leaving),
+        leaving=[pod for pod in assessment.leaving if not pod.ended],
         trained=job.status.round > 0 or training.is_running,
         missing=training.missing,
     )

@@ -6,12 +6,14 @@ scale-up is delayed. Replacing lost workers is not resizing: a job that trains w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from elasticjob_api import ConditionType, ElasticJob, Reason, message
 from elasticjob_api.fields import format_time
 
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, update
 from elasticjob_operator.policies.scale_up_delay import TargetSize
-from elasticjob_operator.state import RendezvousView
+from elasticjob_operator.state import Pod, RendezvousView
 
 SHOWN = 5
 """Names in a message."""
@@ -23,7 +25,7 @@ def resizing(
     view: RendezvousView,
     *,
     ready: int,
-    leaving: int,
+    leaving: Sequence[Pod] = (),
     trained: bool,
     missing: Cause | None = None,
 ) -> ConditionUpdate | None:
@@ -43,7 +45,8 @@ def resizing(
             time=format_time(size.scale_up_at),
         )
     if leaving:
-        return update(True, Reason.SCALING_DOWN, wanted=wanted, leaving=leaving)
+        first = f"{leaving[0].name} {leaving[0].place}".rstrip()
+        return update(True, Reason.SCALING_DOWN, wanted=wanted, leaving=len(leaving), worker=first)
     training = _training(view, ready)
     grows = job.status.desired_replicas is not None and wanted > job.status.desired_replicas
     if training < wanted and (grows or job.status.is_true(ConditionType.RESIZING)):

@@ -151,7 +151,7 @@ def of_name(job: ElasticJob, pod: Pod) -> Wait:
         reason=Reason.NAME_IN_USE,
         kind=POD,
         name=pod.name,
-        holder=_on_node(pod),
+        holder=pod.place,
         detail=f"an earlier ElasticJob of this name was {state}",
         since=pod.deletion_timestamp or pod.created_at,
         remedy=remedy,
@@ -164,7 +164,7 @@ def of_stale(job: ElasticJob, pod: Pod) -> Wait:
         reason=Reason.WAITING_FOR_WORKERS,
         kind=POD,
         name=pod.name,
-        holder=_on_node(pod),
+        holder=pod.place,
         detail="it is of an earlier run of the job, and has not ended",
         since=pod.deletion_timestamp or pod.created_at,
         remedy=ending(job, pod),
@@ -179,10 +179,6 @@ def ending(job: ElasticJob, pod: Pod) -> str:
 
 def _delete(job: ElasticJob, pod: Pod) -> str:
     return f"kubectl delete pod {pod.name} -n {job.namespace}"
-
-
-def _on_node(pod: Pod) -> str:
-    return f"on node {pod.node}" if pod.node else ""
 
 
 def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
@@ -210,7 +206,7 @@ def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datet
         reason=reason,
         kind=POD,
         name=pod.name,
-        holder=_on_node(pod),
+        holder=pod.place,
         detail=detail,
         since=(pod.blocked.since if pod.blocked else None) or since,
         remedy=remedy or f"nothing, unless it lasts: kubectl describe pod {pod.name} -n {job.namespace}",
@@ -229,7 +225,7 @@ def of_unready(job: ElasticJob, unready: UnreadyValue, workers: Iterable[Pod]) -
         reason=Reason.WAITING_FOR_WORKERS,
         kind=POD,
         name=name,
-        holder=_on_node(pods[name]),
+        holder=pods[name].place,
         detail=f"its worker processes{others} are not ready to train with the others" + (f"; {why}" if why else ""),
         since=datetime.datetime.fromtimestamp(unready.since, datetime.timezone.utc),
         remedy="nothing, if the script takes that long until its first step; else read what it says: "

@@ -481,6 +481,17 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         Reason.SCALING_UP,
         ["Pod digits-worker-4", "not ready", "Since"],
     ),
+    "a surplus pod does not end": (
+        ask(
+            trained(2),
+            *(make_pod(index) for index in (0, 1)),
+            make_pod(2, node="n9"),
+            rendezvous=make_view(plan=make_plan()),
+        ),
+        ConditionType.RESIZING,
+        Reason.SCALING_DOWN,
+        ["1 are leaving, the first of them digits-worker-2 on node n9"],
+    ),
     "a queue has not admitted the job": (
         ask(in_queue("gpus"), admission=ADMITTED),
         SUSPENDED,

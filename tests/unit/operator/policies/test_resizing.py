@@ -7,7 +7,7 @@ from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.scale_up_delay import TargetSize
 from elasticjob_operator.state import RendezvousView
 
-from tests.unit.operator.builders import at, make_job, make_plan, make_status, make_view
+from tests.unit.operator.builders import at, make_job, make_plan, make_pod, make_status, make_view
 
 RESIZING = ConditionType.RESIZING
 UP, DOWN, DELAYED, DONE = Reason.SCALING_UP, Reason.SCALING_DOWN, Reason.SCALE_UP_DELAYED, Reason.RESIZED
@@ -47,9 +47,8 @@ def test_resizing(
 ) -> None:
     status = make_status(*([RESIZING] if was else []), desired_replicas=aimed_at)
     job = make_job(replicas=wanted, status=status)
-    found = resizing(
-        job, TargetSize(replicas=wanted, requested=wanted), view, ready=ready, leaving=leaving, trained=True
-    )
+    pods = [make_pod(9) for _ in range(leaving)]
+    found = resizing(job, TargetSize(replicas=wanted, requested=wanted), view, ready=ready, leaving=pods, trained=True)
     assert found is not None
     assert (found.status, found.reason) == expected
 
@@ -64,7 +63,7 @@ def test_worker_pods_that_have_ended_before_the_others_degrade_the_job_by_name()
 
 def test_a_delayed_scale_up_has_its_time_in_the_message() -> None:
     growth = TargetSize(replicas=4, requested=6, scale_up_at=at(10))
-    found = resizing(make_job(replicas=4), growth, planned(4), ready=4, leaving=0, trained=True)
+    found = resizing(make_job(replicas=4), growth, planned(4), ready=4, trained=True)
     assert found is not None
     assert (found.status, found.reason) == (True, DELAYED)
     assert found.message.startswith("Scaling up to 6 worker pods is delayed")
@@ -72,10 +71,7 @@ def test_a_delayed_scale_up_has_its_time_in_the_message() -> None:
 
 
 def test_a_job_that_never_trained_is_not_resizing() -> None:
-    assert (
-        resizing(make_job(), TargetSize(replicas=4, requested=4), make_view(), ready=0, leaving=0, trained=False)
-        is None
-    )
+    assert resizing(make_job(), TargetSize(replicas=4, requested=4), make_view(), ready=0, trained=False) is None
 
 
 @pytest.mark.parametrize(
@@ -111,8 +107,6 @@ def test_the_reason_is_why_workers_are_missing(missing: Cause | None, reason: Re
     assert (found.status, found.reason) == (True, reason)
     assert found.message.startswith("3 of 4 worker pods are training.")
     growing = make_job(status=make_status(desired_replicas=2))
-    resized = resizing(
-        growing, TargetSize(replicas=4, requested=4), planned(3), ready=3, leaving=0, trained=True, missing=missing
-    )
+    resized = resizing(growing, TargetSize(replicas=4, requested=4), planned(3), ready=3, trained=True, missing=missing)
     assert resized is not None
     assert resized.reason is (Reason.SCALING_UP if reason is Reason.WORKERS_MISSING else reason)
