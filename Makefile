@@ -59,6 +59,8 @@ bench-recovery: setup ## what each change costs where processes restart and in p
 	$(BIN)/python -m benchmarks.recovery $(ARGS)
 random-run: setup ## a training in place with random faults must be the undisturbed one (ARGS="--seconds 1800 --seed 1")
 	$(BIN)/python -m benchmarks.random_run $(ARGS)
+checkpoint-trials: setup ## kills and I/O errors in the midst of saves and loads lose no checkpoint (ARGS="--seconds 1800 --seed 1")
+	$(BIN)/python -m tests.unit.runtime.training.checkpoint.trials $(ARGS)
 bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
 	$(BIN)/python -m benchmarks.rendezvous $(ARGS)
 bench-pods: setup ## what a change costs in real pods (root)
@@ -87,4 +89,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit check-gpu check-torch chaos bench-recovery random-run bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-pods bench-operator check check-types check-rest generate

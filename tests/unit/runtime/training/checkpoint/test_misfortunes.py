@@ -87,6 +87,17 @@ def test_a_dangling_link_is_an_error(tmp_path: pathlib.Path, storage: Storage) -
         load_step(tmp_path)
 
 
+def test_a_directory_that_is_listed_and_not_there_is_an_error_and_no_new_start(
+    tmp_path: pathlib.Path,
+    storage: Storage,  # noqa: ARG001 without pauses
+) -> None:
+    assert load_step(tmp_path / "never" / "made") is None
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "not-mounted")
+    for path in (tmp_path / "checkpoints", tmp_path / "checkpoints" / "job"):
+        with pytest.raises(checkpoint.CheckpointError, match="Cannot read the checkpoint directory"):
+            load_step(path)
+
+
 def test_a_checkpoint_that_is_no_longer_listed_is_passed_over(
     tmp_path: pathlib.Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

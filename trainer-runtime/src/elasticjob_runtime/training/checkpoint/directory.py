@@ -17,6 +17,7 @@ import logging
 import os
 import pathlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, TypeVar
 
@@ -154,13 +155,26 @@ def _history(folder: pathlib.Path) -> list[Found]:
 
 
 def _list(folder: pathlib.Path) -> Listing:
-    """Raises CheckpointError."""
+    """Raises CheckpointError. See `reading`: a directory is absent only if its parent does not list it."""
+    for attempt in range(1, reading.TRIES + 1):
+        try:
+            return claims.list_directory(folder)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not _is_listed(folder.absolute()):
+                return Listing(claims.UNCLAIMED, (), ())
+            if isinstance(error, NotADirectoryError | PermissionError) or attempt == reading.TRIES:
+                raise CheckpointError(f"Cannot read the checkpoint directory {folder}: {error.strerror}.") from error
+        time.sleep(reading.PAUSE)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _is_listed(folder: pathlib.Path) -> bool:
     try:
-        return claims.list_directory(folder)
+        return folder.name in os.listdir(folder.parent)
     except FileNotFoundError:
-        return Listing(claims.UNCLAIMED, (), ())
-    except OSError as error:
-        raise CheckpointError(f"Cannot read the checkpoint directory {folder}: {error.strerror}.") from error
+        return _is_listed(folder.parent)
+    except OSError:  # a parent that may be entered, but not listed
+        return False
 
 
 @contextlib.contextmanager

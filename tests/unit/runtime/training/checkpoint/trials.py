@@ -1,0 +1,180 @@
+"""Random histories of a directory of checkpoints, with kills and I/O errors in the midst of saves and loads.
+
+`test_trials` runs a few; `make checkpoint-trials ARGS="--seconds 1800"` runs many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import pathlib
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training import checkpoint
+from elasticjob_runtime.training.checkpoint import reading
+
+CALLS = ("open", "fsync", "fstat", "link", "rename", "unlink", "listdir", "mkdir", "write")
+"""Of `os`, which may fail, or be the last that a process makes."""
+ERRORS = (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.ENOENT)
+MOST_CALLS = 40
+"""In one save."""
+
+
+class FileLayer:
+    """Between the code and `os`: fails, or kills this process, at one call."""
+
+    def __init__(self, at: int, fault: Callable[[], None]) -> None:
+        self._left = at
+        self._fault = fault
+        self._patches = [mock.patch.object(os, name, self._wrapped(getattr(os, name))) for name in CALLS]
+
+    def _wrapped(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                self._fault()
+            return real(*args, **kwargs)
+
+        return call
+
+    def __enter__(self) -> None:
+        for each in self._patches:
+            each.start()
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._patches:
+            each.stop()
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class History:
+    """One job's. Each checkpoint has a serial number, so that the newest is known here."""
+
+    def __init__(self, folder: pathlib.Path, seed: int) -> None:
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._round = 1
+        self._serial = 0
+        self._saved = 0
+        """The newest serial number of which the save has returned."""
+        self._step = 0
+
+    def play(self, events: int) -> None:
+        for _ in range(events):
+            event = self._random.choice([self._save, self._save, self._error, self._killed, self._replaced, self._read])
+            event()
+            self._check(self._load())
+
+    def _save(self) -> None:
+        self._serial += 1
+        self._step += 1
+        self._write(self._serial)
+        self._saved = self._serial
+
+    def _write(self, serial: int, round_number: int | None = None) -> None:
+        os.environ.update({Env.FENCE: f"1.0.{round_number or self._round}", Env.JOB_UID: "job", Env.RUN: "1"})
+        data = str(serial).encode() * 1000
+        checkpoint.save(self._folder, self._step, lambda file: file.write(data), keep=self._random.randint(1, 3))
+
+    def _error(self) -> None:
+        """A save in which one call fails."""
+        try:
+            with FileLayer(self._random.randint(1, MOST_CALLS), self._fail):
+                self._save()
+        except checkpoint.CheckpointError:
+            pass
+
+    def _fail(self) -> None:
+        code = self._random.choice(ERRORS)
+        raise OSError(code, os.strerror(code))
+
+    def _killed(self) -> None:
+        """A save that is killed, and the next group."""
+        at = self._random.randint(1, MOST_CALLS)
+        self._serial += 1
+        self._step += 1
+        child = os.fork()
+        if child == 0:
+            with FileLayer(at, _kill):
+                self._write(self._serial)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] == 0:
+            self._saved = self._serial
+        self._round += 1
+
+    def _replaced(self) -> None:
+        """A group that was replaced, and tries to save. The next one goes back a few steps."""
+        self._round += 1
+        self._step = max(0, self._step - self._random.randint(0, 3))
+        self._save()
+        self._step += 5
+        try:
+            self._write(0, self._round - 1)
+        except checkpoint.FencedError:
+            return
+        raise AssertionError("a group that was replaced has saved")
+
+    def _read(self) -> None:
+        """A load in which one call fails."""
+        try:
+            with FileLayer(self._random.randint(1, 6), self._fail):
+                found = self._load()
+        except checkpoint.CheckpointError:
+            return
+        self._check(found)
+
+    def _load(self) -> int:
+        found = checkpoint.load(self._folder, lambda file: file.read())
+        if found is None:
+            return 0
+        serial = found.state[: len(found.state) // 1000]
+        assert found.state == serial * 1000
+        return int(serial)
+
+    def _check(self, serial: int) -> None:
+        assert serial >= self._saved, f"{self._saved} was saved, and {serial} is loaded"
+        assert serial <= self._serial
+
+
+def run(seed: int, events: int) -> None:
+    """Raises AssertionError, with the seed, if a checkpoint is lost."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(reading, "PAUSE", 0.0):
+        try:
+            History(pathlib.Path(folder) / "checkpoints", seed).play(events)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def seeds(first: int, seconds: float) -> Iterator[int]:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield first
+        first += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1, help="of the first history")
+    parser.add_argument("--events", type=int, default=60, help="of each history")
+    options = parser.parse_args()
+    count = 0
+    for seed in seeds(options.seed, options.seconds):
+        run(seed, options.events)
+        count += 1
+    print(f"{count} histories of {options.events} events: no checkpoint was lost")
+
+
+if __name__ == "__main__":
+    main()
