@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import random
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import randomness, torch_private
 
 LARGE_BUFFER = 1 << 18
 """Bytes from which a buffer is copied at each step only if steps change it: a mask or a table of embeddings does not
@@ -145,11 +143,7 @@ class Undo:
                 self._constant.append((buffer, _mark(buffer)))
             else:
                 self._buffers.append((buffer, buffer.clone()))
-        self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        self._python = random.getstate()
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None and "numpy.random" in sys.modules else None
+        self._random = randomness.state()
 
     def keep(self, optimizer: torch.optim.Optimizer) -> None:
         """Copies what `optimizer` is about to change, because communication may follow in the same step."""
@@ -173,12 +167,7 @@ class Undo:
                     parameter.copy_(value)
             for buffer, before in self._buffers:
                 buffer.copy_(before)
-        torch.set_rng_state(self._torch)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
+        randomness.restore(self._random)
         self._parts.forget_gradients()
         self._parts.forget_constants()
         return all(_mark(buffer) == before for buffer, before in self._constant)

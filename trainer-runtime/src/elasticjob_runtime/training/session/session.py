@@ -254,6 +254,10 @@ class ElasticSession:
         memory is used instead if it is newer; see docs/design/0023-memory-snapshots.md. With a sharded model (FSDP2),
         all ranks must share the directory; see docs/design/0024-sharded-state.md.
 
+        The random numbers of each rank are part of it (Python, NumPy, torch), and go on if there are as many ranks as
+        before. Where several processes continue in place, and in snapshots of models that are not sharded, they are
+        not.
+
         block: False copies the state, and writes it while the training continues; see `save_checkpoint`.
         """
         if self._formed:

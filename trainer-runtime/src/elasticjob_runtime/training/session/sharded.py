@@ -70,16 +70,20 @@ class ShardedState(TrainingState):
             channel.send_phase("restore", began=began, step=step)
         self.committed = max(self.committed, 0)
         self._live = True
+        self._restore_random()
         self._keeps = all(ranks.gather(self._shards.is_possible))
 
     def keep(self) -> None:
         """Saves and takes snapshots after the same steps on all ranks; in any case before a planned change."""
         if self._saves_at(self.committed):
+            self._collect_random()
             self._save()
         if (self._keeps or self._saves) and session_ends():
+            self._collect_random()
             self._keep_last()
         elif self._keeps:
             self._keep()
+        self._random = None
 
     def _keep(self) -> None:
         if not self._pace.is_near(self.committed):
@@ -89,6 +93,7 @@ class ShardedState(TrainingState):
         self._keeps = all(possible for _, _, possible in wishes)
         self._pace.agree(self.committed, max(interval for _, interval, _ in wishes))
         if self._keeps and not any(busy for busy, _, _ in wishes):
+            self._collect_random()
             self._shards.keep(self._contents, self.committed)
             self._pace.took(time.monotonic() - began)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, this_job
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import randomness, torch_private
 from elasticjob_runtime.training.session.feed import Cursor, Order, Share
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
@@ -30,6 +31,7 @@ from elasticjob_runtime.training.session.world import (
     agree,
     are_together,
 )
+from elasticjob_runtime.training.sharded import ranks
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -59,6 +61,8 @@ class TrainingState:
         self.cursor = Cursor()
         self._order: Order | None = None
         """Of the epoch that `cursor` is in, as far as it is known."""
+        self._random: list[dict[str, Any]] | None = None
+        """Of all ranks: while they save, and after a checkpoint was loaded until all are there. See `randomness`."""
         self.committed = NO_STATE
         self.evaluation = 0
         """See `Standing`."""
@@ -115,6 +119,7 @@ class TrainingState:
             "consumed": self.cursor.consumed,
             "order": dataclasses.asdict(self._order) if self._order is not None else None,
             "values": self.values.state_dict(),
+            "random": self._random,
         }
 
     def go_to(self, position: Mapping[str, Any]) -> None:
@@ -124,6 +129,7 @@ class TrainingState:
         self.cursor = Cursor(epoch=int(position["epoch"]), consumed=int(position["consumed"]))
         order = position.get("order")  # None: of an adapter, or saved by an earlier version
         self._order = Order(**order) if order is not None else None
+        self._random = position.get("random")
 
     def commit(self, taken: Share) -> None:
         """Raises TypeError or ValueError for a value of the script that cannot be kept."""
@@ -167,6 +173,7 @@ class TrainingState:
             self.apply(received)
         self.committed = max(self.committed, 0)
         self._live = True
+        self._restore_random()
         if world is not None:
             self._fence = world.environment.get(Env.FENCE, "")
         self._snapshots.entered()
@@ -175,11 +182,25 @@ class TrainingState:
         """Saves on storage and takes a snapshot in memory, each if it is time for that, or before a planned change."""
         ends = self.saves_before_changes and session_ends()
         if self._saves_at(self.committed):
+            self._collect_random()
             self._save()
         if ends:
             self._keep_last()
         else:
             self._snapshots.committed(self.committed, self.collect)
+        self._random = None
+
+    def _collect_random(self) -> None:
+        """Where processes continue in place, others may be elsewhere, so only one that is alone keeps its own."""
+        if self.saves_before_changes or ranks.size() == 1:
+            with contextlib.suppress(RuntimeError):  # a rank is lost, and this checkpoint the more needed
+                self._random = ranks.gather(randomness.state())
+
+    def _restore_random(self) -> None:
+        """Only if there are as many ranks as before. Another number trains on other shares of the data, too."""
+        found, self._random = self._random, None
+        if found is not None and len(found) == ranks.size():
+            randomness.restore(found[ranks.rank()])
 
     def _keep_last(self) -> None:
         """The worker group is about to change: the next one continues after this step."""
