@@ -143,12 +143,12 @@ def etcd_v2(cluster: ClusterDriver) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("etcd_v2")
-def test_torchrun_trains_to_the_end_with_the_v2_api_of_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """How it recovers from a crash is in tests/integration/runtime_torchrun/test_etcd_v2.py; after a lost pod, torch's
-    handlers were seen to wait for minutes."""
-    job = new_job("torchrun-etcd-v2", replicas=2, least=2, most=2, arguments=("--steps=60",), edit=with_etcd_v2)
-    eventually(lambda: job.is_true("Succeeded"), 180, 1, f"{job.name} succeeds")
-    assert {each.world for each in rounds(cluster, job)} == {2}
+def test_torchrun_trains_and_recovers_with_the_v2_api_of_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
+    job = new_job("torchrun-etcd-v2", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=with_etcd_v2)
+    before = trains(cluster, job, 2)
+    cluster.kubectl.delete("pod", job.worker(1), wait=False)
+    after = trains(cluster, job, 2, but=[each.name for each in before])
+    assert after[-1].first >= max(each.last for each in before) - 10
 
 
 def test_torchrun_recovers_from_a_lost_pod_without_extra_flags(cluster: ClusterDriver, new_job: NewJob) -> None:
