@@ -106,7 +106,7 @@ def test_a_job_is_followed_from_its_submission_through_a_lost_pod_and_a_resize_t
         page = cli("describe", "by-hand").stdout
         assert "Succeeded" in page
         assert "MemberLost" in page or "MemberLeft" in page, "the history has outlived the pods"
-        assert cli("plot", "by-hand", "-o", str(tmp_path / "report.html")).returncode == 0
+        assert cli("plot", "by-hand", "--file", str(tmp_path / "report.html")).returncode == 0
         assert "✗" not in cli("doctor", "by-hand").stdout
     finally:
         cli("delete", "by-hand")

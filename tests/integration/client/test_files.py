@@ -138,31 +138,31 @@ def test_a_history_is_drawn_after_the_end_of_the_job(
     operator.conditions(submitted, "Succeeded")
     operator.status(submitted, history=history(now), round=2, restarts={"total": 1, "byCause": {"NodeLost": 1}})
     file = tmp_path / "report.html"
-    assert cli("plot", submitted, "-o", str(file)).code == Exit.OK
+    assert cli("plot", submitted, "--file", str(file)).code == Exit.OK
     page = file.read_text()
     for words in ("Round 2, MemberLost", "Lost &lt;bert-worker-1&gt;", "4 → 3", "NodeLost", "goodput", "1.5 s"):
         assert words in page
     assert "<script src=" not in page, "self-contained"
     image = tmp_path / "report.svg"
-    assert cli("plot", submitted, "-o", str(image)).code == Exit.OK
+    assert cli("plot", submitted, "--file", str(image)).code == Exit.OK
     shown = ElementTree.fromstring(image.read_text())  # noqa: S314 our own
     assert len(shown.findall(".//{*}polyline")) == 3
     assert "Round 2, MemberLost" in image.read_text()
     picture = tmp_path / "report.png"
-    assert cli("plot", submitted, "-o", str(picture)).code == Exit.OK
+    assert cli("plot", submitted, "--file", str(picture)).code == Exit.OK
     width, height = struct.unpack(">II", picture.read_bytes()[16:24])
     assert (width, height) == (2 * int(shown.attrib["width"]), 2 * int(shown.attrib["height"]))
-    again = cli("plot", submitted, "-o", str(file))
+    again = cli("plot", submitted, "--file", str(file))
     assert again.code == Exit.ERROR
     assert "exists already" in again.err
     assert "MemberLost" in cli("describe", submitted).out
 
 
 def test_a_job_without_a_history_is_said(cli: Cli, submitted: str, tmp_path: Path) -> None:
-    result = cli("plot", submitted, "-o", str(tmp_path / "x.html"))
+    result = cli("plot", submitted, "--file", str(tmp_path / "x.html"))
     assert result.code == Exit.ERROR
     assert "bert has no history yet" in result.err
-    assert cli("plot", submitted, "-o", str(tmp_path / "x.docx")).code == Exit.USAGE
+    assert cli("plot", submitted, "--file", str(tmp_path / "x.docx")).code == Exit.USAGE
 
 
 @pytest.fixture

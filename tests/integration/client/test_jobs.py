@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -185,10 +186,13 @@ def test_wait_says_what_it_waited_for_in_vain(cli: Cli, submitted: str) -> None:
     assert "the operator has not seen the job yet" in result.err
 
 
-def test_wait_ends_when_the_job_is_deleted(cli: Cli, submitted: str, ns: Namespace) -> None:
-    timer = threading.Timer(0.5, lambda: ns.delete("elasticjobs", submitted))
-    timer.start()
-    assert cli("wait", submitted, "--timeout", "60s").code == Exit.DELETED
+def test_wait_ends_when_the_job_is_deleted(
+    start: Callable[..., subprocess.Popen[str]], submitted: str, ns: Namespace, tmp_path: Path
+) -> None:
+    process = start("wait", submitted)
+    eventually(lambda: "Waiting for bert:" in (tmp_path / "stderr-0").read_text())
+    ns.delete("elasticjobs", submitted)
+    assert process.wait(60) == Exit.DELETED
 
 
 def test_a_field_that_the_cluster_does_not_know_is_an_error(cli: Cli, kube: Kube, ns: Namespace) -> None:

@@ -46,7 +46,7 @@ def test_several_files_become_one_manifest(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_manifest_is_written_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "job.yaml"
-    assert convert("-f", str(INPUT), "-o", str(output)) == Exit.OK
+    assert convert("-f", str(INPUT), "--file", str(output)) == Exit.OK
     assert (output.read_text(encoding="utf-8"), capsys.readouterr().out) == (EXPECTED, "")
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 
@@ -54,24 +54,24 @@ def test_the_manifest_is_written_to_a_file(tmp_path: Path, capsys: pytest.Captur
 def test_an_existing_file_is_not_replaced_unless_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "job.yaml"
     output.write_text("mine", encoding="utf-8")
-    assert convert("-f", str(INPUT), "-o", str(output)) == Exit.ERROR
+    assert convert("-f", str(INPUT), "--file", str(output)) == Exit.ERROR
     assert output.read_text(encoding="utf-8") == "mine"
     assert "--force" in capsys.readouterr().err
-    assert convert("-f", str(INPUT), "-o", str(output), "--force") == Exit.OK
+    assert convert("-f", str(INPUT), "--file", str(output), "--force") == Exit.OK
     assert output.read_text(encoding="utf-8") == EXPECTED
 
 
 def test_the_input_itself_is_not_replaced(tmp_path: Path) -> None:
     both = tmp_path / "job.yaml"
     both.write_text(INPUT.read_text(encoding="utf-8"), encoding="utf-8")
-    assert convert("-f", str(both), "-o", str(both)) == Exit.ERROR
+    assert convert("-f", str(both), "--file", str(both)) == Exit.ERROR
     assert both.read_text(encoding="utf-8") == INPUT.read_text(encoding="utf-8")
 
 
 def test_nothing_is_written_when_the_input_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, output = tmp_path / "in.yaml", tmp_path / "out.yaml"
     source.write_text("a:\n  b: 1\n c: 2", encoding="utf-8")
-    assert convert("-f", str(source), "-o", str(output)) == Exit.ERROR
+    assert convert("-f", str(source), "--file", str(output)) == Exit.ERROR
     assert not output.exists()
     assert "in.yaml:3:2: not valid YAML" in capsys.readouterr().err
 
@@ -81,7 +81,7 @@ def test_nothing_is_written_when_the_input_is_wrong(tmp_path: Path, capsys: pyte
     [
         (("-f", "/nowhere.yaml"), Exit.NOT_FOUND, "there is no file /nowhere.yaml"),
         (("-f", "/"), Exit.ERROR, "cannot read /: Is a directory"),
-        (("-f", str(INPUT), "-o", "/dev/null/job.yaml"), Exit.ERROR, "Cannot write /dev/null/job.yaml"),
+        (("-f", str(INPUT), "--file", "/dev/null/job.yaml"), Exit.ERROR, "Cannot write /dev/null/job.yaml"),
         (("--report", "xml", "-f", str(INPUT)), Exit.USAGE, "xml"),
         ((), Exit.USAGE, "--filename"),
     ],
@@ -115,3 +115,8 @@ def test_comments_in_the_manifest_leave_it_a_manifest(capsys: pytest.CaptureFixt
 def test_scripts_can_ask_whether_something_was_lost() -> None:
     assert convert("-f", str(INPUT), "--strict") == Exit.INCOMPLETE
     assert convert("-f", str(GOLDEN / "trainjob-simple" / "input.yaml"), "--strict") == Exit.OK
+
+
+def test_the_manifest_is_written_in_the_format_that_o_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert("-f", str(INPUT), "-o", "json") == Exit.OK
+    assert json.loads(capsys.readouterr().out)["kind"] == "ElasticJob"

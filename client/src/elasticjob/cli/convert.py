@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 STANDARD_STREAM = "-"
 
 
+class Format(str, enum.Enum):
+    """How the manifest is written."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
 class Report(str, enum.Enum):
     """How the report is written to stderr."""
 
@@ -35,9 +42,10 @@ def convert(
         list[str] | None,
         typer.Option("--runtime", metavar="FILE", help="TrainingRuntime or ClusterTrainingRuntime of a TrainJob."),
     ] = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the manifest; - for stdout.")
+    target: Annotated[
+        str, typer.Option("--file", metavar="FILE", help="Where to write the manifest; - for stdout.")
     ] = STANDARD_STREAM,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Format of the manifest.")] = Format.YAML,
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
     name: Annotated[str, typer.Option("--name", help="A new name for the job.")] = "",
     report: Annotated[Report, typer.Option("--report", help="Format of the report on stderr.")] = Report.TEXT,
@@ -59,7 +67,10 @@ def convert(
     documents = [document for each in filename for document in _read(each)]
     runtimes = [document for each in runtime or [] for document in _read(each)]
     converted = conversion.convert_all(documents, runtimes, name=name)
-    _write(_manifest(converted, comments=comments), output, force=force)
+    if output is Format.JSON:
+        _write(_json(converted), target, force=force)
+    else:
+        _write(_manifest(converted, comments=comments), target, force=force)
     if report is not Report.NONE:
         typer.echo(reports.as_json(converted) if report is Report.JSON else reports.text(converted), err=True, nl=False)
     if strict and not reports.is_complete(converted):
@@ -87,6 +98,14 @@ def _manifest(converted: list[Converted], *, comments: bool) -> str:
     from elasticjob.convert import report as reports
 
     return "---\n".join((reports.comments(each) if comments else "") + dump(each.manifest) for each in converted)
+
+
+def _json(converted: list[Converted]) -> str:
+    from elasticjob.cli.output import to_json
+
+    manifests = [each.manifest for each in converted]
+    one = manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
+    return to_json(one) + "\n"
 
 
 def _write(text: str, output: str, *, force: bool) -> None:

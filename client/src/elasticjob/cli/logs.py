@@ -11,6 +11,7 @@ from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, conn
 from elasticjob.errors import ElasticJobError, Exit, UsageError
 
 if TYPE_CHECKING:
+    from elasticjob.cluster.pod_logs import Selection
     from elasticjob.decisions.log_lines import Line
     from elasticjob.sdk.client import ElasticJobClient
 
@@ -29,6 +30,12 @@ def logs(
     everything: Annotated[bool, typer.Option("--all", help="All worker pods, however many there are.")] = False,
     since: Annotated[str | None, typer.Option("--since", help="Only newer lines, such as 5m.", metavar="TIME")] = None,
     tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each pod.", metavar="N")] = None,
+    container: Annotated[
+        str | None, typer.Option("--container", "-c", help="Container. Default: the one that trains.")
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Of the container before it was restarted in its pod.")
+    ] = False,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Show the time of each line.")] = False,
     prefix: Annotated[
         bool | None, typer.Option("--prefix/--no-prefix", help="Show the worker pod of each line. Default: of several.")
@@ -40,6 +47,11 @@ def logs(
     """Show the log of a job: all its worker pods, merged by time; with --follow, as the lines arrive."""
     if (rank is not None) + (worker is not None) + everything > 1:
         raise UsageError("--rank, --worker and --all exclude each other.")
+    if follow and previous:
+        raise UsageError("--follow and --previous exclude each other: a container that has ended prints no more.")
+    from elasticjob.cluster.pod_logs import Selection
+    from elasticjob.decisions.flag_values import seconds
+
     client = connect(namespace, context, kubeconfig)
     deleted = print_logs(
         client,
@@ -48,8 +60,7 @@ def logs(
         rank=rank,
         worker=worker,
         everything=everything,
-        since=since,
-        tail=tail,
+        selection=Selection(seconds("--since", since) if since else None, tail, container, previous),
         timestamps=timestamps,
         prefix=rank is None and worker is None if prefix is None else prefix,
     )
@@ -65,8 +76,7 @@ def print_logs(
     rank: int | None = None,
     worker: str | None = None,
     everything: bool = False,
-    since: str | None = None,
-    tail: int | None = None,
+    selection: Selection | None = None,
     timestamps: bool = False,
     prefix: bool = True,
     namespace: str | None = None,
@@ -84,8 +94,7 @@ def print_logs(
         rank=rank,
         worker=worker,
         everything=everything,
-        since=since,
-        tail=tail,
+        selection=selection,
         namespace=namespace,
         timeout=timeout,
         notify=note,

@@ -77,7 +77,21 @@ Kubeconfig = Annotated[
     str | None,
     typer.Option("--kubeconfig", help="Kubeconfig file. Default: KUBECONFIG, ~/.kube/config.", metavar="FILE"),
 ]
-OutputFormat = Annotated[Output | None, typer.Option("--output", "-o", help="Format of the output.")]
+
+
+def _format(given: str | None) -> str | None:
+    if given is not None and given not in list(Output) and not given.startswith("jsonpath="):
+        raise typer.BadParameter(f"{given} is none of {', '.join(Output)}, jsonpath=TEMPLATE.")
+    return given
+
+
+OutputFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--output", "-o", help="json, yaml, name, wide, or jsonpath=TEMPLATE.", metavar="FORMAT", callback=_format
+    ),
+]
+NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the titles of the table.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")]
 Timeout = Annotated[
     str | None,

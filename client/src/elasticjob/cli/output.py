@@ -61,14 +61,19 @@ def _write(stream: TextIO, text: str) -> None:
     stream.write(visible(text, colors=use_color(stream)).encode(encoding, "replace").decode(encoding))
 
 
-def show_objects(objects: list[Mapping[str, Any]], output: Output, *, single: bool) -> None:
-    """As JSON, YAML or names. `single`: the object itself instead of a list."""
-    if output is Output.NAME:
+def show_objects(objects: list[Mapping[str, Any]], output: str, *, single: bool) -> None:
+    """As JSON, YAML, names or by a JSONPath. `single`: the object itself instead of a list."""
+    if output == Output.NAME:
         say(f"{SINGULAR}.{GROUP}/{each['metadata']['name']}" for each in objects)
         return
     shown = [_without_managed_fields(each) for each in objects]
     document = shown[0] if single else {"apiVersion": "v1", "kind": "List", "items": shown}
-    say(to_yaml(document).rstrip() if output is Output.YAML else to_json(document))
+    if output.startswith("jsonpath="):
+        from elasticjob.views.jsonpath import jsonpath
+
+        say(jsonpath(document, output.removeprefix("jsonpath=")))
+        return
+    say(to_yaml(document).rstrip() if output == Output.YAML else to_json(document))
 
 
 def to_yaml(document: Any) -> str:

@@ -10,14 +10,15 @@ import typer
 from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
 from elasticjob.errors import UsageError
 
-_FORMATS = (".html", ".svg", ".png")
-
 
 def plot(
     name: JobName,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File: .html, .svg or .png. Default: NAME.html.")
+    target: Annotated[
+        Path | None, typer.Option("--file", help="File: .html, .svg or .png. Default: NAME.html.", metavar="FILE")
     ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="html, svg or png, for NAME.FORMAT.", metavar="FORMAT")
+    ] = "html",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file without asking.")] = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -26,26 +27,14 @@ def plot(
     """Draw a job's history: world size, restarts and their causes, step rate, goodput. Also after its end."""
     from elasticjob.cli.files import write
     from elasticjob.cli.output import progress, say
-    from elasticjob.sdk.history import read_history
+    from elasticjob.sdk.history import FORMATS, drawing
 
-    file = output or Path(f"{name}.html")
-    if file.suffix.lower() not in _FORMATS:
-        raise UsageError(f"--output {file}: the name must end with .html, .svg or .png.")
+    if f".{output}" not in FORMATS:
+        raise UsageError(f"-o {output}: write html, svg or png.", f"To name the file: --file {output}")
+    file = target or Path(f"{name}.{output}")
     client = connect(namespace, context, kubeconfig)
     job = client.get(name)
-    history = read_history(job.manifest)
     with progress(f"Drawing {file}"):
-        from elasticjob.views.page import page
-        from elasticjob.views.png import to_png
-        from elasticjob.views.svg import image
-
-        now = client.cluster.api.now()
-        match file.suffix.lower():
-            case ".html":
-                content = page(job.state, history, now).encode()
-            case ".svg":
-                content = image(job.state, history, now).encode()
-            case _:
-                content = to_png(image(job.state, history, now))
+        content = drawing(job.manifest, file.suffix, client.cluster.api.now())
     write(file, content, force=force)
     say(f"{file} is written ({len(content) / 1e6:.2f} MB).")

@@ -13,6 +13,7 @@ from elasticjob.cli.options import (
     JobNames,
     Kubeconfig,
     Namespace,
+    NoHeaders,
     Output,
     OutputFormat,
     connect,
@@ -27,6 +28,7 @@ def list_jobs(
     all_namespaces: AllNamespaces = False,
     selector: Selector = "",
     output: OutputFormat = None,
+    no_headers: NoHeaders = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -36,12 +38,12 @@ def list_jobs(
 
     client = connect(namespace, context, kubeconfig)
     jobs = client.list(all_namespaces=all_namespaces, selector=selector)
-    if output in (Output.JSON, Output.YAML, Output.NAME):
+    if output is not None and output != Output.WIDE:
         show_objects([job.manifest for job in jobs], output, single=False)
     elif jobs:
         states = [job.state for job in jobs]
-        now, wide = client.cluster.api.now(), output is Output.WIDE
-        say(job_table(states, now, wide=wide, namespaces=all_namespaces, **layout()))
+        now, wide = client.cluster.api.now(), output == Output.WIDE
+        say(job_table(states, now, wide=wide, namespaces=all_namespaces, **layout())[no_headers:])
     else:
         where = "in any namespace" if all_namespaces else f"in namespace {client.namespace}"
         note(f"There are no ElasticJobs {where}." + ("" if all_namespaces else " All namespaces: elasticjob list -A"))
@@ -53,6 +55,7 @@ def get(
     all_namespaces: AllNamespaces = False,
     selector: Selector = "",
     output: OutputFormat = None,
+    no_headers: NoHeaders = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -61,7 +64,7 @@ def get(
     from elasticjob.views.jobs import job_table, worker_table
 
     if not names:
-        list_jobs(namespace, all_namespaces, selector, output, context, kubeconfig)
+        list_jobs(namespace, all_namespaces, selector, output, no_headers, context, kubeconfig)
         return
     if all_namespaces or selector:
         raise UsageError("Names, and -A or -l, exclude each other.", "Choose the namespace of a job with -n.")
@@ -70,14 +73,14 @@ def get(
     for name in names:
         with errors:
             jobs.append(client.get(name))
-    if output in (Output.JSON, Output.YAML, Output.NAME):
+    if output is not None and output != Output.WIDE:
         if jobs:
             show_objects([job.manifest for job in jobs], output, single=len(names) == 1)
         errors.exit()
         return
-    now, wide = client.cluster.api.now(), output is Output.WIDE
+    now, wide = client.cluster.api.now(), output == Output.WIDE
     if jobs:
-        say(job_table([job.state for job in jobs], now, wide=wide, **layout()))
+        say(job_table([job.state for job in jobs], now, wide=wide, **layout())[no_headers:])
     for job in jobs:
         try:
             workers = job.workers()
@@ -85,7 +88,7 @@ def get(
             note(f"Worker pods are not shown: {error.message}")
             break
         if workers:
-            say(["", *worker_table(workers, now, wide=wide, **layout())])
+            say(["", *worker_table(workers, now, wide=wide, **layout())[no_headers:]])
     errors.exit()
 
 

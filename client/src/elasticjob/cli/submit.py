@@ -256,19 +256,19 @@ def _check_namespace(manifest: Json, namespace: str | None) -> None:
         )
 
 
-def _show(manifests: list[Json], output: Output | None) -> None:
+def _show(manifests: list[Json], output: str | None) -> None:
     from elasticjob.cli.output import say, show_objects, to_yaml
     from elasticjob.sdk.models import check
 
     for manifest in manifests:
         check(manifest)
-    if output in (Output.JSON, Output.NAME):
+    if output is not None and output != Output.YAML:
         show_objects(list(manifests), output, single=len(manifests) == 1)
     else:
         say("---\n".join(map(to_yaml, manifests)).rstrip())
 
 
-def _create(client: ElasticJobClient, manifest: Json, output: Output | None, *, quiet: bool) -> Job:
+def _create(client: ElasticJobClient, manifest: Json, output: str | None, *, quiet: bool) -> Job:
     from elasticjob.cli.output import note, say, show_objects
     from elasticjob.decisions.obstacles import nothing_survives
 

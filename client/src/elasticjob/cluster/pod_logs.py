@@ -24,6 +24,8 @@ class Selection:
 
     since_seconds: int | None = None
     tail: int | None = None
+    container: str | None = None
+    """None: the one that trains."""
     previous: bool = False
 
 

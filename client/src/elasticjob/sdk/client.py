@@ -187,7 +187,8 @@ class ElasticJobClient:
         `rank`: those of its worker pod only, without a name. `follow`: as they arrive until the job has finished, also
         of worker pods that are created meanwhile. `since`: such as 5m. `tail`: only the last lines of each pod.
         """
-        for line in self.log_lines(name, follow=follow, rank=rank, since=since, tail=tail, namespace=namespace):
+        selection = Selection(since_seconds=seconds("--since", since) if since else None, tail=tail)
+        for line in self.log_lines(name, follow=follow, rank=rank, selection=selection, namespace=namespace):
             yield line.text if rank is not None else f"{line.source}: {line.text}"
 
     def log_lines(
@@ -198,8 +199,7 @@ class ElasticJobClient:
         rank: int | None = None,
         worker: str | None = None,
         everything: bool = True,
-        since: str | None = None,
-        tail: int | None = None,
+        selection: Selection | None = None,
         namespace: str | None = None,
         timeout: float | None = None,
         notify: Callable[[str], None] = lambda _: None,
@@ -209,11 +209,10 @@ class ElasticJobClient:
 
         if rank is not None and rank < 0:
             raise UsageError(f"--rank {rank}: ranks start at 0.")
-        selection = Selection(since_seconds=seconds("--since", since) if since else None, tail=tail)
         where = namespace or self.namespace
         self._job(name, where)
-        options: dict[str, Any] = {"rank": rank, "worker": worker, "everything": everything, "selection": selection}
-        options["notify"] = notify
+        options: dict[str, Any] = {"rank": rank, "worker": worker, "everything": everything}
+        options |= {"selection": selection or Selection(), "notify": notify}
         if follow:
             return LogFollower(self.cluster, name, where, timeout=timeout, **options)
         return read_logs(self.cluster, name, where, **options)

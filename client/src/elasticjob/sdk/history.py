@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticjob_api import History, StoredHistory
-from elasticjob_api.history import goodput
 
-from elasticjob.errors import ElasticJobError
+from elasticjob.errors import ElasticJobError, UsageError
+from elasticjob.state import job_state
 
 
 def read_history(manifest: Mapping[str, Any]) -> History:
@@ -25,10 +25,19 @@ def read_history(manifest: Mapping[str, Any]) -> History:
     return history
 
 
-def goodput_of(manifest: Mapping[str, Any], until: datetime.datetime) -> float | None:
-    """The share of the time in which new steps were trained; None if it is not known."""
-    try:
-        series = goodput(read_history(manifest), until)
-    except ElasticJobError:
-        return None
-    return series[-1][1] if series else None
+FORMATS = (".html", ".svg", ".png")
+
+
+def drawing(manifest: Mapping[str, Any], suffix: str, now: datetime.datetime) -> bytes:
+    """The history as a page or an image. `suffix`: of the file. Raises UsageError, ElasticJobError."""
+    from elasticjob.views.page import page
+    from elasticjob.views.png import to_png
+    from elasticjob.views.svg import image
+
+    if suffix.lower() not in FORMATS:
+        raise UsageError(f"A file name that ends with {suffix or 'nothing'}: it must end with .html, .svg or .png.")
+    state, history = job_state(manifest), read_history(manifest)
+    if suffix.lower() == ".html":
+        return page(state, history, now).encode()
+    drawn = image(state, history, now)
+    return drawn.encode() if suffix.lower() == ".svg" else to_png(drawn)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticjob.decisions.waiting import Target
 from elasticjob.state import EventState, JobState, WorkerState, job_state
 
 if TYPE_CHECKING:
-    from elasticjob_api import Spec, Status
+    from elasticjob_api import History, Spec, Status
 
     from elasticjob.sdk.client import ElasticJobClient
 
@@ -98,6 +99,21 @@ class Job:
         """Its Events, oldest first; Kubernetes keeps them for an hour."""
         return self._client.events(self)
 
+    def history(self) -> History:
+        """Its changes and samples of its progress, as it was when it was last read. Raises ElasticJobError."""
+        from elasticjob.sdk.history import read_history
+
+        return read_history(self._manifest)
+
+    def plot(self, file: str | None = None) -> Drawing:
+        """Its history as a drawing, which a notebook shows; also written to `file`: .html, .svg or .png."""
+        from elasticjob.sdk.history import drawing
+
+        now = self._client.cluster.api.now()
+        if file is not None:
+            Path(file).write_bytes(drawing(self._manifest, Path(file).suffix, now))
+        return Drawing(drawing(self._manifest, ".svg", now).decode())
+
     def scale(self, workers: int) -> Job:
         """Returns itself, refreshed."""
         self._manifest = self._client.scale(self.name, workers, namespace=self.namespace).manifest
@@ -129,6 +145,15 @@ class Job:
         from elasticjob.views.html import job_html
 
         return job_html([self.state], datetime.datetime.now(datetime.timezone.utc))
+
+
+class Drawing(str):
+    """An image as SVG, which a notebook shows."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
 
 
 class JobList(list[Job]):

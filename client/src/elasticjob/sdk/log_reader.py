@@ -60,7 +60,7 @@ def read_logs(
             notify(f"{pod.name} has not started, so it has no log yet.")
             return
         try:
-            yield from read_log(cluster.api, pods[pod.uid], job.container, selection)
+            yield from read_log(cluster.api, pods[pod.uid], selection.container or job.container, selection)
         except NotFoundError:  # it is gone
             return
         except ElasticJobError as error:
@@ -141,7 +141,7 @@ class LogFollower:
         if now.job is not None:
             for worker in self._chosen(now.job, now.workers):
                 if worker.uid in pods:
-                    self._open(worker, pods[worker.uid], now.job.container)
+                    self._open(worker, pods[worker.uid], self._selection.container or now.job.container)
         self._began = self._began or listed
         for uid, log in self._logs.items():
             pod = pods.get(uid)
