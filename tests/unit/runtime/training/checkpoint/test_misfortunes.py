@@ -87,15 +87,28 @@ def test_a_dangling_link_is_an_error(tmp_path: pathlib.Path, storage: Storage) -
         load_step(tmp_path)
 
 
-def test_a_directory_that_is_listed_and_not_there_is_an_error_and_no_new_start(
-    tmp_path: pathlib.Path,
-    storage: Storage,  # noqa: ARG001 without pauses
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EIO], ids=errno.errorcode.get)
+def test_a_directory_that_its_parent_lists_is_not_taken_for_absent(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
+    monkeypatch.setattr(reading, "PAUSE", 0.0)
     assert load_step(tmp_path / "never" / "made") is None
-    (tmp_path / "checkpoints").symlink_to(tmp_path / "not-mounted")
-    for path in (tmp_path / "checkpoints", tmp_path / "checkpoints" / "job"):
-        with pytest.raises(checkpoint.CheckpointError, match="Cannot read the checkpoint directory"):
-            load_step(path)
+    path, real = tmp_path / "checkpoints", os.listdir
+    save(path, 1)
+    left = reading.TRIES - 1
+
+    def listdir(folder: os.PathLike[str]) -> list[str]:
+        nonlocal left
+        if pathlib.Path(folder) == path and left:
+            left -= 1
+            raise OSError(code, os.strerror(code))
+        return real(folder)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert load_step(path) == 1
+    left = EVER
+    with pytest.raises(checkpoint.CheckpointError, match="Cannot read the checkpoint directory"):
+        load_step(path)
 
 
 def test_a_checkpoint_that_is_no_longer_listed_is_passed_over(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,13 @@ def test_steps_that_are_only_in_memory_are_not_lost(tmp_path: pathlib.Path, new_
     new_process(2)
     assert loaded_step(tmp_path) == 17
     assert checkpoint.steps(tmp_path) == [10]
+
+
+def test_a_path_may_have_bytes_that_are_not_utf_8(tmp_path: pathlib.Path, new_process: NewProcess) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    save_checkpoint(path, state(5), durable=False)
+    new_process(2)
+    assert loaded_step(path) == 5
 
 
 def test_no_disk_is_needed(tmp_path: pathlib.Path, new_process: NewProcess) -> None:

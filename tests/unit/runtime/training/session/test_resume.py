@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from elasticjob_runtime.training import ElasticSession
+from elasticjob_runtime.training import CheckpointError, ElasticSession
 from elasticjob_runtime.training.session.world import SessionError
 
 pytestmark = pytest.mark.timeout(60)
@@ -63,6 +63,14 @@ def test_an_epoch_never_goes_on_in_another_order(tmp_path: pathlib.Path, changed
         train(tmp_path, **changed)
     size = changed.get("size", 24)
     assert sorted(train(tmp_path, restart_epoch=True, **changed)) == list(range(size))
+
+
+def test_a_checkpoint_of_another_model_is_named(tmp_path: pathlib.Path) -> None:
+    train(tmp_path, steps=2)
+    model = torch.nn.Linear(2, 1)
+    session = ElasticSession(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(CheckpointError, match=rf"The checkpoint of step 2 in {tmp_path} does not fit .*size mismatch"):
+        session.checkpoint(tmp_path)
 
 
 def test_the_seed_of_an_order_without_shuffling_may_change(tmp_path: pathlib.Path) -> None:

@@ -160,7 +160,7 @@ def _list(folder: pathlib.Path) -> Listing:
         try:
             return claims.list_directory(folder)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and not _is_listed(folder.absolute()):
+            if isinstance(error, FileNotFoundError) and not _is_listed(folder.resolve()):
                 return Listing(claims.UNCLAIMED, (), ())
             if isinstance(error, NotADirectoryError | PermissionError) or attempt == reading.TRIES:
                 raise CheckpointError(f"Cannot read the checkpoint directory {folder}: {error.strerror}.") from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ def aligned(offset: int, to: int = ALIGN) -> int:
 
 
 def purpose(*parts: str) -> bytes:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
+    return hashlib.blake2b(os.fsencode("\0".join(parts)), digest_size=16).digest()
 
 
 def begin(memory: Memory) -> None:

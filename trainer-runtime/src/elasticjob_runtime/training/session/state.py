@@ -277,11 +277,18 @@ class TrainingState:
         self.committed, self.cursor, self._fence = committed, cursor, fence
 
     def load(self, storage: Storage) -> None:
-        """Continues from the newest checkpoint there, if there is one."""
+        """Continues from the newest checkpoint there, if there is one. Raises CheckpointError."""
         self._storage = storage
         file, checkpoint = find_durable(storage.path)
         if checkpoint is not None:
-            self.apply(checkpoint)
+            try:
+                self.apply(checkpoint)
+            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                reason = " ".join(str(error).split())
+                raise CheckpointError(
+                    f"The checkpoint of step {file.step} in {storage.path} does not fit the session: {reason}. "
+                    "Give it the same models and optimizers, or use another directory."
+                ) from error
             self._fence = str(file.fence) if file.job == this_job() else ""
         self._snapshots.compare(file)
 
