@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,17 @@ def test_a_program_logs_in_again_when_its_token_is_not_accepted(tmp_path: Path) 
     assert credentials.forget()
     assert credentials.headers() == {"Authorization": "Bearer t1"}
     assert not Credentials(Target("https://x", token="fixed")).forget()
+
+
+def test_a_program_logs_in_once_for_many_threads(tmp_path: Path) -> None:
+    code = "import json, os; open(os.environ['LOG'], 'a').write('x'); print(json.dumps({'status': {'token': 't'}}))"
+    log = tmp_path / "log"
+    command = {"command": sys.executable, "args": ["-c", code], "env": [{"name": "LOG", "value": str(log)}]}
+    credentials = Credentials(Target("https://x", command=command))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: credentials.headers(), range(8)))
+    assert answers == [{"Authorization": "Bearer t"}] * 8
+    assert log.read_text() == "x"
 
 
 @pytest.mark.parametrize(

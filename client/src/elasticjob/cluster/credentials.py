@@ -9,6 +9,7 @@ import os
 import ssl
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Credentials:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._lock = threading.Lock()
         self._token = target.token
         self._until = float("inf") if target.token else 0.0
 
@@ -35,8 +37,9 @@ class Credentials:
         target = self._target
         if target.basic:
             return {"Authorization": "Basic " + base64.b64encode(target.basic.encode()).decode()}
-        if time.time() >= self._until:
-            self._renew()
+        with self._lock:  # so that one of many threads starts the program that logs in
+            if time.time() >= self._until:
+                self._renew()
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
     def forget(self) -> bool:
