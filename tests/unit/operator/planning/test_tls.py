@@ -133,6 +133,10 @@ def test_certificates_are_deleted_with_the_etcd() -> None:
     found = ask(job, settings=TLS, objects=an_etcd(SECRET))
     assert [each.name for each in created(found, DeleteCertificates)] == [SECRET]
     assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
+    for other in ("another", "digits-etcd-ffffffff-1"):
+        found = ask(job, settings=TLS, objects=an_etcd(other))
+        assert not created(found, DeleteCertificates), "a user changed the StatefulSet"
+        assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
     gone = {key: dataclasses.replace(each, terminating=True) for key, each in an_etcd(SECRET).items()}
     assert not kinds(ask(job, settings=TLS, objects=gone))
 
