@@ -10,7 +10,7 @@ from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.planning import plan
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.operator.builders import NOW, TEMPLATE
@@ -34,7 +34,7 @@ def some(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from(names), ANY, max_size=3)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(some(FIELDS), some(WORKERS), some(POD), some(CONTAINER), st.dictionaries(st.text(max_size=12), ANY, max_size=2))
 def test_any_spec_is_planned_or_invalid(
     spec: dict[str, Any],

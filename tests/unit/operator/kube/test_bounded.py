@@ -10,7 +10,7 @@ import orjson
 import pytest
 from elasticjob_operator.kube import bounded
 from elasticjob_operator.kube.bounded import FAULT, MOST_BYTES, MOST_LEVELS, bounded_job, parse
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 JSON = st.recursive(
@@ -52,7 +52,7 @@ def test_what_is_no_json_is_an_error(text: bytes) -> None:
         parse(text)
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JSON, st.integers(0, 3))
 def test_cutting_changes_nothing_that_is_flat(value: Any, spaces: int) -> None:
     text = json.dumps(value, indent=spaces or None).encode()
