@@ -96,8 +96,8 @@ def test_a_process_killed_at_any_time_leaves_a_complete_snapshot() -> None:
     """A real process, and SIGKILL."""
     pair, choose = Pair.create(), random.Random(1)
     pair.write(state(0), header(0))
-    step = 0
-    for _ in range(25):
+    step, (written, writes_once) = 0, os.pipe()
+    for kill in range(25):
         child = os.fork()
         if child == 0:
             torch.set_num_threads(1)
@@ -105,11 +105,17 @@ def test_a_process_killed_at_any_time_leaves_a_complete_snapshot() -> None:
             while True:
                 step += 1
                 own.write(state(step), header(step))
+                if step == 1:
+                    os.write(writes_once, b".")
+        if kill == 0:
+            os.read(written, 1)
         time.sleep(choose.uniform(0.0, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         step = assert_state(pair, *range(step, step + 10_000))
-    assert step > 0, "it has written in between"
+    assert step > 0
+    os.close(written)
+    os.close(writes_once)
 
 
 def test_a_later_group_that_went_back_is_newer() -> None:
