@@ -24,6 +24,9 @@ Json = Mapping[str, Any]
 
 MOST, PARSED = 128 << 20, 64 << 20
 """Bytes of all jobs as JSON, and about those of the jobs kept parsed, some 30 KB each."""
+LARGE = 64 << 10
+"""Bytes of a job that gives way when all together are too large. One with a full history and a traceback has about half
+of it, and is kept however many there are."""
 _PARSED_VALUE = 64
 """Bytes of a small parsed value."""
 
@@ -75,11 +78,11 @@ class JobCache:
         return True
 
     def _give_up_largest(self) -> bool:
-        """The namespace with the most bytes gives way, and no other tenant. False: it has no larger job."""
+        """The namespace with the most bytes gives way, and no other tenant. False: it has no large job."""
         largest = max(self._bytes, key=self._bytes.__getitem__)
-        key = max((key for key in self._known if key[0] == largest), key=lambda each: len(self._known[each].body))
-        body = orjson.loads(self._known[key].body)
-        if FAULT in body:
+        sizes = {key: len(known.body) for key, known in self._known.items() if key[0] == largest}
+        key = max(sizes, key=sizes.__getitem__)
+        if sizes[key] < LARGE or FAULT in (body := orjson.loads(self._known[key].body)):
             return False
         fault = (
             f"spec: the ElasticJobs of namespace {largest} are too large: {self._bytes[largest]:,} bytes, and all "

@@ -135,6 +135,7 @@ def test_a_job_that_is_too_deep_is_invalid_and_its_status_is_kept() -> None:
 
 def test_the_namespace_with_the_most_bytes_gives_way_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 50_000)
+    monkeypatch.setattr(module, "LARGE", 3_000)
     jobs = JobCache()
     jobs.put(body(1))
     for number in range(40):
@@ -149,6 +150,16 @@ def test_the_namespace_with_the_most_bytes_gives_way_and_no_other(monkeypatch: p
     for number in range(40):
         jobs.remove(("hostile", f"job-{number}"), "u")
     assert list(jobs._bytes) == ["ml"]
+
+
+def test_jobs_of_an_ordinary_size_are_kept_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 50_000)
+    jobs = JobCache()
+    for number in range(100):
+        each = body(number + 1)
+        each["metadata"] |= {"name": f"job-{number}", "annotations": {"note": "x" * 1000}}
+        jobs.put(each)
+    assert all(jobs.get(key) is not None for key in jobs)
 
 
 def test_parsed_jobs_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
