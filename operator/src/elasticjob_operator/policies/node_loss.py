@@ -37,6 +37,8 @@ FRESH_SECONDS = 10.0
 """A heartbeat older than this is read again before it is used, in seconds."""
 MISSING_NODE_SECONDS = 10.0
 """A pod's node may be so new that the watch of nodes has not reported it yet, in seconds."""
+_LONGEST_TOLERATION = 10 * 365 * 86400
+"""Kubernetes takes any number of seconds, and a date has a limit."""
 MOST_SHARE, MOST_NODES = 0.55, 3
 """If at least this share and this number of nodes is not ready, none is lost: kube-controller-manager's
 --unhealthy-zone-threshold."""
@@ -95,8 +97,8 @@ def tolerated_seconds(tolerations: Iterable[Mapping[str, Any]], default: float) 
         for each in tolerations
         if each.get("key") == _UNREACHABLE and each.get("effect") in (None, "", "NoExecute")
     ]
-    limits = [max(0.0, float(seconds)) for seconds in ours if seconds is not None]
-    return min(limits) if limits else None if ours else default
+    limits = [min(max(0, seconds), _LONGEST_TOLERATION) for seconds in ours if isinstance(seconds, int)]
+    return float(min(limits)) if limits else None if None in ours else default
 
 
 def count_nodes(nodes: Mapping[str, Node]) -> NodeCounts:
@@ -134,7 +136,7 @@ def assess_node(
     """`scheduled_at`: when the pod in question was scheduled there, or else created."""
     node = nodes.by_name.get(name)
     if node is None:
-        return _missing(name, scheduled_at, nodes, rules, now)
+        return _missing(name, scheduled_at, nodes, now)
     if node.out_of_service and not node.ready:
         return NodeLoss(lost=True, reason=f"node {name} is out of service")
     return _silent(node, nodes, rules, now) if node.health is NodeHealth.SILENT else NodeLoss()
@@ -157,10 +159,8 @@ def _silent(node: Node, nodes: Nodes, rules: LossRules, now: datetime.datetime) 
     return NodeLoss(lost=True, reason=f"node {node.name} is not ready")
 
 
-def _missing(
-    name: str, scheduled_at: datetime.datetime, nodes: Nodes, rules: LossRules, now: datetime.datetime
-) -> NodeLoss:
-    due = scheduled_at + _seconds(max(rules.lost_seconds or 0, MISSING_NODE_SECONDS))
+def _missing(name: str, scheduled_at: datetime.datetime, nodes: Nodes, now: datetime.datetime) -> NodeLoss:
+    due = scheduled_at + _seconds(MISSING_NODE_SECONDS)
     if now < due:
         return NodeLoss(requeue_at=due)
     heartbeat = _fresh(nodes, name, now)

@@ -205,6 +205,10 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
         pytest.param([{"key": UNREACHABLE, "effect": "NoExecute", "tolerationSeconds": 60}], 60, id="for a minute"),
         pytest.param([{"key": UNREACHABLE, "tolerationSeconds": 0}], 0, id="not at all"),
         pytest.param([{"key": UNREACHABLE, "operator": "Exists"}], None, id="forever"),
+        pytest.param(
+            [{"key": UNREACHABLE, "tolerationSeconds": "5m"}], 5, id="not a number, which the dry run rejects"
+        ),
+        pytest.param([{"key": UNREACHABLE, "tolerationSeconds": 2**63 - 1}], 315360000, id="longer than dates last"),
         pytest.param([{"key": UNREACHABLE, "effect": "NoSchedule"}], 5, id="when scheduled"),
     ],
 )
@@ -212,6 +216,12 @@ def test_pods_stay_on_a_silent_node_as_long_as_their_template_says(
     tolerations: list[dict[str, Any]], expected: float | None
 ) -> None:
     assert tolerated_seconds(tolerations, 5) == expected
+
+
+def test_no_pod_tolerates_a_node_that_is_gone() -> None:
+    for seconds in (3600, None):
+        found = assess_node("gone", at(-60), nodes(), LossRules(lost_seconds=seconds), NOW)
+        assert found.verify
 
 
 def test_pods_that_tolerate_a_silent_node_forever_are_kept_and_the_node_is_named() -> None:
