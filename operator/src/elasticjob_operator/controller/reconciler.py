@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from elasticjob_api import ElasticJob, InvalidJobError, Status
 from elasticjob_runtime.etcd import StoreError
@@ -68,6 +68,8 @@ class _Memory:
     created after all, the next request does not create a second pod."""
     run_id: str = ""
     """ID of the run whose rendezvous is watched."""
+    pods: frozenset[str] = frozenset()
+    """Names of its pods at the last reconciliation."""
 
 
 class Reconciler:
@@ -133,6 +135,8 @@ class Reconciler:
         observed = self._cluster.observe(key, job.uid)
         known = {pod.name for pod in observed.pods}
         memory.unconfirmed = {index: name for index, name in memory.unconfirmed.items() if name not in known}
+        memory.rejection = once_pods_are_gone(memory.rejection, memory.pods - known, self._clock())
+        memory.pods = frozenset(known)
         return dataclasses.replace(
             observed,
             unconfirmed=memory.unconfirmed,
@@ -275,6 +279,11 @@ def _is_image_volume_rejected(actions: Iterable[Action], applied: ApplyResult) -
 
 def _reason_of(applied: ApplyResult) -> str:
     return applied.rejection or (applied.admission.rejection if applied.admission is not None else "")
+
+
+def once_pods_are_gone(rejection: Rejection | None, gone: Collection[str], now: datetime.datetime) -> Rejection | None:
+    """A pod that is gone no longer counts towards a quota: what was rejected is created again at once."""
+    return dataclasses.replace(rejection, retry_at=now) if rejection is not None and gone else rejection
 
 
 def retry_delay(rejections: int, *, longest: float = MAX_RETRY_SECONDS) -> float:

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue
-from elasticjob_operator.controller.reconciler import ETCD_WRITES, retry_delay
+from elasticjob_operator.controller.reconciler import ETCD_WRITES, once_pods_are_gone, retry_delay
 from elasticjob_operator.controller.status_throttle import MAX_CONFLICT_SECONDS, conflict_delay
 from elasticjob_operator.planning import EvictMember
 from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import Rejection
 from elasticjob_runtime.etcd import StoreError
 from prometheus_client import REGISTRY
+
+from tests.unit.operator.builders import NOW, at
 
 KEY = ("ml", "digits")
 
@@ -73,3 +76,12 @@ def test_each_rejection_delays_the_next_retry_further(rejections: int, longest: 
 @pytest.mark.parametrize(("conflicts", "seconds"), [(0, 0.0), (1, 0.05), (3, 0.2), (1000, MAX_CONFLICT_SECONDS)])
 def test_conflicts_are_retried_at_once_and_then_with_growing_delays(conflicts: int, seconds: float) -> None:
     assert conflict_delay(conflicts) == pytest.approx(seconds)
+
+
+def test_a_replacement_is_created_as_soon_as_its_predecessor_has_left_the_quota() -> None:
+    rejected = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(60))
+    assert once_pods_are_gone(rejected, set(), NOW) == rejected
+    freed = once_pods_are_gone(rejected, {"digits-worker-0-abcde"}, NOW)
+    assert freed is not None
+    assert freed.retry_at == NOW
+    assert once_pods_are_gone(None, {"digits-worker-0-abcde"}, NOW) is None
