@@ -60,5 +60,8 @@ def _time_of(event: Json) -> datetime.datetime:
     series = event.get("series") or {}
     for text in (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")):
         if text:
-            return datetime.datetime.fromisoformat(text)
+            try:
+                return datetime.datetime.fromisoformat(text)
+            except ValueError:  # the API server takes the year 0
+                return LONG_AGO
     return LONG_AGO

@@ -21,7 +21,7 @@ from elasticjob_runtime.contract import UnreadyValue
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import Cause
-from elasticjob_operator.state import POD, Blocked, Explanation, OwnedObject, Pod, PodPhase, Rejection
+from elasticjob_operator.state import LONG_AGO, POD, Blocked, Explanation, OwnedObject, Pod, PodPhase, Rejection
 
 QUIET_SECONDS = 3.0
 """How long a StatefulSet may have no pod before its Events are read, in seconds."""
@@ -273,7 +273,8 @@ def of_etcd(
     waits = [of_name(job, pod) for pod in leftovers if pod.name in needed]
     waits += [wait for pod in pods if (wait := of_pod(job, pod, answers)) is not None]
     if len(pods) < job.etcd_members:
-        rejected = answer is not None and answer.warning and bool(answer.message)
+        created = stateful_set.created_at
+        rejected = answer is not None and answer.warning and answer.at >= (created or LONG_AGO)
         reason = Reason.POD_REJECTED if rejected else Reason.ETCD_STARTING
         waits.append(
             Wait(

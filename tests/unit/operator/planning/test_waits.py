@@ -601,6 +601,14 @@ def test_events_are_read_again_a_little_later(seconds: float, again: bool) -> No
     assert again or found.requeue_at <= at(5 - seconds)
 
 
+def test_events_of_an_earlier_etcd_are_not_taken_for_the_cause() -> None:
+    (old,) = says("StatefulSet", "digits-etcd", "FailedCreate: quota")["explanations"].values()
+    found = own_etcd(explanations={("StatefulSet", "digits-etcd"): dataclasses.replace(old, at=at(-99999))})
+    condition = found.status.condition(RUNNING)
+    assert condition is not None
+    assert condition.reason != Reason.POD_REJECTED
+
+
 def test_events_of_an_earlier_wait_are_not_taken_for_the_cause() -> None:
     """Such as FailedScheduling of a pod that has a node by now."""
     pod = dataclasses.replace(pending(0, node="n1"), scheduled_at=at(-4))
