@@ -159,7 +159,7 @@ def _manifest(**workers: Any) -> dict[str, Any]:
 
 def test_flags_change_the_manifest_that_they_are_given_with() -> None:
     options = JobOptions("", "", env={"LR": "0.1"}, gpus=8, workers="2:4", queue="team", suspend=True)
-    (changed,) = with_flags([_manifest(replicas=1, maxReplicas=1)], options)
+    (changed,) = with_flags([_manifest(replicas=1, maxReplicas=1)], options, resize=True)
     workers = changed["spec"]["workers"]
     assert [workers[each] for each in ("replicas", "minReplicas", "maxReplicas")] == [4, 2, 4]
     proxy, trainer = workers["template"]["spec"]["containers"]
@@ -168,6 +168,17 @@ def test_flags_change_the_manifest_that_they_are_given_with() -> None:
     assert trainer["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert changed["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
     assert changed["spec"]["lifecycle"] == {"suspend": True}
+
+
+def test_a_manifest_keeps_its_size_unless_workers_says_another() -> None:
+    elastic = _manifest(replicas=4, minReplicas=2, maxReplicas=8)
+    (kept,) = with_flags([elastic], JobOptions("", "", gpus=1))
+    assert [kept["spec"]["workers"][each] for each in ("replicas", "minReplicas", "maxReplicas")] == [4, 2, 8]
+    (one,) = with_flags([elastic], JobOptions("", ""), resize=True)
+    assert {name: one["spec"]["workers"].get(name) for name in ("replicas", "minReplicas")} == {
+        "replicas": 1,
+        "minReplicas": None,
+    }
 
 
 def test_flags_for_several_manifests_are_refused() -> None:

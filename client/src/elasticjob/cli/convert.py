@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elasticjob.cli import files
-from elasticjob.errors import ElasticJobError, Exit, NotFoundError
+from elasticjob.errors import ElasticJobError, Exit, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from elasticjob.convert import Converted
@@ -61,6 +61,8 @@ def convert(
     Writes the manifest to stdout and a report to stderr: every field that is not carried over, why, and what to do
     instead. Objects that are not jobs stay in the manifest as they are.
     """
+    if comments and output is Format.JSON:
+        raise UsageError("JSON has no comments: leave out --comments, or write YAML.")
     from elasticjob import convert as conversion  # the API's models take a tenth of a second
     from elasticjob.convert import report as reports
 

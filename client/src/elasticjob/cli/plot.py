@@ -17,8 +17,8 @@ def plot(
         Path | None, typer.Option("--file", help="File: .html, .svg or .png. Default: NAME.html.", metavar="FILE")
     ] = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="html, svg or png, for NAME.FORMAT.", metavar="FORMAT")
-    ] = "html",
+        str | None, typer.Option("--output", "-o", help="html, svg or png, for NAME.FORMAT.", metavar="FORMAT")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file without asking.")] = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -29,9 +29,11 @@ def plot(
     from elasticjob.cli.output import progress, say
     from elasticjob.sdk.history import FORMATS, drawing
 
-    if f".{output}" not in FORMATS:
+    if output is not None and f".{output}" not in FORMATS:
         raise UsageError(f"-o {output}: write html, svg or png.", f"To name the file: --file {output}")
-    file = target or Path(f"{name}.{output}")
+    file = target or Path(f"{name}.{output or 'html'}")
+    if output is not None and file.suffix != f".{output}":
+        raise UsageError(f"--file {file} and -o {output} name two formats.", "Leave out one of them.")
     client = connect(namespace, context, kubeconfig)
     job = client.get(name)
     with progress(f"Drawing {file}"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _WITH_MANIFEST = frozenset(
-    {"file", "workers", "replicas", "min_replicas", "max_replicas", "gpus", "gpu_resource", "env", "queue", "suspended"}
+    {"file", "workers", "gpus", "env", "queue", "suspended"}
     | {"dry_run", "output", "wait", "follow", "timeout", "namespace", "context", "kubeconfig"}
 )
 """Parameters that are clear together with a manifest."""
@@ -208,7 +208,7 @@ def submit(
     )
     if file:
         _check_flags(ctx)
-        manifests = with_flags(manifests_of(file, namespace), options)
+        manifests = with_flags(manifests_of(file, namespace), options, resize=bool(workers))
     elif name is None:
         raise UsageError(
             "The job needs a name.", "For example: elasticjob submit bert --image IMAGE -- python train.py"

@@ -29,16 +29,16 @@ def parse_manifests(text: str, source: str) -> list[Json]:
     return found
 
 
-def with_flags(manifests: Sequence[Json], options: JobOptions) -> list[Json]:
-    """The manifests with what flags say about them: worker pods, GPUs, variables, queue, suspension. Raises UsageError
-    where it is not clear what a flag is about."""
-    if options == JobOptions("", ""):
+def with_flags(manifests: Sequence[Json], options: JobOptions, *, resize: bool = False) -> list[Json]:
+    """The manifests with what flags say about them: GPUs, variables, queue, suspension, and with `resize` the number of
+    worker pods. Raises UsageError where it is not clear what a flag is about."""
+    if options == JobOptions("", "") and not resize:
         return list(manifests)
     if len(manifests) != 1:
         raise UsageError(f"There are {len(manifests)} manifests: write what the flags say into the right one.")
     manifest = copy.deepcopy(manifests[0])
     workers = manifest.setdefault("spec", {}).setdefault("workers", {})
-    if options.workers != 1 or options.replicas is not None:
+    if resize:
         for bound in ("minReplicas", "maxReplicas"):
             workers.pop(bound, None)
         workers |= sizes_of(options)

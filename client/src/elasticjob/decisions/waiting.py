@@ -32,7 +32,7 @@ def target_of(text: str) -> Target:
     """
     name = text.lower().removeprefix("condition=").removesuffix("=true")
     for each in Target:
-        if name in (each.value.lower(), "delete" if each is Target.DELETED else ""):
+        if name == each.value.lower() or (name == "delete" and each is Target.DELETED):
             return each
     raise UsageError(f"--for {text}: write one of {', '.join(Target)}, or condition=TYPE.")
 
