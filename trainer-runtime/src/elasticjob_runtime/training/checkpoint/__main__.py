@@ -108,7 +108,7 @@ def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
 
 
 def _release(folder: pathlib.Path, listing: Listing) -> str:
-    _claim(folder, listing, Claim(number=0, writer=ANONYMOUS))
+    _claim(folder, listing, Claim(number=0, writer=ANONYMOUS, chosen=listing.claim.chosen))
     return f"Any job may save in {folder} again; the next one that does claims it."
 
 
