@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import random
@@ -61,8 +62,8 @@ def order(size: int, batch_size: int) -> Order:
     return Order(size=size, batch_size=batch_size, drop_last=False, shuffle=False, seed=0)
 
 
-def feed(dataset: Squares, *, num_workers: int = 0) -> Feed:
-    return Feed(dataset, order(len(dataset), 6), epoch=0, num_workers=num_workers, collate_fn=list)
+def feed(dataset: Squares, *, num_workers: int = 0, epoch: int = 0) -> Feed:
+    return Feed(dataset, order(len(dataset), 6), epoch=epoch, num_workers=num_workers, collate_fn=list)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -83,6 +84,22 @@ def test_a_data_set_that_raises_stop_iteration_does_not_end_the_epoch() -> None:
     fed = feed(Squares(40, broken=3))
     with pytest.raises(StopIteration):
         fed.next(Cursor(), 0, 1)
+
+
+class Drawn(Squares):
+    def __getitem__(self, index: int) -> int:
+        return random.getrandbits(60)
+
+
+def test_data_loader_processes_draw_other_random_numbers_in_each_epoch_and_on_each_rank() -> None:
+    def drawn(epoch: int, rank: int) -> int:
+        with contextlib.closing(feed(Drawn(40), num_workers=1, epoch=epoch)) as fed:
+            found = fed.next(Cursor(epoch=epoch), rank, 2)
+        assert found is not None
+        return int(found[0][0])
+
+    assert drawn(0, 0) == drawn(0, 0)
+    assert len({drawn(epoch, rank) for epoch in (0, 1) for rank in (0, 1)}) == 4
 
 
 def test_the_processes_of_an_epochs_data_loader_end_with_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -108,13 +109,15 @@ class Feed:
         self._shares: collections.deque[Share] = collections.deque()
         """Of the batches that the data loader loads, or has loaded ahead."""
         self._iterator: Iterator[Any] = iter(())
+        self._generator = torch.Generator()
+        """Not torch's own: the training's random numbers must not depend on the number of changes."""
         self._loader = torch.utils.data.DataLoader(
             dataset,
             batch_sampler=self,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             collate_fn=collate_fn,
-            generator=torch.Generator(),  # the training's own random numbers must not depend on the number of changes
+            generator=self._generator,
         )
 
     def next(self, cursor: Cursor, rank: int, world_size: int) -> tuple[Any, Share] | None:
@@ -122,6 +125,7 @@ class Feed:
         if self._expected != (cursor, (rank, world_size)):
             self._start, self._place = cursor, (rank, world_size)
             self._shares.clear()
+            self._generator.manual_seed(self._seed(cursor, rank))
             self._iterator = iter(self._loader)
         try:
             batch = next(self._iterator)
@@ -149,6 +153,11 @@ class Feed:
             self._shares.append(share)
             yield [self._order[position] for position in share.positions]
             cursor = share.next
+
+    def _seed(self, cursor: Cursor, rank: int) -> int:
+        """From which data loader processes that start there draw: others in each epoch and on each rank."""
+        key = f"{self._about.seed}:{cursor.epoch}:{cursor.consumed}:{rank}"
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
 
     def _deal(self, cursor: Cursor, rank: int, world_size: int) -> Share | None:
         return deal(
