@@ -28,15 +28,19 @@ class Save:
         self._function = function
         self._error: Exception | None = None
         self._fence = os.environ.get(Env.FENCE)
-        self._thread = threading.Thread(target=self._run, name="elasticjob-save")
-        self._thread.start()
+        self._pid = os.getpid()
+        self._over = threading.Event()
+        """A thread whose `join` a signal handler has ended with an exception is no longer known to be alive."""
+        threading.Thread(target=self._run, name="elasticjob-save").start()
 
     @property
     def is_over(self) -> bool:
-        return not self._thread.is_alive()
+        """Also in a forked child, which has no such thread."""
+        return self._over.is_set() or self._pid != os.getpid()
 
     def wait(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
+        if not self.is_over:
+            self._over.wait(timeout)
 
     def result(self) -> None:
         """Waits for its end. Raises what made it fail, once, unless the worker group is another one now: then it may
@@ -52,6 +56,8 @@ class Save:
         except Exception as error:  # noqa: BLE001 raised again by `result`, if that is called
             logger.error("The checkpoint of step %d was not saved: %s", self.step, error)
             self._error = error
+        finally:
+            self._over.set()
 
 
 _saves: list[Save] = []

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import collections
 import json
+import multiprocessing
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import Any
 
 import pytest
-from elasticjob_runtime.training import CheckpointError, load_checkpoint, progress, save_checkpoint
+from elasticjob_runtime.training import (
+    CheckpointError,
+    background,
+    checkpoint,
+    load_checkpoint,
+    progress,
+    save_checkpoint,
+)
 from elasticjob_runtime.training.checkpoint import steps
 
 pytestmark = pytest.mark.torch
@@ -69,6 +79,50 @@ def test_an_error_in_the_background_is_raised_by_the_next_save(tmp_path: pathlib
     save_checkpoint(tmp_path / "d", {"step": 3}, block=False)
     save_checkpoint(tmp_path / "d", {"step": 4})
     assert steps(tmp_path / "d") == [3, 4], "it is raised once"
+
+
+def test_a_save_whose_wait_a_signal_ends_keeps_its_state(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    may_write, save = threading.Event(), checkpoint.save
+
+    def save_later(*arguments: Any, **options: Any) -> pathlib.Path:
+        may_write.wait(60.0)
+        return save(*arguments, **options)
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    def save_until_a_signal() -> None:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        save_checkpoint(tmp_path, {}, step=2)
+
+    monkeypatch.setattr(checkpoint, "save", save_later)
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        save_checkpoint(tmp_path, {"count": torch.zeros(3)}, step=1, block=False)
+        with pytest.raises(SystemExit):
+            save_until_a_signal()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    threading.Timer(0.2, may_write.set).start()
+    save_checkpoint(tmp_path, {"count": torch.ones(3)}, step=3, block=False)
+    save_checkpoint(tmp_path, {}, step=4)
+    assert steps(tmp_path) == [1, 3, 4]
+    assert torch.load(min(tmp_path.glob("*.ckpt")))["count"].tolist() == [0.0] * 3
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_save() -> None:
+    may_end = threading.Event()
+    save = background.begin(1, lambda: may_end.wait(60.0))
+    child = multiprocessing.get_context("fork").Process(target=save.result)
+    child.start()
+    child.join(30.0)
+    may_end.set()
+    save.result()
+    assert child.exitcode == 0
 
 
 ENDS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import io
+import multiprocessing
 import os
 import pathlib
 from typing import Any
@@ -67,6 +68,17 @@ def test_the_memory_of_a_copy_is_used_again_and_grows() -> None:
     larger = kept.of({"a": torch.arange(100_000)})
     assert larger is not None
     assert torch.equal(larger["a"], torch.arange(100_000))
+
+
+def test_a_forked_child_does_not_write_into_its_parents_copy() -> None:
+    kept = KeptCopy()
+    own = kept.of({"a": torch.zeros(3)})
+    child = multiprocessing.get_context("fork").Process(target=kept.of, args=({"a": torch.ones(3)},))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert own is not None
+    assert own["a"].tolist() == [0.0] * 3
 
 
 def test_a_state_with_other_objects_is_saved_in_the_background_too(tmp_path: pathlib.Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import pathlib
 import resource
 import shutil
+import signal
+import threading
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -202,6 +206,36 @@ def test_a_save_in_the_background_has_the_state_of_its_step(tmp_path: pathlib.Pa
     saved = run(3, train_and_save_in_background, tmp_path, tmp_path / "c", 1, 2)
     assert run(2, load, tmp_path, tmp_path / "c") == [(2, saved[0])] * 2
     assert not list((tmp_path / "c").glob("*.shards-*/.written-*"))
+
+
+def save_through_a_signal(path: pathlib.Path) -> dict[str, Any]:
+    """A signal ends the wait for the first save. What the state was then."""
+    training, may_write, write = Training(), threading.Event(), writing.Writing.write
+
+    def write_later(own: writing.Writing) -> writing.Written:
+        may_write.wait(60.0)
+        return write(own)
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    with unittest.mock.patch.object(writing.Writing, "write", write_later):
+        training.step(1)
+        saved = training.whole()
+        save_sharded_checkpoint(path / "c", training.parts, step=1, block=False)
+        training.step(2)
+        signal.signal(signal.SIGUSR1, end)
+        with contextlib.suppress(SystemExit):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            save_sharded_checkpoint(path / "d", training.parts, step=2)
+        threading.Timer(0.2, may_write.set).start()
+        save_sharded_checkpoint(path / "d", training.parts, step=3, block=False)
+    return saved
+
+
+def test_a_save_whose_wait_a_signal_ends_keeps_its_state(tmp_path: pathlib.Path) -> None:
+    saved = run(1, save_through_a_signal, tmp_path, tmp_path)
+    assert run(1, load, tmp_path, tmp_path / "c") == [(1, saved[0])]
 
 
 def train_with_a_full_disk(path: pathlib.Path) -> list[str]:

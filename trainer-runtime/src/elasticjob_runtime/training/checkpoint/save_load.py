@@ -182,8 +182,10 @@ def save_durable(path: PathLike, state: Any, number: int, keep: int, *, block: b
     """`save_checkpoint` without memory."""
     import torch
 
-    before, _process.saving = _process.saving, None
+    before = _process.saving
     if before is not None:
+        before.wait()  # until then it writes from the copy, even if a signal handler ends this wait
+        _process.saving = None
         before.result()
     if block:
         _write(path, lambda file: torch.save(state, file), number, keep)

@@ -5,6 +5,7 @@ The copy's memory is kept for the next one: memory that is new takes several tim
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -17,17 +18,20 @@ from elasticjob_runtime.training.memory.pair import copy_into
 
 
 class KeptCopy:
-    """Room for one copy."""
+    """Room for one copy. A forked child has none: its parent may still write what is in there."""
 
     def __init__(self) -> None:
         self._buffer: Buffer | None = None
+        self._pid = 0
 
     def of(self, state: Any) -> Any | None:
         """The state, with its tensors on the CPU; good until the next call. None: it has objects that are not plain
         data, or there is no memory."""
         try:
             parts = outline.take_apart(state)
-            self._buffer = buffer = self._buffer or Buffer.create()
+            if self._buffer is None or self._pid != os.getpid():
+                self._buffer, self._pid = Buffer.create(), os.getpid()
+            buffer = self._buffer
             buffer.reserve(parts.payload_size)
             if parts.payload_size:
                 copy_into(Payload(_bytes(buffer, 0, parts.payload_size), sums=None), parts)

@@ -59,9 +59,15 @@ def save(path: PathLike, contents: Contents, step: int, keep: int, *, block: boo
 def finish() -> None:
     """Waits for the save in the background, if there is one. Collective. Raises CheckpointError on all ranks if it has
     failed."""
-    saving, _process.saving = _process.saving, None
-    if saving is not None:
+    saving = _process.saving
+    if saving is None:
+        return
+    try:
         saving.finish()
+    except Exception:
+        _process.saving = None
+        raise
+    _process.saving = None  # not if a signal handler ends the wait: it still writes from the copy
 
 
 class _Process:
