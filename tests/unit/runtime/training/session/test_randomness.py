@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import random
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
-from elasticjob_runtime.training.session import randomness
+from elasticjob_runtime.training.session import randomness, state
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -37,8 +38,10 @@ def draw() -> list[float]:
     return [random.random(), float(torch.rand(1)), float(numpy.random.random()), float(numpy.random.normal())]
 
 
-def train(path: pathlib.Path, steps: int, seed: int, sharded: bool = False) -> list[list[float]]:
-    """What this rank draws in each step."""
+def train(
+    path: pathlib.Path, steps: int, seed: int, sharded: bool = False, *, save_last: bool = False
+) -> list[list[float]]:
+    """What this rank draws in each step. save_last: at the end, as before all members leave."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     random.seed(seed + rank)
     torch.manual_seed(seed + rank)
@@ -56,6 +59,8 @@ def train(path: pathlib.Path, steps: int, seed: int, sharded: bool = False) -> l
         steps -= 1
         if not steps:
             break
+    if save_last:
+        session._state.save_last()
     return drawn
 
 
@@ -63,6 +68,22 @@ def test_random_numbers_go_on_after_a_restart(tmp_path: pathlib.Path) -> None:
     undisturbed = train(tmp_path / "a", 6, seed=1)
     train(tmp_path / "b", 4, seed=1)
     assert train(tmp_path / "b", 3, seed=2) == undisturbed[3:]
+
+
+def test_the_checkpoint_before_a_planned_change_has_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = train(tmp_path / "a", 6, seed=1)
+    calls = itertools.count(1)
+    monkeypatch.setattr(state, "session_ends", lambda: next(calls) == 4)
+    train(tmp_path / "b", 4, seed=1)
+    assert train(tmp_path / "b", 2, seed=2) == undisturbed[4:]
+
+
+def test_the_checkpoint_of_a_process_that_leaves_alone_has_them(tmp_path: pathlib.Path) -> None:
+    undisturbed = train(tmp_path / "a", 6, seed=1)
+    train(tmp_path / "b", 4, seed=1, save_last=True)
+    assert train(tmp_path / "b", 2, seed=2) == undisturbed[4:]
 
 
 @needs_fsdp2

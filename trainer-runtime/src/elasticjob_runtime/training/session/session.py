@@ -255,8 +255,8 @@ class ElasticSession:
         all ranks must share the directory; see docs/design/0024-sharded-state.md.
 
         The random numbers of each rank are part of it (Python, NumPy, torch), and go on if there are as many ranks as
-        before. Where several processes continue in place, and in snapshots of models that are not sharded, they are
-        not.
+        before. Where several processes continue in place, they are not; in snapshots of models that are not sharded,
+        only before planned changes.
 
         block: False copies the state, and writes it while the training continues; see `save_checkpoint`.
         """

@@ -181,8 +181,10 @@ class TrainingState:
     def keep(self) -> None:
         """Saves on storage and takes a snapshot in memory, each if it is time for that, or before a planned change."""
         ends = self.saves_before_changes and session_ends()
-        if self._saves_at(self.committed):
+        saves = self._saves_at(self.committed)
+        if saves or ends:
             self._collect_random()
+        if saves:
             self._save()
         if ends:
             self._keep_last()
@@ -228,11 +230,13 @@ class TrainingState:
         storage = self._storage
         if storage is None or not self._live or (storage.block and self._saves_at(self.committed)):
             return
+        self._collect_random()
         try:
             save_durable(storage.path, self.collect(), self.committed, storage.keep)
             logger.info("saved step %d, because all members leave", self.committed)
         except (CheckpointError, OSError) as error:
             logger.warning("step %d could not be saved before all members left: %s", self.committed, error)
+        self._random = None
 
     def _take_last(self, seconds: float) -> bool:
         """Keeps the state in memory, and returns whether it survives the change there. False also if that is not
