@@ -10,16 +10,17 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from elasticjob_runtime.training import CheckpointError, ElasticSession
+from elasticjob_runtime.training import CheckpointError, ElasticSession, background, checkpoint
+from elasticjob_runtime.training.session import state
 from elasticjob_runtime.training.session.world import SessionError
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def begin(path: pathlib.Path) -> ElasticSession:
+def begin(path: pathlib.Path, *, every: int = 1, block: bool = True) -> ElasticSession:
     model = torch.nn.Linear(1, 1)
     session = ElasticSession(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    session.checkpoint(path, every=1)
+    session.checkpoint(path, every=every, block=block)
     return session
 
 
@@ -80,3 +81,29 @@ def test_the_seed_of_an_order_without_shuffling_may_change(tmp_path: pathlib.Pat
 def test_another_order_may_begin_with_an_epoch(tmp_path: pathlib.Path) -> None:
     train(tmp_path)
     assert sorted(train(tmp_path, seed=9, size=8)) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("leaves", "last"),
+    [(True, 3), (False, 3), (False, 4)],
+    ids=["all members leave", "a planned change", "a planned change when it is time to save"],
+)
+def test_a_save_in_the_background_that_failed_does_not_cost_the_last_state(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, leaves: bool, last: int
+) -> None:
+    session = begin(tmp_path, every=2, block=False)
+    save = checkpoint.save
+
+    def fail(*_: Any, **__: Any) -> pathlib.Path:
+        raise CheckpointError("no space left")
+
+    for _, step in zip(session.batches(range(24), batch_size=4), range(1, last + 1), strict=False):
+        monkeypatch.setattr(checkpoint, "save", fail if step == 2 else save)
+        if step == last and not leaves:
+            monkeypatch.setattr(state, "session_ends", lambda: True)
+        with session.step():
+            pass
+        background.wait_for_saves(0.0, 30.0)
+    if leaves:
+        session._state.save_last()
+    assert checkpoint.steps(tmp_path) == [last]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -184,7 +184,9 @@ class TrainingState:
         saves = self._saves_at(self.committed)
         if saves or ends:
             self._collect_random()
-        if saves:
+        if saves and ends:
+            _despite_earlier(self._save)
+        elif saves:
             self._save()
         if ends:
             self._keep_last()
@@ -213,7 +215,7 @@ class TrainingState:
             if not kept and self._saves_at(step):
                 self._finish_save()
             elif not kept and self._saves:
-                self._save()
+                _despite_earlier(self._save)
             elif not kept and (not dist.is_initialized() or dist.get_rank() == 0):
                 logger.warning(
                     "step %d could not be kept in memory before this change, and the session has no checkpoints on "
@@ -232,7 +234,7 @@ class TrainingState:
             return
         self._collect_random()
         try:
-            save_durable(storage.path, self.collect(), self.committed, storage.keep)
+            _despite_earlier(lambda: save_durable(storage.path, self.collect(), self.committed, storage.keep))
             logger.info("saved step %d, because all members leave", self.committed)
         except (CheckpointError, OSError) as error:
             logger.warning("step %d could not be saved before all members left: %s", self.committed, error)
@@ -305,6 +307,17 @@ class TrainingState:
     def apply(self, state: dict[str, Any]) -> None:
         self.parts.apply(state["parts"])
         self.go_to(state)
+
+
+def _despite_earlier(save: Callable[[], None]) -> None:
+    """Saves the last state. The error of an earlier save in the background is in the log, and raised only once; the
+    training ends, so it must not prevent this one. If that is collective, all ranks raise, and save again."""
+    try:
+        save()
+    except FencedError:
+        raise
+    except CheckpointError:
+        save()
 
 
 def _share(agreement: Agreement, rank: int, given: Any, into: Any, interruption: Interruption | None) -> Any | None:
