@@ -162,7 +162,8 @@ class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POL
 
     Fail ends the job with reason ScriptFails, because a restart would not help. Restart handles it like any other
     failure. The job has trained once a step or a checkpoint was reported, or once a worker group ran for a minute.
-    Errors of the network and of peers, lost nodes, evictions and processes killed for lack of memory never count.
+    Errors that are known to be of the network, storage or peers do not count. Lost nodes, evictions and processes
+    killed for lack of memory never do.
     """
     rules: Annotated[
         tuple[RestartRule, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})

@@ -188,9 +188,29 @@ def test_a_script_that_fails_twice_before_its_first_step_ends_the_job(crashes: l
         ("OSError: [Errno 98] Address already in use", ""),
         ("RuntimeError: Gloo connectFullMesh failed with x", ""),
         ("FencedError: a newer group trains", ""),
+        ("RuntimeError: Connection reset by peer", ""),
+        ("RuntimeError: [/pytorch/third_party/x.cc:1] write: Broken pipe", ""),
+        ("errors.LocalEntryNotFoundError: An error happened while trying to locate the file", ""),
+        ("requests.exceptions.ChunkedEncodingError: Response ended prematurely", ""),
+        ("http.client.RemoteDisconnected: Remote end closed the line", ""),
+        ("http.client.IncompleteRead: IncompleteRead(5 bytes read, 7 more expected)", ""),
+        ("urllib3.exceptions.ProtocolError: x", ""),
+        ("botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the GetObject operation", ""),
+        ("botocore.exceptions.ClientError: An error occurred (503) when calling the HeadObject operation", ""),
+        ("botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling x", "/app/train.py:3"),
+        ("botocore.exceptions.ClientError: An error occurred (NoSuchKey) when calling x", "/app/train.py:3"),
+        ("a.CheckpointError: Cannot write the checkpoint /c/step-1.ckpt: No space left on device. Earlier", ""),
+        ("a.CheckpointError: Rank 1: Cannot write /c/step-1.shards: Stale file handle.", ""),
+        ("a.UnreadableError: Cannot read the checkpoint /c/step-1.ckpt: Input/output error. It may be intact", ""),
+        ("a.CheckpointError: Cannot write to the checkpoint directory /c: Permission denied.", "/app/train.py:3"),
+        ("a.CheckpointError: The checkpoint of step 1 in /c does not fit the session: x", "/app/train.py:3"),
+        ("a.SessionError: no plan from the agent within 60 s", ""),
+        ("a.SessionError: the processes of 3 plans in a row could not reach each other: x", ""),
+        ("a.SessionError: the models of rank 1 have other parameters or buffers than those of 0", "/app/train.py:3"),
+        ("KeyError: 'storage'", "/app/train.py:3"),
     ],
 )
-def test_exceptions_of_the_network_and_of_peers_are_none_of_the_script(message: str, line: str) -> None:
+def test_exceptions_of_the_network_storage_and_peers_are_none_of_the_script(message: str, line: str) -> None:
     assert script_line(dataclasses.replace(failure(message), traceback=TRACE)) == line
 
 

@@ -177,8 +177,8 @@ OWN_FLAGS = (
         "is restarted like any other.",
         docs="`fail` (default): the job fails, with reason `ScriptFails`, if the script raises the same exception on "
         "the same line twice before it has trained: before it has reported a step or a checkpoint, or run for a "
-        "minute. Errors of the network and of peers never count. `restart`: it is restarted as often as "
-        "`--max-restarts` allows",
+        "minute. Errors that are known to be of the network, storage or peers do not count. `restart`: it is restarted "
+        "as often as `--max-restarts` allows",
         sets=(CrashLimits, "fail_before_first_step"),
     ),
     Flag(

@@ -6,8 +6,8 @@ step beyond every step known at an earlier crash; for scripts that report no ste
 
 A script that raises the same exception on the same line twice before it has trained at all fails the job, because
 further restarts would not help. It has trained if it has reported a step or a checkpoint, or once its workers have run
-for a minute: most scripts that report no steps train by then. Exceptions of the network and of peers are no failures of
-the script.
+for a minute: most scripts that report no steps train by then. Exceptions that are known to be of the network, storage
+or peers are no failures of the script.
 
 The plan stores the history, so a new planner knows it.
 """
@@ -27,8 +27,15 @@ TRAINED_SECONDS = 60.0
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|/elasticjob_runtime/")
 _INFRASTRUCTURE = re.compile(
-    r"^(?:\w+\.)*(?:OSError|\w*(?:Connect|Timeout|Network|HTTP|URL|SSL|BrokenPipe|gaierror|Fenced)\w*|Dist[A-Z]\w+):?"
-    r"|(?i:\bgloo\b|\bnccl\b)"
+    r"^(?:\w+\.)*(?:OSError|Dist[A-Z]\w+|\w*(?:[Cc]onnect|Timeout|Network|HTTP|URL|SSL|BrokenPipe|gaierror|Fenced"
+    r"|ProtocolError|MaxRetryError|ChunkedEncoding|IncompleteRead|LocalEntryNotFound)\w*)"
+    # what torch says of sockets, and a service that is overloaded, whatever raises it
+    r"|(?i:\bgloo\b|\bnccl\b|\bconnection (?:reset|refused|aborted|closed|timed out)|\bbroken pipe\b)"
+    r"|An error occurred \((?:SlowDown|InternalError|ServiceUnavailable|RequestTimeout|Throttling|50\d)\w*\)"
+    # our own: of storage, unless it says no, and of processes that do not find each other
+    r"|^(?:\w+\.)*(?:Checkpoint|Unreadable)Error: (?:Rank \d+: )?Cannot (?:read|write) "
+    r"(?!.*(?:Permission denied|Read-only file system|Not a directory))"
+    r"|^(?:\w+\.)*SessionError: (?:no (?:further )?plans?|the (?:processes|snapshot in memory|state of another)) "
 )
 """In the message of an exception: it may pass, or its cause is elsewhere."""
 
