@@ -26,7 +26,7 @@ def test_commands_that_the_client_has_are_accepted(command: str) -> None:
     [
         ("elasticjob sumbit bert", "elasticjob has no command sumbit"),
         ("elasticjob submit bert --imag IMG -- train --lr 1", "elasticjob submit has no flag --imag"),
-        ("kubectl elasticjob scale bert --replicas=3", "elasticjob scale has no flag --replicas"),
+        ("kubectl elasticjob scale bert --size=3", "elasticjob scale has no flag --size"),
         ("elasticjob --verson", "elasticjob has no flag --verson"),
     ],
 )
