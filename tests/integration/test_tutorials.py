@@ -23,9 +23,9 @@ from hack.cluster.ports import free_ports
 from hack.images.recipe import ROOT
 from hack.support import eventually
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
-PATIENCE = 180.0
+PATIENCE = 540.0
 """s for processes with torch to start, on a machine that does other things too."""
 
 SAVES_AND_RESUMES = """
