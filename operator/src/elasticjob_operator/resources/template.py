@@ -48,7 +48,11 @@ def check_container(container: Mapping[str, Any]) -> None:
         for word in words or []:
             if not isinstance(word, str):
                 raise InvalidTemplateError(f"{field} of container {name} has {word!r}, which is not a string: quote it")
-    variables = [each for each in container.get("env") or [] if isinstance(each, Mapping)]
+    variables = container.get("env") or []
+    if not isinstance(variables, list) or not all(isinstance(variable, Mapping) for variable in variables):
+        raise InvalidTemplateError(
+            f"env of container {name} is {variables!r:.100}: write a list, such as [{{name: LR, value: '0.1'}}]"
+        )
     for variable in variables:
         value = variable.get("value")
         if value is not None and not isinstance(value, str):

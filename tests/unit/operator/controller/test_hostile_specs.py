@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from elasticjob_api import ElasticJob, InvalidJobError
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.planning import plan
+from elasticjob_operator.resources.template import InvalidTemplateError, check_container
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState
 from hypothesis import HealthCheck, given, settings
@@ -57,3 +59,9 @@ def test_any_spec_is_planned_or_invalid(
         job = jobs.get(("ml", "digits"))
         assert job is not None
         assert plan(job, JobState(nodes=None), Settings(), NOW).status
+
+
+@pytest.mark.parametrize("env", [True, "0", ["LR=0.1"], {"LR": "0.1"}])
+def test_variables_that_are_no_list_of_objects_are_named(env: Any) -> None:
+    with pytest.raises(InvalidTemplateError, match=r"env of container trainer is .*: write a list"):
+        check_container({"name": "trainer", "env": env})
