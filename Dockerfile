@@ -153,7 +153,12 @@ RUN pip install --no-deps --no-build-isolation --no-compile --break-system-packa
  && python3 -m compileall -q -s /out --invalidation-mode unchecked-hash /out/usr
 
 
+# python-etcd is what torch's own etcd backends import.
 FROM torch AS trainer
+ARG DEBIAN_FRONTEND=noninteractive
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends python3-etcd \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/apt /var/log/*.log
 COPY --from=digits /out /
 COPY --from=trainer-files /out /
 COPY examples/digits /workspace/examples/digits

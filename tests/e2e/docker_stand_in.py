@@ -18,7 +18,9 @@ from hack import cluster
 from hack.images import FOLDER, reference
 
 STORE = FOLDER / "buildah"
-BASE = f"FROM {reference('trainer')}\nUSER root\nRUN ln -sf python3 /usr/bin/python\n"
+OURS = "/usr/local/lib/python3*/dist-packages/elasticjob_runtime* /usr/local/bin/elasticrun"
+"""What a public image does not have."""
+BASE = f"FROM {reference('trainer')}\nUSER root\nRUN ln -sf python3 /usr/bin/python && rm -rf {OURS}\n"
 
 
 def buildah(*words: str) -> None:

@@ -16,7 +16,6 @@ from hack.drivers import ClusterDriver, KubeError
 from hack.images.recipe import ROOT
 from hack.support import eventually
 from tests.e2e.jobs import Job
-from tests.python_etcd import python_etcd
 
 NewJob = Callable[..., Job]
 
@@ -37,20 +36,18 @@ def with_c10d(manifest: dict[str, Any]) -> None:
 
 
 def with_etcd_v2(manifest: dict[str, Any]) -> None:
-    """torch's handler imports python-etcd."""
+    """torch's handler imports python-etcd, which the trainer image has."""
     manifest["spec"]["rendezvous"] = {"backend": "etcd-v2", "endpoint": f"{ETCD_V2}.default.svc:2379"}
-    with_this_machines_torch(manifest, python_etcd())
+    with_the_images_torch(manifest)
 
 
-def with_this_machines_torch(manifest: dict[str, Any], *packages: Path) -> None:
-    """The development set-up's torch, from PyPI, with its Python, and folders of more packages."""
+def with_this_machines_torch(manifest: dict[str, Any]) -> None:
+    """The development set-up's torch, from PyPI, with its Python."""
     spec = manifest["spec"]["workers"]["template"]["spec"]
     spec["securityContext"] = {"runAsUser": 0}  # the owner of Python and torch, perhaps in a private home directory
     container = spec["containers"][0]
     container["command"] = [str(Path(sys.prefix, "bin", "torchrun")), SCRIPT]
     folders = {"python": sys.base_prefix, "checkout": str(ROOT)}
-    folders.update((f"packages-{number}", str(folder)) for number, folder in enumerate(packages))
-    container["env"] = [*container.get("env", []), {"name": "PYTHONPATH", "value": ":".join(map(str, packages))}]
     spec["volumes"] = [{"name": name, "hostPath": {"path": path}} for name, path in folders.items()]
     container["volumeMounts"] = [{"name": name, "mountPath": path, "readOnly": True} for name, path in folders.items()]
 

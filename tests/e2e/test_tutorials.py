@@ -6,7 +6,9 @@ all nodes can mount.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,16 +32,10 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(1100, func_only=True)]
 
 
 @pytest.fixture
-def reader(cluster: ClusterDriver, release: Release, tmp_path: Path) -> Iterator[Path]:
+def clone(cluster: ClusterDriver, tmp_path: Path) -> Path:
     """A folder like a clone, for a reader who has installed nothing yet; with the programs that the pages ask for."""
     if cluster.name != "own":
-        pytest.skip("it replaces the installed chart, and loads images into the nodes")
-    release.uninstall()
-    provide_etcd(tmp_path / "etcd.tar")
-    volume = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}}
-    claim = {**volume, "hostPath": {"path": cluster.shared_directory}}
-    body: dict[str, Any] = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "rwx"}, "spec": claim}
-    cluster.kubectl.apply(yaml.safe_dump(body))
+        pytest.skip("it loads images into the nodes")
     clone, programs = tmp_path / "clone", tmp_path / "bin"
     for folder in (clone, programs):
         folder.mkdir()
@@ -54,9 +50,53 @@ def reader(cluster: ClusterDriver, release: Release, tmp_path: Path) -> Iterator
         f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.e2e.docker_stand_in "$@"\n', encoding="utf-8"
     )
     docker.chmod(0o755)
-    yield clone
+    return clone
+
+
+@pytest.fixture
+def nothing_installed(cluster: ClusterDriver, clone: Path, release: Release) -> Iterator[None]:
+    """A cluster without the operator, with the public image of etcd and a volume that all nodes can mount."""
+    release.uninstall()
+    provide_etcd(clone.parent / "etcd.tar")
+    volume = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}}
+    claim = {**volume, "hostPath": {"path": cluster.shared_directory}}
+    body: dict[str, Any] = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "rwx"}, "spec": claim}
+    cluster.kubectl.apply(yaml.safe_dump(body))
+    yield
     cluster.kubectl.run("delete", "elasticjobs", "--all", "--wait")
     cluster.kubectl.delete("persistentvolume", "rwx", wait=False)
+
+
+@pytest.fixture
+def eight_gpus_a_node(cluster: ClusterDriver) -> Iterator[None]:
+    """Nodes that say they have them: the scheduler counts, and no container here opens a device."""
+    nodes = [node["metadata"]["name"] for node in cluster.kubectl.items("nodes")]
+
+    def patch(operation: dict[str, str]) -> None:
+        path = {"path": "/status/capacity/nvidia.com~1gpu"}
+        for node in nodes:
+            words = ("patch", "node", node, "--subresource=status", "--type=json")
+            cluster.kubectl.run(*words, "--patch", json.dumps([operation | path]))
+
+    patch({"op": "add", "value": "8"})
+    yield
+    patch({"op": "remove"})
+
+
+OWN_SCRIPT = """
+import argparse
+import time
+
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+parser.parse_args()
+dist.init_process_group("gloo")
+while True:
+    dist.barrier()
+    time.sleep(0.5)
+"""
 
 
 def provide_etcd(archive: Path) -> None:
@@ -92,10 +132,26 @@ def follow(page: str, clone: Path, kubeconfig: Path | None) -> list[str]:
     return outputs
 
 
-def test_your_first_job_works_as_it_is_written(cluster: ClusterDriver, reader: Path) -> None:
-    *_, shown, broken, resized, result, _ = follow("docs/tutorials/first-job.md", reader, cluster.kubectl.kubeconfig)
+@pytest.mark.usefixtures("nothing_installed")
+def test_your_first_job_works_as_it_is_written(cluster: ClusterDriver, clone: Path) -> None:
+    *_, shown, broken, resized, result, _ = follow("docs/tutorials/first-job.md", clone, cluster.kubectl.kubeconfig)
     assert "Running" in shown
     assert "deleted" in broken
     assert "scaled" in resized
     assert float(result.splitlines()[-1]) > 0.95
     assert cluster.kubectl.items("elasticjobs") == []
+
+
+@pytest.mark.usefixtures("eight_gpus_a_node")
+def test_an_image_of_the_readers_own_works_as_the_page_says(cluster: ClusterDriver, clone: Path) -> None:
+    (clone / "train.py").write_text(OWN_SCRIPT, encoding="utf-8")
+    (clone / "own.dockerfile").write_text("FROM python:3.13\nCOPY train.py /app/\n", encoding="utf-8")
+    image = "docker.io/my-company/train:1.4"
+    docker = str(clone.parent / "bin" / "docker")
+    for words in (["build", "-t", image, "-f", "own.dockerfile", "."], ["push", image]):
+        subprocess.run([docker, *words], cwd=clone, check=True, timeout=300)
+    try:
+        (log,) = follow("docs/tutorials/your-image.md", clone, cluster.kubectl.kubeconfig)
+        assert re.search(r"(?m)^elasticjob: runtime \S+ from .+, Python 3\S+ \(\S+\); elasticrun runs the python", log)
+    finally:
+        cluster.kubectl.delete("elasticjob", "my-job")
