@@ -43,8 +43,12 @@ docs-serve: setup ## the docs site on http://127.0.0.1:8000, rebuilt while you w
 release: setup ## dist/: wheels, sdists, chart, install.yaml, images, SBOMs, checksums (ARGS=--registry=ghcr.io/example)
 	$(BIN)/python -m hack.release build $(ARGS)
 
-test: setup ## every test (without root: all but end-to-end)
+test: setup ## the tests that prove every promise (without root: all but end-to-end)
 	$(BIN)/python -m hack.run_tests
+nightly: setup ## every test, with those that take minutes to prove again what others prove
+	$(BIN)/python -m hack.run_tests --nightly
+quick: setup ## in a minute: format, lint, types and unit tests of what differs from main
+	@$(BIN)/python -m hack.quick
 test-unit: setup ## the fast tests only
 	$(BIN)/python -m pytest -q -n 2 tests/unit
 check-gpu: setup ## the tests that need a GPU, or two (all others skip them)
@@ -89,4 +93,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test nightly quick test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-pods bench-operator check check-types check-rest generate

@@ -1,7 +1,8 @@
-"""`make test`: every test, with end-to-end tests only where this process may make a cluster's nodes (as root).
+"""`make test`: the tests that prove every promise, and `make nightly`: all tests.
 
-The programs of the test cluster are built first: almost every test after the unit tests needs one of them. The stages
-run one after the other, the quick ones first, so that a failure shows early.
+End-to-end tests run only where this process may make a cluster's nodes (as root). The programs of the test cluster are
+built first: almost every test after the unit tests needs one of them. The stages run one after the other, the quick
+ones first, so that a failure shows early.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ class Stage:
 
     name: str
     arguments: tuple[str, ...]
+    marks: str = ""
+    """Which of its tests run, as pytest's `-m` takes it; empty: all."""
     needs_nodes: bool = False
+
+    def command(self, nightly: bool) -> list[str]:
+        """For pytest. Without `nightly`, tests that are marked so are left out."""
+        marks = " and ".join(filter(None, (self.marks, "" if nightly else "not nightly")))
+        return [sys.executable, "-m", "pytest", "-q", *self.arguments, *(("-m", marks) if marks else ())]
 
 
 # All but unit tests mostly wait for other processes: it takes three or four at a time to keep two cores busy.
@@ -32,8 +40,8 @@ STAGES = (
     Stage("unit", ("-n", "2", "tests/unit")),
     Stage("contract", ("-n", "4", "--dist", "worksteal", "tests/contract")),
     Stage("integration", ("-n", "4", "--dist", "worksteal", "tests/integration")),
-    Stage("end-to-end", ("-n", "3", "--dist", "loadfile", "-m", "not alone", "tests/e2e"), needs_nodes=True),
-    Stage("end-to-end, alone", ("-m", "alone", "tests/e2e"), needs_nodes=True),
+    Stage("end-to-end", ("-n", "3", "--dist", "loadfile", "tests/e2e"), "not alone", needs_nodes=True),
+    Stage("end-to-end, alone", ("tests/e2e",), "alone", needs_nodes=True),
 )
 
 
@@ -48,15 +56,14 @@ def main() -> int:
         return 1
     if subprocess.run([sys.executable, "-m", "hack.cluster", "build"], cwd=ROOT, check=False).returncode:
         return 1
-    failed = []
+    results = []
     for stage in STAGES:
         if stage.needs_nodes and not can_make_nodes():
             print(f"{stage.name} tests: not run, since nodes need root (or CLUSTER=kind, CLUSTER=current)")
-        elif run(stage):
-            failed.append(stage.name)
-    if failed:
-        print(f"failed: {', '.join(failed)}")
-    return 1 if failed else 0
+        else:
+            results.append(run(stage, nightly="--nightly" in sys.argv[1:]))
+    print(*results, sep="\n")
+    return 1 if any(result.failed for result in results) else 0
 
 
 def too_little_disk(folder: str, free: int) -> str:
@@ -74,13 +81,25 @@ def can_make_nodes() -> bool:
     return os.environ.get("CLUSTER", "own") != "own" or os.geteuid() == 0
 
 
-def run(stage: Stage) -> int:
-    """Returns pytest's exit code."""
+@dataclass(frozen=True)
+class Result:
+    """What became of a stage."""
+
+    name: str
+    seconds: float
+    failed: bool
+
+    def __str__(self) -> str:
+        return f"== {self.name} tests {'FAILED' if self.failed else 'passed'} in {self.seconds:.0f} s"
+
+
+def run(stage: Stage, nightly: bool) -> Result:
     print(f"== {stage.name} tests", flush=True)
     started = time.monotonic()
-    code = subprocess.run([sys.executable, "-m", "pytest", "-q", *stage.arguments], cwd=ROOT, check=False).returncode
-    print(f"== {stage.name} tests took {time.monotonic() - started:.0f} s", flush=True)
-    return code
+    code = subprocess.run(stage.command(nightly), cwd=ROOT, check=False).returncode
+    result = Result(stage.name, time.monotonic() - started, failed=code != 0)
+    print(result, flush=True)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Tests that pages name as `tests/path.py::test_name`: each must exist, and each line of the threat model names one."""
+"""Tests that pages name as `tests/path.py::test_name`: each must exist and run in `make test`, and each line of the
+threat model names one."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ def missing_tests(page: str, text: str, files: Mapping[str, str]) -> Iterator[Pr
                 yield Problem(page, number, f"{path} is not there")
             elif not re.search(rf"^\s*(?:async )?def {name}\(", files[path], re.MULTILINE):
                 yield Problem(page, number, f"{path} has no {name}")
+            elif re.search(rf"^@pytest\.mark\.nightly\n(?:@.*\n)*(?:async )?def {name}\(", files[path], re.MULTILINE):
+                yield Problem(page, number, f"{name} runs only in `make nightly`: name one that runs each time")
 
 
 def unproved(page: str, text: str) -> Iterator[Problem]:

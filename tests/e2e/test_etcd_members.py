@@ -64,6 +64,7 @@ def members(cluster: ClusterDriver, job: Job) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("volumes")
 def test_training_does_not_notice_the_loss_of_an_etcd_member(

@@ -83,6 +83,7 @@ def test_certificates_are_deleted_when_the_run_is_over_and_a_new_run_gets_new_on
     assert second != first
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # the operator restarts
 def test_a_restarted_operator_reaches_the_etcds_of_running_jobs(
     cluster: ClusterDriver, new_job: NewJob, release: Release
@@ -98,6 +99,7 @@ def test_a_restarted_operator_reaches_the_etcds_of_running_jobs(
     assert job.restarts == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # the operator restarts
 @pytest.mark.timeout(600)
 def test_running_jobs_keep_or_lack_tls_when_the_operator_is_upgraded(

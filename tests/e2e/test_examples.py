@@ -1,6 +1,7 @@
 """Every example on a real cluster, as its README says: `kubectl apply -k`.
 
-Only what a test cluster lacks is changed: images, spot nodes, an NFS server, S3, Kueue.
+Only what a test cluster lacks is changed: images, spot nodes, an NFS server, S3, Kueue. One with a framework and the
+one with a session run each time, the others in `make nightly`.
 """
 
 from __future__ import annotations
@@ -157,7 +158,16 @@ def world(example: Example, pod: str, workers: int) -> bool:
     return bool(worlds) and worlds[-1].workers == workers
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name not in {"hpa", "kueue", "nfs", "s3"}])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("finetune-hf"),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("accelerate", "imagenet", "lightning", "torchrun")
+        ),
+    ],
+)
 def test_an_example_trains_to_its_end_and_continues_at_another_size(
     cluster: ClusterDriver, namespace: str, name: str
 ) -> None:
@@ -176,6 +186,7 @@ def test_an_example_trains_to_its_end_and_continues_at_another_size(
     example.delete()
 
 
+@pytest.mark.nightly
 def test_the_spot_example_loses_no_step_when_a_pod_is_reclaimed(cluster: ClusterDriver, namespace: str) -> None:
     example = Example(cluster, namespace, "spot")
     example.apply(replicas=2, least=1)
@@ -240,6 +251,7 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
     example.delete()
 
 
+@pytest.mark.nightly
 def test_the_kueue_example_waits_until_it_is_admitted(cluster: ClusterDriver, namespace: str) -> None:
     example = Example(cluster, namespace, "kueue")
     assert example.job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "training"}
@@ -252,6 +264,7 @@ def test_the_kueue_example_waits_until_it_is_admitted(cluster: ClusterDriver, na
     example.delete()
 
 
+@pytest.mark.nightly
 def test_the_hpa_example_gets_an_autoscaler_and_trains(cluster: ClusterDriver, namespace: str) -> None:
     example = Example(cluster, namespace, "hpa")
     assert "replicas" not in example.job["spec"]["workers"], "each apply would set it back"
@@ -263,6 +276,7 @@ def test_the_hpa_example_gets_an_autoscaler_and_trains(cluster: ClusterDriver, n
     example.delete()
 
 
+@pytest.mark.nightly
 def test_the_nfs_example_mounts_its_volume_everywhere(cluster: ClusterDriver, namespace: str) -> None:
     """The test cluster has no NFS server: only the volume's type differs."""
     example = Example(cluster, namespace, "nfs")
@@ -281,6 +295,7 @@ def test_the_nfs_example_mounts_its_volume_everywhere(cluster: ClusterDriver, na
     cluster.kubectl.delete("persistentvolume", "nfs-checkpoints", wait=False)
 
 
+@pytest.mark.nightly
 def test_the_s3_example_continues_from_its_bucket(cluster: ClusterDriver, namespace: str) -> None:
     container = {
         "name": "s3",

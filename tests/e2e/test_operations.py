@@ -102,6 +102,7 @@ def only_nodes_without(cluster: ClusterDriver, pods: list[dict[str, Any]]) -> It
         cluster.kubectl.run("uncordon", *busy)
 
 
+@pytest.mark.nightly
 def test_a_standby_operator_takes_over_from_a_lost_leader(
     cluster: ClusterDriver, power: NodePower, new_job: NewJob, release: Release
 ) -> None:

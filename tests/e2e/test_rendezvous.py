@@ -90,6 +90,7 @@ def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     cluster.kubectl.delete("service", "outside-etcd")
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # neighbours whose heartbeats are late for seconds would look cut off
 def test_training_survives_a_long_etcd_outage(
     cluster: ClusterDriver, new_job: NewJob, outside_etcd: Callable[[], None]

@@ -195,6 +195,7 @@ def with_secret(manifest: dict[str, Any]) -> None:
     manifest["spec"]["rendezvous"] = {"endpoint": ENDPOINT, "secretName": "elasticjob-etcd"}
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("etcdctl")
 def test_a_job_brings_an_etcd_and_credentials_of_its_own(cluster: ClusterDriver, new_job: NewJob, pki: Pki) -> None:
     job = new_job("own-secret", replicas=1, least=1, command=COUNTING, edit=with_secret)

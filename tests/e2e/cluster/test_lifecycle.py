@@ -20,6 +20,7 @@ from tests.e2e.cluster.support import ETCD_SERVER, assert_nothing_remains, make_
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.nightly,
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root"),
 ]

@@ -17,6 +17,7 @@ from tests.e2e.cluster.support import ETCD_SERVER, make_pod, make_service, node_
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.nightly,
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root"),
 ]

@@ -31,6 +31,12 @@ STEPS = 126
 LONG = {**SETTINGS, "EPOCHS": "6"}
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 """As an agent gives them to processes that start for a job that continues in place."""
+PLACES = [
+    "validation",
+    pytest.param("step", marks=pytest.mark.nightly),
+    pytest.param("epoch", marks=pytest.mark.nightly),
+]
+"""Where a process is killed."""
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +78,7 @@ def assert_same(run: Run, undisturbed: Run) -> None:
         assert run.facts[fact] == undisturbed.facts[fact]
 
 
-@pytest.mark.parametrize("place", ["step", "validation", "epoch"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, place: str
 ) -> None:
@@ -93,6 +99,7 @@ def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
     assert {size for _, _, size in steps_of(tmp_path, d)} == {3}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("patience", [0.0, 0.5])
 def test_changes_in_quick_succession_leave_no_trace(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, patience: float
@@ -156,6 +163,7 @@ def test_no_surviving_process_of_lightning_restarts_through_a_crash_a_join_and_a
     assert {name: len(job.pids(name)) for name in "abcd"} == {"a": 1, "b": 2, "c": 1, "d": 1}
 
 
+@pytest.mark.nightly
 def test_lightning_continues_from_memory_when_all_its_processes_are_lost(
     lightning_job: SessionJob, undisturbed: Run
 ) -> None:
@@ -200,7 +208,7 @@ def test_lightning_saves_when_all_members_leave(
         second.close()
 
 
-@pytest.mark.parametrize("place", ["step", "validation", "epoch"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_checkpoint_of_lightning_continues_in_the_middle_of_the_data(
     tmp_path: pathlib.Path, installed: str, undisturbed: Run, place: str
 ) -> None:

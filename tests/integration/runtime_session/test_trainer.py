@@ -83,6 +83,7 @@ def _is_replaced(job: SessionJob, member: str) -> bool:
     return len(job.pids(member)) == 2
 
 
+@pytest.mark.nightly
 def test_each_process_may_crash_and_another_one_reports(trainer_job: SessionJob, undisturbed: Run) -> None:
     """With progress bars, which only the first process has."""
     job = trainer_job
@@ -97,6 +98,7 @@ def test_each_process_may_crash_and_another_one_reports(trainer_job: SessionJob,
     assert_same_reports(job, undisturbed, "a", "b", "c")
 
 
+@pytest.mark.nightly
 def test_trainer_continues_from_its_checkpoint_if_processes_must_restart(
     trainer_job: SessionJob, tmp_path: pathlib.Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_trainer_saves_when_all_members_leave(
         second.close()
 
 
+@pytest.mark.nightly
 def test_trainer_continues_from_the_disk_with_the_batches_that_follow(
     undisturbed: Run, saved: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -6,7 +6,19 @@ import pytest
 
 from hack.checks.promises import THREAT_MODEL, missing_tests, unproved
 
-FILES = {"tests/unit/test_a.py": "def test_one() -> None:\n    ...\n\nasync def test_two(x) -> None:\n    ...\n"}
+TESTS = """
+def test_one() -> None:
+    ...
+
+async def test_two(x) -> None:
+    ...
+
+@pytest.mark.nightly
+@pytest.mark.alone
+def test_slow() -> None:
+    ...
+"""
+FILES = {"tests/unit/test_a.py": TESTS}
 
 
 @pytest.mark.parametrize("name", ["test_one", "test_two"])
@@ -20,6 +32,7 @@ def test_a_test_that_exists_passes(name: str) -> None:
         ("tests/unit/test_a.py::test_three", "has no test_three"),
         ("tests/unit/test_a.py::test_on", "has no test_on"),
         ("tests/unit/test_b.py::test_one", "is not there"),
+        ("tests/unit/test_a.py::test_slow", "runs only in `make nightly`"),
     ],
 )
 def test_a_test_that_was_renamed_or_deleted_is_found(named: str, says: str) -> None:
