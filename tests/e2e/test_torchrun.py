@@ -16,6 +16,7 @@ from hack.drivers import ClusterDriver, KubeError
 from hack.images.recipe import ROOT
 from hack.support import eventually
 from tests.e2e.jobs import Job
+from tests.python_etcd import python_etcd
 
 NewJob = Callable[..., Job]
 
@@ -36,18 +37,30 @@ def with_c10d(manifest: dict[str, Any]) -> None:
 
 
 def with_etcd_v2(manifest: dict[str, Any]) -> None:
-    """torch's handler imports python-etcd, which the trainer image has."""
+    """torch's handler imports python-etcd."""
     manifest["spec"]["rendezvous"] = {"backend": "etcd-v2", "endpoint": f"{ETCD_V2}.default.svc:2379"}
+    with_this_machines_torch(manifest, python_etcd())
+
+
+def with_etcd_v2_and_the_images_torch(manifest: dict[str, Any]) -> None:
+    """The image has python-etcd. Debian's torch has no libuv, which torch would use unless it is told not to."""
+    with_etcd_v2(manifest)
     with_the_images_torch(manifest)
+    spec = manifest["spec"]["workers"]["template"]["spec"]
+    del spec["securityContext"], spec["volumes"], spec["containers"][0]["volumeMounts"]
+    without_libuv = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "USE_LIBUV": "0"}
+    spec["containers"][0]["env"] = [{"name": name, "value": value} for name, value in without_libuv.items()]
 
 
-def with_this_machines_torch(manifest: dict[str, Any]) -> None:
-    """The development set-up's torch, from PyPI, with its Python."""
+def with_this_machines_torch(manifest: dict[str, Any], *packages: Path) -> None:
+    """The development set-up's torch, from PyPI, with its Python, and folders of more packages."""
     spec = manifest["spec"]["workers"]["template"]["spec"]
     spec["securityContext"] = {"runAsUser": 0}  # the owner of Python and torch, perhaps in a private home directory
     container = spec["containers"][0]
     container["command"] = [str(Path(sys.prefix, "bin", "torchrun")), SCRIPT]
     folders = {"python": sys.base_prefix, "checkout": str(ROOT)}
+    folders.update((f"packages-{number}", str(folder)) for number, folder in enumerate(packages))
+    container["env"] = [*container.get("env", []), {"name": "PYTHONPATH", "value": ":".join(map(str, packages))}]
     spec["volumes"] = [{"name": name, "hostPath": {"path": path}} for name, path in folders.items()]
     container["volumeMounts"] = [{"name": name, "mountPath": path, "readOnly": True} for name, path in folders.items()]
 
@@ -142,6 +155,8 @@ def etcd_v2(cluster: ClusterDriver) -> Iterator[None]:
 @pytest.mark.usefixtures("etcd_v2")
 def test_torchrun_trains_and_recovers_with_the_v2_api_of_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
     job = new_job("torchrun-etcd-v2", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=with_etcd_v2)
+    edit = with_etcd_v2_and_the_images_torch
+    trains(cluster, new_job("torchrun-image-etcd-v2", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=edit), 2)
     before = trains(cluster, job, 2)
     cluster.kubectl.delete("pod", job.worker(1), wait=False)
     after = trains(cluster, job, 2, but=[each.name for each in before])
