@@ -89,7 +89,6 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 	$(BIN)/python -m elasticjob_api.crd.generate
 	$(BIN)/python -m hack.checks.flags
 	$(BIN)/python -m hack.reference
-	$(BIN)/python -m hack.dashboards
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import yaml
 
-from hack import dashboards
 from hack.checks import client, commands, examples, flags, links, navigation, pins, promises, reasons, tables, words
 from hack.checks.pages import Problem, texts, tracked
 from hack.reference import outdated
@@ -34,7 +33,6 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
     yield from pins.outdated_requirements(root)
     yield from navigation.problems((root / navigation.FILE).read_text(encoding="utf-8"), pages)
     yield from outdated(pages)
-    yield from dashboards.outdated(root)
     yield from reasons.unexplained(pages[reasons.PAGE])
     for page, text in pages.items():
         yield from links.broken_links(page, pages, files)

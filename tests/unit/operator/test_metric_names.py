@@ -1,5 +1,5 @@
 """Alerts and docs name metrics that operator and agents export, and the docs name all of them. For dashboards, see
-tests/unit/hack/dashboards."""
+tests/unit/hack/test_dashboards.py."""
 
 from __future__ import annotations
 

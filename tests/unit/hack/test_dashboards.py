@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from hack import dashboards
 from hack.checks import promql
 
-ROOT = Path(__file__).parents[4]
-FILES = sorted(ROOT.joinpath(dashboards.FOLDER).glob("*.json"))
+ROOT = Path(__file__).parents[3]
+FILES = sorted(ROOT.joinpath("charts/elasticjob/dashboards").glob("*.json"))
 
 Json = dict[str, Any]
 
@@ -29,11 +28,6 @@ def dashboard(request: pytest.FixtureRequest) -> Json:
 
 def targets(dashboard: Json) -> list[Json]:
     return [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
-
-
-def test_the_dashboards_in_the_chart_are_up_to_date() -> None:
-    assert dashboards.outdated(ROOT) == []
-    assert {ROOT / path for path in dashboards.files()} == set(FILES)
 
 
 def test_every_dashboard_has_a_uid_of_its_own() -> None:
@@ -89,21 +83,3 @@ def test_series_are_named_by_labels_that_they_have(dashboard: Json) -> None:
     for target in targets(dashboard):
         named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
         assert named <= promql.labels(target["expr"]) | promql.OF_THE_TARGET, target
-
-
-@pytest.mark.parametrize(
-    ("expression", "unknown"),
-    [
-        ("sum(elasticjob_leader)", set()),
-        ("sum(elasticjob_leaders)", {"elasticjob_leaders"}),
-        ("rate(elasticjob_restarts[5m])", {"elasticjob_restarts"}),
-        ("sum by (reason) (elasticjob_restarts_total)", {"reason"}),
-        ('elasticjob_jobs{state="Failed"}', {"state"}),
-        ("histogram_quantile(0.9, sum by (le) (elasticjob_resize_seconds_bucket))", set()),
-        ("histogram_quantile(0.9, sum by (le) (elasticjob_resize_seconds_count))", {"le"}),
-        ('elasticjob_agent_state{state="training"} and on (pod) elasticjob_agent_store_up == 0', set()),
-        ("count(elasticjob_agent_phases)", {"elasticjob_agent_phases"}),
-    ],
-)
-def test_what_is_not_exported_is_found(expression: str, unknown: set[str]) -> None:
-    assert promql.unknown(expression, promql.exported()) == unknown
