@@ -1,4 +1,5 @@
-"""A planned change costs no step of a script that calls `checkpoint_wanted`: all its ranks save at the same step."""
+"""A planned change costs no step of a script that saves on SIGTERM or calls `checkpoint_wanted`: all its ranks save at
+the same step. test_planned_changes.py has what needs no torch."""
 
 from __future__ import annotations
 
@@ -21,32 +22,42 @@ from elasticjob_runtime.training import checkpoint_wanted, load_checkpoint, repo
 
 here, mode = pathlib.Path(sys.argv[1]), sys.argv[2]
 member, round = os.environ["ELASTICJOB_MEMBER_ID"], int(os.environ["ELASTICJOB_ROUND"])
+saves_on_sigterm, signalled = mode.startswith("SIGTERM"), []
+if mode == "handles":
+    signal.signal(signal.SIGTERM, lambda *_: ((here / f"signalled-{member}").touch(), sys.exit(0)))
+if saves_on_sigterm:
+    signal.signal(signal.SIGTERM, lambda *_: signalled.append(True))
 state = load_checkpoint(here / "checkpoints")  # before the process group forms, when a stale one is most likely
 step = state["step"] if state else 0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 ledger = (here / f"ledger-{member}").open("a", buffering=1)
 pace = random.Random(rank)
-if mode == "handles":
-    signal.signal(signal.SIGTERM, lambda *_: ((here / f"signalled-{member}").touch(), sys.exit(0)))
 while True:
     step += 1
     time.sleep(pace.choice([0.0, 0.001, 0.02, 0.05]))
-    finish = torch.tensor([float((here / "finish").exists())])
-    dist.all_reduce(finish)
+    flags = torch.tensor([float((here / "finish").exists()), float(bool(signalled))])
+    dist.all_reduce(flags)
     time.sleep(pace.choice([0.0, 0.001, 0.02]))
     while mode == "late" and rank == 1 and not (here / "go").exists():
         time.sleep(0.01)
-    wanted = mode != "never" and (mode != "not rank 1" or rank != 1) and checkpoint_wanted()
+    if saves_on_sigterm:
+        wanted = bool(flags[1])  # all ranks save together
+    else:
+        wanted = mode != "never" and (mode != "not rank 1" or rank != 1) and checkpoint_wanted()
     ledger.write(json.dumps({"round": round, "rank": rank, "step": step, "wanted": wanted}) + "\\n")
     if wanted:
+        if saves_on_sigterm:
+            dist.barrier()
         if rank == 0:
             time.sleep(0.5)
             save_checkpoint(here / "checkpoints", {"step": step}, step=step)
+        if saves_on_sigterm:
+            os._exit(int(mode.split()[1]))  # the others do not wait for rank 0
         if mode == "exits":
             sys.exit(0)
     report_progress(step)
-    if finish:
+    if flags[0]:
         break
 """
 
@@ -105,46 +116,45 @@ def assert_all_saved_at_the_same_step(job: Job, members: Sequence[str], before: 
 
 
 @pytest.mark.torch
-def test_a_join_loses_no_step_of_a_script_that_saves_when_asked(job: Job) -> None:
-    agents = start(job, "a b", "--nproc-per-node", "2")
-    before = wait_for_steps(job, "ab", nproc=2)
-    agents += start(job, "c", "--nproc-per-node", "2")
-    after = wait_for_steps(job, "abc", after=before, nproc=2)
+@pytest.mark.parametrize(
+    ("mode", "nproc", "leaver"),
+    [
+        ("calls", 1, "leader"),
+        ("SIGTERM 0", 1, "leader"),
+        pytest.param("exits", 2, "other", marks=pytest.mark.nightly),
+        pytest.param("SIGTERM 143", 1, "other", marks=pytest.mark.nightly),
+    ],
+)
+def test_no_planned_change_loses_a_step(job: Job, mode: str, nproc: int, leaver: str) -> None:
+    """A member joins, it is drained, its place is filled again, and one leaves."""
+    flags = ("--nproc-per-node", str(nproc))
+    start(job, "a b", *flags, mode=mode)
+    before = wait_for_steps(job, "ab", nproc=nproc)
+    start(job, "c", *flags, mode=mode)
+    after = wait_for_steps(job, "abc", after=before, nproc=nproc)
     assert after == before + 1
     assert_all_saved_at_the_same_step(job, "ab", before, after)
-    job.finish()
-    assert [agent.exit_code() for agent in agents] == [0, 0, 0], job.logs
 
-
-@pytest.mark.torch
-@pytest.mark.parametrize("mode", ["calls", "exits"])
-def test_a_resize_loses_no_step_of_a_script_that_saves_when_asked(job: Job, mode: str) -> None:
-    start(job, "a b c", mode=mode)
-    before = wait_for_steps(job, "abc")
     job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, draining=["c"], generation=1).to_json())
-    after = wait_for_steps(job, "ab", after=before)
+    before, after = after, wait_for_steps(job, "ab", after=after, nproc=nproc)
     assert_all_saved_at_the_same_step(job, "abc", before, after)
     job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=3, generation=2).to_json())
-    last = wait_for_steps(job, "abc", after=after)
-    assert_all_saved_at_the_same_step(job, "ab", after, last)
+    before, after = after, wait_for_steps(job, "abc", after=after, nproc=nproc)
+    assert_all_saved_at_the_same_step(job, "ab", before, after)
 
-
-@pytest.mark.torch
-@pytest.mark.parametrize("who", ["leader", "other"])
-def test_a_leave_loses_no_step_of_a_script_that_saves_when_asked(job: Job, who: str) -> None:
-    start(job, "a b c")
-    before = wait_for_steps(job, "abc")
     plan = job.plan
     assert plan is not None
-    leaver = next(agent for agent in job.agents if (agent.name == plan.leader) == (who == "leader"))
-    leaver.signal(signal.SIGTERM)
-    assert leaver.exit_code() == ExitCode.TERMINATED
-    stay = [name for name in "abc" if name != leaver.name]
-    after = wait_for_steps(job, stay, after=before)
+    leaves = next(agent for agent in job.agents if (agent.name == plan.leader) == (leaver == "leader"))
+    leaves.signal(signal.SIGTERM)
+    assert leaves.exit_code() == ExitCode.TERMINATED
+    stay = [agent for agent in job.agents if agent is not leaves]
+    before, after = after, wait_for_steps(job, [agent.name for agent in stay], after=after, nproc=nproc)
     assert_all_saved_at_the_same_step(job, "abc", before, after)
     plan = job.plan
     assert plan is not None
     assert plan.reason is PlanReason.MEMBER_LEFT
+    job.finish()
+    assert [agent.exit_code() for agent in stay] == [0, 0], job.logs
 
 
 @pytest.mark.torch
