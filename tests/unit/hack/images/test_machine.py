@@ -15,54 +15,16 @@ from hack.images.machine import (
     find_mirror,
     mirror,
     parse_pip_config,
-    parse_sources,
     pip_conf,
     write_build_settings,
 )
 
 DEB822 = """\
-Types: deb deb-src
-# snapshots are left alone
+Types: deb
 URIs: http://mirror.example/debian
 Suites: bookworm
- bookworm-updates
 Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-
-Types: deb
-URIs: http://mirror.example/debian-security
-Suites: bookworm-security
-
-Types: deb
-Enabled: no
-URIs: http://other.example/debian
-Suites: sid
-
-Types: deb-src
-URIs: http://sources.example/debian
-Suites: bookworm
 """
-
-ONE_LINE = """\
-# deb http://old.example/debian bookworm main
-deb [arch=amd64 signed-by=/etc/x.gpg] https://mirror.example/archive/debian/20260101T000000Z/ bookworm main
-deb https://packages.example/apt cloud-sdk main
-deb-src http://sources.example/debian bookworm main
-"""
-
-
-def test_deb822_sources_are_read() -> None:
-    assert parse_sources(DEB822, deb822=True) == [
-        Source("http://mirror.example/debian", ("bookworm", "bookworm-updates")),
-        Source("http://mirror.example/debian-security", ("bookworm-security",)),
-    ]
-
-
-def test_one_line_sources_are_read() -> None:
-    assert [source.uri for source in parse_sources(ONE_LINE, deb822=False)] == [
-        "https://mirror.example/archive/debian/20260101T000000Z/",
-        "https://packages.example/apt",
-    ]
 
 
 @pytest.mark.parametrize(
