@@ -11,6 +11,7 @@ from elasticjob_api.fields import Model, Time
 from elasticjob_api.rendezvous import RendezvousBackend
 from elasticjob_api.spec import Spec
 from elasticjob_api.status import Status
+from elasticjob_api.template import WRONG_TYPE
 
 GROUP = "elasticjob.dev"
 VERSION = "v1alpha1"
@@ -154,10 +155,14 @@ class ElasticJob(Model, frozen=True):
         """Name of the training container. Default: the template's first container; "" if there is none."""
         if self.spec.workers.container:
             return self.spec.workers.container
-        containers = self.spec.workers.template.get("spec", {}).get("containers") or [{}]
+        containers = (self.spec.workers.template.get("spec") or {}).get("containers") or [{}]
         return str(containers[0].get("name", ""))
 
 
 def _line(error: Any) -> str:
     path = ".".join(str(part) for part in error["loc"])
-    return f"{path}: {error['msg']}; got {error['input']!r:.200}"
+    return (
+        f"{path}{error['msg']}"
+        if error["type"] == WRONG_TYPE
+        else f"{path}: {error['msg']}; got {error['input']!r:.200}"
+    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from elasticjob_api.checkpoint import Checkpoint
 from elasticjob_api.crd import validation, worker_validation
 from elasticjob_api.fields import Int32, Model, Preserved, ProcsPerWorker
 from elasticjob_api.rendezvous import Rendezvous
-from elasticjob_api.template import POD_TEMPLATE_SCHEMA
+from elasticjob_api.template import POD_TEMPLATE_SCHEMA, check_types
 
 MAX_WORKERS = 10_000
 
@@ -19,7 +19,7 @@ Seconds = Annotated[Int32, Field(ge=1)]
 
 WorkerCount = Annotated[Int32, Field(ge=1, le=MAX_WORKERS)]
 
-PodTemplate = Annotated[dict[str, Any], WithJsonSchema(POD_TEMPLATE_SCHEMA)]
+PodTemplate = Annotated[dict[str, Any], AfterValidator(check_types), WithJsonSchema(POD_TEMPLATE_SCHEMA)]
 """A core/v1 PodTemplateSpec, preserved as written. Copies of the spec share it: deep-copy it before changing it."""
 
 

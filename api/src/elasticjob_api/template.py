@@ -8,7 +8,8 @@ preserved as written. Declared are only:
   number and the values of those on both sides: a template in which `nodeSelector` became `tolerations` would count as
   unchanged.
 
-A dry-run create checks whether the whole makes a valid pod.
+A dry-run create checks whether the whole makes a valid pod. What the operator itself reads and extends must have the
+type that it has in a pod: `check_types`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from elasticjob_runtime.contract import Env
+from pydantic_core import PydanticCustomError
 
 RESERVED_VARIABLES = Env.RESERVED
 """Environment variables that the training container must not set, because ElasticJob does."""
@@ -124,3 +126,51 @@ POD_TEMPLATE_SCHEMA = _object(
         subdomain=_text("Must be unset: ElasticJob sets it to the job's Service.", maxLength=63),
     ),
 )
+
+WRONG_TYPE = "wrong_type"
+"""Type of the error that `check_types` raises. Its message has the path below the template, and the value."""
+_OBJECT: Schema = {}
+_OBJECTS: list[Any] = [_OBJECT]
+_CONTAINER_TYPES: Schema = {
+    "name": str,
+    "env": [{"name": str}],
+    **dict.fromkeys(("envFrom", "ports", "resizePolicy", "volumeDevices", "volumeMounts"), _OBJECTS),
+    **dict.fromkeys(("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"), _OBJECT),
+    **dict.fromkeys(("resources", "securityContext"), _OBJECT),
+}
+_CONTAINERS: list[Any] = [_CONTAINER_TYPES]
+_TYPES: Schema = {
+    "metadata": {"labels": _OBJECT, "annotations": _OBJECT},
+    "spec": {
+        **dict.fromkeys(("containers", "initContainers", "ephemeralContainers"), _CONTAINERS),
+        **dict.fromkeys(("hostAliases", "imagePullSecrets", "readinessGates", "resourceClaims"), _OBJECTS),
+        **dict.fromkeys(("schedulingGates", "tolerations", "topologySpreadConstraints", "volumes"), _OBJECTS),
+        **dict.fromkeys(("dnsConfig", "nodeSelector", "os", "overhead", "resources", "securityContext"), _OBJECT),
+        "affinity": {
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": _OBJECTS},
+            **dict.fromkeys(("podAffinity", "podAntiAffinity"), _OBJECT),
+        },
+    },
+}
+"""The objects, lists of objects and names in a pod template, by field."""
+
+
+def check_types(template: dict[str, Any]) -> dict[str, Any]:
+    """Returns `template`. Raises PydanticCustomError where an object or a list of objects is something else."""
+    _check_type(template, _TYPES, "")
+    return template
+
+
+def _check_type(value: Any, wanted: Any, path: str) -> None:
+    if isinstance(wanted, list) and isinstance(value, list):
+        for index, each in enumerate(value):
+            _check_type(each, wanted[0], f"{path}[{index}]")
+    elif isinstance(wanted, dict) and isinstance(value, dict):
+        for name, below in wanted.items():
+            if value.get(name) is not None:
+                _check_type(value[name], below, f"{path}.{name}")
+    elif wanted is not str or not isinstance(value, str):
+        kind = (
+            "a list of objects" if isinstance(wanted, list) else "an object" if isinstance(wanted, dict) else "a string"
+        )
+        raise PydanticCustomError(WRONG_TYPE, f"{path} is {value!r:.100}: write {kind}")

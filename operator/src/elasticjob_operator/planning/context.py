@@ -245,8 +245,9 @@ def _pod_statuses(
 ) -> tuple[Callable[[Pod], PodStatus], Callable[[Pod], PodStatus]]:
     """(status of a worker pod, status of an etcd pod)"""
     nodes, restart_rules = _nodes(state), job.spec.restart_policy.rules
+    tolerations = (job.spec.workers.template.get("spec") or {}).get("tolerations")
     rules = LossRules(
-        lost_seconds=tolerated_seconds(_tolerations(job), settings.node_lost_seconds),
+        lost_seconds=tolerated_seconds(tolerations or [], settings.node_lost_seconds),
         settle_seconds=settings.node_settle_seconds,
         on_partition=job.spec.rendezvous.on_partition,
         fenced=job.has_plans,
@@ -260,12 +261,6 @@ def _pod_statuses(
         lambda pod: pod_status(pod, nodes, rules, now, restart_rules),
         lambda pod: pod_status(pod, nodes, rules_of_etcd, now),
     )
-
-
-def _tolerations(job: ElasticJob) -> list[dict[str, Any]]:
-    spec = job.spec.workers.template.get("spec")
-    found = spec.get("tolerations") if isinstance(spec, dict) else None
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _nodes(state: JobState) -> Nodes | None:

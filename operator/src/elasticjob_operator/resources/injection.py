@@ -71,11 +71,11 @@ def check_injectable(job: ElasticJob) -> None:
             "the runtime itself"
         )
     named = [*(spec.get("volumes") or []), *(spec.get("initContainers") or []), *spec["containers"]]
-    if any(isinstance(each, Mapping) and each.get("name") == names.RUNTIME_VOLUME for each in named):
+    if any(each.get("name") == names.RUNTIME_VOLUME for each in named):
         raise InvalidTemplateError(
             f"a volume or container has the name {names.RUNTIME_VOLUME!r}, which is reserved for ElasticJob: rename it"
         )
-    paths = {str(each.get("mountPath")) for each in container.get("volumeMounts") or [] if isinstance(each, Mapping)}
+    paths = {str(each.get("mountPath")) for each in container.get("volumeMounts") or []}
     paths |= {job.spec.checkpoint.directory} if job.spec.checkpoint is not None else set()
     if names.RUNTIME_PATH in {path.rstrip("/") for path in paths}:
         raise InvalidTemplateError(

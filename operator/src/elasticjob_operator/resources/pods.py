@@ -120,7 +120,7 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     """What all worker pods of a job have in common."""
     template: dict[str, Any] = copy.deepcopy(job.spec.workers.template)
     spec = template.get("spec")
-    if not isinstance(spec, dict):
+    if spec is None:
         raise InvalidTemplateError(f"{TEMPLATE}.spec is missing: give the pod's containers there")
     container = training_container(job, spec)
     check_container(container)
@@ -141,8 +141,8 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
         # With the default DNS policy, a pod on the host network cannot resolve Services, and so not the rendezvous.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     for each in (container, *(spec.get("initContainers") or [])):
-        if isinstance(each, dict):  # without a termination message, the last lines of the log say why it failed
-            each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+        # Without a termination message, the last lines of the log say why it failed.
+        each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _set_priority(job, spec)
     _mount_checkpoints(job, spec, container)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -220,11 +220,11 @@ def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[st
         return
     volumes = list(spec.get("volumes") or [])
     mounts = list(container.get("volumeMounts") or [])
-    if any(isinstance(each, dict) and each.get("name") == names.CHECKPOINT_VOLUME for each in volumes):
+    if any(each.get("name") == names.CHECKPOINT_VOLUME for each in volumes):
         raise InvalidTemplateError(
             f"{TEMPLATE}.spec.volumes has {names.CHECKPOINT_VOLUME!r}, the name of spec.checkpoint.volume: rename it"
         )
-    taken = [each.get("name") for each in mounts if isinstance(each, dict) and _path(each) == checkpoint.directory]
+    taken = [each.get("name") for each in mounts if _path(each) == checkpoint.directory]
     if taken:
         raise InvalidTemplateError(
             f"{TEMPLATE} already mounts volume {taken[0]!r} at spec.checkpoint.directory ({checkpoint.directory}): "
@@ -236,7 +236,7 @@ def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[st
 
 def _mount_secret(spec: dict[str, Any], container: dict[str, Any], source: dict[str, Any]) -> None:
     volumes = list(spec.get("volumes") or [])
-    if any(isinstance(each, dict) and each.get("name") == names.CERTIFICATES_VOLUME for each in volumes):
+    if any(each.get("name") == names.CERTIFICATES_VOLUME for each in volumes):
         raise InvalidTemplateError(
             f"{TEMPLATE}.spec.volumes has {names.CERTIFICATES_VOLUME!r}, the name of the volume with the certificates "
             "or credentials for the job's etcd: rename it"

@@ -18,7 +18,7 @@ class InvalidTemplateError(ValueError):
 
 def training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
     containers = spec.get("containers")
-    if not isinstance(containers, list) or not containers or not all(isinstance(each, dict) for each in containers):
+    if not containers:
         raise InvalidTemplateError(f"{TEMPLATE}.spec.containers must be a list of at least one container")
     wanted = job.spec.workers.container
     if not wanted:
@@ -49,10 +49,6 @@ def check_container(container: Mapping[str, Any]) -> None:
             if not isinstance(word, str):
                 raise InvalidTemplateError(f"{field} of container {name} has {word!r}, which is not a string: quote it")
     variables = container.get("env") or []
-    if not isinstance(variables, list) or not all(isinstance(variable, Mapping) for variable in variables):
-        raise InvalidTemplateError(
-            f"env of container {name} is {variables!r:.100}: write a list, such as [{{name: LR, value: '0.1'}}]"
-        )
     for variable in variables:
         value = variable.get("value")
         if value is not None and not isinstance(value, str):

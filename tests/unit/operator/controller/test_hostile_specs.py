@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import re
 from typing import Any
 
 import pytest
 from elasticjob_api import ElasticJob, InvalidJobError
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.planning import plan
-from elasticjob_operator.resources.template import InvalidTemplateError, check_container
+from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import JobState
+from elasticjob_operator.state import Admission, JobState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,40 +30,85 @@ ANY = st.recursive(
 )
 FIELDS = [*ElasticJob.model_fields["spec"].annotation.model_fields]  # type: ignore[union-attr]
 WORKERS = ["replicas", "minReplicas", "maxReplicas", "template", "runtime", "procsPerWorker", "allowedReplicas"]
-POD = ["containers", "initContainers", "volumes", "hostNetwork", "terminationGracePeriodSeconds", "tolerations", "zz"]
+POD = [
+    *("containers", "initContainers", "volumes", "hostNetwork", "terminationGracePeriodSeconds", "tolerations", "zz"),
+    *("affinity", "imagePullSecrets", "securityContext", "serviceAccountName", "topologySpreadConstraints"),
+]
 CONTAINER = ["name", "image", "command", "args", "env", "ports", "volumeMounts", "resources", "securityContext"]
+
+
+METADATA = ["labels", "annotations", "name", "finalizers"]
 
 
 def some(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from(names), ANY, max_size=3)
 
 
+def read(spec: dict[str, Any]) -> ElasticJob:
+    """As the operator reads a job with that spec. Raises InvalidJobError."""
+    jobs = JobCache()
+    metadata = {"namespace": "ml", "name": "digits", "uid": "u" * 8, "resourceVersion": "1", "generation": 1}
+    jobs.put({"metadata": metadata, "spec": spec})
+    job = jobs.get(("ml", "digits"))
+    assert job is not None
+    return job
+
+
 @settings(derandomize=True, deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-@given(some(FIELDS), some(WORKERS), some(POD), some(CONTAINER), st.dictionaries(st.text(max_size=12), ANY, max_size=2))
+@given(some(FIELDS), some(WORKERS), some(POD), some(CONTAINER), some(METADATA) | ANY)
 def test_any_spec_is_planned_or_invalid(
     spec: dict[str, Any],
     workers: dict[str, Any],
     pod: dict[str, Any],
     container: dict[str, Any],
-    metadata: dict[str, Any],
+    metadata: Any,
 ) -> None:
     template = {
         "metadata": metadata,
         "spec": {"containers": [{**TEMPLATE["spec"]["containers"][0], **container}], **pod},
     }
-    body = {
-        "metadata": {"namespace": "ml", "name": "digits", "uid": "u" * 8, "resourceVersion": "1", "generation": 1},
-        "spec": {"workers": {"replicas": 1, "template": template, **workers}, **spec},
-    }
-    jobs = JobCache()
-    jobs.put(body)
     with contextlib.suppress(InvalidJobError):
-        job = jobs.get(("ml", "digits"))
-        assert job is not None
-        assert plan(job, JobState(nodes=None), Settings(), NOW).status
+        job = read({"workers": {"replicas": 1, "template": template, **workers}, **spec})
+        for admission in (None, Admission(template_hash=hash_of(job), at=NOW)):
+            assert plan(job, JobState(nodes=None, admission=admission), Settings(runtime_image="runtime"), NOW).status
 
 
-@pytest.mark.parametrize("env", [True, "0", ["LR=0.1"], {"LR": "0.1"}])
-def test_variables_that_are_no_list_of_objects_are_named(env: Any) -> None:
-    with pytest.raises(InvalidTemplateError, match=r"env of container trainer is .*: write a list"):
-        check_container({"name": "trainer", "env": env})
+WRONG_TYPES: dict[str, list[Any]] = {
+    "metadata": [1, []],
+    "metadata.labels": [1, ["a"]],
+    "metadata.annotations": ["a", [{}]],
+    "spec": [1, []],
+    "spec.affinity": [1, []],
+    "spec.affinity.nodeAffinity": [[]],
+    "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution": [1, {"weight": 1}],
+    "spec.securityContext": [1, []],
+    "spec.containers": [1, {"name": "trainer"}],
+    "spec.initContainers": [1, True, ["copy"], [None]],
+    "spec.volumes": [1, "data", {"name": "data"}, ["data"], [None]],
+    "spec.tolerations": [1, ["all"]],
+    "spec.imagePullSecrets": ["registry", ["registry"]],
+    "spec.topologySpreadConstraints": [1, {}],
+    "spec.containers.0.env": [True, "0", ["LR=0.1"], {"LR": "0.1"}],
+    "spec.containers.0.env.0.name": [1, {}, []],
+    "spec.containers.0.name": [1, {}],
+    "spec.containers.0.volumeMounts": [1, ["/data"]],
+    "spec.containers.0.ports": [9100, [9100]],
+    "spec.containers.0.securityContext": [1, []],
+    "spec.initContainers.0.env": [1],
+}
+
+
+@pytest.mark.parametrize(("path", "value"), [(path, each) for path, values in WRONG_TYPES.items() for each in values])
+def test_a_template_with_a_value_of_the_wrong_type_is_invalid(path: str, value: Any) -> None:
+    template: Any = copy.deepcopy(TEMPLATE)
+    template["metadata"] = {}
+    template["spec"] |= {"initContainers": [{"name": "copy"}], "affinity": {"nodeAffinity": {}}}
+    template["spec"]["containers"][0]["env"] = [{"name": "LR"}]
+    where = template
+    *above, field = (int(word) if word.isdigit() else word for word in path.split("."))
+    for word in above:
+        where = where[word]
+    where[field] = value
+    said = re.sub(r"\.(\d+)", r"[\1]", path)
+    with pytest.raises(InvalidJobError, match=re.escape(f"spec.workers.template.{said}") + ".* is .*: write an? "):
+        read({"workers": {"template": template}})
