@@ -11,7 +11,7 @@ from .output import run
 from .programs import program, programs_folder, source_of_module
 
 PAUSE = "localhost/pause:1"
-ETCD = "localhost/etcd:3.6.8"
+ETCD = "localhost/etcd:3.6.12"
 
 
 def own_archives(steps: Steps) -> list[Path]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import subprocess
+import urllib.error
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from elasticjob_operator.credentials import CredentialsUnusable, EtcdCredentials
@@ -17,10 +20,11 @@ from elasticjob_operator.planning import ClearRun, PublishSpec, Target
 from elasticjob_operator.state import Connectivity, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 from elasticjob_runtime.etcd import Denied, EtcdClient, Unavailable, connect
+from elasticjob_runtime.etcd.protocol import encode
 
 from hack.cluster.programs import programs_folder
 from tests.contract.certificates import Pki
-from tests.contract.etcd_servers import ROOT_PASSWORD, EtcdServer, enable_users
+from tests.contract.etcd_servers import ROOT_PASSWORD, EtcdServer, enable_users, require_etcd
 from tests.unit.operator.waiting import until
 
 JOB, SECRET = ("ml", "digits"), ("elasticjob-system", "shared-etcd")
@@ -32,6 +36,12 @@ PASSWORD = "the run's own"
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="session")
+def etcd_program() -> Path:
+    """Debian's 3.4 does not keep users apart."""
+    return require_etcd("3.6")
 
 
 @pytest.fixture
@@ -131,6 +141,72 @@ async def test_a_run_may_access_its_own_keys_and_no_others(
     ]
     for words in refused:
         assert "permission denied" in await asyncio.to_thread(etcdctl, server, pki, login, *words), words
+
+
+def answer(server: EtcdServer, path: str, request: dict[str, Any], token: str = "") -> str:
+    """What the gateway says, an error or not."""
+    try:
+        return json.dumps(server.call(path, request, token))
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def token_of(server: EtcdServer, user: str, password: str) -> str:
+    return str(server.call("/v3/auth/authenticate", {"name": user, "password": password})["token"])
+
+
+def nested(**operation: dict[str, Any]) -> dict[str, Any]:
+    return {"success": [{"requestTxn": {"success": [operation]}}]}
+
+
+LEASE = 4711
+THEIR_PLAN, MY_PLAN = encode(f"{THEIRS}plan"), encode(f"{MINE}plan")
+TRICKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "read in a nested transaction": ("kv/txn", nested(requestRange={"key": THEIR_PLAN})),
+    "write in one": ("kv/txn", nested(requestPut={"key": THEIR_PLAN, "value": "MQ=="})),
+    "delete in one": ("kv/txn", nested(requestDeleteRange={"key": THEIR_PLAN})),
+    "use their lease in one": ("kv/txn", nested(requestPut={"key": MY_PLAN, "value": "MQ==", "lease": LEASE})),
+    "renew their lease": ("lease/keepalive", {"ID": LEASE}),
+    "revoke their lease": ("lease/revoke", {"ID": LEASE}),
+    "list the keys of their lease": ("lease/timetolive", {"ID": LEASE, "keys": True}),
+    "list all leases": ("lease/leases", {}),
+    "raise an alarm": ("maintenance/alarm", {"action": "ACTIVATE", "alarm": "NOSPACE"}),
+    "copy the store": ("maintenance/snapshot", {}),
+    "compact the store": ("kv/compaction", {"revision": 1}),
+}
+
+
+async def test_a_runs_user_passes_its_role_by_no_nested_transaction_lease_or_alarm(
+    start_operator: StartOperator, server: EtcdServer
+) -> None:
+    operator = await start_operator()
+    await operator.is_connected()
+    await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
+    root = await asyncio.to_thread(token_of, server, "root", ROOT_PASSWORD)
+    server.call("/v3/lease/grant", {"ID": LEASE, "TTL": 60}, root)
+    server.call("/v3/kv/put", {"key": THEIR_PLAN, "value": "MQ==", "lease": LEASE}, root)
+    token = await asyncio.to_thread(token_of, server, run_user(RUN), PASSWORD)
+    said = {trick: answer(server, f"/v3/{path}", request, token) for trick, (path, request) in TRICKS.items()}
+    assert {trick: text for trick, text in said.items() if "permission denied" not in text} == {}
+
+
+async def test_an_etcd_that_does_not_keep_users_apart_is_refused(
+    tmp_path: Path, pki: Pki, start_operator: StartOperator
+) -> None:
+    (tmp_path / "old").mkdir()
+    old = EtcdServer(require_etcd("3.4"), tmp_path / "old", pki=pki, flags=["--bcrypt-cost", "4"]).start()
+    try:
+        old.call("/v3/kv/put", {"key": THEIR_PLAN, "value": encode("theirs")})
+        enable_users(old, {"thief": ("secret", MINE)})
+        thief = await asyncio.to_thread(token_of, old, "thief", "secret")
+        read, request = TRICKS["read in a nested transaction"]
+        assert encode("theirs") in answer(old, f"/v3/{read}", request, thief)
+        operator = await start_operator(old.url)
+        await until(lambda: operator.view.connectivity is Connectivity.DENIED)
+        assert "it is etcd 3.4." in operator.view.error
+        assert "upgrade it to 3.4.44, 3.5.30, 3.6.11 or newer" in operator.view.error
+    finally:
+        old.stop()
 
 
 async def test_the_operator_publishes_and_removes_a_run_with_its_user_and_role(

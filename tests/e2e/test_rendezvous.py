@@ -54,7 +54,7 @@ def test_training_survives_the_loss_of_the_jobs_etcd(cluster: ClusterDriver, new
 def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     """A separate etcd, at outside-etcd.default.svc:2379; call it to start etcd (again). Deleted
     after the test."""
-    image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.8-0"
+    image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.11-0"
     urls = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://outside-etcd:2379"]
     container = {
         "name": "etcd",

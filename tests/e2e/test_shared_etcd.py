@@ -112,7 +112,7 @@ def etcdctl(cluster: ClusterDriver, pki: Pki) -> Iterator[EtcdCtl]:
         except KubeError as error:
             return str(error)
 
-    image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.8-0"
+    image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.11-0"
     cluster.kubectl.apply(yaml.safe_dump_all(etcd_objects(image, pki)))
     cluster.kubectl.wait("pod/shared-etcd", "condition=Ready")
     for words in (

@@ -169,7 +169,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: f"etcd is unreachable at {{endpoint}}{{where}}: {{error}}.{REMEDY}{{remedy}}",
-    Reason.ETCD_DENIED: "etcd at {endpoint} rejects the operator's requests: {error}{remedy}",
+    Reason.ETCD_DENIED: "The operator cannot use etcd at {endpoint}: {error}{remedy}",
     Reason.ETCD_UNTRUSTED: "The operator and etcd at {endpoint} do not accept each other's certificates: "
     "{error}{remedy}",
     Reason.ETCD_CREDENTIALS_UNUSABLE: "The credentials for etcd at {endpoint} cannot be used: {error}",

@@ -11,7 +11,7 @@ from typing import Any
 from elasticjob_operator.allowed import Pattern
 from elasticjob_operator.names import NamespacedName
 
-DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.8"
+DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.11"
 """Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
 
 

@@ -199,7 +199,7 @@ class Connectivity(str, enum.Enum):
     UNREACHABLE = "unreachable"
     """Unreachable; retried automatically."""
     DENIED = "denied"
-    """Responds, but rejects the operator's requests or is not an etcd."""
+    """Responds, but rejects the operator's requests, or is no etcd that can be used."""
     UNTRUSTED = "untrusted"
     """Its certificate or the operator's is not accepted by the other side."""
     NO_CREDENTIALS = "no credentials"

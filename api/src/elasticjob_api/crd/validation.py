@@ -230,7 +230,7 @@ CLAIM = rules(
 IMAGE = rules(
     rule(
         r"self.matches('^[^\\s]*$')",
-        "image %s contains whitespace: use one such as gcr.io/etcd-development/etcd:v3.6.8",
+        "image %s contains whitespace: use one such as gcr.io/etcd-development/etcd:v3.6.11",
         "self",
     ),
 )

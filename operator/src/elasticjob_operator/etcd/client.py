@@ -94,17 +94,19 @@ class AsyncEtcdClient:
         budget: TimeBudget | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         login: Login | None = None,
+        run_users: bool = False,
     ) -> None:
         """`budget` outlives this client, so that a server gains nothing by closing the connection. `tls`: for each
         connection to an https endpoint, as certificates of ours expire sooner than a watch ends; by default with the
-        system's CAs and no certificate. `login`: instead of `tls`. Raises ValueError where `endpoint` is not an
-        address."""
+        system's CAs and no certificate. `login`: instead of `tls`. `run_users`: each run has a user there, so
+        versions that do not keep users apart are refused. Raises ValueError where `endpoint` is not an address."""
         endpoints = parse_endpoints(endpoint)
         self._rotation = Rotation(endpoints)
         self._shared = shared
         self._budget = budget or TimeBudget()
         self._tls = tls or functools.cache(TlsConfig().context)
         self._login = login
+        self._run_users = run_users
         self._checked: set[Endpoint] = set()
         self._call_slots = asyncio.Semaphore(MAX_CALLS)
         self._idle: dict[HttpConnection, tuple[Endpoint, asyncio.TimerHandle]] = {}
@@ -179,6 +181,8 @@ class AsyncEtcdClient:
         try:
             status, body = await self._exchange(endpoint, "GET", "/version", b"")
             responses.check_version(status, body)
+            if self._run_users:
+                responses.check_keeps_users_apart(body)
         except (StoreError, LimitExceeded, NotHttp, ConnectionClosed, OSError) as error:
             self._rotation.failed(endpoint)
             raise described(endpoint, error) from error

@@ -7,6 +7,8 @@ itself is logged, for cluster administrators. Pure.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from elasticjob_runtime.etcd import Denied, NotEtcd, StoreError, Unavailable, responses
@@ -47,6 +49,9 @@ _PHRASES = (
 )
 """Phrases of etcd's messages that are worth showing and reveal nothing about any other server."""
 LONGEST_IN_LOG = 300
+_KEEPS_USERS_APART = {4: 44, 5: 30, 6: 11}
+"""By minor version of etcd 3, the first patch that checks the permissions of a user within nested transactions and for
+leases and alarms: GHSA-rfx7-8w68-q57q, GHSA-q8m4-xhhv-38mg, GHSA-x35m-3gp4-4fh5. Later versions do."""
 
 
 def answer_of(status: int, body: bytes | bytearray) -> Json:
@@ -74,6 +79,19 @@ def check_version(status: int, body: bytes | bytearray) -> None:
         ) from error
     except (StoreError, RecursionError, ValueError) as error:
         raise redacted(error, status) from error
+
+
+def check_keeps_users_apart(body: bytes | bytearray) -> None:
+    """Checks the response to GET /version of an etcd in which each run has a user, after `check_version`. Raises
+    Denied."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", json.loads(body)["etcdserver"])
+    major, minor, patch = (int(each or 0) for each in found.groups()) if found else (3, 4, 0)
+    if major == 3 and patch < _KEEPS_USERS_APART.get(minor, 0):
+        fixed = ", ".join(f"3.{minor}.{patch}" for minor, patch in _KEEPS_USERS_APART.items())
+        raise Denied(
+            f"it is etcd {major}.{minor}.{patch}, in which the user of one run can read and change all others "
+            f"(GHSA-rfx7-8w68-q57q): upgrade it to {fixed} or newer"
+        )
 
 
 def cancelled(reason: object) -> StoreError:

@@ -143,7 +143,7 @@ class RunWatches:
 
         def open_etcd(endpoint: str, budget: TimeBudget) -> AsyncStore:
             login = Login(lambda: read(secret)) if secret is not None and read is not None else None
-            return AsyncEtcdClient(endpoint, self._shared, budget, tls, login)
+            return AsyncEtcdClient(endpoint, self._shared, budget, tls, login, run_users=bool(target.user))
 
         return open_etcd
 
