@@ -5,13 +5,17 @@ fix the API server), kopf's watch delivers what the resync finds, and an operato
 Ready: everything was listed once, or another operator leads and this one sees its lease.
 Metrics: open to all, or with `Settings.metrics_authentication` to users that the API server lets read them; on the port
 of the probes, or with a certificate on one of their own.
+Anyone may connect where no NetworkPolicy says otherwise: connections are limited, and the metrics are rendered in a
+thread, since the event loop renews the lease.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +27,11 @@ from elasticjob_operator.kube import MetricsAccess
 
 log = logging.getLogger(__name__)
 
+MOST_CONNECTIONS = 32
+"""On each port. A further one replaces the oldest."""
+HANDSHAKE_SECONDS = 5.0
+PAGE_SECONDS = 1.0
+"""How long a rendered page of metrics is served, s."""
 RENEWAL_SECONDS = 30.0
 """How often to check the files of a certificate for changes, s. The kubelet takes up to a minute to renew them."""
 
@@ -77,6 +86,9 @@ class Health:
         self._metrics_access = metrics_access
         self._certificate = certificate
         self._runners: list[web.AppRunner] = []
+        self._listeners: list[asyncio.Server] = []
+        self._page, self._rendered_at = b"", -math.inf
+        self._rendering = asyncio.Lock()
         self.port = port
         self.metrics_port = metrics_port
 
@@ -97,10 +109,20 @@ class Health:
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         self._runners.append(runner)
         await runner.setup()
-        await web.TCPSite(runner, None, port, ssl_context=context).start()
-        return int(runner.addresses[0][1])
+        seconds = HANDSHAKE_SECONDS if context is not None else None
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: _accept(runner),
+            port=port,
+            backlog=MOST_CONNECTIONS,
+            ssl=context,
+            ssl_handshake_timeout=seconds,
+        )
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
+        for listener in self._listeners:
+            listener.close()
         for runner in self._runners:
             await runner.cleanup()
 
@@ -118,4 +140,21 @@ class Health:
             if not access.allowed:
                 challenge = {"WWW-Authenticate": "Bearer"} if access.status is HTTPStatus.UNAUTHORIZED else {}
                 return web.Response(text=f"{access.message}\n", status=access.status, headers=challenge)
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await self._rendered(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _rendered(self) -> bytes:
+        async with self._rendering:
+            if time.monotonic() - self._rendered_at > PAGE_SECONDS:
+                self._page = await asyncio.to_thread(generate_latest)
+                self._rendered_at = time.monotonic()
+            return self._page
+
+
+def _accept(runner: web.AppRunner) -> asyncio.Protocol:
+    """Called for each new connection."""
+    server = runner.server
+    assert server is not None
+    for oldest in server.connections[: 1 - MOST_CONNECTIONS]:
+        if oldest.transport is not None:
+            oldest.transport.abort()  # not close(): a peer that does not read must not keep it open
+    return server()

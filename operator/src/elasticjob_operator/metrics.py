@@ -78,7 +78,7 @@ class _JobsByCondition(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = self._family()
-        for condition, count in sorted(self._counts().items()):
+        for condition, count in sorted(dict(self._counts()).items()):  # a copy: this runs in a thread
             family.add_metric([condition], count)
         yield family
 

@@ -58,7 +58,8 @@ class WorkQueue(Generic[K]):
     @property
     def age(self) -> float:
         """How long the first key has waited, s."""
-        return time.monotonic() - next(iter(self._waiting.values())) if self._waiting else 0.0
+        waiting = list(self._waiting.values())  # at once: metrics are rendered in a thread
+        return time.monotonic() - waiting[0] if waiting else 0.0
 
     def add(self, key: K) -> None:
         if key in self._processing:
