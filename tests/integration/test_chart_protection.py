@@ -1,5 +1,5 @@
-"""What the chart adds to protect the operator and others from it, on a real API server: admission policy, flow schema,
-network policy, image digests, and objects for Prometheus.
+"""What the chart adds to protect the operator and others from it, on a real API server: flow schema, network policy,
+policy for queues, image digests, and objects for Prometheus. The admission policy for the operator: test_stolen_token.
 
 No network plug-in here: that packets are dropped is not tested, only that the NetworkPolicy selects the operator.
 """
@@ -10,10 +10,9 @@ import base64
 import contextlib
 import http.client
 import json
+import re
 import ssl
 import urllib.parse
-import uuid
-from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ import pytest
 import yaml
 
 from hack.cluster import ClusterError, ControlPlane
-from hack.cluster.output import run
-from hack.cluster.programs import program, source_of_module
+from hack.cluster.programs import source_of_module
 from hack.cluster.settings import KUBERNETES_VERSION
 from hack.support import eventually
-from tests.integration.chart import CHART, CRD, Release, helm, of_kind, release, rendered
+from tests.integration.chart import CHART, Release, helm, of_kind, release, rendered
 from tests.integration.test_chart_rights import kubeconfig_of_operator
 
 __all__ = ["release"]
@@ -39,11 +37,10 @@ MONITORING = (
     "metrics.authentication=true",
     "metrics.tls.secretName=certificate",
 )
-LABELS = {"app.kubernetes.io/managed-by": "elasticjob-operator"}
-JOB = {
+
+JOB: dict[str, Any] = {
     "apiVersion": "elasticjob.dev/v1alpha1",
     "kind": "ElasticJob",
-    "metadata": {"name": "protected", "namespace": "default"},
     "spec": {
         "workers": {
             "template": {"spec": {"containers": [{"name": "trainer", "image": "train", "command": ["elasticrun"]}]}}
@@ -52,36 +49,11 @@ JOB = {
 }
 
 
-def owned_by(job: dict[str, Any]) -> list[dict[str, Any]]:
-    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    return [{"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name, "uid": uid, "controller": True}]
-
-
-def a_pod(name: str, owners: list[dict[str, Any]], labels: dict[str, str] = LABELS) -> str:
-    metadata = {"name": name, "namespace": "default", "labels": labels, "ownerReferences": owners}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-    return json.dumps({**pod, "spec": {"containers": [{"name": "trainer", "image": "train"}]}})
-
-
-def a_secret(name: str, namespace: str, owners: list[dict[str, Any]]) -> str:
-    metadata = {"name": name, "namespace": namespace, "labels": LABELS, "ownerReferences": owners}
-    return json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
-
-
 class Operator:
-    """What the operator's token may do. Nothing is written."""
+    """What the API server says to the operator's token."""
 
     def __init__(self, release: Release, folder: Path) -> None:
         self._kubeconfig = kubeconfig_of_operator(release, folder)
-
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        return run([program("kubectl"), "--kubeconfig", self._kubeconfig, *words], stdin=stdin)
-
-    def create(self, body: str) -> None:
-        self.kubectl("create", "--dry-run=server", "--validate=false", "--filename=-", stdin=body)
-
-    def delete(self, name: str) -> None:
-        self.kubectl("delete", "--dry-run=server", "--namespace=default", "pod", name)
 
     def headers(self, path: str) -> Message:
         """Of the API server's response."""
@@ -97,132 +69,8 @@ class Operator:
 
 
 @pytest.fixture(scope="module")
-def job(release: Release) -> Iterator[dict[str, Any]]:
-    kubectl = release.kubectl
-    kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{CRD}")
-    yield json.loads(kubectl("create", "--output=json", "--filename=-", stdin=json.dumps(JOB)))
-    kubectl("delete", "ej", "protected", "--wait=false")
-
-
-@pytest.fixture(scope="module")
 def operator(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Operator:
-    """Returned once the admission policy is in force: the API server takes a moment to load it."""
-    operator = Operator(release, tmp_path_factory.mktemp("operator"))
-
-    def rejected() -> bool:
-        try:
-            operator.create(a_pod("stray", []))
-        except ClusterError as error:
-            return "ValidatingAdmissionPolicy" in str(error)
-        return False
-
-    eventually(rejected, what="the admission policy is in force")
-    return operator
-
-
-@pytest.fixture(scope="module")
-def pods(control_plane_server: ControlPlane, job: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names of a worker pod, and of a pod that belongs to no job."""
-    kubectl = control_plane_server.kubectl
-    names = f"ours-{uuid.uuid4().hex[:6]}", f"theirs-{uuid.uuid4().hex[:6]}"
-    for name, owners in zip(names, (owned_by(job), []), strict=True):
-        kubectl("create", "--validate=false", "--filename=-", stdin=a_pod(name, owners))
-    yield names
-    kubectl("delete", "pod", *names, "--namespace=default", "--ignore-not-found", "--wait=false")
-
-
-def test_the_operator_creates_only_objects_of_a_job_with_its_label(operator: Operator, job: dict[str, Any]) -> None:
-    operator.create(a_pod("worker", owned_by(job)))
-    with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
-        operator.create(a_pod("worker", []))
-    with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
-        operator.create(a_pod("worker", [{**owned_by(job)[0], "kind": "Job", "apiVersion": "batch/v1"}]))
-    with pytest.raises(ClusterError, match=r"app\.kubernetes\.io/managed-by=elasticjob-operator"):
-        operator.create(a_pod("worker", owned_by(job), labels={"app": "other"}))
-
-
-def test_the_operator_creates_only_network_policies_of_a_job(operator: Operator, job: dict[str, Any]) -> None:
-    """With others it could cut off any pod."""
-    policy: dict[str, Any] = {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": "protected", "namespace": "default", "labels": LABELS, "ownerReferences": owned_by(job)},
-        "spec": {"podSelector": {"matchLabels": {"elasticjob.dev/job-name": "protected"}}},
-    }
-    operator.create(json.dumps(policy))
-    with pytest.raises(ClusterError, match="select the pods of one ElasticJob"):
-        operator.create(json.dumps({**policy, "spec": {"podSelector": {}}}))
-    with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
-        operator.create(json.dumps({**policy, "metadata": {**policy["metadata"], "ownerReferences": []}}))
-
-
-def test_the_operator_creates_only_secrets_of_a_job_and_its_own_certificate_authority(
-    release: Release, operator: Operator, job: dict[str, Any]
-) -> None:
-    operator.create(a_secret("protected-etcd", "default", owned_by(job)))
-    operator.create(a_secret("ej-elasticjob-ca", release.namespace, []))
-    for name, namespace in (("ej-elasticjob-ca", "default"), ("another", release.namespace)):
-        with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
-            operator.create(a_secret(name, namespace, []))
-
-
-def test_a_stolen_token_neither_mints_tokens_nor_runs_pods_of_kubernetes_itself(
-    operator: Operator, job: dict[str, Any]
-) -> None:
-    secret = json.loads(a_secret("token", "default", owned_by(job)))
-    secret["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "default"}
-    with pytest.raises(ClusterError, match="only Secrets of type Opaque"):
-        operator.create(json.dumps({**secret, "type": "kubernetes.io/service-account-token"}))
-    pod = json.loads(a_pod("worker", owned_by(job)))
-    for namespace in ("kube-system", "kube-public", "kube-node-lease"):
-        pod["metadata"]["namespace"] = namespace
-        with pytest.raises(ClusterError, match="namespaces of Kubernetes itself"):
-            operator.create(json.dumps(pod))
-
-
-def test_the_operator_deletes_only_objects_of_a_job(operator: Operator, pods: tuple[str, str]) -> None:
-    ours, theirs = pods
-    operator.delete(ours)
-    with pytest.raises(ClusterError, match="may change and delete only objects that belong to an ElasticJob"):
-        operator.delete(theirs)
-
-
-def test_the_operator_deletes_the_pods_of_jobs_etcds(control_plane_server: ControlPlane, operator: Operator) -> None:
-    """One that was lost with its node: its owner is the etcd's StatefulSet."""
-    kubectl, etcd = control_plane_server.kubectl, {**LABELS, "elasticjob.dev/component": "etcd"}
-    names = {f"etcd-{uuid.uuid4().hex[:6]}": etcd, f"another-{uuid.uuid4().hex[:6]}": LABELS}
-    stateful_set = {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": next(iter(names)), "namespace": "default"},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": {"app": "x"}},
-            "template": {
-                "metadata": {"labels": {"app": "x"}},
-                "spec": {"containers": [{"name": "etcd", "image": "etcd"}]},
-            },
-        },
-    }
-    created = json.loads(kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(stateful_set)))
-    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet"}
-    owner |= {key: created["metadata"][key] for key in ("name", "uid")}
-    for name, labels in names.items():
-        kubectl("create", "--validate=false", "--filename=-", stdin=a_pod(name, [owner], labels))
-    ours, theirs = names
-    operator.delete(ours)
-    with pytest.raises(ClusterError, match="may change and delete only objects that belong to an ElasticJob"):
-        operator.delete(theirs)
-    kubectl("delete", "statefulset", ours, "--namespace=default", "--wait=false")  # and its pods
-
-
-def test_the_admission_policy_limits_no_other_user(
-    control_plane_server: ControlPlane, operator: Operator, pods: tuple[str, str]
-) -> None:
-    assert operator, "the policy is in force"
-    pod = a_pod("any", [], labels={})
-    control_plane_server.kubectl("create", "--dry-run=server", "--validate=false", "--filename=-", stdin=pod)
-    control_plane_server.kubectl("delete", "--dry-run=server", "--namespace=default", "pod", pods[1])
+    return Operator(release, tmp_path_factory.mktemp("operator"))
 
 
 def test_the_operators_requests_do_not_wait_behind_those_of_other_service_accounts(
@@ -256,12 +104,13 @@ def expect_flow(release: Release, operator: Operator, path: str, schema: str, le
 
 def test_each_protection_can_be_turned_off() -> None:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "NetworkPolicy")
-    assert {each["kind"] for each in of_kind(rendered(), *kinds)} == {*kinds} - {"NetworkPolicy"}
-    assert of_kind(rendered("admissionPolicy.enabled=false", "flowSchema.enabled=false"), *kinds) == []
+    assert {each["kind"] for each in of_kind(rendered(), *kinds)} == {*kinds}
+    off = [f"{each}.enabled=false" for each in ("admissionPolicy", "flowSchema", "networkPolicy")]
+    assert of_kind(rendered(*off), *kinds) == []
 
 
 def test_the_network_policy_leaves_only_the_operators_own_port_open(control_plane_server: ControlPlane) -> None:
-    objects = rendered("networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b")
+    objects = rendered("networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b")
     (policy,), (deployment,) = (of_kind(objects, kind) for kind in ("NetworkPolicy", "Deployment"))
     template = deployment["spec"]["template"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
@@ -275,8 +124,8 @@ def test_the_network_policy_leaves_only_the_operators_own_port_open(control_plan
 
 
 def test_with_tls_only_the_metrics_are_limited_to_their_readers() -> None:
-    settings = ("networkPolicy.enabled=true", "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b")
-    (policy,) = of_kind(rendered("metrics.tls.secretName=certificate", *settings), "NetworkPolicy")
+    metrics_from = "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"
+    (policy,) = of_kind(rendered("metrics.tls.secretName=certificate", metrics_from), "NetworkPolicy")
     probes, metrics = policy["spec"]["ingress"]
     assert (probes["ports"][0]["port"], "from" in probes) == ("http", False)
     assert (metrics["ports"][0]["port"], metrics["from"]) == ("metrics", [{"podSelector": {"matchLabels": {"a": "b"}}}])
@@ -309,6 +158,79 @@ def test_prometheus_takes_only_agents_metrics_from_worker_pods() -> None:
         "metricRelabelings"
     ]
     assert monitor["spec"]["sampleLimit"] > 0
+
+
+def test_alerts_are_about_the_operators_own_series() -> None:
+    """A pod of anyone may have a metric of the same name."""
+    (rules,) = of_kind(rendered(*MONITORING), "PrometheusRule")
+    for rule in rules["spec"]["groups"][0]["rules"]:
+        series = re.findall(r"elasticjob_\w+(?:\{([^}]*)\})?", rule["expr"])
+        own = 'namespace="system",job="ej-elasticjob-metrics"'
+        assert series
+        assert all(each.startswith(own) for each in series), rule["alert"]
+
+
+HOSTILE_FIELDS = {
+    "wide": json.dumps([{}] * 100_000),
+    "long": json.dumps("x" * 300_000),
+    "many keys": json.dumps({f"key{number}": None for number in range(20_000)}),
+    "deep": '{"' + '":{"'.join(["a" * 40] * 9000) + '": 1' + "}" * 9000,
+    "in a declared list": json.dumps([{"name": f"V{number}", "value": "x" * 300} for number in range(1000)]),
+}
+
+
+@pytest.mark.parametrize("field", HOSTILE_FIELDS)
+def test_a_job_of_more_than_256_kib_is_refused_at_admission(release: Release, field: str) -> None:
+    def job(value: str) -> str:
+        body = json.dumps({**JOB, "metadata": {"name": "large"}})
+        name = "env" if field == "in a declared list" else "zz"
+        return body.replace('"name": "trainer"', f'"name": "trainer", "{name}": {value}')
+
+    def create(value: str) -> str:
+        words = ("create", "--dry-run=server", "--validate=false", "--filename=-")
+        try:
+            return release.kubectl(*words, stdin=job(value))
+        except ClusterError as error:
+            return str(error)
+
+    eventually(lambda: "spec is larger than 256 KiB" in create(HOSTILE_FIELDS[field]), what="it is refused")
+    assert "created" in create("[]")
+
+
+def test_only_the_queue_lets_a_job_run(control_plane_server: ControlPlane) -> None:
+    queue = "system:serviceaccount:queue:queue"
+    release = Release(control_plane_server, "crds.install=false", f"queueing.resumedBy={{{queue}}}")
+    release.install()
+    kubectl, own = release.kubectl, f"--namespace={release.namespace}"
+    grant = (own, "--clusterrole=cluster-admin", f"--user={queue}")
+    kubectl("create", "rolebinding", "queue", *grant)
+
+    def job(name: str, *, suspend: bool) -> str:
+        metadata = {"name": name, "namespace": release.namespace}
+        return json.dumps({**JOB, "metadata": metadata, "spec": {**JOB["spec"], "lifecycle": {"suspend": suspend}}})
+
+    def resume(*flags: str) -> None:
+        change = '--patch={"spec": {"lifecycle": {"suspend": false}}}'
+        kubectl("patch", "ej", "queued", own, "--type=merge", change, *flags)
+
+    def refused() -> bool:
+        try:
+            kubectl("create", "--dry-run=server", "--filename=-", stdin=job("eager", suspend=False))
+        except ClusterError as error:
+            return "Only the queue lets a job run" in str(error)
+        return False
+
+    try:
+        eventually(refused, what="the policy is in force")
+        kubectl("create", "--filename=-", stdin=job("queued", suspend=True))
+        with pytest.raises(ClusterError, match="Only the queue lets a job run"):
+            resume()
+        kubectl("label", "ej", "queued", own, "a=b")
+        resume(f"--as={queue}")
+        kubectl("label", "ej", "queued", own, "a=c", "--overwrite")
+    finally:
+        kubectl("delete", "ej", "--all", own, "--wait=false")
+        release.uninstall()
 
 
 def test_the_prometheus_operator_accepts_the_monitors_and_alerts(control_plane_server: ControlPlane) -> None:

@@ -118,6 +118,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
     | toJson -}}
 {{- end -}}
 
+{{/* CEL: a list of namespaces in which no job runs. */}}
+{{- define "elasticjob.closedNamespaces" -}}
+{{- $own := has .Release.Namespace .Values.watchNamespaces | ternary (list) (list .Release.Namespace) -}}
+{{- concat (list "kube-system" "kube-public" "kube-node-lease") $own | toJson | replace "\"" "'" -}}
+{{- end -}}
+
+{{/* PromQL: series of the operator. Any pod may have a metric of the same name. */}}
+{{- define "elasticjob.ownSeries" -}}
+namespace="{{ .Release.Namespace }}",job="{{ include "elasticjob.metricsName" . }}"
+{{- end -}}
+
 {{- define "elasticjob.userName" -}}
 {{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "elasticjob.serviceAccountName" .) -}}
 {{- end -}}

@@ -27,7 +27,7 @@ class ApiStatusError(Exception):
 
 
 class Kube:
-    """As the administrator of a kubeconfig with a client certificate."""
+    """As the user of a kubeconfig, who has a client certificate or a token."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
@@ -36,6 +36,9 @@ class Kube:
         self._context = ssl.create_default_context(
             cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
         )
+        self._headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
+        if self._headers:
+            return
         with tempfile.NamedTemporaryFile() as pem:
             for part in ("client-certificate-data", "client-key-data"):
                 pem.write(base64.b64decode(user[part]))
@@ -50,7 +53,8 @@ class Kube:
         )
         try:
             target = f"{path}?{urlencode(query)}" if query else path
-            connection.request(method, target, json.dumps(body) if body is not None else None, {"Content-Type": kind})
+            headers = {"Content-Type": kind, **self._headers}
+            connection.request(method, target, json.dumps(body) if body is not None else None, headers)
             response = connection.getresponse()
             answer: Json = json.loads(response.read())
         finally:
