@@ -13,12 +13,12 @@ from rich.markup import escape
 
 from hack.demo.follow import Follower
 from hack.demo.observations import PodDeleted
-from hack.demo.show import Screen, print_table
-from hack.demo.timeline import Timeline, observe, problem
+from hack.demo.timeline import Timeline, observe, problem, table
 from hack.drivers import ClusterDriver, KubeError, collect_logs, install_chart, uninstall_chart
 from hack.images import build
 from hack.images.recipe import ROOT
 from hack.steps import Steps, concurrently
+from hack.timeline import Screen, print_table
 
 EXAMPLE = ROOT / "examples" / "session"
 JOB = "session"
@@ -61,7 +61,7 @@ def run(driver: ClusterDriver, delete_at: int = HALFWAY, time_limit: float = 300
     driver.kubectl.apply(yaml.safe_dump_all(documents, sort_keys=False), NAMESPACE)
     with Follower(driver, JOB, NAMESPACE) as follower, Screen(console) as screen:
         timeline = _follow(driver, follower, screen, timeline, timeline.applied_at + time_limit)
-    print_table(console, timeline)
+    print_table(console, ("when", "what", ""), table(timeline))
     wrong = problem(timeline)
     if wrong:
         console.print(f"[bold red]The demo failed:[/] {escape(wrong)}", soft_wrap=True)
@@ -95,6 +95,7 @@ def print_logs(console: Console, driver: ClusterDriver) -> None:
 
 
 def _follow(driver: ClusterDriver, follower: Follower, screen: Screen, timeline: Timeline, end: float) -> Timeline:
+    said = 0
     while not timeline.is_over and time.time() < end:
         seen = follower.next(timeout=0.25)
         if seen:
@@ -104,7 +105,10 @@ def _follow(driver: ClusterDriver, follower: Follower, screen: Screen, timeline:
             asked_at = time.time()
             driver.kubectl.run("delete", "pod", pod.name, "--namespace", NAMESPACE, "--wait=false")
             timeline = observe(timeline, asked_at, pod)
-        screen.update(timeline, time.time())
+        for entry in timeline.entries[said:]:
+            screen.say(entry.time - timeline.applied_at, entry.what, entry.detail)
+        said = len(timeline.entries)
+        screen.now(time.time() - timeline.applied_at, timeline.view.state, timeline.view.figures)
     return timeline
 
 

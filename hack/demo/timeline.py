@@ -30,6 +30,21 @@ class View:
     step: int = 0
     loss: float | None = None
 
+    @property
+    def state(self) -> str:
+        """What changes seldom.
+
+        >>> View(workers="3/4", world=3, epoch=5).state
+        'worker pods 3/4  world size 3  epoch 5'
+        """
+        pods = f"worker pods {self.workers or '-'}"
+        return f"{pods}  world size {self.world}  epoch {self.epoch}" if self.world else pods
+
+    @property
+    def figures(self) -> str:
+        loss = "" if self.loss is None else f"  loss {self.loss:.4f}"
+        return f"step {self.step}{loss}" if self.world else ""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timeline:
@@ -184,28 +199,3 @@ def table(timeline: Timeline) -> list[tuple[str, str, str]]:
         ("", "steps lost", str(timeline.steps_lost)),
         ("", "other worker processes that restarted", str(timeline.restarted)),
     ]
-
-
-def one_line(view: View) -> str:
-    """The view as one line.
-
-    >>> one_line(View(workers="3/4", world=3, epoch=5, step=130, loss=0.2))
-    'worker pods 3/4  world size 3  epoch 5  step 130  loss 0.2000'
-    >>> one_line(View(workers="1/4"))
-    'worker pods 1/4'
-    """
-    parts = [f"worker pods {view.workers or '-'}"]
-    if view.world:
-        parts += [f"world size {view.world}", f"epoch {view.epoch}", f"step {view.step}"]
-    if view.loss is not None:
-        parts.append(f"loss {view.loss:.4f}")
-    return "  ".join(parts)
-
-
-def is_news(before: View, after: View) -> bool:
-    """Whether to print the view without a terminal: on any change of what `one_line` shows, except step and loss."""
-
-    def news(view: View) -> View:
-        return dataclasses.replace(view, step=0, loss=None)
-
-    return news(before) != news(after)

@@ -14,7 +14,7 @@ from pathlib import Path
 from elasticjob_runtime.contract import Env
 
 from hack.cluster.processes import Child
-from hack.quickstart.timeline import AgentEvent, ProcessLine, StepLine, parse_event, parse_output
+from hack.quickstart.timeline import ProcessLine, StepLine, Trained, parse_event, parse_output
 
 
 class Agent:
@@ -33,8 +33,8 @@ class Agent:
         ]
         self.child = Child(command, self.log, {Env.MEMBER_ID: name})
 
-    def events(self) -> list[AgentEvent]:
-        """Events since the last call."""
+    def trained(self) -> list[Trained]:
+        """Changes after which a round has trained, since the last call."""
         return [event for event in map(parse_event, self._events.new()) if event is not None]
 
     def output(self) -> list[StepLine | ProcessLine | float]:
@@ -42,7 +42,7 @@ class Agent:
         found: list[StepLine | ProcessLine | float] = []
         for path in sorted(self._output.glob("*/attempt_*/0/stdout.log"), key=_round):
             lines = self._outputs.setdefault(path, _Lines(path))
-            found += [said for line in lines.new() if (said := parse_output(_round(path), line)) is not None]
+            found += [said for line in lines.new() if (said := parse_output(line)) is not None]
         return found
 
     def kill_worker(self) -> float:

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from hack.embedded_etcd.server import EmbeddedServer
 from hack.quickstart.agents import Agent
-from hack.quickstart.show import CONTINUING, RESTARTING, Screen, print_table
-from hack.quickstart.timeline import Change, Kind, ProcessLine, Seen, StepLine, problem
+from hack.quickstart.timeline import Change, Kind, ProcessLine, Seen, StepLine, problem, table
+from hack.timeline import Screen, print_table
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = CHECKOUT / "examples"
@@ -29,6 +29,12 @@ seconds, and longer on a busy machine."""
 SESSION_BATCH = 64
 """Samples per step of examples/session."""
 POLL_SECONDS = 0.05
+RESTARTING = """\
+Three agents train examples/digits on this machine. One worker process is killed, then a fourth agent joins.
+"""
+CONTINUING = """
+The same with examples/session: the script has an ElasticSession, so that the other processes continue.
+"""
 
 
 def run(steps: int, time_limit: float) -> int:
@@ -40,14 +46,16 @@ def run(steps: int, time_limit: float) -> int:
 
 def _run(console: Console, steps: int, time_limit: float, is_session: bool) -> int:
     folder = Path(tempfile.mkdtemp(prefix="elasticjob-quickstart-"))
-    with EmbeddedServer() as store, Screen(console, CONTINUING if is_session else RESTARTING) as screen:
-        job = _Job(store, folder, steps, is_session)
+    console.print(CONTINUING if is_session else RESTARTING, soft_wrap=True)
+    with EmbeddedServer() as store, Screen(console) as screen:
+        job = _Job(store, folder, steps, is_session, screen)
         try:
-            job.follow(screen, time.time() + time_limit)
+            job.follow(time.time() + time_limit)
         finally:
             job.end()
-        screen.update(job.seen)
-    print_table(console, job.seen)
+    print_table(console, *table(job.seen), numbers=True)
+    for member, pids in sorted(job.seen.pids.items()):
+        console.print(f"{member}: {', then '.join(f'process {pid}' for pid in dict.fromkeys(pids))}", soft_wrap=True)
     wrong = problem(job.seen, AGENTS + 1)
     if wrong:
         console.print(f"[bold red]The quick start failed:[/] {wrong}", soft_wrap=True)
@@ -64,7 +72,8 @@ def _run(console: Console, steps: int, time_limit: float, is_session: bool) -> i
 class _Job:
     """The agents, and the changes made to them."""
 
-    def __init__(self, store: EmbeddedServer, folder: Path, steps: int, is_session: bool) -> None:
+    def __init__(self, store: EmbeddedServer, folder: Path, steps: int, is_session: bool, screen: Screen) -> None:
+        self._screen = screen
         self._endpoint = store.endpoint
         self._folder = folder
         self._steps = steps
@@ -74,12 +83,11 @@ class _Job:
         for _ in range(AGENTS):
             self._start_agent()
 
-    def follow(self, screen: Screen, end: float) -> None:
+    def follow(self, end: float) -> None:
         """Returns when the job has ended, or at the time `end`."""
         while time.time() < end and not self._ended():
             self._observe()
             self._change()
-            screen.update(self.seen)
             time.sleep(POLL_SECONDS)
         codes = {agent.name: agent.wait(0) for agent in self._agents}
         self._observe()
@@ -127,44 +135,50 @@ class _Job:
         return None not in codes or any(codes)
 
     def _observe(self) -> None:
-        events = [event for agent in self._agents for event in agent.events()]
+        trained = [each for agent in self._agents for each in agent.trained()]
         printed = [(agent.name, what) for agent in self._agents for what in agent.output()]
         found = [what for _, what in printed]
         accuracies = [what for what in found if isinstance(what, float)]
+        known = {each.round for each in self.seen.trained}
+        for first in {each.round: each for each in reversed(trained) if each.round not in known}.values():
+            detail = (
+                f"{first.phases['first-step'] / 1000:.1f} s after the cause" if "first-step" in first.phases else ""
+            )
+            self._say(first.time, f"round {first.round} trains: {first.cause}", detail)
         self.seen = dataclasses.replace(
             self.seen,
-            events=[*self.seen.events, *events],
+            trained=[*self.seen.trained, *trained],
             steps=[*self.seen.steps, *(what for what in found if isinstance(what, StepLine))],
             pids=_with_pids(self.seen.pids, printed),
             accuracy=accuracies[-1] if accuracies else self.seen.accuracy,
         )
+        if self.seen.steps:
+            last = self.seen.steps[-1]
+            state = f"{last.world} worker processes" if last.world else "training"
+            self._screen.now(time.time() - self.seen.changes[0].time, state, f"step {last.step}")
 
     def _change(self) -> None:
         """First kills a worker process; starts another agent once training has resumed."""
         done = {change.kind for change in self.seen.changes}
         if Kind.WORKER_KILLED not in done:
             if self.seen.step >= KILL_AT:
-                self._kill(self._agents[1])
-        elif Kind.AGENT_JOINS not in done and self.seen.first_step_of(self._last_of_kill):
+                victim = self._agents[1]
+                now = time.time()
+                if self.seen.is_session:
+                    os.kill(self.seen.pids[victim.name][-1], signal.SIGKILL)
+                else:
+                    now = victim.kill_worker()
+                self._record(Change(Kind.WORKER_KILLED, victim.name, now))
+        elif Kind.AGENT_JOINS not in done and self.seen.has_resumed(Kind.WORKER_KILLED):
             now = time.time()
             self._record(Change(Kind.AGENT_JOINS, self._start_agent().name, now))
 
-    @property
-    def _last_of_kill(self) -> Kind:
-        """The change that ends what began with the killed process."""
-        return Kind.REPLACEMENT_JOINS if self.seen.is_session else Kind.WORKER_KILLED
-
-    def _kill(self, victim: Agent) -> None:
-        if not self.seen.is_session:
-            self._record(Change(Kind.WORKER_KILLED, victim.name, victim.kill_worker()))
-            return
-        now = time.time()
-        os.kill(self.seen.pids[victim.name][-1], signal.SIGKILL)
-        self._record(Change(Kind.WORKER_KILLED, victim.name, now))
-        self._record(Change(Kind.REPLACEMENT_JOINS, victim.name, now))
-
     def _record(self, change: Change) -> None:
         self.seen = dataclasses.replace(self.seen, changes=[*self.seen.changes, change])
+        self._say(change.time, str(change))
+
+    def _say(self, at: float, what: str, detail: str = "") -> None:
+        self._screen.say(at - self.seen.changes[0].time, what, detail)
 
 
 def _with_pids(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import reduce
 from typing import Any
 
@@ -19,7 +18,7 @@ from hack.demo.observations import (
     parse_job,
     parse_line,
 )
-from hack.demo.timeline import Timeline, View, is_news, observe, problem, table
+from hack.demo.timeline import Timeline, observe, problem, table
 
 APPLIED = 1000.0
 NEW = Timeline(applied_at=APPLIED, full=3, delete_at=500)
@@ -181,10 +180,3 @@ def test_restarts_before_all_processes_train_together_are_not_counted() -> None:
 def test_a_replacement_with_the_name_of_the_lost_pod_is_no_restarted_process() -> None:
     timeline = timeline_of(*CONTINUED, (41.0, world("d", 2, 3, 590, pid=99)))
     assert timeline.restarted == 0
-
-
-def test_without_a_terminal_only_changes_are_shown() -> None:
-    view = View(workers="3/3", world=3, step=10, loss=0.5)
-    assert not is_news(view, dataclasses.replace(view, step=20, loss=0.4))
-    assert is_news(view, dataclasses.replace(view, workers="2/3"))
-    assert is_news(view, dataclasses.replace(view, epoch=1))
