@@ -24,6 +24,7 @@ def etcd_is_built() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_every_change_is_measured_from_the_event_to_the_next_step(tmp_path: Path) -> None:
     samples = list(scenarios.changes(SYSTEMS["level-1"], tmp_path))
@@ -47,6 +48,7 @@ def test_members_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:
     assert result.loss.etcd.puts == 4 + 1
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_a_training_with_random_faults_is_the_undisturbed_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

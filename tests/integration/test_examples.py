@@ -47,6 +47,7 @@ def test_sharded_training_continues_at_another_size_and_skips_a_torn_checkpoint(
 ENTERED = re.compile(r"^pid=(\d+) rank=(\d+) trains with 3 workers after step=(\d+)$", re.MULTILINE)
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_the_session_example_continues_in_place_when_a_process_is_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -16,6 +16,8 @@ from hack.cluster import ClusterError, ControlPlane, Etcd
 from hack.cluster.settings import CHECKOUT
 from hack.support import eventually
 
+pytestmark = pytest.mark.nightly
+
 POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "none"}]}}
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
 

@@ -20,6 +20,8 @@ from hack.cluster.output import run
 from hack.cluster.programs import program
 from hack.release import version
 
+pytestmark = pytest.mark.nightly
+
 SCRIPT = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
 
 

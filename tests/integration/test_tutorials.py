@@ -117,6 +117,7 @@ def terminals() -> Iterator[list[Terminal]]:
         each.process.wait(PATIENCE)
 
 
+@pytest.mark.nightly
 def test_four_lines_lose_no_step_whatever_happens_to_the_other_agent(tmp_path: Path) -> None:
     """Port 2379 may be taken on this machine: the etcd gets another one."""
     page = text_of("four-lines")

@@ -86,7 +86,9 @@ class Killer:
         return Drop()
 
 
-@pytest.mark.parametrize("acted", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "acted", [pytest.param(False, id="before", marks=pytest.mark.nightly), pytest.param(True, id="after")]
+)
 def test_a_start_gives_the_same_result_wherever_the_operator_is_killed(
     acted: bool, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
 ) -> None:
@@ -123,7 +125,9 @@ def test_a_start_gives_the_same_result_wherever_the_operator_is_killed(
     assert len(killed_at) >= 7, f"dry run, two Services, StatefulSet, two pods, status: {killed_at}"
 
 
-@pytest.mark.parametrize("acted", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "acted", [pytest.param(False, id="before", marks=pytest.mark.nightly), pytest.param(True, id="after")]
+)
 def test_a_pod_failure_counts_once_wherever_the_operator_is_killed(
     acted: bool, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
 ) -> None:

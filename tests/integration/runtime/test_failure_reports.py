@@ -87,7 +87,10 @@ finally:
 """
 
 
-@pytest.mark.parametrize("when", ["at once", "late"], ids=["cause first", "cause last"])
+@pytest.mark.parametrize(
+    "when",
+    [pytest.param("at once", id="cause first", marks=pytest.mark.nightly), pytest.param("late", id="cause last")],
+)
 def test_the_reported_failure_is_the_cause_and_not_a_peer_that_lost_its_connection(launch: Launch, when: str) -> None:
     run = launch(VICTIMS, "--nproc-per-node=3", arguments=[when])
     assert run.exit_code() == 1

@@ -166,6 +166,7 @@ def test_a_join_loses_no_step_of_hugging_faces_trainer(job: Job, tmp_path: Path)
     assert_a_join_loses_no_step(job, tmp_path, python, TRANSFORMERS)
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.lightning
 @pytest.mark.timeout(600)
@@ -174,6 +175,7 @@ def test_a_join_loses_no_step_of_lightning(job: Job, tmp_path: Path) -> None:
     assert_a_join_loses_no_step(job, tmp_path, python, LIGHTNING)
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.transformers
 @pytest.mark.timeout(600)

@@ -71,7 +71,9 @@ def kill_all(folder: pathlib.Path, beginning: int, after: int) -> int:
     return steps()[-1][0]
 
 
-@pytest.mark.parametrize("every", [0, 25], ids=["no disk", "a disk every 25 steps"])
+@pytest.mark.parametrize(
+    "every", [pytest.param(0, id="no disk"), pytest.param(25, id="a disk every 25 steps", marks=pytest.mark.nightly)]
+)
 def test_training_continues_from_memory_when_all_worker_processes_are_killed(
     launch: Launch, tmp_path: pathlib.Path, every: int
 ) -> None:

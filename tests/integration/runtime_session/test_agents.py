@@ -61,7 +61,13 @@ def test_no_surviving_process_restarts_through_a_crash_a_lost_node_a_join_and_a_
     assert a.exit_code() == 0
 
 
-@pytest.mark.parametrize("flags", [(), ("--virtual-local-rank",)], ids=["", "LOCAL_RANK is 0 in all of them"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="", marks=pytest.mark.nightly),
+        pytest.param(("--virtual-local-rank",), id="LOCAL_RANK is 0 in all of them"),
+    ],
+)
 def test_the_other_processes_of_a_member_continue_when_one_of_them_is_killed(
     session_job: SessionJob, undisturbed: Run, flags: tuple[str, ...]
 ) -> None:

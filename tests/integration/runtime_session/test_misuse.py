@@ -103,7 +103,7 @@ def test_more_ranks_than_samples_train_alike(training: Callable[[str], Driver], 
     assert first["committed"] == 120
 
 
-@pytest.mark.parametrize("mode", ["evaluate", "evaluate in a loop"])
+@pytest.mark.parametrize("mode", ["evaluate in a loop", pytest.param("evaluate", marks=pytest.mark.nightly)])
 def test_an_evaluation_repeats_itself_when_a_process_is_lost(
     training: Callable[[str], Driver], tmp_path: pathlib.Path, mode: str
 ) -> None:

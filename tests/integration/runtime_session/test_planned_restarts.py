@@ -70,7 +70,7 @@ def test_storage_serves_where_snapshots_in_memory_are_turned_off(
     job.finish_as(undisturbed, "a", "b", "c")
 
 
-@pytest.mark.parametrize("in_place", ["off", "auto"])
+@pytest.mark.parametrize("in_place", ["auto", pytest.param("off", marks=pytest.mark.nightly)])
 def test_storage_serves_when_all_members_leave_together(
     job: RestartingJob, etcd: str, tmp_path: pathlib.Path, undisturbed: Run, in_place: str
 ) -> None:

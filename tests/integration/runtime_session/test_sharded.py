@@ -181,7 +181,7 @@ def test_a_join_repeats_no_step(job: ShardedJob, undisturbed: dict[str, Any]) ->
         assert_close(job.state(name), undisturbed)
 
 
-@pytest.mark.parametrize("leaver", ["a", "c"])
+@pytest.mark.parametrize("leaver", ["a", pytest.param("c", marks=pytest.mark.nightly)])
 def test_a_leave_repeats_no_step_without_a_disk(job: ShardedJob, undisturbed: dict[str, Any], leaver: str) -> None:
     """The shards of the one that leaves go to its neighbour."""
     agents = {name: job.begin(name, size="2:3") for name in "abc"}
@@ -219,7 +219,13 @@ def test_two_neighbours_leave_their_shards_to_the_member_that_stays(
     assert bool(checkpoint.steps(folder)) != copies
 
 
-@pytest.mark.parametrize("block", ["1", "0"], ids=["it waits for saves", "saves in the background"])
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param("1", id="it waits for saves", marks=pytest.mark.nightly),
+        pytest.param("0", id="saves in the background"),
+    ],
+)
 def test_a_stopped_training_continues_from_storage_with_another_number_of_processes(
     job: ShardedJob, etcd: str, tmp_path: pathlib.Path, undisturbed: dict[str, Any], block: str
 ) -> None:
