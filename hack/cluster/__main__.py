@@ -72,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_tool(name: str, arguments: list[str]) -> int:
-    with Steps(Console(stderr=True, highlight=False)) as steps:
+    Steps.console.stderr = True  # stdout is the tool's
+    with Steps() as steps:
         build_programs(steps)
     kubeconfig = {"KUBECONFIG": str(KUBECONFIG)} if KUBECONFIG.exists() else {}
     return subprocess.run([program(name), *arguments], env=environment(**kubeconfig), check=False).returncode
