@@ -48,12 +48,6 @@ def _claim(name: str) -> Callable[[Json], object]:
     return lambda manifest: manifest["spec"].update(checkpoint={"volume": volume})
 
 
-def _missing_config_map(manifest: Json) -> None:
-    _pod(manifest).setdefault("volumes", []).append({"name": "script", "configMap": {"name": "absent"}})
-    mount = {"name": "script", "mountPath": "/script"}
-    _pod(manifest)["containers"][0].setdefault("volumeMounts", []).append(mount)
-
-
 def _missing_secret(manifest: Json) -> None:
     _pod(manifest)["containers"][0].setdefault("envFrom", []).append({"secretRef": {"name": "absent"}})
 
@@ -63,19 +57,13 @@ def _long_init(manifest: Json) -> None:
     _pod(manifest)["initContainers"] = [{"name": "fetch", "image": image, "command": ["sleep", "3600"]}]
 
 
-def _image(manifest: Json) -> None:
-    _pod(manifest)["containers"][0].update(image="127.0.0.1:1/absent:1", imagePullPolicy="Always")
-
-
 CASES: dict[str, tuple[str, Callable[[Json], object], str, str]] = {
     "rejected-etcd": (LIMITED, lambda _: None, "PodRejected", "StatefulSet rejected-etcd-etcd"),
     "full-quota": (FULL, lambda _: None, "PodRejected", "exceeded quota"),
     "absent-claim": (NAMESPACE, _claim("absent"), "ClaimUnbound", "PersistentVolumeClaim absent of Pod"),
     "unbound-claim": (NAMESPACE, _claim("persistentvolumeclaim"), "ClaimUnbound", "ProvisioningFailed"),
-    "absent-config-map": (NAMESPACE, _missing_config_map, "ContainerConfigError", 'configmap "absent" not found'),
     "absent-secret": (NAMESPACE, _missing_secret, "ContainerConfigError", 'secret "absent" not found'),
     "long-init": (NAMESPACE, _long_init, "WaitingForWorkers", "init container fetch is running"),
-    "absent-image": (NAMESPACE, _image, "ImageUnavailable", "127.0.0.1:1/absent:1"),
     "no-node": (NAMESPACE, lambda job: _pod(job).update(MISSING), "Unschedulable", "No node takes Pod no-node-worker"),
     "no-node-for-etcd": (
         NAMESPACE,
@@ -84,7 +72,7 @@ CASES: dict[str, tuple[str, Callable[[Json], object], str, str]] = {
         "No node takes Pod no-node-for-etcd-etcd-0",
     ),
 }
-"""Name -> (namespace, what is wrong with the job, reason, words of the message)."""
+"""Name -> (namespace, what is wrong with the job, reason, words of the message). More in test_failures.py."""
 
 
 @pytest.fixture(scope="module")
