@@ -8,7 +8,7 @@ from hack.chaos.faults import FAULTS
 from hack.chaos.run import Stage, run_fault
 from hack.drivers import ClusterDriver, NodePower
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.nightly]
 
 SMOKE = [fault for fault in FAULTS if fault.smoke]
 

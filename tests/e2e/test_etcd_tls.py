@@ -128,6 +128,7 @@ def test_running_jobs_keep_or_lack_tls_when_the_operator_is_upgraded(
     assert (plain.restarts, secure.restarts) == (0, 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # the operator restarts
 def test_a_replaced_certificate_authority_stops_no_training_and_a_new_run_uses_it(
     cluster: ClusterDriver, new_job: NewJob, release: Release

@@ -152,6 +152,7 @@ def etcd_v2(cluster: ClusterDriver) -> Iterator[None]:
         cluster.kubectl.delete("service", ETCD_V2)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("etcd_v2")
 def test_torchrun_trains_and_recovers_with_the_v2_api_of_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
     job = new_job("torchrun-etcd-v2", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=with_etcd_v2)

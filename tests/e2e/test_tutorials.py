@@ -28,7 +28,7 @@ from hack.drivers.install import CHART
 from hack.images.recipe import ROOT
 from tests.e2e.release import Release
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(1100, func_only=True)]
+pytestmark = [pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(1100, func_only=True)]
 
 
 @pytest.fixture

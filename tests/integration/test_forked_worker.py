@@ -134,7 +134,11 @@ def of_rank_0(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "flags", [["--nproc-per-node=2"], ["--nproc-per-node=1"]], ids=["two processes", "one process"]
+    "flags",
+    [
+        pytest.param(["--nproc-per-node=2"], id="two processes"),
+        pytest.param(["--nproc-per-node=1"], id="one process", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_forked_worker_uses_as_many_threads_as_a_spawned_one_and_as_torchruns(
     tmp_path: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch

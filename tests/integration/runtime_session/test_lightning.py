@@ -31,12 +31,6 @@ STEPS = 126
 LONG = {**SETTINGS, "EPOCHS": "6"}
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 """As an agent gives them to processes that start for a job that continues in place."""
-PLACES = [
-    "validation",
-    pytest.param("step", marks=pytest.mark.nightly),
-    pytest.param("epoch", marks=pytest.mark.nightly),
-]
-"""Where a process is killed."""
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +72,8 @@ def assert_same(run: Run, undisturbed: Run) -> None:
         assert run.facts[fact] == undisturbed.facts[fact]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("place", ["step", "validation", "epoch"])
 def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, place: str
 ) -> None:
@@ -180,6 +175,7 @@ def test_lightning_continues_from_memory_when_all_its_processes_are_lost(
     assert job.steps("a")[-(STEPS - before) - 1][0] > 1, "it has not begun again"
 
 
+@pytest.mark.nightly
 def test_lightning_saves_when_all_members_leave(
     lightning_job: SessionJob, undisturbed: Run, tmp_path: pathlib.Path
 ) -> None:
@@ -208,7 +204,10 @@ def test_lightning_saves_when_all_members_leave(
         second.close()
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    ["validation", *(pytest.param(place, marks=pytest.mark.nightly) for place in ("step", "epoch"))],
+)
 def test_a_checkpoint_of_lightning_continues_in_the_middle_of_the_data(
     tmp_path: pathlib.Path, installed: str, undisturbed: Run, place: str
 ) -> None:
