@@ -102,6 +102,18 @@ def expect_flow(release: Release, operator: Operator, path: str, schema: str, le
     eventually(found, what=f"the API server uses the flow schema for {path}")
 
 
+def test_jobs_run_beside_an_operator_that_is_installed_into_the_default_namespace() -> None:
+    texts = [
+        helm("template", "ej", CHART, "--namespace", namespace, "--kube-version", KUBERNETES_VERSION)
+        for namespace in ("default", "system")
+    ]
+    closed = [
+        "'kube-system','kube-public','kube-node-lease']",
+        "'kube-system','kube-public','kube-node-lease','system']",
+    ]
+    assert [[each in text for each in closed] for text in texts] == [[True, False], [False, True]]
+
+
 def test_each_protection_can_be_turned_off() -> None:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "NetworkPolicy")
     assert {each["kind"] for each in of_kind(rendered(), *kinds)} == {*kinds}

@@ -118,9 +118,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
     | toJson -}}
 {{- end -}}
 
-{{/* CEL: a list of namespaces in which no job runs. */}}
+{{/* CEL: a list of namespaces in which no job runs. People who try things install into `default`, and run their jobs there. */}}
 {{- define "elasticjob.closedNamespaces" -}}
-{{- $own := has .Release.Namespace .Values.watchNamespaces | ternary (list) (list .Release.Namespace) -}}
+{{- $own := or (eq .Release.Namespace "default") (has .Release.Namespace .Values.watchNamespaces) | ternary (list) (list .Release.Namespace) -}}
 {{- concat (list "kube-system" "kube-public" "kube-node-lease") $own | toJson | replace "\"" "'" -}}
 {{- end -}}
 
