@@ -102,7 +102,7 @@ def expect_flow(release: Release, operator: Operator, path: str, schema: str, le
     eventually(found, what=f"the API server uses the flow schema for {path}")
 
 
-def test_jobs_run_beside_an_operator_that_is_installed_into_the_default_namespace() -> None:
+def test_jobs_run_next_to_an_operator_that_is_installed_into_the_default_namespace() -> None:
     texts = [
         helm("template", "ej", CHART, "--namespace", namespace, "--kube-version", KUBERNETES_VERSION)
         for namespace in ("default", "system")
