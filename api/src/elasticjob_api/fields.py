@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ MAX_METRIC = 64
 MAX_FAILURE_MESSAGE = 8192
 MAX_MESSAGE = 32768
 MAX_CAUSES, OTHER_CAUSES = 64, "Other"
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Model(
@@ -58,12 +60,20 @@ def finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def plain(text: str) -> str:
+    """With a replacement character for each that would move a terminal's cursor, or the order of what is read: scripts
+    may report any."""
+    return _HIDDEN.sub("\ufffd", text)
+
+
 def _metrics_as_strings(value: Any) -> Any:
     """Formats numbers with six digits, and keeps the first `MAX_METRICS` names to bound the size of the status."""
     if not isinstance(value, Mapping):
         return value
-    first = sorted((str(name), each) for name, each in value.items())[:MAX_METRICS]
-    return {name: each[:MAX_METRIC] if isinstance(each, str) else _six_digits(name, each) for name, each in first}
+    first = sorted((plain(str(name)), each) for name, each in value.items())[:MAX_METRICS]
+    return {
+        name: plain(each[:MAX_METRIC]) if isinstance(each, str) else _six_digits(name, each) for name, each in first
+    }
 
 
 def _six_digits(name: str, value: Any) -> str:
@@ -75,9 +85,10 @@ def _six_digits(name: str, value: Any) -> str:
 
 def _keep_end(value: Any) -> Any:
     """Truncates at the start: the last lines of a traceback say what happened."""
-    if not isinstance(value, str) or len(value) <= MAX_FAILURE_MESSAGE:
+    if not isinstance(value, str):
         return value
-    return "..." + value[3 - MAX_FAILURE_MESSAGE :]
+    text = plain(value)
+    return text if len(text) <= MAX_FAILURE_MESSAGE else "..." + text[3 - MAX_FAILURE_MESSAGE :]
 
 
 Int32 = Annotated[int, Field(le=2**31 - 1, json_schema_extra={"format": "int32"})]
@@ -110,7 +121,10 @@ Metrics = Annotated[
 
 def clip(value: Any, most: int = MAX_MESSAGE) -> Any:
     """Truncates: the API server's message on a large template can exceed the limit of a condition."""
-    return value if not isinstance(value, str) or len(value) <= most else value[: most - 3] + "..."
+    if not isinstance(value, str):
+        return value
+    text = plain(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _few_causes(value: Any) -> Any:
@@ -126,6 +140,8 @@ def _few_causes(value: Any) -> Any:
 
 ConditionMessage = Annotated[str, BeforeValidator(clip), Field(max_length=MAX_MESSAGE)]
 """A message of any length, truncated to what the API server accepts. Used for all conditions."""
+Text = Annotated[str, BeforeValidator(lambda value: plain(value) if isinstance(value, str) else value)]
+"""What a script may have chosen."""
 
 Causes = Annotated[
     dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]],

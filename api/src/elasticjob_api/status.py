@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from elasticjob_api.conditions import Condition, ConditionStatus, ConditionType
-from elasticjob_api.fields import Causes, FailureMessage, Int32, Int64, Metrics, Model, Rate, Time
+from elasticjob_api.fields import Causes, FailureMessage, Int32, Int64, Metrics, Model, Rate, Text, Time
 from elasticjob_api.stored_history import StoredHistory
 
 Count = Annotated[Int32, Field(ge=0)]
@@ -84,7 +84,7 @@ class Failure(Model, frozen=True):
     round: Annotated[Int64, Field(ge=0)] | None = None
     """Round of the worker group that failed. Failures within one round count once."""
 
-    worker: str = ""
+    worker: Text = ""
     """Name of the worker pod."""
     pod_uid: str = ""
     """UID of the worker pod, if the pod failed as a whole."""

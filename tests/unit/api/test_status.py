@@ -88,6 +88,23 @@ def test_a_long_traceback_keeps_its_end() -> None:
     assert kept.endswith("ValueError: the cause")
 
 
+HIDDEN = ["\x1b[2J", "\x9b2J", "\x07", "\u202e", "\u2066", "\r", "\x7f"]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_no_character_of_a_script_moves_the_cursor_of_a_reader(hidden: str) -> None:
+    """kubectl prints much of a status as it is."""
+    text = f"line\n\tloss {hidden}"
+    failure = Failure(message=text, worker=text)
+    progress = Progress(metrics={text: text})
+    shown = [failure.message, failure.worker, *progress.metrics, *progress.metrics.values()]
+    running: dict[str, Any] = {"type": ConditionType.RUNNING, "status": True, "reason": Reason.TRAINING}
+    (condition,) = set_condition((), **running, message=text, generation=1, now=NOON)
+    for each in (*shown, condition.message):
+        assert hidden[0] not in each
+        assert each.startswith("line\n\tloss \ufffd")
+
+
 def test_the_transition_time_changes_only_with_the_status() -> None:
     first = conditions((ConditionType.RUNNING, False))
     same = set_condition(

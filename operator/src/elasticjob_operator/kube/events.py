@@ -16,7 +16,7 @@ import time
 from typing import TypeVar
 
 from elasticjob_api import API_VERSION, KIND
-from elasticjob_api.fields import format_time
+from elasticjob_api.fields import format_time, plain
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.api_resources import EVENTS
@@ -165,7 +165,7 @@ def event_body(namespace: str, job: str, uid: str, version: str, event: JobEvent
         "involvedObject": {"apiVersion": API_VERSION, "kind": KIND, "namespace": namespace, "name": job, "uid": uid},
         "type": "Warning" if event.warning else "Normal",
         "reason": event.reason.value,
-        "message": event.message[:MAX_MESSAGE],
+        "message": plain(event.message)[:MAX_MESSAGE],
         "source": {"component": names.FIELD_MANAGER},
         "reportingComponent": names.FIELD_MANAGER,
         "firstTimestamp": moment,

@@ -93,6 +93,11 @@ async def test_a_hanging_webhook_in_one_namespace_drops_no_event_of_another(
     await until(lambda: len(bench.posted) == 15 + 20)
 
 
+async def test_no_event_moves_the_cursor_of_a_reader(bench: Bench) -> None:
+    bench.record("ml", "failed: \x1b[2J\u202e")
+    await until(lambda: bench.posted == [("ml", "failed: \ufffd[2J\ufffd")])
+
+
 async def test_an_event_that_happens_again_is_counted(bench: Bench) -> None:
     for version in range(5):
         bench.record("ml", "Created digits-worker-1.", version=str(version))
