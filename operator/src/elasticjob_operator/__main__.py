@@ -23,7 +23,7 @@ def main() -> None:
         settings = Settings.from_environment(os.environ)
         _log_to_stderr(json=settings.log_format is LogFormat.JSON)
         _raise_file_limit()
-        code = asyncio.run(_run(settings))
+        code = asyncio.run(App(settings).run())
     except SettingsError as error:
         sys.exit(f"elasticjob-operator: {error}")
     except ConfigException as error:
@@ -46,10 +46,6 @@ def _raise_file_limit() -> None:
     """Each job with its own etcd needs a socket, and the soft limit of many container runtimes is 1024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-async def _run(settings: Settings) -> int:
-    return await App(settings).run()
 
 
 if __name__ == "__main__":

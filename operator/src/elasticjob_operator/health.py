@@ -111,11 +111,7 @@ class Health:
         await runner.setup()
         seconds = HANDSHAKE_SECONDS if context is not None else None
         listener = await asyncio.get_running_loop().create_server(
-            lambda: _accept(runner),
-            port=port,
-            backlog=MOST_CONNECTIONS,
-            ssl=context,
-            ssl_handshake_timeout=seconds,
+            lambda: _accept(runner), port=port, backlog=MOST_CONNECTIONS, ssl=context, ssl_handshake_timeout=seconds
         )
         self._listeners.append(listener)
         return int(listener.sockets[0].getsockname()[1])

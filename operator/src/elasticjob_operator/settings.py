@@ -14,7 +14,6 @@ from elasticjob_operator.names import NamespacedName
 DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.11"
 """Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
 
-
 _POD_FIELDS = {
     "tolerations": list,
     "nodeSelector": dict,

@@ -66,11 +66,7 @@ async def follow_jobs(
         if stop.is_set():
             return
         wait = FIRST_WAIT if asyncio.get_running_loop().time() - began > STEADY_SECONDS else min(LONGEST_WAIT, wait * 2)
-        log.warning(
-            "The watch of ElasticJobs ended, restarting it in %.1f s: %s",
-            wait,
-            fault or "no reason given",
-        )
+        log.warning("The watch of ElasticJobs ended, restarting it in %.1f s: %s", wait, fault or "no reason given")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait * random.uniform(0.75, 1.25)):  # noqa: S311 spreads load
                 await stop.wait()

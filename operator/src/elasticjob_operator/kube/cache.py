@@ -111,12 +111,6 @@ class ObjectCache(Generic[T]):
         a whole."""
         return Replacement(self, namespace)
 
-    def replace(self, bodies: Iterable[Json], version: int, namespace: str = "") -> None:
-        """Replaces all objects by a list as of `version`."""
-        replacement = self.replacement(namespace)
-        replacement.add(bodies)
-        replacement.finish(version)
-
     def older_than(self, version: int, namespace: str) -> set[NamespacedName]:
         """Names of the objects in a namespace (empty: in all) that have not changed since."""
         return {name for name, entry in self._objects.items() if entry[0] <= version and namespace in ("", name[0])}

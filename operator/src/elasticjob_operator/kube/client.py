@@ -194,12 +194,7 @@ class KubeClient:
                 response.close()
         return response
 
-    async def open(
-        self,
-        path: str,
-        query: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+    async def open(self, path: str, query: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """A watch's response, also one with an error. Raises ConnectionError."""
         return await self._send(
             "GET", path, query, None, "application/json", "application/json", timeout, self._watches
@@ -249,7 +244,8 @@ class KubeClient:
 
 def _no_answer(method: str, path: str, error: Exception) -> ConnectionError:
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-        return RequestTimeoutError(f"{method} {path}: no answer within {REQUEST_SECONDS:.0f} s")
+        hint = "" if method == "GET" else ": an admission webhook may hang"
+        return RequestTimeoutError(f"{method} {path}: no answer within {REQUEST_SECONDS:.0f} s{hint}")
     return ConnectionError(f"{method} {path}: {error or type(error).__name__}")
 
 

@@ -61,7 +61,7 @@ def pod_of(body: Json) -> Pod:
         deletion_timestamp=_time_at(metadata, "deletionTimestamp"),
         reason=status.get("reason") or "",
         message=status.get("message") or "",
-        end=_end(spec, status),
+        end=_end_of((_training_status(spec, status).get("state") or {}).get("terminated")),
         blocked=_blocked(spec, status, conditions)
         if phase is PodPhase.PENDING
         else _not_ready(spec, status, conditions)
@@ -112,14 +112,11 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
 def _kept(metadata: Json, spec: Json | None) -> bytes:
     """Without fields that change often and are not read here. Of an object that is too large, the names of its fields:
     all of them differ from the desired state."""
-    annotations = {key: applied for key in (names.ANNOTATION_APPLIED,) if (applied := _annotation(metadata, key))}
+    applied = (metadata.get("annotations") or {}).get(names.ANNOTATION_APPLIED)
+    annotations = {names.ANNOTATION_APPLIED: str(applied)} if applied else {}
     ours = {key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")}
     kept = to_bytes({"metadata": {**ours, "annotations": annotations}, "spec": spec})
     return kept if len(kept) <= _MOST_KEPT else to_bytes({"metadata": {}, "spec": dict.fromkeys(spec or {})})
-
-
-def _annotation(metadata: Json, key: str) -> str:
-    return str((metadata.get("annotations") or {}).get(key, ""))
 
 
 def _owner_uid(metadata: Json) -> str:
@@ -148,17 +145,12 @@ def _training_status(spec: Json, status: Json) -> Json:
     return next((each for each in status.get("containerStatuses") or [] if each.get("name") == name), {})
 
 
-def _end(spec: Json, status: Json) -> ContainerEnd | None:
-    return _end_of((_training_status(spec, status).get("state") or {}).get("terminated"))
-
-
 def _init_end(spec: Json, status: Json) -> ContainerEnd | None:
     """How the init container that made the pod fail ended. Sidecars are init containers, too: how they end does not
     matter."""
-    sidecars = {each.get("name") for each in spec.get("initContainers") or [] if each.get("restartPolicy") == "Always"}
     for each in status.get("initContainerStatuses") or []:
         end = _end_of((each.get("state") or {}).get("terminated"))
-        if end is not None and end.exit_code and each.get("name") not in sidecars:
+        if end is not None and end.exit_code and each.get("name") not in _sidecars(spec):
             return dataclasses.replace(end, container=str(each.get("name")))
     return None
 
@@ -231,8 +223,7 @@ def _sidecars(spec: Json) -> set[str]:
 
 def _scheduled_at(conditions: dict[str, Json]) -> datetime.datetime | None:
     scheduled = conditions.get("PodScheduled", {})
-    moment = scheduled.get("lastTransitionTime")
-    return _time(moment) if moment and scheduled.get("status") == "True" else None
+    return _time_at(scheduled, "lastTransitionTime") if scheduled.get("status") == "True" else None
 
 
 def _disruption(conditions: dict[str, Json]) -> Disruption | None:

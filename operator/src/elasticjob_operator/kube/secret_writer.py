@@ -59,10 +59,8 @@ class SecretWriter:
             return ApplyResult(created=kinds)
         except NamespaceTerminatingError:
             raise
-        except (ApiError, CertificatesUnavailable) as error:
+        except (ApiError, CertificatesUnavailable, RequestTimeoutError) as error:
             return ApplyResult(rejection=str(error), rejected_kinds=kinds)
-        except RequestTimeoutError as error:
-            return ApplyResult(rejection=f"{error}: an admission webhook may hang", rejected_kinds=kinds)
         self._remember(path)
         return ApplyResult(created=kinds, done=(action,))
 

@@ -11,10 +11,10 @@ StatefulSet that mounts it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from elasticjob_api import ElasticJob
@@ -136,15 +136,11 @@ class Writer:
         except (ApiError, ConnectionError) as error:
             return ApplyResult(failure=error)
 
-    @contextlib.asynccontextmanager
-    async def _slot(self, job: ElasticJob, action: Action, *, rejected: bool) -> AsyncIterator[None]:
+    def _slot(self, job: ElasticJob, action: Action, *, rejected: bool) -> AbstractAsyncContextManager[None]:
         creates = isinstance(action, CreatePod | CreateObject | CreateCertificates | CreateRunUser)
         if isinstance(action, DryRunCreate) or (creates and rejected):
-            slot = self._dry_runs.hold(job.namespace)
-        else:
-            slot = (self._creates if creates else self._removals).hold((job.namespace, job.name))
-        async with slot:
-            yield
+            return self._dry_runs.hold(job.namespace)
+        return (self._creates if creates else self._removals).hold((job.namespace, job.name))
 
     async def _dispatch(self, job: ElasticJob, action: Action) -> ApplyResult:
         match action:
@@ -177,14 +173,10 @@ class Writer:
             return await self._exists(job, resource, action)
         except NamespaceTerminatingError:
             raise
-        except ApiError as error:
+        except (ApiError, RequestTimeoutError) as error:
             # Includes 5xx, for example of a broken webhook. Without any response the status could not be written
             # either.
             return ApplyResult(rejection=str(error), rejected_kinds=frozenset({resource.kind}))
-        except RequestTimeoutError as error:
-            return ApplyResult(
-                rejection=f"{error}: an admission webhook may hang", rejected_kinds=frozenset({resource.kind})
-            )
         self._on_written(resource, created)
         return ApplyResult(created=frozenset({resource.kind}), done=(action,))
 
@@ -194,9 +186,8 @@ class Writer:
         try:
             found = await self._client.request("GET", resource.path(job.namespace, name))
         except NotFoundError:
-            return ApplyResult(
-                missed=True
-            )  # deleted in the meantime, or another conflict, such as with the quota: the next plan creates it
+            # Deleted in the meantime, or another conflict, such as with the quota: the next plan creates it.
+            return ApplyResult(missed=True)
         owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
         if job.uid in owners:
             self._on_written(resource, found)
@@ -224,11 +215,7 @@ class Writer:
         except (ConflictError, NotFoundError, RejectedError) as error:
             log.warning("Cannot patch %s: %s", action.name, error, extra={"reason": action.reason})
 
-    async def _delete(
-        self,
-        job: ElasticJob,
-        action: DeletePod | DeleteObject | DeleteJob,
-    ) -> ApplyResult:
+    async def _delete(self, job: ElasticJob, action: DeletePod | DeleteObject | DeleteJob) -> ApplyResult:
         force = isinstance(action, DeletePod) and action.force
         resource = _resource_of(action)
         options: dict[str, Any] = {"preconditions": {"uid": action.uid}, "propagationPolicy": "Background"}
@@ -253,10 +240,8 @@ class Writer:
             raise
         except RejectedError as error:
             rejection, invalid = str(error), error.status in (400, 422)
-        except ApiError as error:
+        except (ApiError, RequestTimeoutError) as error:
             rejection, unanswered = str(error), True
-        except RequestTimeoutError as error:
-            rejection, unanswered = f"{error}: an admission webhook may hang", True
         now = datetime.datetime.now(datetime.timezone.utc)
         admission = Admission(
             template_hash=action.template_hash,

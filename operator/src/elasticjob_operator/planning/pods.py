@@ -183,12 +183,7 @@ def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
     if status.state is PodState.SUCCEEDED:
         return True
     view = assessment.view
-    if not assessment.job.has_plans or view.connectivity in (
-        Connectivity.UNREACHABLE,
-        Connectivity.DENIED,
-        Connectivity.UNTRUSTED,
-        Connectivity.NO_CREDENTIALS,
-    ):
+    if not assessment.job.has_plans or view.connectivity not in (Connectivity.CONNECTING, Connectivity.REACHABLE):
         return True
     return view.connectivity is Connectivity.REACHABLE and view.spec is not None and pod.name in view.spec.draining
 

@@ -286,11 +286,7 @@ def _counts(context: Context) -> dict[str, object]:
     # Pods of an earlier run count until they are gone.
     stale = sum(not pod.over and status.state is not PodState.LOST for pod, status in context.stale)
     ready = sum(_is_ready(pod) for pod in existing)
-    return {
-        "replicas": replicas + stale,
-        "ready_replicas": ready,
-        "workers": f"{ready}/{context.job.replicas}",
-    }
+    return {"replicas": replicas + stale, "ready_replicas": ready, "workers": f"{ready}/{context.job.replicas}"}
 
 
 def _is_ready(pod: Pod) -> bool:

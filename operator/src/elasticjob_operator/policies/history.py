@@ -209,10 +209,7 @@ def _group(history: History, run: int) -> Change | None:
 
 
 def _sizes_before(group: Change | None) -> dict[str, object]:
-    return {
-        "worldSizeBefore": group.world_size if group else 0,
-        "workersBefore": group.workers if group else 0,
-    }
+    return {"worldSizeBefore": group.world_size if group else 0, "workersBefore": group.workers if group else 0}
 
 
 def _time(seconds: float) -> datetime.datetime | None:

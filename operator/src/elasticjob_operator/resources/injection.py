@@ -13,7 +13,7 @@ from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import Env, is_python
 
 from elasticjob_operator import names
-from elasticjob_operator.resources.template import InvalidTemplateError, training_container
+from elasticjob_operator.resources.template import InvalidTemplateError, mount, training_container
 
 _INIT_RESOURCES = {"cpu": "100m", "memory": "32Mi"}
 """Requests and limits alike: with them, a pod that has the QoS class Guaranteed keeps it, and quotas are satisfied. A
@@ -32,12 +32,10 @@ def inject(pod: dict[str, Any], way: InjectionWay, image: str, pull_policy: str)
         return pod
     spec = pod["spec"]
     container = next(each for each in spec["containers"] if _trains(each))
-    spec["volumes"] = [*(spec.get("volumes") or []), _volume(way, image, pull_policy)]
     if way is InjectionWay.INIT_CONTAINER:
         # The first, so that it never waits for a user's.
         spec["initContainers"] = [_init_container(spec, image, pull_policy), *(spec.get("initContainers") or [])]
-    mount = {"name": names.RUNTIME_VOLUME, "mountPath": names.RUNTIME_PATH, "readOnly": True}
-    container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+    mount(spec, container, _volume(way, image, pull_policy), names.RUNTIME_PATH, readOnly=True)
     container["command"] = wrapped(container["command"])
     container["env"] = [{"name": Env.RUNTIME, "value": f"{image} ({way.value})"}, *(container.get("env") or [])]
     return pod

@@ -13,7 +13,14 @@ from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import certificates, names
 from elasticjob_operator.resources.metadata import labels, owner_reference
-from elasticjob_operator.resources.template import TEMPLATE, InvalidTemplateError, check_container, training_container
+from elasticjob_operator.resources.template import (
+    TEMPLATE,
+    InvalidTemplateError,
+    check_container,
+    check_volume_name,
+    mount,
+    training_container,
+)
 
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _DEFAULT_GRACE = 30
@@ -218,36 +225,23 @@ def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[st
     checkpoint = job.spec.checkpoint
     if checkpoint is None or checkpoint.volume is None:
         return
-    volumes = list(spec.get("volumes") or [])
-    mounts = list(container.get("volumeMounts") or [])
-    if any(each.get("name") == names.CHECKPOINT_VOLUME for each in volumes):
-        raise InvalidTemplateError(
-            f"{TEMPLATE}.spec.volumes has {names.CHECKPOINT_VOLUME!r}, the name of spec.checkpoint.volume: rename it"
-        )
+    check_volume_name(spec, names.CHECKPOINT_VOLUME, "spec.checkpoint.volume")
+    mounts = container.get("volumeMounts") or []
     taken = [each.get("name") for each in mounts if _path(each) == checkpoint.directory]
     if taken:
         raise InvalidTemplateError(
             f"{TEMPLATE} already mounts volume {taken[0]!r} at spec.checkpoint.directory ({checkpoint.directory}): "
             "remove that mount, or spec.checkpoint.volume"
         )
-    spec["volumes"] = [*volumes, {**checkpoint.volume.to_api(), "name": names.CHECKPOINT_VOLUME}]
-    container["volumeMounts"] = [*mounts, {"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.directory}]
+    mount(spec, container, {**checkpoint.volume.to_api(), "name": names.CHECKPOINT_VOLUME}, checkpoint.directory)
 
 
 def _mount_secret(spec: dict[str, Any], container: dict[str, Any], source: dict[str, Any]) -> None:
-    volumes = list(spec.get("volumes") or [])
-    if any(each.get("name") == names.CERTIFICATES_VOLUME for each in volumes):
-        raise InvalidTemplateError(
-            f"{TEMPLATE}.spec.volumes has {names.CERTIFICATES_VOLUME!r}, the name of the volume with the certificates "
-            "or credentials for the job's etcd: rename it"
-        )
+    name = names.CERTIFICATES_VOLUME
+    check_volume_name(spec, name, "the volume with the certificates or credentials for the job's etcd")
     # Readable for every user: the image's user is not known, and only the pod's containers can reach the volume.
-    source = {**source, "defaultMode": 0o444}
-    spec["volumes"] = [*volumes, {"name": names.CERTIFICATES_VOLUME, "secret": source}]
-    container["volumeMounts"] = [
-        *(container.get("volumeMounts") or []),
-        {"name": names.CERTIFICATES_VOLUME, "mountPath": names.CERTIFICATES_PATH, "readOnly": True},
-    ]
+    volume = {"name": name, "secret": {**source, "defaultMode": 0o444}}
+    mount(spec, container, volume, names.CERTIFICATES_PATH, readOnly=True)
 
 
 def _path(mount: Mapping[str, Any]) -> str:

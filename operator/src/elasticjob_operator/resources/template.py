@@ -36,6 +36,19 @@ def training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+def mount(spec: dict[str, Any], container: dict[str, Any], volume: dict[str, Any], path: str, **more: Any) -> None:
+    """Adds a volume to a pod, and mounts it into one of its containers. `more`: fields of that mount."""
+    spec["volumes"] = [*(spec.get("volumes") or []), volume]
+    mounted = {"name": volume["name"], "mountPath": path, **more}
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), mounted]
+
+
+def check_volume_name(spec: Mapping[str, Any], name: str, whose: str) -> None:
+    """Raises InvalidTemplateError where a volume of the user's has that name."""
+    if any(each.get("name") == name for each in spec.get("volumes") or []):
+        raise InvalidTemplateError(f"{TEMPLATE}.spec.volumes has {name!r}, the name of {whose}: rename it")
+
+
 def check_container(container: Mapping[str, Any]) -> None:
     """Checks for mistakes that the API server explains poorly or accepts. Raises InvalidTemplateError."""
     name = container.get("name")

@@ -30,6 +30,13 @@ def pod(name: str, version: int, value: str = "x", job: str = "digits", namespac
     }
 
 
+def replace(store: ObjectCache[str], bodies: list[dict[str, Any]], version: int, namespace: str = "") -> None:
+    """By a list of one page."""
+    replacement = store.replacement(namespace)
+    replacement.add(bodies)
+    replacement.finish(version)
+
+
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
@@ -76,7 +83,7 @@ def test_a_list_removes_what_was_deleted_while_the_watch_was_down(bench: Bench) 
     bench.store.put(pod("gone", 1))
     bench.store.put(pod("kept", 2))
     bench.requeued.clear()
-    bench.store.replace([pod("kept", 2), pod("new", 5)], version=6)
+    replace(bench.store, [pod("kept", 2), pod("new", 5)], version=6)
     assert len(bench.store) == 2
     assert bench.store.get(("ml", "gone")) is None
     assert bench.requeued == [JOB, JOB], "one for the new object, one for the deleted one"
@@ -84,14 +91,14 @@ def test_a_list_removes_what_was_deleted_while_the_watch_was_down(bench: Bench) 
 
 def test_a_list_keeps_our_own_later_writes(bench: Bench) -> None:
     bench.store.put(pod("just-created", 9))
-    bench.store.replace([], version=8)
+    replace(bench.store, [], version=8)
     assert len(bench.store) == 1
 
 
 def test_a_list_of_one_namespace_keeps_the_others(bench: Bench) -> None:
     bench.store.put(pod("a", 1, namespace="other"))
     bench.store.put(pod("b", 1))
-    bench.store.replace([], version=5, namespace="ml")
+    replace(bench.store, [], version=5, namespace="ml")
     assert len(bench.store) == 1
 
 
@@ -130,7 +137,7 @@ def test_groups_are_found_by_index_value() -> None:
     assert (store.groups_at("node-1"), store.groups_at("node-2")) == ([("ml", "faces")], [JOB])
     store.put(pod("c", 7, "node-1", job="digits"))
     assert store.groups_at("node-1") == [JOB]
-    store.replace([], version=8)
+    replace(store, [], version=8)
     assert (store.groups_at("node-1"), store.groups_at("node-2"), store.groups_at("")) == ([], [], [])
     assert (store._places, store._groups) == ({}, {}), "nothing is kept of what is gone"
 

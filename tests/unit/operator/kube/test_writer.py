@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from elasticjob_api import ElasticJob
-from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RejectedError, RequestTimeoutError
+from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RejectedError, _no_answer
 from elasticjob_operator.kube.writer import CREATES_PER_JOB, DRY_RUNS_PER_NAMESPACE, Writer
 from elasticjob_operator.planning import (
     Action,
@@ -106,7 +106,7 @@ async def test_successful_creates_double_up_to_the_limit() -> None:
     [
         (WEBHOOK, "failed calling webhook"),
         (
-            RequestTimeoutError("POST /pods: no answer within 35 s"),
+            _no_answer("POST", "/pods", TimeoutError()),
             "no answer within 35 s: an admission webhook may hang",
         ),
     ],
