@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from elasticjob.convert import dlrover, metadata, pytorchjob, torchelastic, trainjob
-from elasticjob.convert.flags import DLROVER_RUN, TORCHRUN, Fate, Flag
+from elasticjob.convert.flags import ONLY_DLROVER_RUN, TORCHRUN
 from elasticjob.convert.table import Field, Outcome, Table
 from elasticjob.convert.template import SERVER_SET
 
@@ -41,14 +41,6 @@ SECTIONS: list[tuple[str, str, Table]] = [
     ),
     ("DLRover ElasticJob", f"`{dlrover.API_VERSION}`.", dlrover.TABLE),
 ]
-
-FATES = {
-    Fate.KEPT: "stays",
-    Fate.OPERATOR: "removed",
-    Fate.IRRELEVANT: "removed",
-    Fate.CHANGED: "removed",
-    Fate.LOST: "removed, and reported",
-}
 
 TEMPLATE = """\
 ## Pod template
@@ -128,18 +120,20 @@ def _remark(why: str, instead: str) -> str:
 
 
 def _flags() -> str:
-    only_dlrover = [flag for flag in DLROVER_RUN if flag not in TORCHRUN]
     return (
         "### Flags of torchrun\n\nWith `-` or `_`, also abbreviated.\n\n" + _flag_table(TORCHRUN)
-        + "\n### Flags that only dlrover-run has\n\n" + _flag_table(only_dlrover)
+        + "\n### Flags that only dlrover-run has\n\n" + _flag_table(ONLY_DLROVER_RUN)
     )  # fmt: skip
 
 
-def _flag_table(flags: Iterable[Flag]) -> str:
+def _flag_table(flags: Table) -> str:
     return "| flag | becomes |\n|---|---|\n" + "".join(map(_flag_row, flags))
 
 
-def _flag_row(flag: Flag) -> str:
-    name = f"-{flag.name}" if len(flag.name) == 1 else "--" + flag.name.replace("_", "-")
-    becomes = f"`{flag.to}`" if flag.fate is Fate.SET else FATES[flag.fate]
+def _flag_row(flag: Field) -> str:
+    name = f"-{flag.path}" if len(flag.path) == 1 else "--" + flag.path.replace("_", "-")
+    if flag.outcome is Outcome.CARRIED:
+        becomes = f"`{flag.to}`" if flag.to else "stays"
+    else:
+        becomes = "removed, and reported" if flag.outcome is Outcome.LOST else "removed"
     return f"| `{name}` | {becomes}{_remark(flag.why, flag.instead)} |\n"

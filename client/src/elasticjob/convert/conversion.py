@@ -10,7 +10,7 @@ from elasticjob_api import API_VERSION, KIND, ElasticJob, InvalidJobError
 
 from elasticjob.convert import dlrover, metadata, pytorchjob, torchelastic, trainjob
 from elasticjob.convert.draft import Draft, check_names
-from elasticjob.convert.paths import get
+from elasticjob.convert.paths import Path, get
 from elasticjob.convert.table import ConvertError, Note, Outcome, Table, account
 from elasticjob.decisions.documents import Document
 
@@ -18,10 +18,7 @@ Kind = tuple[str, str]
 """apiVersion and kind."""
 
 CONVERTERS: dict[Kind, tuple[Callable[[Mapping[str, Any], Draft], None], Table]] = {
-    **{
-        (version, torchelastic.KIND): (torchelastic.convert, torchelastic.TABLE)
-        for version in torchelastic.API_VERSIONS
-    },
+    **dict.fromkeys(torchelastic.KINDS, (torchelastic.convert, torchelastic.TABLE)),
     (pytorchjob.API_VERSION, pytorchjob.KIND): (pytorchjob.convert, pytorchjob.TABLE),
     (dlrover.API_VERSION, dlrover.KIND): (dlrover.convert, dlrover.TABLE),
 }
@@ -85,13 +82,8 @@ def _converted(document: Document, runtimes: list[Document], names: Mapping[str,
     kind = kind_of(document)
     source = describe(document)
     try:
-        check_names(document)
-        if kind == TRAIN_JOB:
-            return _convert_train_job(document, _runtime_of(document, runtimes), name)
-        if kind in CONVERTERS:
-            convert, table = CONVERTERS[kind]
-            draft = _start(document, document, convert, name)
-            return Converted(_checked(draft), source, tuple(account(document, table, draft.notes)))
+        if kind in CONVERTERS or kind == TRAIN_JOB:
+            return _convert(document, source, runtimes, name)
     except ConvertError as error:
         raise ConvertError(f"{source}: {error}") from error
     if kind[1] in _OTHER_JOBS or (kind[1] == KIND and kind != OURS):
@@ -101,34 +93,25 @@ def _converted(document: Document, runtimes: list[Document], names: Mapping[str,
     return _other(document, source, names)
 
 
-def _start(
-    document: Document, whole: Mapping[str, Any], convert: Callable[[Mapping[str, Any], Draft], None], name: str
-) -> Draft:
-    draft = Draft()
-    convert(whole, draft)
+def _convert(document: Document, source: str, runtimes: list[Document], name: str) -> Converted:
+    check_names(document)
+    draft, runtime = Draft(), None
+    if kind_of(document) == TRAIN_JOB:
+        table, runtime = trainjob.TABLE, _runtime_of(document, runtimes)
+        trainjob.convert(document, runtime, draft)
+    else:
+        convert, table = CONVERTERS[kind_of(document)]
+        convert(document, draft)
     metadata.convert_metadata(document, draft, name=name)
-    return draft
+    notes = account(document, table, [note for note in draft.notes if note.path[0] != trainjob.RUNTIME])
+    if runtime:
+        own = [_of(runtime, note, note.path[1:]) for note in draft.notes if note.path[0] == trainjob.RUNTIME]
+        notes += [_of(runtime, note, note.path) for note in account(runtime, trainjob.RUNTIME_TABLE, own)]
+    return Converted(_checked(draft), source, tuple(notes))
 
 
-def _convert_train_job(document: Document, runtime: Document, name: str) -> Converted:
-    whole = {trainjob.JOB: document, trainjob.RUNTIME: runtime}
-    draft = Draft()
-    trainjob.convert(whole, draft)
-    own = len(draft.notes)
-    metadata.convert_metadata(document, draft, name=name)
-    draft.notes[own:] = [dataclasses.replace(note, path=(trainjob.JOB, *note.path)) for note in draft.notes[own:]]
-    notes: list[Note] = []
-    for part, table in ((trainjob.JOB, trainjob.TABLE), (trainjob.RUNTIME, trainjob.RUNTIME_TABLE)):
-        mine = [_without_part(note) for note in draft.notes if note.path[0] == part]
-        notes += [
-            dataclasses.replace(note, document=describe(whole[part])) for note in account(whole[part], table, mine)
-        ]
-    return Converted(_checked(draft), describe(document), tuple(notes))
-
-
-def _without_part(note: Note) -> Note:
-    also = tuple(path[1:] for path in note.also if path[0] == note.path[0])
-    return dataclasses.replace(note, path=note.path[1:], also=also)
+def _of(runtime: Document, note: Note, path: Path) -> Note:
+    return dataclasses.replace(note, path=path, document=describe(runtime))
 
 
 def _runtime_of(job: Document, runtimes: list[Document]) -> Document:
@@ -158,10 +141,9 @@ def _checked(draft: Draft) -> Document:
 
 def _other(document: Document, source: str, names: Mapping[str, str]) -> Converted:
     """An object that is not a job. An autoscaler of a job that is converted scales the ElasticJob."""
-    target = get(document, ("spec", "scaleTargetRef"))
-    if document.get("kind") != "HorizontalPodAutoscaler" or not isinstance(target, dict):
-        return Converted(document, source)
-    new = names.get(f"{target.get('kind')}/{target.get('name')}")
+    scales = document.get("kind") == "HorizontalPodAutoscaler"
+    kind, name = (get(document, ("spec", "scaleTargetRef", key)) for key in ("kind", "name"))
+    new = names.get(f"{kind}/{name}") if scales else None
     if new is None:
         return Converted(document, source)
     reference = {"apiVersion": API_VERSION, "kind": KIND, "name": new.partition("/")[2]}

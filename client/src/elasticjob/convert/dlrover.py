@@ -5,20 +5,24 @@ Reference: go/elasticjob/api/v1alpha1/elasticjob_types.go of intelligent-machine
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob.convert import metadata
+from elasticjob.convert import metadata, sizes
 from elasticjob.convert.command import Style
-from elasticjob.convert.draft import Draft, a_list, a_number, an_object
+from elasticjob.convert.draft import Draft, a_list, a_number, an_object, role
 from elasticjob.convert.paths import get
-from elasticjob.convert.replicas import role
-from elasticjob.convert.runpolicy import set_backoff_limit
-from elasticjob.convert.sizes import REPLICAS, RESTARTS, Bounds, set_procs, set_restart_policy, set_restarts, set_sizes
-from elasticjob.convert.table import ConvertError, Field, Outcome, carried, changed, computed, irrelevant, lost
-from elasticjob.convert.template import OUR_INDEX_LABEL, OUR_JOB_LABEL, TEMPLATE, Origin, set_template
-from elasticjob.convert.values import boolean
+from elasticjob.convert.runpolicy import WHOLE_GROUP
+from elasticjob.convert.sizes import REPLICAS, RESTARTS
+from elasticjob.convert.table import ConvertError, Table, carried, changed, computed, irrelevant, lost
+from elasticjob.convert.template import (
+    OUR_INDEX_LABEL,
+    OUR_JOB_LABEL,
+    TEMPLATE,
+    Origin,
+    set_template,
+    training_container,
+)
 
 API_VERSION, KIND = "elastic.iml.github.io/v1alpha1", "ElasticJob"
 
@@ -26,7 +30,7 @@ _ROLES = "an ElasticJob has worker pods only, which train with collectives such 
 _BRAIN = "ElasticJob does not choose resources by itself"
 _SCALE = "set spec.scaling.metrics, or let a queue change spec.workers.replicas"
 
-TABLE: tuple[Field, ...] = (
+TABLE: Table = (
     *metadata.TABLE,
     irrelevant("spec.distributionStrategy", "ElasticJobs always train with collectives such as all-reduce"),
     lost("spec.resourceLimits", "ElasticJob does not limit the resources of a whole job", "use a ResourceQuota"),
@@ -39,15 +43,11 @@ TABLE: tuple[Field, ...] = (
         "use ElasticDistributedSampler of elasticjob_runtime.data",
     ),
     changed("spec.envs", TEMPLATE, "variables of the training container, where the template does not set them"),
-    carried("spec.suspend", "spec.lifecycle.suspend", convert=boolean),
+    carried("spec.suspend", "spec.lifecycle.suspend", of=bool),
     computed("spec.replicaSpecs.~worker.replicas", REPLICAS),
     computed("spec.replicaSpecs.~worker.template", TEMPLATE),
     computed("spec.replicaSpecs.~worker.restartPolicy", RESTARTS),
-    changed(
-        "spec.replicaSpecs.~worker.restartCount",
-        RESTARTS,
-        "counts restarts of the whole group; lost and preempted worker pods do not count",
-    ),
+    changed("spec.replicaSpecs.~worker.restartCount", RESTARTS, WHOLE_GROUP),
     lost("spec.replicaSpecs.~worker.autoScale", _BRAIN, _SCALE),
     lost(
         "spec.replicaSpecs.~worker.restartTimeout",
@@ -74,7 +74,6 @@ TABLE: tuple[Field, ...] = (
 _MASTER = "an ElasticJob has no master: remove it"
 _ENVIRONMENT = "read RANK, WORLD_SIZE or GROUP_RANK in the script, where elasticrun sets them"
 ORIGIN = Origin(
-    kind=KIND,
     container="main",
     variables={
         **dict.fromkeys(("DLROVER_MASTER_ADDR", "DLROVER_MASTER_SERVICE_TYPE", "DLROVER_BRAIN_SERVICE_ADDR"), _MASTER),
@@ -93,55 +92,47 @@ _SPECS = ("spec", "replicaSpecs")
 
 def convert(document: Mapping[str, Any], draft: Draft) -> None:
     """Raises ConvertError."""
-    worker = role(an_object(document, *_SPECS, required=True), "worker")
-    if worker is None:
+    found = role(document, _SPECS, "worker")
+    if found is None:
         raise ConvertError(
             "spec.replicaSpecs has no worker: a job with parameter servers only cannot become an ElasticJob"
         )
-    strategy = get(document, ("spec", "distributionStrategy"))
-    if strategy == "ParameterServerStrategy":
+    at, worker = (*_SPECS, found[0]), found[1]
+    draft.carry(document, TABLE)
+    template = _with_variables(document, (*at, "template"), draft)
+    launch = set_template(draft, template, (*at, "template"), ORIGIN)
+    sizes.set_sizes(draft, a_number(document, *at, "replicas") or 1, (*at, "replicas"), (None, None), launch)
+    sizes.set_procs(draft, launch, default=1 if launch.style is Style.LAUNCHER else None)
+    sizes.set_restarts(draft, launch)
+    sizes.set_backoff_limit(draft, worker.get("restartCount"), (*at, "restartCount"))
+    sizes.set_restart_policy(draft, worker.get("restartPolicy"), (*at, "restartPolicy"), launch)
+    _note_values(draft, document, worker, at)
+
+
+def _note_values(draft: Draft, document: Mapping[str, Any], worker: Mapping[str, Any], at: tuple[str, ...]) -> None:
+    """Values of which more is true than of their field."""
+    if get(document, ("spec", "distributionStrategy")) == "ParameterServerStrategy":
         draft.lost(("spec", "distributionStrategy"), _ROLES, "train with DistributedDataParallel or FSDP")
     if get(document, ("spec", "optimizeMode")) in ("manual", "mannual"):
         draft.irrelevant(("spec", "optimizeMode"), "the number of worker pods changes only when you change it")
-    draft.carry(document, TABLE)
-    at = (*_SPECS, worker[0])
-    template = _with_variables(document, an_object(document, *at, "template", required=True), draft)
-    launch = set_template(draft, template, (*at, "template"), ORIGIN)
-    replicas = a_number(document, (*at, "replicas"))
-    set_sizes(draft, replicas or 1, (*at, "replicas"), Bounds(), launch)
-    set_procs(draft, launch, default=1 if launch.style is Style.LAUNCHER else None)
-    set_restarts(draft, launch)
-    if worker[1].get("restartCount") is not None:
-        set_backoff_limit(draft, worker[1]["restartCount"], (*at, "restartCount"))
-    set_restart_policy(draft, worker[1].get("restartPolicy"), (*at, "restartPolicy"), launch)
-    _switched_off(draft, worker[1], at)
-
-
-def _switched_off(draft: Draft, worker: Mapping[str, Any], at: tuple[str, ...]) -> None:
-    """Fields that say what an ElasticJob does anyway."""
     if worker.get("autoScale") is False:
         draft.irrelevant((*at, "autoScale"), "an ElasticJob without metrics does not scale by itself")
     if worker.get("BatchScheduler") == "default":
         draft.irrelevant((*at, "BatchScheduler"), "the cluster's default scheduler is used")
 
 
-def _with_variables(document: Mapping[str, Any], template: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
+def _with_variables(document: Mapping[str, Any], at: tuple[str, ...], draft: Draft) -> dict[str, Any]:
     """The template, with the job's variables in its training container."""
-    result = copy.deepcopy(dict(template))
-    containers = get(result, ("spec", "containers"))
-    if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
-        return result
-    container = next(
-        (each for each in containers if isinstance(each, dict) and each.get("name") == ORIGIN.container), containers[0]
-    )
-    env = [*a_list(container, "env")]
-    known = {each.get("name") for each in env if isinstance(each, dict)}
+    template = an_object(document, *at, required=True)
+    index = training_container(template, ORIGIN.container, at=at)
+    containers = [*template["spec"]["containers"]]
+    env = [*a_list(containers[index], "env")]
+    known = {each.get("name") for each in env}
     for key, value in an_object(document, "spec", "envs").items():
         name = value.get("name", key) if isinstance(value, dict) else key
         if not isinstance(value, dict) or name in known:
-            draft.note(("spec", "envs", key), Outcome.LOST, "the template sets it too, or it is not a variable")
+            draft.lost(("spec", "envs", key), "the template sets it too, or it is not a variable")
         else:
             env.append({**value, "name": name})
-    if env:
-        container["env"] = env
-    return result
+    containers[index] = {**containers[index], "env": env}
+    return {**template, "spec": {**template["spec"], "containers": containers}}

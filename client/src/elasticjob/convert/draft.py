@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from elasticjob_api import API_VERSION, KIND
 
-from elasticjob.convert.paths import Path, find, get, pattern, put, show
-from elasticjob.convert.table import ConvertError, Note, Outcome, RejectedValue, Table
+from elasticjob.convert.paths import Path, children, get, pattern, show
+from elasticjob.convert.table import ConvertError, Note, Outcome, Table
 
-_ORDER = {
-    "": ("apiVersion", "kind", "metadata", "spec"),
-    "metadata": ("name", "generateName", "namespace", "labels", "annotations"),
-    "spec": (
-        "workers", "rendezvous", "checkpoint", "restartPolicy", "scaling", "scheduling", "lifecycle", "managedBy",
-    ),
-    "spec.workers": (
-        "replicas", "minReplicas", "maxReplicas", "allowedReplicas", "replicaStep", "procsPerWorker", "container",
-        "template",
-    ),
-}  # fmt: skip
+_ORDER = (
+    "apiVersion", "kind", "metadata.name", "metadata.generateName", "metadata.namespace", "metadata.labels",
+    "metadata.annotations", "spec.workers.replicas", "spec.workers.minReplicas", "spec.workers.maxReplicas",
+    "spec.workers.replicaStep", "spec.workers.procsPerWorker", "spec.workers.container", "spec.workers.template",
+    "spec.restartPolicy", "spec.scaling", "spec.scheduling", "spec.lifecycle", "spec.managedBy",
+)  # fmt: skip
 """Order of the fields in the manifest, for readers."""
 
 
@@ -30,58 +26,59 @@ class Draft:
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}
         self.notes: list[Note] = []
+        self.origins: dict[Path, Path] = {}
+        """Path of something in a template that was merged -> where the input has it, if that is elsewhere."""
 
-    def note(
-        self, path: Path, outcome: Outcome, why: str, instead: str = "", *, to: str = "", also: tuple[Path, ...] = ()
-    ) -> None:
-        self.notes.append(Note(path, outcome, why, instead, to, also))
+    def origin(self, path: Path) -> Path:
+        """Where the input has what is at this path of a template that was merged."""
+        known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in self.origins), ())
+        return (*self.origins.get(known, ()), *path[len(known) :])
+
+    def add(self, note: Note) -> None:
+        self.notes.append(dataclasses.replace(note, path=self.origin(note.path)))
+
+    def carried(self, path: Path, why: str, *, to: str) -> None:
+        self.add(Note(path, Outcome.CARRIED, why, to=to))
 
     def changed(self, path: Path, why: str, instead: str = "", *, to: str = "") -> None:
-        self.note(path, Outcome.CHANGED, why, instead, to=to)
+        self.add(Note(path, Outcome.CHANGED, why, instead, to))
 
     def lost(self, path: Path, why: str, instead: str = "") -> None:
-        self.note(path, Outcome.LOST, why, instead)
+        self.add(Note(path, Outcome.LOST, why, instead))
 
     def irrelevant(self, path: Path, why: str) -> None:
-        self.note(path, Outcome.IRRELEVANT, why)
+        self.add(Note(path, Outcome.IRRELEVANT, why))
 
     def set(self, to: str, value: Any) -> None:
         """`to`: as in `spec.workers.replicas`."""
-        put(self._fields, to.split("."), value)
-
-    def unset(self, to: str) -> None:
-        *parents, last = to.split(".")
-        parent = get(self._fields, parents)
-        if isinstance(parent, dict):
-            parent.pop(last, None)
-            if not parent and parents:
-                self.unset(".".join(parents))
+        self._fields[to] = value
 
     def get(self, to: str) -> Any:
-        return get(self._fields, to.split("."))
+        return self._fields.get(to)
 
     def carry(self, document: Mapping[str, Any], table: Table, at: Path = ()) -> None:
-        """Sets every field that a row can convert by itself. `at`: where the document is, for the notes."""
+        """Sets every field whose value the ElasticJob takes as it is. `at`: where the document is, for the notes."""
         for row in table:
-            if row.convert is None:
-                continue
-            for path, value in find(document, pattern(row.path)):
-                try:
-                    self.set(row.to, row.convert(value))
-                except RejectedValue as rejected:
-                    self.note((*at, *path), rejected.outcome, rejected.why, rejected.instead)
+            path = pattern(row.path)
+            value = get(document, path)
+            if row.as_it_is and type(value) is row.as_it_is:
+                self.set(row.to, value)
+            elif row.as_it_is and value is not None:
+                self.lost((*at, *path), f"{value!r:.60} is not of type {row.as_it_is.__name__}", f"set {row.to}")
 
     def manifest(self) -> dict[str, Any]:
-        manifest: dict[str, Any] = _sorted(self._fields, "")
-        return manifest
+        result: dict[str, Any] = {}
+        for to in sorted(self._fields, key=_place):
+            *parents, last = to.split(".")
+            fields = result
+            for step in parents:
+                fields = fields.setdefault(step, {})
+            fields[last] = self._fields[to]
+        return result
 
 
-def _sorted(fields: Any, at: str) -> Any:
-    order = _ORDER.get(at)
-    if order is None:
-        return fields
-    keys = sorted(fields, key=lambda key: order.index(key) if key in order else len(order))
-    return {key: _sorted(fields[key], f"{at}.{key}".removeprefix(".")) for key in keys}
+def _place(to: str) -> int:
+    return next(place for place, start in enumerate(_ORDER) if to.startswith(start))
 
 
 def an_object(document: Mapping[str, Any], *path: str | int, required: bool = False) -> dict[str, Any]:
@@ -109,7 +106,7 @@ def a_list(document: Mapping[str, Any], *path: str | int, at: Path = ()) -> list
     return value
 
 
-def a_number(document: Mapping[str, Any], path: Path) -> int | None:
+def a_number(document: Mapping[str, Any], *path: str | int) -> int | None:
     """The number at `path`. Raises ConvertError if it is something else."""
     value = get(document, path)
     if value is None:
@@ -121,14 +118,14 @@ def a_number(document: Mapping[str, Any], path: Path) -> int | None:
 
 def check_names(value: Any, path: Path = ()) -> None:
     """Every name and mountPath is text, because lists are searched by them. Raises ConvertError."""
-    items: Iterable[tuple[str | int, Any]]
-    items = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
-    for step, item in items:
+    for step, item in children(value):
         if step in ("name", "mountPath") and not isinstance(item, str | None):
             raise ConvertError(f"{show((*path, step))} is {item!r:.60}, which is not text")
         check_names(item, (*path, step))
 
 
-def present(document: Mapping[str, Any], *paths: Path) -> list[Path]:
-    """Those of the paths at which there is a value."""
-    return [path for path in paths if get(document, path) is not None]
+def role(document: Mapping[str, Any], path: Path, name: str) -> tuple[str, dict[str, Any]] | None:
+    """Of the replica types at `path` the one of that name, in any case, with its key. None: the job has none."""
+    specs = an_object(document, *path, required=True)
+    key = next((key for key in specs if key.lower() == name.lower()), None)
+    return (key, an_object(document, *path, key, required=True)) if key is not None else None

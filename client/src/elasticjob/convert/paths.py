@@ -11,7 +11,7 @@ Path = tuple[str | int, ...]
 Pattern = tuple[str, ...]
 
 _PLAIN = re.compile(r"[A-Za-z_][\w-]*")
-_STEP = re.compile(r"\['(?P<quoted>[^']*)'\]|\[(?P<index>\d*)\]|(?P<key>[^.\[\]]+)")
+_STEP = re.compile(r"\['(?P<quoted>[^']*)'\]|(?P<index>\[\])|(?P<key>[^.\[\]]+)")
 
 ANY_KEY, ANY_INDEX, ANY_CASE = "*", "[]", "~"
 
@@ -33,17 +33,6 @@ def show(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def parse(text: str) -> Path:
-    """The path of `show`.
-
-    >>> parse("spec.containers[0].labels['a.b/c']")
-    ('spec', 'containers', 0, 'labels', 'a.b/c')
-    """
-    return tuple(
-        int(match["index"]) if match["index"] else match["quoted"] or match["key"] for match in _STEP.finditer(text)
-    )
-
-
 @cache
 def pattern(text: str) -> Pattern:
     """A path in which `*` stands for any key, `[]` for any index and `~Worker` for Worker in any case.
@@ -51,64 +40,34 @@ def pattern(text: str) -> Pattern:
     >>> pattern("metadata.labels['a.b/c'].*[]")
     ('metadata', 'labels', 'a.b/c', '*', '[]')
     """
-    return tuple(match["quoted"] or match["key"] or ANY_INDEX for match in _STEP.finditer(text))
+    return tuple(match["quoted"] or match[0] for match in _STEP.finditer(text))
 
 
-def _fits(wanted: str, step: str | int) -> bool:
+def fits(wanted: str, step: str | int) -> bool:
+    """Whether a step of a pattern stands for a step of a path."""
     if isinstance(step, int):
         return wanted == ANY_INDEX
     return wanted in (ANY_KEY, step) or (wanted.startswith(ANY_CASE) and wanted[1:].lower() == step.lower())
 
 
-def covers(each: Pattern, path: Path) -> bool:
-    """Whether the pattern matches the path or one of its parents."""
-    return len(each) <= len(path) and all(map(_fits, each, path))
-
-
-def leads_to(path: Path, each: Pattern) -> bool:
-    """Whether the path is a parent of what the pattern matches."""
-    return len(path) < len(each) and all(map(_fits, each, path))
+def children(value: Any) -> list[tuple[str | int, Any]]:
+    """The items of an object or a list, with their steps."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list) else []
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every scalar with its path, and every empty object and list."""
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from leaves(item, (*path, key))
-    elif isinstance(value, list) and value:
-        for index, item in enumerate(value):
-            yield from leaves(item, (*path, index))
-    else:
+    below = children(value)
+    for step, item in below:
+        yield from leaves(item, (*path, step))
+    if not below:
         yield path, value
 
 
 def get(value: Any, path: Sequence[str | int]) -> Any:
     """What is there; None if nothing is."""
     for step in path:
-        if isinstance(value, Mapping) and isinstance(step, str):
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
-            return None
+        value = dict(children(value)).get(step)
     return value
-
-
-def find(value: Any, each: Pattern, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Everything that the pattern matches, with its path; values that are null count as missing."""
-    if not each:
-        if value is not None:
-            yield path, value
-        return
-    steps: Iterator[tuple[str | int, Any]]
-    steps = iter(value.items()) if isinstance(value, Mapping) else enumerate(value if isinstance(value, list) else ())
-    for step, item in steps:
-        if _fits(each[0], step):
-            yield from find(item, each[1:], (*path, step))
-
-
-def put(value: dict[str, Any], path: Sequence[str], item: Any) -> None:
-    """Sets a field, with the objects that lead to it."""
-    for step in path[:-1]:
-        value = value.setdefault(step, {})
-    value[path[-1]] = item

@@ -99,6 +99,5 @@ def _entry(note: Note, converted: Converted) -> dict[str, Any]:
         "to": note.to,
         "why": note.why,
         "instead": note.instead,
-        "also": [show(path) for path in note.also],
     }
     return {key: value for key, value in entry.items() if value}

@@ -9,27 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob.convert import metadata
-from elasticjob.convert.draft import Draft, a_number, an_object
-from elasticjob.convert.replicas import role
+from elasticjob.convert import metadata, sizes
+from elasticjob.convert.draft import Draft, a_number, an_object, role
 from elasticjob.convert.runpolicy import run_policy, set_run_policy
-from elasticjob.convert.sizes import (
-    MAX,
-    MIN,
-    REPLICAS,
-    RESTARTS,
-    Bounds,
-    set_procs,
-    set_restart_policy,
-    set_restarts,
-    set_sizes,
-)
-from elasticjob.convert.table import ConvertError, Field, changed, computed, irrelevant, lost
+from elasticjob.convert.sizes import MAX, MIN, REPLICAS, RESTARTS
+from elasticjob.convert.table import ConvertError, Table, changed, computed, irrelevant, lost
 from elasticjob.convert.template import TEMPLATE, Origin, set_template
 
-API_VERSIONS, KIND = ("elastic.pytorch.org/v1alpha1", "elastic.pytorch.org/v1beta1"), "ElasticJob"
+API_VERSIONS = ("elastic.pytorch.org/v1alpha1", "elastic.pytorch.org/v1beta1")
+KINDS = [(version, "ElasticJob") for version in API_VERSIONS]
 
-TABLE: tuple[Field, ...] = (
+TABLE: Table = (
     *metadata.TABLE,
     changed(
         "spec.rdzvEndpoint",
@@ -48,29 +38,25 @@ TABLE: tuple[Field, ...] = (
     lost("spec.replicaSpecs.*", "only the Worker trains in an ElasticJob", "add its replicas to spec.workers.replicas"),
 )
 
-ORIGIN = Origin(
-    kind=KIND,
-    implied_launcher=True,
-    labels={"job-name": "", "replica-index": "", "replica-type": ""},
-)
+ORIGIN = Origin(implied_launcher=True, labels={"job-name": "", "replica-index": "", "replica-type": ""})
 
 _WORKER = ("spec", "replicaSpecs")
 
 
 def convert(document: Mapping[str, Any], draft: Draft) -> None:
     """Raises ConvertError."""
-    worker = role(an_object(document, *_WORKER, required=True), "Worker")
+    worker = role(document, _WORKER, "Worker")
     if worker is None:
         raise ConvertError("spec.replicaSpecs has no Worker")
     draft.carry(document, TABLE)
     at = (*_WORKER, worker[0])
     template = an_object(document, *at, "template", required=True)
     launch = set_template(draft, template, (*at, "template"), ORIGIN)
-    replicas = a_number(document, (*at, "replicas"))
-    low, high = (a_number(document, ("spec", name)) for name in ("minReplicas", "maxReplicas"))
-    set_sizes(draft, 1 if replicas is None else replicas, (*at, "replicas"), Bounds(low, high), launch)
-    set_procs(draft, launch, default=1)
-    set_restarts(draft, launch)
+    replicas = a_number(document, *at, "replicas")
+    low, high = (a_number(document, "spec", name) for name in ("minReplicas", "maxReplicas"))
+    sizes.set_sizes(draft, 1 if replicas is None else replicas, (*at, "replicas"), (low, high), launch)
+    sizes.set_procs(draft, launch, default=1)
+    sizes.set_restarts(draft, launch)
     for policy in (("spec",), ("spec", "runPolicy")):
         set_run_policy(draft, document, policy)
-    set_restart_policy(draft, worker[1].get("restartPolicy"), (*at, "restartPolicy"), launch)
+    sizes.set_restart_policy(draft, worker[1].get("restartPolicy"), (*at, "restartPolicy"), launch)

@@ -64,7 +64,7 @@ def notes_on(converted: list[Converted], document: Document, path: Path) -> list
         for each in converted
         for note in each.notes
         if (note.document or each.source) == describe(document)
-        if any(path[: len(at)] == at for at in (note.path, *note.also))
+        if path[: len(note.path)] == note.path
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob.convert.command import Launch, Style, Word, launch
-from elasticjob.convert.flags import DLROVER_RUN, TORCHRUN, Fate, named
+from elasticjob.convert.flags import SWITCHES, TORCHRUN, named
 from elasticjob.convert.table import Outcome
 from elasticjob_runtime.cli.arguments import build_parser
 
@@ -59,7 +59,7 @@ def test_command_and_args_stay_divided() -> None:
 def test_flags_of_an_image_whose_entry_point_is_the_launcher_follow_elasticrun() -> None:
     found = of([], ["--nproc_per_node=4", "train.py"], implied_launcher=True)
     assert texts(found) == (["elasticrun"], ["train.py"])
-    assert found.settings["nproc_per_node"].value == "4"
+    assert found.settings["nproc_per_node"].text == "4"
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,11 @@ def test_every_flag_of_torchrun_is_in_the_table() -> None:
 
 def test_flags_that_stay_are_flags_of_elasticrun() -> None:
     known = {name.lstrip("-").replace("-", "_") for name in build_parser()._option_string_actions}
-    assert {flag.name for flag in DLROVER_RUN if flag.fate is Fate.KEPT} <= known
+    assert {flag.path for flag in TORCHRUN if flag.outcome is Outcome.CARRIED and not flag.to} <= known
 
 
 def test_switches_have_no_value_in_elasticrun_either() -> None:
     actions = {name.lstrip("-").replace("-", "_"): each for name, each in build_parser()._option_string_actions.items()}
     for flag in TORCHRUN:
-        if flag.name in actions:
-            assert flag.switch == (actions[flag.name].nargs == 0), flag.name
+        if flag.path in actions:
+            assert (flag.path in SWITCHES) == (actions[flag.path].nargs == 0), flag.path
