@@ -1,6 +1,5 @@
 """The ElasticJob API, elasticjob.dev/v1alpha1: typed objects for the operator, and the source of the CRD."""
 
-from elasticjob_api.checkpoint import Checkpoint
 from elasticjob_api.conditions import (
     MESSAGES,
     REMEDY,
@@ -12,33 +11,17 @@ from elasticjob_api.conditions import (
     set_condition,
 )
 from elasticjob_api.history import Change, ChangeType, History, Phases, Sample
-from elasticjob_api.job import (
-    API_VERSION,
-    GROUP,
-    KIND,
-    PLURAL,
-    SHORT_NAME,
-    SINGULAR,
-    VERSION,
-    ElasticJob,
-    InvalidJobError,
-    Metadata,
-)
-from elasticjob_api.rendezvous import ManagedEtcd, OnPartition, Rendezvous, RendezvousBackend, Resources
+from elasticjob_api.job import API_VERSION, GROUP, KIND, PLURAL, VERSION, ElasticJob, InvalidJobError
+from elasticjob_api.rendezvous import OnPartition, RendezvousBackend
 from elasticjob_api.spec import (
     Backoff,
     BeforeFirstStep,
     CleanPods,
     Inject,
-    Lifecycle,
     RestartPolicy,
     RestartRule,
     RuleAction,
-    Runtime,
-    Scaling,
-    Scheduling,
     Spec,
-    Workers,
 )
 from elasticjob_api.status import FailingNode, Failure, FreeEnds, Progress, RendezvousStatus, Restarts, Status
 from elasticjob_api.stored_history import StoredHistory
@@ -52,14 +35,11 @@ __all__ = [
     "MESSAGES",
     "PLURAL",
     "REMEDY",
-    "SHORT_NAME",
-    "SINGULAR",
     "VERSION",
     "Backoff",
     "BeforeFirstStep",
     "Change",
     "ChangeType",
-    "Checkpoint",
     "CleanPods",
     "Condition",
     "ConditionStatus",
@@ -71,29 +51,20 @@ __all__ = [
     "History",
     "Inject",
     "InvalidJobError",
-    "Lifecycle",
-    "ManagedEtcd",
-    "Metadata",
     "OnPartition",
     "Phases",
     "Progress",
     "Reason",
-    "Rendezvous",
     "RendezvousBackend",
     "RendezvousStatus",
-    "Resources",
     "RestartPolicy",
     "RestartRule",
     "Restarts",
     "RuleAction",
-    "Runtime",
     "Sample",
-    "Scaling",
-    "Scheduling",
     "Spec",
     "Status",
     "StoredHistory",
-    "Workers",
     "message",
     "set_condition",
     "summary_of",

@@ -12,7 +12,7 @@ from pydantic import Field
 from elasticjob_api.fields import ConditionMessage, Int64, Model, Time
 
 
-class ConditionType(str, enum.Enum):
+class ConditionType(enum.StrEnum):
     """Aspects of a job's state, in the order in which a job goes through them."""
 
     ACCEPTED = "Accepted"
@@ -36,10 +36,8 @@ class ConditionType(str, enum.Enum):
     FAILED = "Failed"
     """The job failed and is not retried. Terminal."""
 
-    __str__ = str.__str__
 
-
-class Reason(str, enum.Enum):
+class Reason(enum.StrEnum):
     """Why a condition has its status, or what an Event reports."""
 
     # Accepted
@@ -147,8 +145,6 @@ class Reason(str, enum.Enum):
     WORKER_DELETED = "WorkerDeleted"
     ETCD_CREATED = "EtcdCreated"
 
-    __str__ = str.__str__
-
 
 REMEDY = " What to do: "
 """Stands between what a message says and the remedy."""
@@ -246,12 +242,10 @@ def message(reason: Reason, **values: object) -> str:
     return MESSAGES[reason].format(**values)
 
 
-class ConditionStatus(str, enum.Enum):
+class ConditionStatus(enum.StrEnum):
     TRUE = "True"
     FALSE = "False"
     UNKNOWN = "Unknown"
-
-    __str__ = str.__str__
 
 
 class Condition(Model, frozen=True):

@@ -81,6 +81,8 @@ def _six_digits(name: str, value: Any) -> str:
         return f"{float(value):.6g}"
     except TypeError:
         raise ValueError(f"metric {name} is {type(value).__name__}, not a number") from None
+    except OverflowError:
+        raise ValueError(f"metric {name} is too large for a floating-point number") from None
 
 
 def _keep_end(value: Any) -> Any:
@@ -91,8 +93,20 @@ def _keep_end(value: Any) -> Any:
     return text if len(text) <= MAX_FAILURE_MESSAGE else "..." + text[3 - MAX_FAILURE_MESSAGE :]
 
 
+ATOMIC = {"x-kubernetes-list-type": "atomic"}
+"""Of a list that is replaced as a whole."""
+SET = {"x-kubernetes-list-type": "set"}
+
+
+def keyed(by: str) -> dict[str, Any]:
+    """Of a list in which an item has its own value of the field `by`."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [by]}
+
+
 Int32 = Annotated[int, Field(le=2**31 - 1, json_schema_extra={"format": "int32"})]
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
+Count = Annotated[Int32, Field(ge=0)]
+LongCount = Annotated[Int64, Field(ge=0)]
 
 Time = Annotated[
     datetime.datetime,

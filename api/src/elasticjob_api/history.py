@@ -21,7 +21,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from elasticjob_api.fields import Causes, Int32, Int64, Model, Time, clip, finite_or_none, format_time
+from elasticjob_api.fields import ATOMIC, Causes, Count, LongCount, Model, Time, clip, finite_or_none, format_time
 
 MAX_CHANGES = 50
 """Newest changes that are kept."""
@@ -31,9 +31,6 @@ MAX_CHANGE_MESSAGE = 256
 MAX_SAMPLE = 96
 MAX_SECONDS = 1e8
 """Of a duration: three years."""
-
-Count = Annotated[Int32, Field(ge=0)]
-Steps = Annotated[Int64, Field(ge=0)]
 
 
 def _seconds(value: object) -> object:
@@ -52,7 +49,7 @@ ChangeMessage = Annotated[
 ]
 
 
-class ChangeType(str, enum.Enum):
+class ChangeType(enum.StrEnum):
     """What a change is about."""
 
     ROUND = "Round"
@@ -63,8 +60,6 @@ class ChangeType(str, enum.Enum):
     RESUMED = "Resumed"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-
-    __str__ = str.__str__
 
 
 class Phases(Model, frozen=True):
@@ -119,9 +114,9 @@ class Change(Model, frozen=True):
     """Worker pods after it; if the type is Scaled, requested now."""
     restarts: Count = 0
     """Restarts because of failures so far, over the job's lifetime."""
-    step: Steps | None = None
+    step: LongCount | None = None
     """Step that the training had last reported."""
-    steps_lost: Steps | None = None
+    steps_lost: LongCount | None = None
     """Steps that the training repeats after this change, if known."""
     form_seconds: Seconds = None
     """From the cause until the agents had agreed on the new round."""
@@ -179,15 +174,13 @@ def time_of(sample: str) -> datetime.datetime | None:
 class History(Model, frozen=True):
     """Changes of the worker group, and samples of its progress. Bounded, so old ones are dropped."""
 
-    changes: Annotated[
-        tuple[Change, ...], Field(max_length=MAX_CHANGES, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = ()
+    changes: Annotated[tuple[Change, ...], Field(max_length=MAX_CHANGES, json_schema_extra=ATOMIC)] = ()
     """The newest changes, oldest first."""
     dropped: Causes = {}  # noqa: RUF012 pydantic copies defaults
     """How many older changes are no longer in the list, by reason."""
     samples: Annotated[
         tuple[Annotated[str, Field(max_length=MAX_SAMPLE)], ...],
-        Field(max_length=MAX_SAMPLES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        Field(max_length=MAX_SAMPLES, json_schema_extra=ATOMIC),
     ] = ()
     """Progress over time, oldest first, each as `<time> <step> <world size> <steps per second>`; `-`: unknown. They get
     fewer with time, but the first and the newest stay."""

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from elasticjob_api.crd import validation
-from elasticjob_api.fields import Int32, Int64, Model, Quantities, Quantity
+from elasticjob_api.fields import ATOMIC, Int32, Int64, Model, Quantities, Quantity
 
 
-class RendezvousBackend(str, enum.Enum):
+class RendezvousBackend(enum.StrEnum):
     """Rendezvous backend of the agents."""
 
     ETCD_V3 = "etcd-v3"
     ETCD_V2 = "etcd-v2"
     C10D = "c10d"
 
-    __str__ = str.__str__
 
-
-class OnPartition(str, enum.Enum):
+class OnPartition(enum.StrEnum):
     """What happens to worker pods that a network partition separates from etcd or from the control plane."""
 
     AVAILABLE = "Available"
     CONSISTENT = "Consistent"
-
-    __str__ = str.__str__
 
 
 class Resources(Model, frozen=True, json_schema_extra=validation.RESOURCES):
@@ -70,9 +66,6 @@ class EtcdStorage(Model, frozen=True):
     """StorageClass of the volume. Default: the cluster's default class."""
 
 
-_ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
-
-
 class ManagedEtcd(Model, frozen=True, json_schema_extra=validation.MANAGED_ETCD):
     """The etcd that the operator runs for a job."""
 
@@ -85,19 +78,13 @@ class ManagedEtcd(Model, frozen=True, json_schema_extra=validation.MANAGED_ETCD)
     """Image with etcd 3.5 or newer on its PATH. Empty: the operator's default."""
     resources: Resources | None = None
     """Compute resources of the etcd container. Default: small requests, enough for a thousand workers."""
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32, json_schema_extra=_ATOMIC)] | None = None
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32, json_schema_extra=ATOMIC)] | None = None
     """Tolerations of the etcd pod. Default: set by the operator."""
-    node_selector: (
-        Annotated[
-            dict[str, Annotated[str, Field(max_length=63)]],
-            Field(max_length=32),
-        ]
-        | None
-    ) = None
+    node_selector: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)] | None = None
     """Labels that the etcd pod's node must have. Default: set by the operator."""
     priority_class_name: Annotated[str, Field(max_length=253)] = ""
     """PriorityClass of the etcd pod. Empty: the operator's default."""
-    image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=16, json_schema_extra=_ATOMIC)] | None = None
+    image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=16, json_schema_extra=ATOMIC)] | None = None
     """Secrets in the job's namespace for pulling the etcd image. Default: set by the operator."""
 
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from elasticjob_api.checkpoint import Checkpoint
 from elasticjob_api.crd import validation, worker_validation
-from elasticjob_api.fields import Int32, Model, Preserved, ProcsPerWorker
+from elasticjob_api.fields import ATOMIC, SET, Count, Int32, Model, Preserved, ProcsPerWorker
 from elasticjob_api.rendezvous import Rendezvous
 from elasticjob_api.template import POD_TEMPLATE_SCHEMA, check_types
 
@@ -23,25 +23,21 @@ PodTemplate = Annotated[dict[str, Any], AfterValidator(check_types), WithJsonSch
 """A core/v1 PodTemplateSpec, preserved as written. Copies of the spec share it: deep-copy it before changing it."""
 
 
-class CleanPods(str, enum.Enum):
+class CleanPods(enum.StrEnum):
     """Which worker pods are deleted when the job has finished."""
 
     RUNNING = "Running"
     ALL = "All"
     NONE = "None"
 
-    __str__ = str.__str__
 
-
-class Inject(str, enum.Enum):
+class Inject(enum.StrEnum):
     """How the runtime gets into the worker pods."""
 
     AUTO = "Auto"
     IMAGE_VOLUME = "ImageVolume"
     INIT_CONTAINER = "InitContainer"
     NONE = "None"
-
-    __str__ = str.__str__
 
 
 class Runtime(Model, frozen=True):
@@ -69,11 +65,7 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     max_replicas: WorkerCount | None = None
     """Largest number of worker pods the job can be scaled to. Default: replicas, which gives a fixed size."""
     allowed_replicas: (
-        Annotated[
-            tuple[WorkerCount, ...],
-            Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
-        ]
-        | None
+        Annotated[tuple[WorkerCount, ...], Field(min_length=1, max_length=64, json_schema_extra=SET)] | None
     ) = None
     """Numbers of worker pods that training can run with, such as [2, 4, 8]. Default: minReplicas to maxReplicas.
 
@@ -102,27 +94,24 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     """The ElasticJob runtime (elasticrun) in the worker pods."""
 
 
-class RuleAction(str, enum.Enum):
+class RuleAction(enum.StrEnum):
     """What happens when a rule matches a failure."""
 
     RESTART = "Restart"
     IGNORE = "Ignore"
     FAIL = "Fail"
 
-    __str__ = str.__str__
-
 
 class RestartRule(Model, frozen=True, json_schema_extra=validation.RESTART_RULE):
     """How to handle failures of a kind. If both lists are set, a failure must match both."""
 
     exit_codes: Annotated[
-        tuple[Annotated[Int32, Field(ge=1, le=255)], ...],
-        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        tuple[Annotated[Int32, Field(ge=1, le=255)], ...], Field(max_length=64, json_schema_extra=SET)
     ] = ()
     """Exit codes of the worker process or the container. 128 + n means killed by signal n."""
     reasons: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=validation.RESTART_REASON)], ...],
-        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Field(max_length=64, json_schema_extra=SET),
     ] = ()
     """Failure reasons as in status.lastFailure.reason, such as ApplicationError, Signal, OutOfMemory or Evicted."""
     action: RuleAction
@@ -138,13 +127,11 @@ class Backoff(Model, frozen=True, json_schema_extra=validation.BACKOFF):
     """Longest delay in seconds."""
 
 
-class BeforeFirstStep(str, enum.Enum):
+class BeforeFirstStep(enum.StrEnum):
     """What happens if a script fails twice in the same way before the job's first step."""
 
     FAIL = "Fail"
     RESTART = "Restart"
-
-    __str__ = str.__str__
 
 
 class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POLICY):
@@ -165,9 +152,7 @@ class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POL
     Errors that are known to be of the network, storage or peers do not count. Lost nodes, evictions and processes
     killed for lack of memory never do.
     """
-    rules: Annotated[
-        tuple[RestartRule, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = ()
+    rules: Annotated[tuple[RestartRule, ...], Field(max_length=32, json_schema_extra=ATOMIC)] = ()
     """How to handle certain failures; the first matching rule applies.
 
     If no rule matches, failures of the training count towards maxRestarts, and disruptions by the cluster (eviction,
@@ -196,7 +181,7 @@ class Lifecycle(Model, frozen=True, json_schema_extra=validation.LIFECYCLE):
 
     Frees the running worker pods of a job whose other worker pods cannot be scheduled or started.
     """
-    ttl_seconds_after_finished: Annotated[Int32, Field(ge=0)] | None = None
+    ttl_seconds_after_finished: Count | None = None
     """Seconds after the job finished after which it is deleted, with its pods. Default: never."""
     graceful_shutdown_seconds: Annotated[Int32, Field(ge=0, le=86_400)] | None = None
     """Seconds from SIGTERM to SIGKILL in which worker processes can save their state when their pod terminates.
@@ -223,9 +208,7 @@ class Scaling(Model, frozen=True):
     Each resize interrupts the training for a moment, and a delay combines several into one. Replacing lost worker
     pods and scaling down are never delayed.
     """
-    metrics: Annotated[
-        tuple[Preserved, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = ()
+    metrics: Annotated[tuple[Preserved, ...], Field(max_length=16, json_schema_extra=ATOMIC)] = ()
     """Metrics for a HorizontalPodAutoscaler of the job (autoscaling/v2 MetricSpec). Empty: no autoscaler.
 
     The operator creates it with minReplicas and maxReplicas. It changes workers.replicas, so omit that field from

@@ -7,10 +7,22 @@ from typing import Annotated
 from pydantic import Field
 
 from elasticjob_api.conditions import Condition, ConditionStatus, ConditionType
-from elasticjob_api.fields import Causes, FailureMessage, Int32, Int64, Metrics, Model, Rate, Text, Time
+from elasticjob_api.fields import (
+    ATOMIC,
+    Causes,
+    Count,
+    FailureMessage,
+    Int32,
+    Int64,
+    LongCount,
+    Metrics,
+    Model,
+    Rate,
+    Text,
+    Time,
+    keyed,
+)
 from elasticjob_api.stored_history import StoredHistory
-
-Count = Annotated[Int32, Field(ge=0)]
 
 
 class Restarts(Model, frozen=True):
@@ -26,10 +38,7 @@ class Restarts(Model, frozen=True):
     pods."""
     window: Count | None = None
     """How many of them happened within the last spec.restartPolicy.windowSeconds, if set."""
-    times: (
-        Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra={"x-kubernetes-list-type": "atomic"})]
-        | None
-    ) = None
+    times: Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra=ATOMIC)] | None = None
     """When the restarts of the window happened."""
     by_cause: Causes = {}  # noqa: RUF012 pydantic copies defaults
     """Restarts by kind of failure, named as in lastFailure.reason."""
@@ -44,7 +53,7 @@ class RendezvousStatus(Model, frozen=True):
     """Rendezvous backend in use."""
     endpoint: str = ""
     """Endpoint in use: https://host:port, or host:port if that etcd does not use TLS."""
-    store_generation: Annotated[Int64, Field(ge=0)] | None = None
+    store_generation: LongCount | None = None
     """Generation of the job's own etcd, incremented whenever it is replaced. A group that still trains with an earlier
     generation is fenced: its commits are rejected."""
     store_pod: str = ""
@@ -58,17 +67,17 @@ class RendezvousStatus(Model, frozen=True):
 class Progress(Model, frozen=True):
     """Progress that the training last reported."""
 
-    step: Annotated[Int64, Field(ge=0)] = 0
+    step: LongCount = 0
     """Training step reached."""
     steps_per_second: Rate = None
     """Training speed at that step."""
-    total_steps: Annotated[Int64, Field(ge=0)] | None = None
+    total_steps: LongCount | None = None
     """Steps of the whole training, if the script reports them."""
     percent: Annotated[Int32, Field(ge=0, le=100)] | None = None
     """Percent of the whole training that is done, if the script reports it, as Hugging Face's Trainer does."""
-    remaining_seconds: Annotated[Int64, Field(ge=0)] | None = None
+    remaining_seconds: LongCount | None = None
     """Seconds until the end of the training, as the script estimated when it last reported."""
-    last_checkpoint_step: Annotated[Int64, Field(ge=0)] | None = None
+    last_checkpoint_step: LongCount | None = None
     """Step of the newest complete checkpoint. If all worker pods are lost, training repeats the steps after it."""
     metrics: Metrics = {}  # noqa: RUF012 pydantic copies defaults
     """Other metrics that the script reported, such as loss or accuracy, as strings."""
@@ -81,7 +90,7 @@ class Progress(Model, frozen=True):
 class Failure(Model, frozen=True):
     """The first failure of the newest failed round."""
 
-    round: Annotated[Int64, Field(ge=0)] | None = None
+    round: LongCount | None = None
     """Round of the worker group that failed. Failures within one round count once."""
 
     worker: Text = ""
@@ -122,7 +131,7 @@ class FailingNode(Model, frozen=True):
 class FreeEnds(Model, frozen=True):
     """Worker pods of one index that ended soon after their start and cost no restart."""
 
-    index: Annotated[Int32, Field(ge=0)]
+    index: Count
     """Index of the worker pods."""
     count: Annotated[Int32, Field(ge=1)]
     """How many in a row. The delay before the next one doubles with each, up to five minutes."""
@@ -165,33 +174,14 @@ class Status(Model, frozen=True):
     """First worker process or pod that failed in the newest failure, with the end of its traceback."""
     history: StoredHistory | None = None
     """What happened to the worker group, and its progress over time; kept after the job has ended."""
-    failing_nodes: (
-        Annotated[
-            tuple[FailingNode, ...],
-            Field(
-                max_length=32,
-                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-            ),
-        ]
-        | None
-    ) = None
+    failing_nodes: Annotated[tuple[FailingNode, ...], Field(max_length=32, json_schema_extra=keyed("name"))] | None = (
+        None
+    )
     """Nodes on which worker pods failed recently; see spec.scheduling.avoidNodesAfter."""
-    free_ends: (
-        Annotated[
-            tuple[FreeEnds, ...],
-            Field(
-                max_length=32,
-                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["index"]},
-            ),
-        ]
-        | None
-    ) = None
+    free_ends: Annotated[tuple[FreeEnds, ...], Field(max_length=32, json_schema_extra=keyed("index"))] | None = None
     """Worker pods that keep ending soon after their start without costing a restart, such as those that a kubelet
     rejects. An hour without such an end, or a pod that trains for five minutes, removes an entry."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-    ] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(json_schema_extra=keyed("type"))] = ()
     """Conditions of the job, by type. `kubectl wait --for=condition=Succeeded` works."""
     summary: str = ""
     """Succeeded, Failed, Suspended, Running, Stalled, Degraded, Resizing or Restarting, or why the job is not running,

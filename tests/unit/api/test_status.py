@@ -227,7 +227,18 @@ def test_a_failure_names_its_exit_code_once(fields: dict[str, Any], cause: str) 
     assert Failure(reason="ApplicationError", **fields).cause == cause
 
 
-def test_metrics_that_are_no_numbers_are_named() -> None:
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (None, "metric a is NoneType, not a number"),
+        ([1], "metric a is list, not a number"),
+        (10**400, "metric a is too large for a floating-point number"),
+    ],
+)
+def test_metrics_that_are_no_numbers_are_named(value: Any, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        Progress(step=1, metrics={"a": value})
+
+
+def test_names_of_metrics_become_text() -> None:
     assert Progress(step=1, metrics={1: 2.0, "b": "x"}).metrics == {"1": "2", "b": "x"}  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="metric a is NoneType, not a number"):
-        Progress(step=1, metrics={"a": None})  # type: ignore[dict-item]

@@ -32,6 +32,17 @@ def rule(expression: str, text: str, *values: str, at: str = "", reason: str = "
     return {"rule": expression, **message, **place}
 
 
+def must(expression: str, text: str) -> dict[str, Any]:
+    """The one rule of a field: `text` has a %s for its value."""
+    return rules(rule(expression, text, "self"))
+
+
+def object_name(field: str, kind: str, *, unless: str = "") -> dict[str, Any]:
+    """The one rule of a field that names an object. `unless`: an expression for other values."""
+    expression = f"{unless}self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')"
+    return must(expression, f"{field} %s cannot be the name of a {kind}: use a-z, 0-9, - and .")
+
+
 def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

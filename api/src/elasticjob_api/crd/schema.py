@@ -25,24 +25,11 @@ COPIED = {
 DROPPED = {"title", "$defs"}
 
 
-ORDER = {
-    key: index
-    for index, key in enumerate(
-        (
-            "description",
-            "type",
-            "format",
-            "default",
-            "*",
-            "required",
-            "x-kubernetes-validations",
-            "items",
-            "additionalProperties",
-            "properties",
-        )
-    )
-}
-"""Order of the keywords in the output, for readers."""
+ORDER = (
+    "description", "type", "format", "default", "*", "required", "x-kubernetes-validations", "items",
+    "additionalProperties", "properties",
+)  # fmt: skip
+"""Order of the keywords in the output, for readers; * stands for all others."""
 
 
 class SchemaError(ValueError):
@@ -76,7 +63,7 @@ class _Inliner:
         result = {}
         for key, value in source.items():
             result.update(self._keyword(key, value, source, path, open_refs))
-        return dict(sorted(result.items(), key=lambda item: ORDER.get(item[0], ORDER["*"])))
+        return dict(sorted(result.items(), key=lambda item: ORDER.index(item[0] if item[0] in ORDER else "*")))
 
     def _keyword(
         self, key: str, value: Any, source: Schema, path: tuple[str, ...], open_refs: tuple[str, ...]

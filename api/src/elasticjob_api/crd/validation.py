@@ -3,7 +3,7 @@ See `cel` for how they are written."""
 
 from __future__ import annotations
 
-from elasticjob_api.crd.cel import fixed_once_trained, fixed_while_it_runs, immutable, rule, rules
+from elasticjob_api.crd.cel import fixed_once_trained, fixed_while_it_runs, immutable, must, object_name, rule, rules
 
 MAX_NAME = 47
 """Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision
@@ -24,14 +24,11 @@ JOB = rules(
         "metadata.name %s cannot be part of a Service's name: use a-z, 0-9 and -, and start with a letter",
         "self.metadata.name",
     ),
-    fixed_while_it_runs("rendezvous.backend", within="rendezvous"),
-    fixed_while_it_runs("rendezvous.endpoint", within="rendezvous"),
-    fixed_while_it_runs("rendezvous.secretName", within="rendezvous"),
-    fixed_while_it_runs("rendezvous.etcd", within="rendezvous"),
-    fixed_once_trained("checkpoint"),
-    fixed_once_trained("workers.template"),
-    fixed_once_trained("workers.container"),
-    fixed_once_trained("workers.procsPerWorker"),
+    *(
+        fixed_while_it_runs(f"rendezvous.{field}", within="rendezvous")
+        for field in ("backend", "endpoint", "secretName", "etcd")
+    ),
+    *map(fixed_once_trained, ("checkpoint", "workers.template", "workers.container", "workers.procsPerWorker")),
     fixed_once_trained("workers.runtime.inject", within="workers.runtime"),
     fixed_once_trained("scheduling.priorityClassName", within="scheduling"),
     rule(
@@ -77,20 +74,17 @@ LIFECYCLE = rules(
     ),
 )
 
-MANAGED_BY = rules(
-    rule(
-        r"self == '' || "
-        r"self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.~]*[A-Za-z0-9])?$')",
-        "managedBy %s is not a domain-prefixed name: use one such as kueue.x-k8s.io/multikueue, or remove it",
-        "self",
-    ),
+MANAGED_BY = must(
+    r"self == '' || "
+    r"self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.~]*[A-Za-z0-9])?$')",
+    "managedBy %s is not a domain-prefixed name: use one such as kueue.x-k8s.io/multikueue, or remove it",
 )
 
 RESTART_RULE = rules(
     rule(
         "(has(self.exitCodes) && size(self.exitCodes) > 0) || (has(self.reasons) && size(self.reasons) > 0)",
         "a rule without exitCodes or reasons matches nothing: set at least one of them, such as exitCodes: [42]",
-    ),
+    )
 )
 
 RESTART_REASON = rules(
@@ -113,7 +107,7 @@ BACKOFF = rules(
         "self.initialSeconds",
         "self.maxSeconds",
         at=".initialSeconds",
-    ),
+    )
 )
 
 MAX_RESTARTS_IN_WINDOW = 100
@@ -124,7 +118,7 @@ RESTART_POLICY = rules(
         "the time of each restart: lower maxRestarts or remove windowSeconds",
         "self.maxRestarts",
         at=".maxRestarts",
-    ),
+    )
 )
 
 _HOST_AND_PORT = r"^(https://)?([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$"
@@ -142,13 +136,7 @@ ENDPOINT = rules(
     ),
 )
 
-SECRET_NAME = rules(
-    rule(
-        "self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        "secretName %s cannot be the name of a Secret: use a-z, 0-9, - and .",
-        "self",
-    ),
-)
+SECRET_NAME = object_name("secretName", "Secret", unless="self == '' || ")
 
 RENDEZVOUS = rules(
     rule(
@@ -192,9 +180,7 @@ RENDEZVOUS = rules(
     ),
 )
 
-MEMBERS = rules(
-    rule("self in [1, 3]", "members is %d: use 1, or 3 to survive the loss of a member", "self"),
-)
+MEMBERS = rules(rule("self in [1, 3]", "members is %d: use 1, or 3 to survive the loss of a member", "self"))
 
 MANAGED_ETCD = rules(
     rule(
@@ -211,37 +197,20 @@ MANAGED_ETCD = rules(
     ),
 )
 
-DIRECTORY = rules(
-    rule(
-        r"self.matches('^(/[^/:]+)+$') && !self.matches('/\\.\\.?(/|$)')",
-        "directory %s is not an absolute path below /: use one such as /checkpoints, without a trailing /, // or ..",
-        "self",
-    ),
+DIRECTORY = must(
+    r"self.matches('^(/[^/:]+)+$') && !self.matches('/\\.\\.?(/|$)')",
+    "directory %s is not an absolute path below /: use one such as /checkpoints, without a trailing /, // or ..",
 )
 
-CLAIM = rules(
-    rule(
-        "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        "claimName %s cannot be the name of a PersistentVolumeClaim: use a-z, 0-9, - and .",
-        "self",
-    ),
+CLAIM = object_name("claimName", "PersistentVolumeClaim")
+
+IMAGE = must(
+    r"self.matches('^[^\\s]*$')", "image %s contains whitespace: use one such as gcr.io/etcd-development/etcd:v3.6.11"
 )
 
-IMAGE = rules(
-    rule(
-        r"self.matches('^[^\\s]*$')",
-        "image %s contains whitespace: use one such as gcr.io/etcd-development/etcd:v3.6.11",
-        "self",
-    ),
-)
-
-QUANTITY = rules(
-    rule(
-        "type(self) == int ? self >= 0 : (isQuantity(string(self)) && "
-        "!quantity(string(self)).isLessThan(quantity('0')))",
-        "%s is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",
-        "self",
-    ),
+QUANTITY = must(
+    "type(self) == int ? self >= 0 : (isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0')))",
+    "%s is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",
 )
 
 _WITHIN = (
@@ -254,7 +223,7 @@ RESOURCES = rules(
         "requests for %s exceed the limits: lower the requests or raise the limits",
         f"self.requests.filter(k, !({_WITHIN}))",
         at=".requests",
-    ),
+    )
 )
 
 _VOLUMES = ("persistentVolumeClaim", "nfs", "hostPath", "csi", "cephfs", "azureFile", "emptyDir")
@@ -263,5 +232,5 @@ VOLUME = rules(
         "[" + ", ".join(f"has(self.{kind})" for kind in _VOLUMES) + "].filter(x, x).size() == 1",
         "set exactly one kind of volume, such as persistentVolumeClaim: {claimName: checkpoints}; to use another "
         "kind, mount it in the template and remove volume",
-    ),
+    )
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elasticjob_runtime.contract import Env
 
-from elasticjob_api.crd.cel import Rule, literals, rule, rules
+from elasticjob_api.crd.cel import Rule, literals, must, rule, rules
 
 MAX_PROCS_PER_WORKER = 1024
 
@@ -18,7 +18,7 @@ _ENOUGH = f"!{_BOUNDS_FIT} || !has(self.minReplicas) || self.minReplicas <= self
 _DESIRED = "(self.replicas == 1 && has(self.minReplicas) ? self.minReplicas : self.replicas)"
 """1 is the schema's default, so it may mean that replicas is not set. A schema cannot have another default, and
 without any, kubectl scale and autoscalers fail."""
-_REPLICAS = rules(
+_REPLICAS = (
     rule(
         _BOUNDS_FIT,
         "minReplicas (%d) is above maxReplicas (%d): lower minReplicas or raise maxReplicas",
@@ -40,7 +40,7 @@ _REPLICAS = rules(
 
 _LEAST = "(has(self.minReplicas) ? self.minReplicas : self.replicas)"
 _MOST = f"(has(self.maxReplicas) ? self.maxReplicas : {_DESIRED})"
-_ALLOWED = rules(
+_ALLOWED = (
     rule(
         "!has(self.allowedReplicas) || !has(self.replicaStep)",
         "allowedReplicas and replicaStep cannot be combined: remove one of them",
@@ -90,7 +90,7 @@ def _unsupported(field: str, remedy: str) -> Rule:
     )
 
 
-_TEMPLATE = rules(
+_TEMPLATE = (
     rule(
         f"!has(self.container) || {_CONTAINERS}.exists(c, c.name == self.container)",
         "the template has no container %s, only %s: choose one of these, or remove the field to use the first",
@@ -139,17 +139,9 @@ _TEMPLATE = rules(
     ),
 )
 
-WORKERS = rules(
-    *_REPLICAS["x-kubernetes-validations"],
-    *_ALLOWED["x-kubernetes-validations"],
-    *_TEMPLATE["x-kubernetes-validations"],
-)
+WORKERS = rules(*_REPLICAS, *_ALLOWED, *_TEMPLATE)
 
-PROCS_PER_WORKER = rules(
-    rule(
-        f"type(self) == int ? self >= 1 && self <= {MAX_PROCS_PER_WORKER} : self in ['auto', 'cpu', 'gpu']",
-        f"procsPerWorker %s is invalid: use auto, cpu, gpu or a number from 1 to {MAX_PROCS_PER_WORKER}, without "
-        "quotes",
-        "self",
-    ),
+PROCS_PER_WORKER = must(
+    f"type(self) == int ? self >= 1 && self <= {MAX_PROCS_PER_WORKER} : self in ['auto', 'cpu', 'gpu']",
+    f"procsPerWorker %s is invalid: use auto, cpu, gpu or a number from 1 to {MAX_PROCS_PER_WORKER}, without quotes",
 )
