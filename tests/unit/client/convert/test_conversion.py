@@ -133,3 +133,10 @@ def test_a_script_under_python_runs_once_in_each_pod() -> None:
 )
 def test_processes_per_node_are_a_number_or_a_kind_of_device(given: Any, becomes: Any) -> None:
     assert workers(pytorch_job(nprocPerNode=given)).get("procsPerWorker") == becomes
+
+
+@pytest.mark.parametrize("policy", [{"ttlSecondsAfterFinished": "7"}, {"suspend": 0}, {"cleanPodPolicy": True}])
+def test_a_value_of_a_wrong_type_is_reported_rather_than_carried_over(policy: Object) -> None:
+    (found,) = convert_all([pytorch_job(runPolicy=policy)])
+    assert "lifecycle" not in found.manifest["spec"]
+    assert [note.path for note in found.notes if note.outcome == "lost"] == [("spec", "runPolicy", *policy)]
