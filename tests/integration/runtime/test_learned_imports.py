@@ -1,4 +1,4 @@
-"""What a script imports is preloaded for its next round, after an early crash too, for a joiner, and for the next run.
+"""What a script imports is preloaded for its next round, after an early crash too, and for a joiner.
 
 Real agents on a real etcd, a small package in torch's place, and packages that are slow to import, as lightning is.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import signal
 from typing import Any
 
-from elasticjob_runtime.contract import Env, ImportsValue, Keys
+from elasticjob_runtime.contract import ImportsValue
 
 from hack.support import eventually
 from tests.integration.runtime import small_torch
@@ -26,11 +25,10 @@ SLOW = {
 SCRIPT = """
 import json, os, pathlib, sys, time
 warm = [name for name in ("slow_one", "slow_one.more", "asks_for_its_rank") if name in sys.modules]
-if "IDLE" not in os.environ:
-    import slow_one.more, asks_for_its_rank
+import slow_one.more, asks_for_its_rank
 note = {"member": os.environ["ELASTICJOB_MEMBER_ID"], "round": int(os.environ["ELASTICJOB_ROUND"]), "warm": warm,
         "pid": os.getpid(),
-        "rank": sys.modules["asks_for_its_rank"].RANK if "asks_for_its_rank" in sys.modules else None}
+        "rank": asks_for_its_rank.RANK}
 path = pathlib.Path(sys.argv[1], f"note-{note['round']}-{note['member']}-{note['pid']}")
 path.with_suffix(".new").write_text(json.dumps(note)); path.with_suffix(".new").rename(path)
 time.sleep(600)
@@ -50,9 +48,9 @@ class SlowJob:
             (self.packages / name).write_text(text)
         (job.directory / "slow.py").write_text(SCRIPT)
 
-    def start(self, name: str, **environment: str) -> Agent:
+    def start(self, name: str) -> Agent:
         script = [str(self.job.directory / "slow.py"), str(self.job.directory)]
-        given = {"PYTHONPATH": f"{self.packages}{os.pathsep}{SOURCE}", **environment}
+        given = {"PYTHONPATH": f"{self.packages}{os.pathsep}{SOURCE}"}
         return self.job.start(
             name, "--start-method=zygote", "--max-restarts=9", nnodes="1:3", script=script, environment=given
         )
@@ -103,22 +101,3 @@ def test_every_later_round_starts_with_the_scripts_imports_loaded(job: Job) -> N
     joiner.signal(signal.SIGKILL)
     lost = slow.wait_for_training("a", since=joined["a"]["round"])
     assert lost["a"]["warm"] == ALL
-
-
-def test_the_next_run_preloads_the_imports_that_this_run_learned(job: Job, tmp_path: pathlib.Path) -> None:
-    slow, folder = SlowJob(job), tmp_path / "checkpoints"
-    agent = slow.start("a", **{Env.CHECKPOINT_DIRECTORY: str(folder)})
-    slow.wait_for_training("a")
-    slow.wait_for_learned()
-    eventually(lambda: list(folder.glob(".elasticjob-imports-*.json")), what="the learned imports are saved")
-    agent.signal(signal.SIGTERM)
-    agent.exit_code()
-    for note in job.directory.glob("note-*"):
-        note.unlink()
-    job.run_id += "-next"
-    job.keys = Keys("/elasticjob", job.run_id)
-    slow.start("c", **{Env.CHECKPOINT_DIRECTORY: str(folder), "IDLE": "so that it learns nothing from its own script"})
-    first = slow.wait_for_training("c")["c"]
-    slow.wait_for_learned()
-    os.kill(first["pid"], signal.SIGKILL)
-    assert slow.wait_for_training("c", since=first["round"])["c"]["warm"] == ALL

@@ -213,7 +213,6 @@ class Agent:
             return
         self._published_imports = imports
         self._runner.session.publish_imports(imports)
-        self._processes.keep_imports(imports)
 
     def _progressed(self, progress: ProgressValue) -> None:
         self._progress.set_progress(progress, self._processes.workers.round)

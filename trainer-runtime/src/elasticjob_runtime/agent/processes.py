@@ -16,7 +16,7 @@ from elasticjob_runtime.agent.copies import PeerCopies
 from elasticjob_runtime.agent.trainer_server import TrainerServer, is_wanted
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
 from elasticjob_runtime.agent.worker_server import WorkerServer
-from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
+from elasticjob_runtime.contract import ImportsValue, PlanValue, ProgressValue
 from elasticjob_runtime.contract.reports import MAX_IMPORT_LENGTH, MAX_IMPORTS
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers
@@ -27,7 +27,6 @@ from elasticjob_runtime.workers.followers import ARRIVED, ENTERED, FORMED, PlanR
 from elasticjob_runtime.workers.group import WorkerGroup
 from elasticjob_runtime.workers.reaper import MARK, Reaper
 from elasticjob_runtime.workers.spawn import SpawnLauncher
-from elasticjob_runtime.workers.zygote import import_cache
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
@@ -59,7 +58,6 @@ class Processes:
         self._config = config
         self._on_learned = on_learned
         self._on_report = on_report
-        self._folder = environment.get(Env.CHECKPOINT_DIRECTORY, "")
         self._event_loop = event_loop
         self._held = held
         self._reaper = Reaper(event_loop)
@@ -206,11 +204,6 @@ class Processes:
         if isinstance(self._launcher, ZygoteLauncher):
             self._launcher.add_imports(_verdicts(imports) if imports is not None else None, wait=running)
 
-    def keep_imports(self, imports: ImportsValue) -> None:
-        """Saves the imports for the next run."""
-        if self._folder:
-            import_cache.save(self._folder, imports)
-
     def _saves(self, rank: int, round_number: int) -> None:
         self.group.add_saver(rank, round_number)
 
@@ -231,18 +224,10 @@ class Processes:
             for local_rank in range(group.nproc)
         })  # fmt: skip
 
-    def _load_imports(self, launcher: ZygoteLauncher) -> None:
-        def found(imports: ImportsValue) -> None:
-            with contextlib.suppress(OSError):  # the agent has ended in the meantime
-                self._event_loop.call_soon(lambda: launcher.add_cached_imports(_verdicts(imports)))
-
-        if self._folder:
-            import_cache.load(self._folder, found)
-
     def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | SpawnLauncher:
         if self._config.preload is None:
             return SpawnLauncher(self._event_loop)
-        launcher = ZygoteLauncher(
+        return ZygoteLauncher(
             self._config.command,
             self._config.group.nproc,
             environment,
@@ -253,8 +238,6 @@ class Processes:
             on_learned=self._on_learned,
             waits_for_imports=True,
         )
-        self._load_imports(launcher)
-        return launcher
 
 
 def _trainer_server(

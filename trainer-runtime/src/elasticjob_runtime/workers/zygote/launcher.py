@@ -164,11 +164,6 @@ class ZygoteLauncher:
         self._zygotes.learn(self._event_loop.now())
         self._check_ready()
 
-    def add_cached_imports(self, known: ImportVerdicts) -> None:
-        """Takes over what an earlier run found out, without waiting for the imports."""
-        self._schedule.add_known(known)
-        self._zygotes.learn(self._event_loop.now())
-
     def tick(self, now: float) -> None:
         for request in [request for request in self._requests if now >= request.spawn_at]:
             logger.info("no forked process within %g s, spawning a worker", self._timeout(request.spec))

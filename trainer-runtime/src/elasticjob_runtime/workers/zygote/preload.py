@@ -165,7 +165,7 @@ class LearningSchedule:
             self._last = now
 
     def add_known(self, verdicts: ImportVerdicts) -> None:
-        """Takes over what another member or an earlier run found out. Tried at once."""
+        """Takes over what another member found out. Tried at once."""
         if self._enabled:
             self._modules.learn(verdicts.importable())
             self._modules.verdicts.per_rank.update(verdicts.per_rank)
