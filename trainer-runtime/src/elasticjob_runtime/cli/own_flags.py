@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,6 +19,9 @@ from elasticjob_runtime.membership.crash_loop import DEFAULT_STALLED_RESTARTS, C
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.rendezvous.config import default_of
 from elasticjob_runtime.workers.environment import GroupSpec
+
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+"""In Markdown."""
 
 Check: TypeAlias = Callable[[Any], str]
 """Returns what is wrong with a value, as in `must be 0 or more`; empty: nothing."""
@@ -58,10 +62,8 @@ class Flag:
     default: Any = None
     variable: str = ""
     """An environment variable that replaces the default, besides PET_<FLAG>."""
-    help: str
-    """For --help."""
-    docs: str
-    """For docs/elasticrun.md, in Markdown."""
+    about: str
+    """For docs/elasticrun.md, in Markdown, and --help."""
     sets: tuple[type, str] | None = None
     """The dataclass of settings, and its field; None: the flag is read where it is used in cli/."""
     check: Check = lambda _value: ""
@@ -69,6 +71,15 @@ class Flag:
     @property
     def dest(self) -> str:
         return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def help(self) -> str:
+        """`about` as plain text.
+
+        >>> Flag(name="--x", about="see [Events](#events): `auto`").help
+        'see Events: auto'
+        """
+        return _LINK.sub(r"\1", self.about).replace("`", "")
 
     @property
     def arguments(self) -> int:
@@ -80,8 +91,7 @@ OWN_FLAGS = (
         name="--preload",
         value="MODULES",
         default="auto",
-        help="Modules for the zygote to import, separated by commas; auto: what the script imports.",
-        docs="further modules for the process that forks the workers, separated by commas. `auto` (default): what the "
+        about="further modules for the process that forks the workers, separated by commas. `auto` (default): what the "
         "script imports, from site-packages only, learned in the first seconds of a run and passed on to members that "
         "join later. A module that cannot be shared (it starts threads or processes, touches a GPU, opens a connection "
         "or creates a semaphore) is left out, and the log names it. A module that reads `RANK` or similar variables is "
@@ -92,8 +102,7 @@ OWN_FLAGS = (
         value="auto|off",
         convert=either("auto", "off"),
         default=True,
-        help="auto: worker processes whose script has an ElasticSession continue through changes; off: they restart.",
-        docs="`auto` (default): worker processes whose script has an [ElasticSession](explanation/in-place.md) "
+        about="`auto` (default): worker processes whose script has an [ElasticSession](explanation/in-place.md) "
         "continue when the group changes. `off`: they restart, as those of other scripts do",
         sets=(GroupSpec, "in_place"),
     ),
@@ -102,9 +111,7 @@ OWN_FLAGS = (
         value="SECONDS",
         convert=float,
         default=default_of(GroupSpec, "ack_timeout"),
-        help="Replace a worker process that continues in place if it does not respond to a plan for this long; "
-        "0: never.",
-        docs="replaces a worker process that continues in place if it does not respond to a plan within this time; "
+        about="replaces a worker process that continues in place if it does not respond to a plan within this time; "
         f"0: never. Default: {default_of(GroupSpec, 'ack_timeout'):g}. A thread of its own responds, whatever the "
         "script does",
         sets=(GroupSpec, "ack_timeout"),
@@ -115,8 +122,7 @@ OWN_FLAGS = (
         value="SECONDS",
         convert=float,
         default=default_of(GroupSpec, "arrive_timeout"),
-        help="Replace a worker process that continues in place if its step lasts this long after a plan; 0: never.",
-        docs="replaces a worker process that continues in place if it does not end its step, or what it does between "
+        about="replaces a worker process that continues in place if it does not end its step, or what it does between "
         "two steps, within this time after a plan; 0: never. The others wait for it meanwhile. Default: "
         f"{default_of(GroupSpec, 'arrive_timeout'):g}. Set it above the time that your evaluation takes",
         sets=(GroupSpec, "arrive_timeout"),
@@ -127,8 +133,7 @@ OWN_FLAGS = (
         value="SECONDS",
         convert=float,
         default=default_of(GroupSpec, "stopped_timeout"),
-        help="Treat a worker process as failed if a signal such as SIGSTOP stops it for this long; 0: never.",
-        docs="treats a worker process as failed if a signal such as SIGSTOP has stopped it for this long; 0: never. "
+        about="treats a worker process as failed if a signal such as SIGSTOP has stopped it for this long; 0: never. "
         f"Default: {default_of(GroupSpec, 'stopped_timeout'):g}. A debugger's breakpoints are no such signal",
         sets=(GroupSpec, "stopped_timeout"),
         check=seconds_or_0,
@@ -136,8 +141,7 @@ OWN_FLAGS = (
     Flag(
         name="--events",
         value="FILE",
-        help="File for the event log: every phase of every change, as JSON lines.",
-        docs="writes every phase of every change as JSON lines (see [Events](#events))",
+        about="writes every phase of every change as JSON lines (see [Events](#events))",
     ),
     Flag(
         name="--metrics-port",
@@ -145,25 +149,20 @@ OWN_FLAGS = (
         convert=int,
         default=0,
         variable=Env.METRICS_PORT,
-        help="TCP port for Prometheus metrics (GET /metrics); 0: none.",
-        docs=f"serves Prometheus metrics at `/metrics`; 0 (default): none. Also `{Env.METRICS_PORT}` "
+        about=f"serves Prometheus metrics at `/metrics`; 0 (default): none. Also `{Env.METRICS_PORT}` "
         "(see [Metrics](#metrics))",
     ),
     Flag(
         name="--port-range",
         value="LOW-HIGH",
-        help="Range of TCP ports to listen on, LOW-HIGH (default: any). An agent uses five; allow ten for each agent "
-        "on a host.",
-        docs="TCP ports that the agent listens on (see [What listens](#what-listens)). Default: any. Same as "
+        about="TCP ports that the agent listens on (see [What listens](#what-listens)). Default: any. Same as "
         "`--rdzv-conf port_range=`",
     ),
     Flag(
         name="--max-stalled-restarts",
         value="N",
         convert=int,
-        help="Consecutive restarts without progress after which the job fails; 0: no limit (default: "
-        f"{DEFAULT_STALLED_RESTARTS} if the script reports steps, else 0).",
-        docs="consecutive restarts without progress after which the job fails; 0: no limit. Default: "
+        about="consecutive restarts without progress after which the job fails; 0: no limit. Default: "
         f"{DEFAULT_STALLED_RESTARTS} if the script reports steps, else 0",
         sets=(CrashLimits, "max_stalled"),
         check=at_least_0,
@@ -173,9 +172,7 @@ OWN_FLAGS = (
         value="fail|restart",
         convert=either("fail", "restart"),
         default=True,
-        help="fail: a script that raises the same exception twice before its first step fails the job; restart: it "
-        "is restarted like any other.",
-        docs="`fail` (default): the job fails, with reason `ScriptFails`, if the script raises the same exception on "
+        about="`fail` (default): the job fails, with reason `ScriptFails`, if the script raises the same exception on "
         "the same line twice before it has trained: before it has reported a step or a checkpoint, or run for a "
         "minute. Errors that are known to be of the network, storage or peers do not count. `restart`: it is restarted "
         "as often as `--max-restarts` allows",
@@ -186,16 +183,14 @@ OWN_FLAGS = (
         value="K",
         convert=float,
         default=default_of(HangLimits, "factor"),
-        help="Treat workers as failed if they report no step for this many times the median; 0: never.",
-        docs="treats workers as failed if they report no step for K times the median, except during pauses that they "
+        about="treats workers as failed if they report no step for K times the median, except during pauses that they "
         f"announce; 0: never. Default: {default_of(HangLimits, 'factor'):g}",
         sets=(HangLimits, "factor"),
         check=factor_or_0,
     ),
     Flag(
         name="--debug",
-        help="Show tracebacks and the details of the rendezvous.",
-        docs="shows tracebacks and the details of the rendezvous",
+        about="shows tracebacks and the details of the rendezvous",
     ),
 )
 
@@ -216,5 +211,5 @@ def settings_from_flags(args: argparse.Namespace, settings: type) -> dict[str, A
 
 def reference() -> str:
     """The table of docs/elasticrun.md."""
-    rows = [f"| `{' '.join(filter(None, (flag.name, flag.value)))}` | {flag.docs} |" for flag in OWN_FLAGS]
+    rows = [f"| `{' '.join(filter(None, (flag.name, flag.value)))}` | {flag.about} |" for flag in OWN_FLAGS]
     return "\n".join(["| flag | meaning |", "|---|---|", *rows]) + "\n"
