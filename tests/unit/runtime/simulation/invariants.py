@@ -31,7 +31,7 @@ from elasticjob_runtime.membership.view import (
     View,
     WorkersState,
 )
-from elasticjob_runtime.workers.followers import ARRIVE_TIMEOUT
+from elasticjob_runtime.workers.environment import ARRIVE_TIMEOUT
 
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,15 +15,6 @@ if TYPE_CHECKING:
 STOPPED = "stopped by its agent"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Spec:
-    """What a workers.process.WorkerSpec says of its place."""
-
-    local_rank: int
-    rank: int = 0
-    error_file: str = ""
-
-
 class Process:
     """A worker process."""
 
@@ -33,9 +23,6 @@ class Process:
         self._world = agent.world
         self.agent = agent
         self.local_rank = local_rank
-        self.spec = Spec(local_rank)
-        """Changed by the agent."""
-        self.pid = id(self)
         self.dead = False
         self.vanished = False
         """It ended with its machine, which closes no connections."""
@@ -75,7 +62,7 @@ class Process:
         self._thawed_at = self._clock.now
         self._actor.wake()
 
-    def fail(self, _reason: str, _message: str) -> None:
+    def give_up(self) -> None:
         """The agent kills it, because it does not follow the plan."""
         self._world.invariants.gives_up(self)
         self.kill("it does not follow the plan")

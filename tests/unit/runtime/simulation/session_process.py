@@ -10,7 +10,7 @@ from elasticjob_runtime.contract import PEER_LOST
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.training.session.world import NO_STATE, Standing
 from elasticjob_runtime.training.session.world import World as Told
-from elasticjob_runtime.workers.followers import ARRIVED, ENTERED, FAILED, FORMED, HEARD, WAITING, PlanReport
+from elasticjob_runtime.workers.state_machine import ARRIVED, ENTERED, FAILED, FORMED, HEARD, WAITING, PlanReport
 
 from tests.unit.runtime.simulation.meeting import Meeting, Start
 from tests.unit.runtime.simulation.process import Process

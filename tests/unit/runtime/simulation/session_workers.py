@@ -1,19 +1,26 @@
-"""Worker groups whose script has a session. Stands for the agent's workers/group.py, around its workers/in_place.py."""
+"""Worker groups whose script has a session: workers/state_machine.py, with the processes of the simulation."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Fence
 from elasticjob_runtime.membership.view import ALIVE, Plan, Workers, WorkersState
-from elasticjob_runtime.workers.environment import GroupSpec
-from elasticjob_runtime.workers.followers import PlanReport
-from elasticjob_runtime.workers.in_place import InPlace
-from elasticjob_runtime.workers.prepare import WorkerPreparation
-from elasticjob_runtime.workers.process import WorkerProcess
+from elasticjob_runtime.workers.environment import GroupSpec, group_rank, worker_environment
+from elasticjob_runtime.workers.messages import plan_message
+from elasticjob_runtime.workers.state_machine import (
+    Effect,
+    GiveUp,
+    GroupState,
+    PlanReport,
+    SendPlan,
+    Signal,
+    StartProcesses,
+    Step,
+)
 
 from tests.unit.runtime.simulation.process import STOPPED
 from tests.unit.runtime.simulation.session_process import SessionProcess
@@ -24,33 +31,28 @@ if TYPE_CHECKING:
 
 KEEP_EVERY = 3
 """Steps between two copies of the state in the agent's memory."""
-NOTHING: Any = None
-"""For what a process in the simulation does not have: a command, logs."""
 
 
 class SessionWorkerGroup:
     def __init__(self, agent: Agent, nproc: int) -> None:
         self._agent = agent
         self._clock = agent.clock
-        self._nproc = nproc
         self.processes: list[SessionProcess] = []
         self.kept: dict[int, tuple[Fence, State]] = {}
         """Local rank -> the newest state that the agent holds in memory."""
         self.may_save_until = 0.0
-        self.view = Workers()
         self.stepped = 0
         """The last round in which a process has taken a step."""
-        preparation = WorkerPreparation(
-            group=GroupSpec(run_id="run", role="default", nproc=nproc, max_restarts=0),
-            environment={}, agent_socket="", command=NOTHING, log_settings=NOTHING, directory=NOTHING,
-        )  # fmt: skip
-        self._in_place = InPlace(preparation, self, cast("list[WorkerProcess]", self.processes))
-        self._followers = self._in_place.followers
+        self._spec = GroupSpec(run_id="run", role="default", nproc=nproc, max_restarts=0)
+        self._state = GroupState(spec=self._spec)
         self._unread: collections.deque[Callable[[], None]] = collections.deque()
-        self._starting: set[int] = set()
         self._starts = 0
         """Starts that were canceled have lower numbers."""
-        self._stopping = False
+        self._dead = False
+
+    @property
+    def view(self) -> Workers:
+        return dataclasses.replace(self._state.view, state=WorkersState.NONE) if self._dead else self._state.view
 
     @property
     def alive(self) -> bool:
@@ -62,51 +64,27 @@ class SessionWorkerGroup:
 
     @property
     def deadline(self) -> float | None:
-        return self._followers.deadline
+        return self._state.report_due
 
     # -- what the agent does
 
     def start(self, plan: Plan, *, alone: bool) -> None:
         assert not self.processes
-        self._followers.clear()
-        self._stopping = False
-        now = self._agent.now
-        self.view = Workers(
-            state=WorkersState.RUNNING, round=plan.round, changed_at=now, began_at=now, plan=plan,
-            entered=0 if alone else None,
-        )  # fmt: skip
-        self._start(plan, range(self._nproc), alone=alone)
+        self._apply(self._state.start(plan, self._agent.now, alone=alone))
 
     def move(self, plan: Plan, patience: float) -> None:
-        known = plan == self.view.plan
-        self.view = dataclasses.replace(
-            self.view, round=plan.round, changed_at=self._agent.now, began_at=self._agent.now, plan=plan, failure=None,
-            incomplete=False, waiting=False, rejected_at=None, entered=self.view.trained_round,
-        )  # fmt: skip
-        if not known:
-            self._in_place.move(plan, patience, self._agent.now)
-        running = {process.local_rank for process in self.processes} | self._starting
-        missing = [rank for rank in range(self._nproc) if rank not in running]
-        if missing:
-            self._start(plan, missing, alone=True)
-        else:
-            self._update()
+        self._apply(self._state.move(plan, patience, self._agent.now))
 
     def stop(self, grace: float) -> None:
-        self._cancel_starts()
-        self._stopping = True
-        if not self.processes:
-            if self.view.state is WorkersState.RUNNING:
-                self._all_ended()
-            return
-        self._set(WorkersState.STOPPING, saving=grace > 0)
-        self._kill_all(self._clock.random.uniform(0.0, min(grace, 2.0)) if grace and self.view.saves else 0.0)
+        self._starts += 1
+        saving = self._clock.random.uniform(0.0, min(grace, 2.0)) if grace and self.view.saves else 0.0
+        self._apply(self._state.stop(grace, self._agent.now), saving)
 
     def tick(self) -> None:
-        due = self._followers.deadline
+        due = self.deadline
         if due is not None and self._agent.now >= due:
             self._read()
-        self._in_place.kill_overdue(self._agent.now)
+        self._apply(self._state.tick(self._agent.now))
 
     # -- what happens to it
 
@@ -130,19 +108,9 @@ class SessionWorkerGroup:
         vanish = self._clock.random.random() < 0.5
         for process in self.processes:
             process.end(-9, STOPPED, vanishes=vanish)
-        self.view = dataclasses.replace(self.view, state=WorkersState.NONE)
+        self._dead = True
 
     # -- messages
-
-    def send_to(self, local_rank: int, message: Mapping[str, Any]) -> None:
-        assert self.view.plan is not None
-        self._agent.world.sessions.tells(self.view.plan.value)
-        for process in self.processes:
-            if process.local_rank == local_rank:
-                process.hear(message)
-
-    def ask_to_save(self, rank: int, seconds: float) -> None:
-        raise NotImplementedError
 
     def receive(self, call: Callable[[], None]) -> None:
         """A process sends a message, which the agent handles with `call`."""
@@ -154,94 +122,83 @@ class SessionWorkerGroup:
             self._unread.popleft()()
 
     def said_hello(self, process: SessionProcess) -> None:
-        if self.view.state is WorkersState.RUNNING and self.view.plan is not None and process in self.processes:
-            self._in_place.said_hello(process.local_rank, self.view.plan, self._agent.now)
-            self._update()
+        if process in self.processes:
+            self._apply(self._state.said_hello(process.local_rank, self._agent.now))
 
     def reported(self, report: PlanReport) -> None:
-        if self._followers.reported(report, self._agent.now):
-            self._update()
+        self._apply(self._state.reported(report, self._agent.now))
 
     def keep(self, local_rank: int, fence: Fence, state: State) -> None:
         """A process copies its state to the agent's memory, from time to time."""
         if state.number % KEEP_EVERY == 0:
             self.kept[local_rank] = (fence, state)
 
-    # -- starts and ends
+    # -- effects
 
-    def _start(self, plan: Plan, local_ranks: Iterable[int], *, alone: bool) -> None:
-        for local_rank in local_ranks:
-            self._followers.starts(local_rank, self._agent.now, alone=alone, awaited=alone and plan.rank is not None)
-            self._starting.add(local_rank)
-            self._spawn_soon(plan, local_rank, alone=alone)
-        self._update()
+    def _apply(self, step: Step, kill_after: float = 0.0) -> None:
+        self._state, effects = step
+        for effect in effects:
+            self._carry_out(effect, kill_after)
+
+    def _carry_out(self, effect: Effect, kill_after: float) -> None:
+        match effect:
+            case StartProcesses():
+                for local_rank in effect.local_ranks:
+                    self._spawn_soon(effect.plan, local_rank, alone=effect.alone)
+            case SendPlan():
+                self._send(effect)
+            case Signal():
+                for process in self._of(*effect.local_ranks):
+                    self._clock.later(kill_after, lambda process=process: process.kill(STOPPED))  # type: ignore[misc]
+            case GiveUp():
+                for process in self._of(effect.local_rank):
+                    process.give_up()
+
+    def _of(self, *local_ranks: int) -> list[SessionProcess]:
+        return [process for process in self.processes if process.local_rank in local_ranks]
+
+    def _send(self, effect: SendPlan) -> None:
+        assert self.view.plan is not None
+        self._agent.world.sessions.tells(self.view.plan.value)
+        plan, local_rank, environment = effect.plan, effect.local_rank, None
+        if plan.rank is not None:
+            environment = worker_environment(
+                {}, self._spec, plan.value, group_rank(plan), local_rank, error_file="", agent_socket=""
+            )
+        for process in self._of(local_rank):
+            process.hear(plan_message(effect, environment, self._spec))
+
+    # -- starts and ends
 
     def _spawn_soon(self, plan: Plan, local_rank: int, *, alone: bool) -> None:
         starts = self._starts
 
         def spawn() -> None:
             if starts == self._starts:
-                self._starting.discard(local_rank)
                 self.processes.append(SessionProcess(self, self._agent, local_rank, plan, alone=alone))
+                self._state = self._state.started(local_rank)
 
         self._clock.later(self._clock.random.uniform(0.0, 0.02), lambda: self._agent.post(spawn))
-
-    def _cancel_starts(self) -> None:
-        self._starts += 1
-        self._starting.clear()
 
     def ended(self, process: SessionProcess, code: int, why: str) -> None:
         if process not in self.processes:
             return
         self.processes.remove(process)
-        self._followers.ended(process.local_rank, done=code == 0 and not self._stopping)
-        if code and not self._stopping:
-            self._fail(self._failure(process, code, why))
-        elif not self.processes and not self._starting:
-            self._all_ended()
-        else:
-            self._update()
-
-    def _fail(self, failure: FailureValue) -> None:
-        """The other processes cannot continue without the failed one, unless they can enter another world."""
-        alone = self.view.movable
-        self.view = dataclasses.replace(
-            self.view, failure=failure, changed_at=self._agent.now, incomplete=alone,
-            in_place=self.view.in_place and not alone,
-        )  # fmt: skip
-        if not alone:
-            self._cancel_starts()
-            self._stopping = True
-            self._set(WorkersState.STOPPING)
-            self._kill_all(0.0)
-        if not self.processes and not self._starting:
-            self._set(WorkersState.FAILED)
+        now, failed, alone = self._agent.now, code != 0 and not self._state.stopping, self.view.movable
+        failure = self._failure(process, code, why)
+        self._apply(self._state.exited(process.local_rank, code, now, undecided=False))
+        if failed:
+            self._starts += not alone
+            self._apply(self._state.failed(failure, now, alone=alone))
 
     def _failure(self, process: SessionProcess, code: int, why: str) -> FailureValue:
         return FailureValue(
             member=self._agent.name,
             round=self.view.round,
-            rank=process.spec.rank,
+            rank=self._state.processes[process.local_rank].rank,
             local_rank=process.local_rank,
             exit_code=code,
             reason=PEER_LOST if why == PEER_LOST else "ApplicationError",
             message=why,
             time=self._clock.now + self._agent.wall_offset,
         )
-
-    def _kill_all(self, delay: float) -> None:
-        for process in self.processes:
-            self._clock.later(delay, lambda process=process: process.kill(STOPPED))  # type: ignore[misc]
-
-    def _all_ended(self) -> None:
-        if self.view.failure is not None:
-            self._set(WorkersState.FAILED)
-        else:
-            self._set(WorkersState.NONE if self._stopping else WorkersState.SUCCEEDED)
-
-    def _update(self) -> None:
-        self.view = self._in_place.seen(self.view, self._agent.now)
-
-    def _set(self, state: WorkersState, *, saving: bool = False) -> None:
-        changed_at = self.view.changed_at if self.view.failure is not None else self._agent.now
-        self.view = dataclasses.replace(self.view, state=state, changed_at=changed_at, saving=saving)

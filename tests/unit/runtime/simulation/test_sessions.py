@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import ExitCode, OutcomeState, PlanReason
-from elasticjob_runtime.workers.followers import ACK_TIMEOUT
+from elasticjob_runtime.workers.environment import ACK_TIMEOUT
 
 from tests.unit.runtime.simulation.agent import Agent
 from tests.unit.runtime.simulation.events import Kind

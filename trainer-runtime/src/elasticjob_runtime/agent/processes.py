@@ -23,10 +23,10 @@ from elasticjob_runtime.membership.view import Plan, Workers
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
-from elasticjob_runtime.workers.followers import ARRIVED, ENTERED, FORMED, PlanReport
 from elasticjob_runtime.workers.group import WorkerGroup
 from elasticjob_runtime.workers.reaper import MARK, Reaper
 from elasticjob_runtime.workers.spawn import SpawnLauncher
+from elasticjob_runtime.workers.state_machine import ARRIVED, ENTERED, FORMED, PlanReport
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
@@ -205,7 +205,7 @@ class Processes:
             self._launcher.add_imports(_verdicts(imports) if imports is not None else None, wait=running)
 
     def _saves(self, rank: int, round_number: int) -> None:
-        self.group.add_saver(rank, round_number)
+        self.group.calls_for_save(rank, round_number)
 
     def _saved(self, rank: int, round_number: int) -> None:
         self.group.saved(rank, round_number)

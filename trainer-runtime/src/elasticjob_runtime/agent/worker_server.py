@@ -25,7 +25,7 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.training.link import MAX_FDS
 from elasticjob_runtime.workers import descriptors
-from elasticjob_runtime.workers.followers import PlanReport
+from elasticjob_runtime.workers.state_machine import PlanReport
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,23 @@ import dataclasses
 from collections.abc import Mapping
 
 from elasticjob_runtime.contract import Env, Fence, PlanValue
-from elasticjob_runtime.membership.stopped import STOPPED_TIMEOUT
-from elasticjob_runtime.workers.followers import ACK_TIMEOUT, ARRIVE_TIMEOUT
+from elasticjob_runtime.membership.view import Plan
 
 RES_OPTIONS = "timeout:1 attempts:2"
 """For glibc's resolver (resolv.conf(5)) in the zygote, store host and workers, unless set otherwise. torch resolves the
 name of the store that it connects to, only to log it: while DNS does not answer, every restart would wait for the
 resolver's default timeout of 10 s."""
+
+ACK_TIMEOUT = 2.0
+"""s for a worker process to say that it has heard of a plan. A thread of its own does that, whatever the training does:
+a process that does not is frozen."""
+
+ARRIVE_TIMEOUT = 30.0
+"""s for a worker process to end or interrupt its step and meet the others, which wait for it. Longer: an evaluation
+between two steps may take longer. Shorter: one that is stuck in a kernel holds up the others for less."""
+
+STOPPED_TIMEOUT = 2.0
+"""s that a worker process may be stopped. Tools that stop a process to look at it take less."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,3 +133,8 @@ def _virtual_local_rank(base: Mapping[str, str], local_rank: int) -> dict[str, s
     if variable == "HIP_VISIBLE_DEVICES":
         result[variable] = device
     return result
+
+
+def group_rank(plan: Plan) -> int:
+    """0 for a member that is not in the plan: its workers are in worlds of their own."""
+    return plan.rank.group_rank if plan.rank is not None else 0

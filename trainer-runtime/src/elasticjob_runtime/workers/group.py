@@ -1,7 +1,8 @@
 """The local worker group: starts and stops its workers, and reports how they ended.
 
-It is event-driven: it registers file descriptors with the agent's event loop, and the agent decides again after every
-event. All calls are on the loop's thread.
+What it does is decided by state_machine.py; this module observes the events and carries out the effects. It is
+event-driven: it registers file descriptors with the agent's event loop, and the agent decides again after every event.
+All calls are on the loop's thread.
 """
 
 from __future__ import annotations
@@ -12,22 +13,30 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.membership.stopped import StoppedProcesses
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import descriptors, logs
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.first_failure import FailureCollector
-from elasticjob_runtime.workers.followers import PlanReport
-from elasticjob_runtime.workers.in_place import InPlace
-from elasticjob_runtime.workers.messages import WorkerMessages
+from elasticjob_runtime.workers.messages import WorkerMessages, end_message, plan_message
 from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
-from elasticjob_runtime.workers.savers import Savers
 from elasticjob_runtime.workers.starter import WorkerStarter
-from elasticjob_runtime.workers.stopped import kill_stopped
+from elasticjob_runtime.workers.state_machine import (
+    AskToSave,
+    Effect,
+    GiveUp,
+    GroupState,
+    PlanReport,
+    SendEnd,
+    SendPlan,
+    Signal,
+    StartProcesses,
+    Step,
+)
+from elasticjob_runtime.workers.stopped import StoppedProcesses, kill_stopped
 from elasticjob_runtime.workers.timers import TimerServer
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
 
@@ -36,6 +45,9 @@ logger = logging.getLogger(__name__)
 FIRST_HANDLER_CHECK, MAX_HANDLER_CHECK_INTERVAL = 0.25, 4.0
 """s after a start, and at most between two checks, until it is known whether a worker handles SIGTERM. A check costs
 0.02 ms per worker."""
+
+UNRESPONSIVE = "Unresponsive"
+"""Failure reason: the worker process did not follow a plan in time."""
 
 
 class WorkerGroup:
@@ -58,6 +70,7 @@ class WorkerGroup:
         """`folder`: the agent's private directory, removed with the agent."""
         self.group = group
         self._event_loop = event_loop
+        self._messages = messages
         self._directory = logs.LogDirectory(log_settings, group.run_id, folder)
         self._timers = TimerServer(base_environment, folder, event_loop, self._is_ours)
         self._preparation = WorkerPreparation(
@@ -74,30 +87,27 @@ class WorkerGroup:
         self._output = logs.SinkReader(event_loop)
         self._failures = FailureCollector(member)
         self._workers: list[WorkerProcess] = []
-        self._in_place = InPlace(self._preparation, messages, self._workers)
-        self._followers = self._in_place.followers
+        self._state = GroupState(spec=group)
         self._stopped = StoppedProcesses(group.stopped_timeout)
-        self._done: set[int] = set()
-        """Local ranks of worker processes that ended with code 0 in this round."""
-        self._stopping = False
-        self._kill_at: float | None = None
-        self._savers = Savers(messages.ask_to_save)
         self._check_handlers_at: float | None = None
         self._handler_check_interval = FIRST_HANDLER_CHECK
-        self.view = Workers()
+
+    @property
+    def view(self) -> Workers:
+        return self._state.view
 
     @property
     def deadline(self) -> float | None:
         """Monotonic time of the next `tick` that has something to do."""
         times = (
-            self._kill_at, self._failures.decide_at, self._check_handlers_at, self._timers.deadline,
-            self._followers.deadline, self._stopped.deadline,
+            self._state.kill_at, self._state.report_due, self._failures.decide_at, self._check_handlers_at,
+            self._timers.deadline, self._stopped.deadline,
         )  # fmt: skip
         return min((at for at in times if at is not None), default=None)
 
     def is_due(self, now: float) -> bool:
         """Whether workers that continue in place should have reported by now."""
-        due = self._followers.deadline
+        due = self._state.report_due
         return due is not None and now >= due
 
     @property
@@ -105,111 +115,41 @@ class WorkerGroup:
         """Local rank -> process id of the running workers."""
         return {worker.spec.local_rank: worker.pid for worker in self._workers}
 
+    # -- what the agent does with it
+
     def start(self, plan: Plan, now: float, *, alone: bool = False) -> None:
         """Starts all workers of this plan, at once or when their forks are ready. A worker that cannot be started is a
         failure. `alone`: each in a world of its own, from which it continues in the plan's."""
         assert plan.rank is not None or alone
         assert not self._workers
-        self._followers.clear()
-        self._done.clear()
-        self._stopping = False
-        self._savers.clear()
         self._handler_check_interval = FIRST_HANDLER_CHECK
         self._check_handlers_at = now + FIRST_HANDLER_CHECK
         self._failures.begin_round(plan.round)
-        self.view = Workers(
-            state=WorkersState.RUNNING, round=plan.round, changed_at=now, began_at=now, plan=plan,
-            entered=0 if alone else None,
-        )  # fmt: skip
-        self._start(plan, range(self.group.nproc), now, alone=alone)
+        self._apply(self._state.start(plan, now, alone=alone))
 
     def move(self, plan: Plan, patience: float, now: float) -> None:
         """Continues under `plan`: sends it to the workers that can continue and do not know it, and starts those that
-        are missing, in worlds of their own. Those that have not said yet whether they can receive it when they do.
-
-        patience: s that a step may take to end before it is interrupted."""
+        are missing. patience: s that a step may take to end before it is interrupted."""
         self._failures.begin_round(plan.round)
-        known = plan == self.view.plan
-        self.view = dataclasses.replace(
-            self.view, round=plan.round, changed_at=now, began_at=now, plan=plan, failure=None, incomplete=False,
-            waiting=False, rejected_at=None, entered=self.view.trained_round,
-        )  # fmt: skip
-        if not known:
-            self._in_place.move(plan, patience, now)
-        running = {worker.spec.local_rank for worker in self._workers} | self._starter.local_ranks
-        missing = [rank for rank in range(self.group.nproc) if rank not in running]
-        for rank in self._done & set(missing):
+        for local_rank in sorted(self._state.finished):
             logger.warning(
                 "worker process %d of this agent ended with code 0 while others were training; starting it again. Let "
                 "all ranks decide alike when to stop: see session.values",
-                rank,
+                local_rank,
             )
-        self._done.clear()
-        if missing:
-            self._start(plan, missing, now, alone=True)
-        else:
-            self._update_in_place(now)
-
-    def said_hello(self, local_rank: int, now: float) -> None:
-        """The worker of `local_rank` can continue under another plan."""
-        if self.view.state is WorkersState.RUNNING and self.view.plan is not None:
-            self._in_place.said_hello(local_rank, self.view.plan, now)
-            self._update_in_place(now)
-
-    def reported(self, report: PlanReport, now: float) -> None:
-        """A worker has reported how far it is with a plan."""
-        if self._followers.reported(report, now):
-            self._update_in_place(now)
-            if self._in_place.has_ended(report.local_rank) and self._savers.left(report.local_rank):
-                self.signal(signal.SIGKILL)
-
-    def saves_at_end(self, local_rank: int) -> None:
-        """The worker of `local_rank`, which can continue in place, saves before the end of its last world."""
-        self._followers.saves_at_end(local_rank)
+        self._apply(self._state.move(plan, patience, now))
+        for worker in self._workers:
+            self._update_rank(worker)
 
     def stop(
         self, grace: float, now: float, number: int = signal.SIGTERM, *, last: bool = False, saves: bool = False
     ) -> None:
-        """Sends SIGKILL at once if `grace` is 0; otherwise the signal `number`, and SIGKILL after `grace` seconds.
-
-        Workers that save on request are asked instead, unless they handle SIGTERM. If only some of the others handle
-        that signal, only they get it. The rest, which they may need to finish a step, are killed when all have saved.
-
-        last: of all that continue in place; saves: the first of these workers saves for all.
-        """
+        """Kills the workers at once if `grace` is 0, and else after `grace` seconds to save; see GroupState.stop."""
         self._starter.cancel()
         self._failures.clear()
-        if not self._workers:
-            if self.view.state is WorkersState.RUNNING:
-                self._stopping = True
-                self._all_ended(now)
-            return
-        self._stopping = True
         self._check_handlers_at = None
-        self._set_state(WorkersState.STOPPING, now, saving=grace > 0)
-        self._kill_at = now + grace if grace > 0 else None
-        if grace > 0:
-            told = self._in_place.end(now, saves=saves) if last else []
-            outside = self._in_place.outside()
-            for worker in self._savers.begin(self._workers, number, grace, told=told, outside=outside):
-                worker.signal(number)
-        else:
-            self._savers.end()
-            self.signal(signal.SIGKILL)
-
-    def add_saver(self, rank: int, round_number: int) -> None:
-        """This worker calls `checkpoint_wanted`. It is asked at once if others of its round are saving already."""
-        if round_number != self.view.round:
-            return
-        if self.view.state is WorkersState.RUNNING:
-            self.view = dataclasses.replace(self.view, saves=True)
-        remaining = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
-        self._savers.add(rank, self._workers, remaining)
-
-    def saved(self, rank: int, round_number: int) -> None:
-        """This worker has nothing left to save."""
-        if round_number == self.view.round and self._savers.saved(rank):
-            self.signal(signal.SIGKILL)
+        handling, catching = (self._catching(each) if grace > 0 else () for each in (signal.SIGTERM, number))
+        self._apply(self._state.stop(grace, now, number, last=last, saves=saves, handling=handling, catching=catching))
 
     def fail_hung(self, message: str, now: float) -> None:
         """Fails the group because its workers run but make no progress."""
@@ -225,17 +165,14 @@ class WorkerGroup:
         if self.view.state is not WorkersState.RUNNING or self.view.saves:
             return
         if any(worker.catches(signal.SIGTERM) for worker in self._workers):
-            self.view = dataclasses.replace(self.view, saves=True)
+            self._state = self._state.found_handler()
 
     def check_stopped(self, now: float) -> None:
         """Fails workers that a signal has stopped for too long. To be called at every SIGCHLD."""
         kill_stopped(self._stopped, self._workers if self.view.state is WorkersState.RUNNING else (), now)
 
     def tick(self, now: float) -> None:
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = None
-            self.signal(signal.SIGKILL)
-        self._in_place.kill_overdue(now)
+        self._apply(self._state.tick(now))
         if self._stopped.deadline is not None and now >= self._stopped.deadline:
             self.check_stopped(now)
         if self._check_handlers_at is not None and now >= self._check_handlers_at:
@@ -252,92 +189,112 @@ class WorkerGroup:
         """Call this after the last worker has ended."""
         self._timers.close()
 
-    # -- continuing in place
+    # -- what the workers say
 
-    def _update_in_place(self, now: float) -> None:
-        self.view = self._in_place.seen(self.view, now)
+    def said_hello(self, local_rank: int, now: float) -> None:
+        """The worker of `local_rank` can continue under another plan."""
+        self._apply(self._state.said_hello(local_rank, now))
 
-    def _fail_one(self, now: float) -> None:
-        """One worker has failed. The others can continue, and wait for its replacement."""
-        failure = self._failures.decide([])
-        self.view = dataclasses.replace(self.view, failure=failure, incomplete=True, in_place=False, changed_at=now)
-        if not self._workers and not self._starter.is_busy:
-            self._set_state(WorkersState.FAILED, now)
+    def reported(self, report: PlanReport, now: float) -> None:
+        """A worker has reported how far it is with a plan."""
+        self._apply(self._state.reported(report, now))
 
-    # -- starts
+    def saves_at_end(self, local_rank: int) -> None:
+        """The worker of `local_rank`, which can continue in place, saves before the end of its last world."""
+        self._state = self._state.saves_at_end(local_rank)
 
-    def _start(self, plan: Plan, local_ranks: Iterable[int], now: float, *, alone: bool) -> None:
-        ranks = list(local_ranks)
-        for local_rank in ranks:
-            self._followers.starts(local_rank, now, alone=alone, awaited=alone and plan.rank is not None)
-        self._update_in_place(now)
-        self._starter.start(plan, ranks, alone=alone)
+    def calls_for_save(self, rank: int, round_number: int) -> None:
+        """This worker calls `checkpoint_wanted`."""
+        handling = () if self._state.saving is None else self._catching(signal.SIGTERM)
+        self._apply(self._state.calls_for_save(rank, round_number, time.monotonic(), handling))
+
+    def saved(self, rank: int, round_number: int) -> None:
+        """This worker has nothing left to save."""
+        self._apply(self._state.saved(rank, round_number))
+
+    # -- starts and ends
 
     def _started(self, worker: WorkerProcess) -> None:
         self._workers.append(worker)
+        self._state = self._state.started(worker.spec.local_rank)
+        self._update_rank(worker)
         self._event_loop.add_reader(worker.pidfd, lambda: self._ended(worker))
         for sink in worker.sinks:
             self._output.add(sink)
         self.check_stopped(time.monotonic())
 
     def _could_not_start(self, local_rank: int, error: Exception) -> None:
-        assert self.view.plan is not None
         command = self._preparation.command.for_rank(local_rank)[0]
         reason = descriptors.explain(error) if isinstance(error, OSError) else error
-        rank, now = self._preparation.rank(self.view.plan, local_rank), time.monotonic()
+        rank, now = self._state.processes[local_rank].rank, time.monotonic()
         self._failures.add_failed_start(rank, local_rank, f"cannot start {command}: {reason}", now)
         self._fail(now)
-
-    # -- ends
 
     def _ended(self, worker: WorkerProcess) -> None:
         now = time.monotonic()
         self._event_loop.remove_reader(worker.pidfd)
         code = worker.reap()
-        if code == 0 and not self._stopping:
-            self._done.add(worker.spec.local_rank)
         for sink in worker.sinks:
             self._output.close(sink)
         self._workers.remove(worker)
         self._directory.copy_error_file(worker.spec.error_file)
-        if self._savers.done(worker):
-            self.signal(signal.SIGKILL)
-        self._followers.ended(worker.spec.local_rank, done=code == 0 and not self._stopping)
-        if code != 0 and not self._stopping and self.view.movable:
-            self._failures.add_exit(worker, code, [], now)
-            self._fail_one(now)
-        elif code != 0 and not self._stopping:
-            self._failures.add_exit(worker, code, self._workers, now)
-            if self._failures.decide_at == now:
-                self._fail(now)
-        elif not self._workers and not self._starter.is_busy:
-            self._all_ended(now)
-        else:
-            self._update_in_place(now)
+        failed = code != 0 and not self._state.stopping
+        self._apply(self._state.exited(worker.spec.local_rank, code, now, undecided=bool(self._failures)))
+        if failed:
+            alone = self.view.movable
+            self._failures.add_exit(worker, code, [] if alone else self._workers, now)
+            if alone or self._failures.decide_at == now:
+                self._fail(now, alone=alone)
 
-    def _fail(self, now: float) -> None:
-        """Kills the other workers of this group, which cannot continue without the failed one."""
-        failure = self._failures.decide(self._workers)
-        self._starter.cancel()
-        self._stopping = True
-        self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=now)
-        self.signal(signal.SIGKILL)
-        if not self._workers:
-            self._all_ended(now)
+    def _fail(self, now: float, *, alone: bool = False) -> None:
+        failure = self._failures.decide([] if alone else self._workers)
+        if not alone:
+            self._starter.cancel()
+        self._apply(self._state.failed(failure, now, alone=alone))
 
-    def _all_ended(self, now: float) -> None:
-        self._kill_at = self._check_handlers_at = None
-        if self._failures:
-            return  # not decided yet
-        if self.view.failure is not None:
-            self._set_state(WorkersState.FAILED, now)
-        else:
-            self._set_state(WorkersState.NONE if self._stopping else WorkersState.SUCCEEDED, now)
+    # -- effects
 
-    def _set_state(self, state: WorkersState, now: float, *, saving: bool = False) -> None:
-        # Keeps the time of a failure, from which delays and timeouts count.
-        changed_at = self.view.changed_at if self.view.failure is not None else now
-        self.view = dataclasses.replace(self.view, state=state, changed_at=changed_at, saving=saving)
+    def _apply(self, step: Step) -> None:
+        self._state, effects = step
+        for effect in effects:
+            self._carry_out(effect)
+        if self._state.is_over:
+            self._check_handlers_at = None
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case StartProcesses():
+                self._starter.start(effect.plan, effect.local_ranks, alone=effect.alone)
+            case SendPlan():
+                self._messages.send_to(effect.local_rank, plan_message(effect, self._environment(effect), self.group))
+            case SendEnd():
+                self._messages.send_to(effect.local_rank, end_message(effect))
+            case AskToSave():
+                self._messages.ask_to_save(effect.rank, effect.seconds)
+            case Signal():
+                for worker in self._of(effect.local_ranks):
+                    worker.signal(effect.number)
+            case GiveUp():
+                for worker in self._of({effect.local_rank}):
+                    logger.warning("worker process %d %s; killing it", worker.pid, effect.message)
+                    worker.fail(UNRESPONSIVE, effect.message)
+
+    def _environment(self, effect: SendPlan) -> dict[str, str] | None:
+        if effect.plan.rank is None:
+            return None
+        (worker,) = self._of({effect.local_rank})
+        return self._preparation.worker_environment(effect.plan, effect.local_rank, str(worker.spec.error_file))
+
+    def _of(self, local_ranks: Collection[int]) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker.spec.local_rank in local_ranks]
+
+    def _catching(self, number: int) -> frozenset[int]:
+        return frozenset(worker.spec.local_rank for worker in self._workers if worker.catches(number))
+
+    def _update_rank(self, worker: WorkerProcess) -> None:
+        """It may be told another plan than the one that it was prepared for."""
+        rank = self._state.processes[worker.spec.local_rank].rank
+        worker.spec = dataclasses.replace(worker.spec, rank=rank)
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process is a worker or in a worker's session."""

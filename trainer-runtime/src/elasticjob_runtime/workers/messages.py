@@ -1,9 +1,19 @@
-"""What an agent sends to its worker processes."""
+"""What an agent sends to its worker processes. The messages are described in training/session/port.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
+
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.workers.environment import GroupSpec
+from elasticjob_runtime.workers.state_machine import START_TIMEOUT, SendEnd, SendPlan
+
+EVALUATION_SHARE = 2 / 3
+"""Of `arrive_timeout`: how long a planned change waits for the end of an evaluation, which others would repeat."""
+
+END_PATIENCE = 0.5
+"""s that the last step may take to end before it is interrupted."""
 
 
 class WorkerMessages(Protocol):
@@ -14,3 +24,23 @@ class WorkerMessages(Protocol):
 
     def send_to(self, local_rank: int, message: Mapping[str, Any]) -> None:
         """Sends a message to the worker of `local_rank` that can continue under another plan."""
+
+
+def plan_message(effect: SendPlan, environment: Mapping[str, str] | None, spec: GroupSpec) -> dict[str, Any]:
+    """`environment`: the process's in the plan; None: it is not in the plan."""
+    plan, patience = effect.plan, effect.patience
+    chosen = None if environment is None else {
+        name: environment[name] for name in Env.SET_BY_AGENT if name in environment
+    }  # fmt: skip
+    return {
+        "type": "plan", "in_place": True, "round": plan.round, "attempt": plan.value.attempt, "patience": patience,
+        "environment": chosen,
+        "evaluation_patience": EVALUATION_SHARE * (spec.arrive_timeout or START_TIMEOUT) if patience else 0.0,
+    }  # fmt: skip
+
+
+def end_message(effect: SendEnd) -> dict[str, Any]:
+    return {
+        "type": "plan", "in_place": True, "round": effect.plan.round, "attempt": effect.plan.value.attempt,
+        "patience": END_PATIENCE, "environment": None, "ends": True, "saves": effect.saves,
+    }  # fmt: skip

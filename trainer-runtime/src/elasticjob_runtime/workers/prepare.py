@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.workers import logs
-from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
+from elasticjob_runtime.workers.environment import GroupSpec, group_rank, worker_environment
 from elasticjob_runtime.workers.process import Command, WorkerSpec
 
 
@@ -42,7 +42,7 @@ class WorkerPreparation:
 
     def prepare(self, plan: Plan, local_rank: int, *, without_libuv: bool, alone: bool = False) -> PreparedWorker:
         """Raises OSError, ValueError."""
-        rank = self.rank(plan, local_rank)
+        rank = group_rank(plan) * self.group.nproc + local_rank
         directory = self.directory.worker(plan.round, local_rank)
         error_file = self.directory.error_file(plan.round, local_rank)
         error_file.unlink(missing_ok=True)
@@ -74,14 +74,6 @@ class WorkerPreparation:
     ) -> dict[str, str]:
         """Raises ValueError."""
         return worker_environment(
-            self.environment, self.group, plan.value, self.group_rank(plan), local_rank,
+            self.environment, self.group, plan.value, group_rank(plan), local_rank,
             error_file=error_file, agent_socket=self.agent_socket, without_libuv=without_libuv, alone=alone,
         )  # fmt: skip
-
-    def rank(self, plan: Plan, local_rank: int) -> int:
-        return self.group_rank(plan) * self.group.nproc + local_rank
-
-    @staticmethod
-    def group_rank(plan: Plan) -> int:
-        """0 for a member that is not in the plan: its workers are in worlds of their own."""
-        return plan.rank.group_rank if plan.rank is not None else 0

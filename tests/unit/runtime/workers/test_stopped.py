@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from elasticjob_runtime.membership.stopped import STALL, StoppedProcesses
+from elasticjob_runtime.workers.stopped import STALL, StoppedProcesses
 
 TIMEOUT = 2.0
 A, B = {1: int(signal.SIGSTOP)}, {2: int(signal.SIGTSTP)}

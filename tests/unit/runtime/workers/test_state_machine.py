@@ -1,0 +1,367 @@
+"""The life of a worker group: what an event changes, and what is done for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.membership.view import Plan, WorkersState
+from elasticjob_runtime.workers.environment import ACK_TIMEOUT, ARRIVE_TIMEOUT, GroupSpec
+from elasticjob_runtime.workers.state_machine import (
+    ARRIVED,
+    ENTERED,
+    FAILED,
+    HEARD,
+    START_TIMEOUT,
+    WAITING,
+    AskToSave,
+    Effect,
+    GiveUp,
+    GroupState,
+    PlanReport,
+    SendEnd,
+    SendPlan,
+    Signal,
+    StartProcesses,
+    Step,
+)
+
+from tests.unit.runtime.membership.builders import make_plan
+
+NONE, RUNNING, STOPPING = WorkersState.NONE, WorkersState.RUNNING, WorkersState.STOPPING
+DIED, SUCCEEDED = WorkersState.FAILED, WorkersState.SUCCEEDED
+PLAN, NEXT = (
+    dataclasses.replace(plan, rank=plan.ranks["a"])
+    for plan in (make_plan("ab"), make_plan("ab", round_number=2))
+    if plan.ranks
+)
+FAILURE = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="x")
+GRACE = 7.0
+
+
+class Group:
+    """Carries out events, one after the other, and keeps the effects."""
+
+    def __init__(self, nproc: int = 2, **settings: Any) -> None:
+        spec = GroupSpec(run_id="run", role="default", nproc=nproc, max_restarts=0, **settings)
+        self.state = GroupState(spec=spec)
+        self.effects: list[Effect] = []
+
+    def do(self, step: Step) -> list[Effect]:
+        self.state, effects = step
+        self.effects += effects
+        return effects
+
+    def start(self, plan: Plan = PLAN, *, alone: bool = False) -> Group:
+        self.do(self.state.start(plan, 0.0, alone=alone))
+        return self.started()
+
+    def started(self) -> Group:
+        for number in self.state.processes:
+            self.state = self.state.started(number)
+        return self
+
+    def entered(self, *local_ranks: int) -> Group:
+        for number in local_ranks:
+            self.do(self.state.said_hello(number, 0.0))
+            self.report(number, ENTERED, PLAN)
+        return self
+
+    def report(self, local_rank: int, state: str, plan: Plan, now: float = 0.0, why: str = "") -> list[Effect]:
+        report = PlanReport(
+            local_rank=local_rank, state=state, round=plan.round, attempt=plan.value.attempt, at=0.0, why=why
+        )
+        return self.do(self.state.reported(report, now))
+
+    def exit(self, local_rank: int, code: int = 0, *, undecided: bool = False) -> list[Effect]:
+        return self.do(self.state.exited(local_rank, code, 5.0, undecided=undecided))
+
+    def fail(self, local_rank: int) -> list[Effect]:
+        alone = self.state.view.movable
+        self.exit(local_rank, 1)
+        return self.do(self.state.failed(FAILURE, 5.0, alone=alone))
+
+    def call_for_save(self, *ranks: int) -> Group:
+        for rank in ranks:
+            self.do(self.state.calls_for_save(rank, 1, 1.0))
+        return self
+
+    def stop(self, grace: float = GRACE, *, handling: Collection[int] = (), last: bool = False) -> list[Effect]:
+        return self.do(self.state.stop(grace, 1.0, handling=handling, catching=handling, last=last, saves=True))
+
+
+def killed(*local_ranks: int) -> Signal:
+    return Signal(signal.SIGKILL, frozenset(local_ranks))
+
+
+def terminated(*local_ranks: int) -> Signal:
+    return Signal(signal.SIGTERM, frozenset(local_ranks))
+
+
+LIVES: dict[str, tuple[Sequence[str], WorkersState]] = {
+    "it runs": (["start"], RUNNING),
+    "one has ended, the other trains": (["start", "exit 0"], RUNNING),
+    "all have ended": (["start", "exit 0", "exit 1"], SUCCEEDED),
+    "one has failed: the other is killed": (["start", "fail 0"], STOPPING),
+    "one has failed, and all have ended": (["start", "fail 0", "kill 1"], DIED),
+    "one of several that continue has failed": (["start", "enter", "fail 0"], RUNNING),
+    "all that continue have failed": (["start", "enter", "fail 0", "fail 1"], DIED),
+    "it is stopped": (["start", "stop"], STOPPING),
+    "it is stopped, and all have ended": (["start", "stop", "exit 0", "kill 1"], NONE),
+    "it is stopped before a process runs": (["begin", "stop"], NONE),
+    "it is stopped when it has ended": (["start", "exit 0", "exit 1", "stop"], SUCCEEDED),
+    "it is stopped after a failure": (["start", "fail 0", "stop", "kill 1"], DIED),
+    "a start has failed, of the only process": (["begin", "cannot start"], DIED),
+    "it moves": (["start", "enter", "move"], RUNNING),
+    "it starts again": (["start", "fail 0", "kill 1", "start"], RUNNING),
+}
+
+
+@pytest.mark.parametrize(("events", "state"), LIVES.values(), ids=LIVES)
+def test_the_state_follows_from_the_events(events: Sequence[str], state: WorkersState) -> None:
+    group = Group()
+    for event in events:
+        name, _, argument = event.partition(" ")
+        number = int(argument) if argument.isdigit() else 0
+        if event == "start":
+            group.start()
+        elif event == "begin":
+            group.do(group.state.start(PLAN, 0.0, alone=False))
+        elif event == "cannot start":
+            group.do(group.state.failed(FAILURE, 5.0, alone=False))
+        elif event == "enter":
+            group.entered(0, 1)
+        elif event == "move":
+            group.do(group.state.move(NEXT, 0.0, 5.0))
+        elif event == "stop":
+            group.stop()
+        elif name == "fail":
+            group.fail(number)
+        else:
+            group.exit(number, -9 if name == "kill" else 0)
+    assert group.state.view.state is state
+
+
+def test_it_has_not_ended_while_it_is_undecided_which_process_failed_first() -> None:
+    group = Group().start()
+    group.exit(0, 1)
+    group.exit(1, undecided=True)
+    assert group.state.view.state is RUNNING
+    group.do(group.state.failed(FAILURE, 6.0, alone=False))
+    assert (group.state.view.state, group.state.view.failure, group.state.view.changed_at) == (DIED, FAILURE, 6.0)
+
+
+def test_a_failure_kills_the_others_and_drops_those_that_start() -> None:
+    group = Group(nproc=3)
+    group.do(group.state.start(PLAN, 0.0, alone=False))
+    for number in (0, 1):
+        group.state = group.state.started(number)
+    assert group.fail(0) == [killed(1)]
+    assert set(group.state.processes) == {1}
+
+
+# -- plans
+
+
+def test_a_plan_is_sent_to_those_that_can_continue_and_the_missing_start_alone() -> None:
+    group = Group().start().entered(0, 1)
+    group.fail(1)
+    assert group.do(group.state.move(NEXT, 0.5, 6.0)) == [SendPlan(0, NEXT, 0.5), StartProcesses(NEXT, (1,), True)]
+    group.started()
+    assert group.do(group.state.said_hello(1, 7.0)) == [SendPlan(1, NEXT, 0.0)]
+    assert group.do(group.state.move(NEXT, 0.0, 8.0)) == [], "it is known"
+
+
+def test_it_continues_in_place_once_all_have_entered_their_world() -> None:
+    group = Group().start().entered(0)
+    assert (group.state.view.in_place, group.state.view.movable) == (False, False)
+    group.entered(1)
+    assert (group.state.view.in_place, group.state.view.movable, group.state.view.trained_round) == (True, True, 1)
+    group.do(group.state.move(NEXT, 0.0, 5.0))
+    assert group.state.view.trained_round == 1
+    for number in (0, 1):
+        group.report(number, ENTERED, NEXT)
+    assert group.state.view.trained_round == 2
+
+
+def test_only_processes_that_were_in_a_world_or_have_one_of_their_own_need_no_restart() -> None:
+    assert Group().start(alone=True).state.view.movable
+    assert not Group().start().state.view.movable
+
+
+def test_a_world_that_cannot_be_formed_is_rejected_with_the_first_error() -> None:
+    group = Group().start().entered(0, 1)
+    group.do(group.state.move(NEXT, 0.0, 5.0))
+    assert group.report(0, FAILED, NEXT, 6.0, why="connection reset") == []
+    group.report(1, FAILED, NEXT, 7.0, why="later")
+    assert (group.state.view.rejected_at, group.state.view.rejected_why) == (6.0, "connection reset")
+
+
+def test_reports_about_an_earlier_plan_are_ignored() -> None:
+    group = Group().start().entered(0, 1)
+    group.do(group.state.move(NEXT, 0.0, 5.0))
+    before = group.state
+    group.report(0, FAILED, PLAN)
+    assert group.state is before
+
+
+def test_a_process_that_is_done_before_it_enters_the_plan_leaves_a_world_that_cannot_be_formed() -> None:
+    group = Group().start().entered(0, 1)
+    group.do(group.state.move(NEXT, 0.0, 4.0))
+    group.exit(0)
+    assert (group.state.view.rejected_at, group.state.view.movable, group.state.finished) == (5.0, True, {0})
+    assert group.do(group.state.move(dataclasses.replace(NEXT, mod_revision=9), 0.0, 6.0))[-1] == StartProcesses(
+        dataclasses.replace(NEXT, mod_revision=9), (0,), True
+    )
+    assert (group.state.view.rejected_at, group.state.finished) == (None, set())
+
+
+def test_a_process_that_is_done_leaves_the_others_in_their_world() -> None:
+    group = Group().start().entered(0, 1)
+    group.exit(0)
+    assert (group.state.view.rejected_at, group.state.view.in_place) == (None, False)
+
+
+# -- what is not done in time
+
+
+@pytest.mark.parametrize(
+    ("heard", "settings", "due", "message"),
+    [
+        (False, {}, 10.0 + ACK_TIMEOUT, "did not respond to a plan within 2 s"),
+        (True, {}, 10.5 + ARRIVE_TIMEOUT, "did not end its step within 30 s"),
+        (False, {"ack_timeout": 600.0}, 610.0, "did not respond to a plan within 600 s"),
+        (True, {"arrive_timeout": 600.0}, 610.5, "did not end its step within 600 s"),
+        (False, {"ack_timeout": 0.0}, None, ""),
+        (True, {"arrive_timeout": 0.0}, None, ""),
+    ],
+)
+def test_a_process_that_does_not_follow_a_plan_in_time_is_given_up_once(
+    heard: bool, settings: dict[str, float], due: float | None, message: str
+) -> None:
+    group = Group(nproc=1, **settings).start().entered(0)
+    group.do(group.state.move(NEXT, 0.0, 10.0))
+    if heard:
+        group.report(0, HEARD, NEXT, 10.5)
+    assert group.state.report_due == due
+    if due is not None:
+        assert group.do(group.state.tick(due - 0.1)) == []
+        assert group.do(group.state.tick(due)) == [GiveUp(0, message)]
+        assert group.do(group.state.tick(due)) == []
+
+
+def test_a_process_that_has_left_its_step_has_time() -> None:
+    group = Group(nproc=1).start().entered(0)
+    group.do(group.state.move(NEXT, 0.0, 10.0))
+    group.report(0, ARRIVED, NEXT, 10.5)
+    assert group.state.report_due is None
+
+
+def test_a_process_that_loads_its_data_before_its_first_step_is_not_given_up() -> None:
+    group = Group(nproc=1).start()
+    group.do(group.state.said_hello(0, 0.0))
+    group.report(0, HEARD, PLAN, 0.1)
+    assert group.state.report_due is None
+
+
+def test_a_replacement_that_others_wait_for_is_given_up_if_it_never_starts() -> None:
+    group = Group(nproc=1).start(alone=True)
+    group.do(group.state.said_hello(0, 0.0))
+    assert group.do(group.state.tick(START_TIMEOUT)) == [
+        GiveUp(0, "did not start and take its first batch within 1800 s")
+    ]
+
+
+def test_a_spare_that_others_begin_to_wait_for_is_given_up_if_it_never_starts() -> None:
+    group = Group(nproc=1).start(dataclasses.replace(PLAN, rank=None), alone=True)
+    assert group.state.report_due is None
+    group.do(group.state.move(NEXT, 0.0, 100.0))
+    assert group.state.report_due == 100.0 + START_TIMEOUT
+
+
+# -- saving
+
+
+@pytest.mark.parametrize(
+    ("handling", "on_request", "asked", "signalled"),
+    [
+        pytest.param([], [], [], [0, 1], id="no process saves: the signal ends all"),
+        pytest.param([0, 1], [], [], [0, 1], id="all handle the signal"),
+        pytest.param([0], [], [], [0], id="one handles it: the other may be needed for its step"),
+        pytest.param([], [0, 1], [0, 1], [], id="all save on request"),
+        pytest.param([], [1], [1], [], id="one saves on request: the other may be needed for its step"),
+        pytest.param([0], [0, 1], [1], [0], id="a handler of the signal comes before a request"),
+    ],
+)
+def test_only_processes_that_save_are_asked_or_signalled(
+    handling: list[int], on_request: list[int], asked: list[int], signalled: list[int]
+) -> None:
+    group = Group().start().call_for_save(*on_request)
+    assert group.stop(handling=handling) == [
+        *(AskToSave(rank, GRACE) for rank in asked), terminated(*signalled),
+    ]  # fmt: skip
+    assert group.state.kill_at == 1.0 + GRACE
+    assert group.do(group.state.tick(1.0 + GRACE)) == [killed(0, 1)]
+
+
+def test_the_rest_are_killed_when_the_last_one_has_saved() -> None:
+    group = Group(nproc=3).start().call_for_save(0, 1)
+    group.stop()
+    assert group.do(group.state.saved(0, 1)) == []
+    assert group.exit(2) == [], "it never saved"
+    assert group.exit(1) == [killed(0, 1)], "it ended instead"
+    assert group.do(group.state.saved(0, 1)) == [], "once"
+
+
+def test_processes_that_all_handle_the_signal_end_by_themselves() -> None:
+    group = Group().start()
+    group.stop(handling=[0, 1])
+    assert group.exit(0) == []
+
+
+def test_those_that_save_at_the_end_of_their_last_world_are_told_and_waited_for() -> None:
+    group = Group(nproc=3).start().entered(0, 1, 2)
+    for number in (0, 1):
+        group.state = group.state.saves_at_end(number)
+    effects = group.stop(last=True)
+    assert effects[:-1] == [SendEnd(0, PLAN, True), SendEnd(1, PLAN, False)]
+    assert effects[-1] == terminated(), "no signal"
+    assert group.state.report_due == 1.0 + ACK_TIMEOUT
+    assert group.report(1, WAITING, PLAN) == []
+    assert group.report(2, WAITING, PLAN) == [], "it was not told"
+    assert group.report(0, WAITING, PLAN) == [killed(0, 1, 2)]
+
+
+def test_a_process_outside_of_its_world_is_not_asked_to_save() -> None:
+    group = Group().start().entered(0, 1).call_for_save(0, 1)
+    for number in (0, 1):
+        group.report(number, WAITING, PLAN)
+    assert group.stop() == [terminated(0, 1)], "the signal ends them"
+
+
+def test_one_that_first_asks_while_others_save_is_asked_with_the_time_that_remains() -> None:
+    group = Group().start().call_for_save(0)
+    group.stop()
+    assert group.do(group.state.calls_for_save(1, 1, 3.0)) == [AskToSave(1, GRACE - 2.0)]
+    assert group.do(group.state.saved(0, 1)) == []
+    assert group.do(group.state.saved(1, 1)) == [killed(0, 1)]
+
+
+def test_what_is_said_of_another_round_does_not_count() -> None:
+    group = Group().start()
+    before = group.state
+    assert group.do(group.state.calls_for_save(0, 7, 1.0)) + group.do(group.state.saved(0, 7)) == []
+    assert group.state is before
+    group.call_for_save(0)
+    assert group.state.view.saves
+
+
+def test_a_stop_without_time_kills_all_that_still_save() -> None:
+    group = Group().start().call_for_save(0, 1)
+    group.stop()
+    assert group.stop(0.0) == [killed(0, 1)]
+    assert (group.state.kill_at, group.state.view.saving) == (None, False)

@@ -1,0 +1,427 @@
+"""The life of a worker group, as a state machine: each method of `GroupState` is an event, and returns the next state
+and what to do for it. Pure: the group (group.py) observes the events and carries out the effects.
+
+    NONE -> RUNNING            `start`
+    RUNNING -> RUNNING         `move`, or one process has failed and the others can continue without it
+    RUNNING -> STOPPING        `stop`, or a process has failed that the others need
+    RUNNING -> SUCCEEDED       the last process has ended with code 0
+    STOPPING -> NONE, FAILED   the last process has ended
+
+docs/design/0027-worker-states.md draws it. Times are monotonic, s. Processes are known by their local rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import signal
+from collections.abc import Collection, Iterable, Mapping
+
+from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
+from elasticjob_runtime.workers.environment import GroupSpec, group_rank
+
+START_TIMEOUT = 1800.0
+"""s for a worker process that others wait for to start and take its first batch: as long as `init_process_group` waits
+by default. It may be loading a large model."""
+
+START = "start and take its first batch"
+
+HEARD, ARRIVED, FORMED, ENTERED = "heard", "arrived", "formed", "entered"
+WAITING, FAILED = "waiting", "failed"
+"""How far a worker process is with a plan; see training/session/port.py."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlanReport:
+    """What a worker process reports of a plan."""
+
+    local_rank: int
+    state: str
+    round: int
+    attempt: str
+    at: float
+    """Unix time, s."""
+    why: str = ""
+    """How the world broke, if the state is FAILED."""
+
+
+# -- effects
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartProcesses:
+    plan: Plan
+    local_ranks: tuple[int, ...]
+    alone: bool
+    """Each in a world of its own."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SendPlan:
+    """Tell a process the plan under which it continues, or that it is not in it."""
+
+    local_rank: int
+    plan: Plan
+    patience: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SendEnd:
+    """Tell a process that its world is the last one, and ends at the end of the step."""
+
+    local_rank: int
+    plan: Plan
+    saves: bool
+    """It saves for all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AskToSave:
+    rank: int
+    seconds: float
+    """Until it is killed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Signal:
+    number: int
+    local_ranks: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Kill a process that has not done in time what it should; its end is a failure."""
+
+    local_rank: int
+    message: str
+
+
+Effect = StartProcesses | SendPlan | SendEnd | AskToSave | Signal | GiveUp
+
+
+# -- state
+
+
+class Phase(enum.Enum):
+    STARTING = enum.auto()
+    RUNNING = enum.auto()
+    FINISHED = enum.auto()
+    """It has ended with code 0, and nothing has been started in its place."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    rank: int
+    phase: Phase = Phase.STARTING
+    alone: bool = False
+    """It started in a world of its own."""
+    connected: bool = False
+    """It has said that it can continue under another plan."""
+    proven: bool = False
+    """It has entered a world, or waits to."""
+    saves_at_end: bool = False
+    """It saves before its last world ends."""
+    report: str = ""
+    """What it last reported of the newest plan."""
+    why: str = ""
+    due: float | None = None
+    """When it is given up unless it has reported."""
+    late: str = ""
+    """Why it is given up then."""
+
+    def expect(self, what: str, seconds: float, now: float) -> Process:
+        """`what`: what it does within `seconds`; 0: it has any time."""
+        due = now + seconds if seconds else None
+        return dataclasses.replace(self, due=due, late=f"did not {what} within {seconds:g} s")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GroupState:
+    spec: GroupSpec
+    view: Workers = dataclasses.field(default_factory=Workers)
+    """What the rules of `membership` see of the group."""
+    processes: Mapping[int, Process] = dataclasses.field(default_factory=dict)
+    attempt: str = ""
+    """Of the newest plan that processes were told."""
+    stopping: bool = False
+    kill_at: float | None = None
+    on_request: frozenset[int] = frozenset()
+    """Ranks that call `checkpoint_wanted`: they are asked to save, instead of by a signal."""
+    ending: frozenset[int] = frozenset()
+    """Those that were told that their last world ends."""
+    saving: frozenset[int] | None = None
+    """Those that still save, if others do not or if some were asked. When all of them have ended or reported that they
+    have saved, the others are killed, which they may have needed to finish a step. None: all end by themselves."""
+
+    @property
+    def running(self) -> dict[int, Process]:
+        return {number: each for number, each in self.processes.items() if each.phase is Phase.RUNNING}
+
+    @property
+    def finished(self) -> set[int]:
+        return {number for number, each in self.processes.items() if each.phase is Phase.FINISHED}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process runs or starts."""
+        return all(each.phase is Phase.FINISHED for each in self.processes.values())
+
+    @property
+    def report_due(self) -> float | None:
+        """When the next process is given up."""
+        return min((each.due for each in self.processes.values() if each.due is not None), default=None)
+
+    # -- starts and plans
+
+    def start(self, plan: Plan, now: float, *, alone: bool) -> Step:
+        """All processes start. `alone`: each in a world of its own, from which it continues in the plan's."""
+        view = Workers(
+            state=WorkersState.RUNNING, round=plan.round, changed_at=now, began_at=now, plan=plan,
+            entered=0 if alone else None,
+        )  # fmt: skip
+        return GroupState(spec=self.spec, view=view)._launch(plan, range(self.spec.nproc), now, alone=alone)
+
+    def move(self, plan: Plan, patience: float, now: float) -> Step:
+        """The processes continue under `plan`: those that can are told, and those that are missing start, in worlds of
+        their own. Those that have not said yet whether they can are told when they do."""
+        view = dataclasses.replace(
+            self.view, round=plan.round, changed_at=now, began_at=now, plan=plan, failure=None, incomplete=False,
+            waiting=False, rejected_at=None, entered=self.view.trained_round,
+        )  # fmt: skip
+        state, effects = dataclasses.replace(self, view=view), list[Effect]()
+        if plan != self.view.plan:
+            for number, each in self.processes.items():
+                process = dataclasses.replace(each, rank=rank_of(plan, number, self.spec))
+                if plan.rank is not None and process.alone and not process.proven and process.due is None:
+                    process = process.expect(START, START_TIMEOUT, now)  # from now on, others wait for it
+                state = state._with(number, process)
+                if process.connected:
+                    state, sent = state._tell(number, plan, patience, now)
+                    effects += sent
+        missing = [number for number in range(self.spec.nproc) if number not in self.processes.keys() - self.finished]
+        if not missing:
+            return state._observed(now), effects
+        state, started = state._launch(plan, missing, now, alone=True)
+        return state, [*effects, *started]
+
+    def started(self, local_rank: int) -> GroupState:
+        return self._with(local_rank, dataclasses.replace(self.processes[local_rank], phase=Phase.RUNNING))
+
+    def said_hello(self, local_rank: int, now: float) -> Step:
+        """It can continue under another plan than the current one."""
+        plan = self.view.plan
+        if self.view.state is not WorkersState.RUNNING or plan is None or local_rank not in self.running:
+            return self, []
+        connected = dataclasses.replace(self.processes[local_rank], connected=True)
+        state, effects = self._with(local_rank, connected)._tell(local_rank, plan, 0.0, now)
+        return state._observed(now), effects
+
+    def reported(self, report: PlanReport, now: float) -> Step:
+        """How far it is with a plan. What it says of an earlier plan does not count."""
+        process = self.processes.get(report.local_rank)
+        if process is None or report.attempt != self.attempt:
+            return self, []
+        process = dataclasses.replace(process, report=report.state, why=report.why)
+        if report.state != HEARD:
+            proven = process.proven or report.state in (ENTERED, WAITING)
+            process = dataclasses.replace(process, due=None, proven=proven)
+        elif process.proven:
+            process = process.expect("end its step", self.spec.arrive_timeout, now)
+        state = self._with(report.local_rank, process)._observed(now)
+        if report.local_rank in self.ending and report.state == WAITING:
+            return state._has_saved({report.local_rank})
+        return state, []
+
+    def saves_at_end(self, local_rank: int) -> GroupState:
+        if local_rank not in self.processes:
+            return self
+        return self._with(local_rank, dataclasses.replace(self.processes[local_rank], saves_at_end=True))
+
+    # -- saving and stopping
+
+    def stop(
+        self,
+        grace: float,
+        now: float,
+        number: int = signal.SIGTERM,
+        *,
+        last: bool = False,
+        saves: bool = False,
+        handling: Collection[int] = (),
+        catching: Collection[int] = (),
+    ) -> Step:
+        """They are killed at once if `grace` is 0; otherwise they get the signal `number`, and are killed after `grace`
+        seconds. Those that save on request are asked instead, unless they handle SIGTERM. If some are asked, or only
+        some handle the signal, only those get it.
+
+        last: of all that continue in place; saves: the first of these processes saves for all. handling: those that
+        handle SIGTERM; catching: those that handle `number`."""
+        running, plan = self.running, self.view.plan
+        state = dataclasses.replace(self._without_starts(), stopping=True, saving=None, kill_at=None)
+        if not running or plan is None:
+            return (state._ended(now) if self.view.state is WorkersState.RUNNING else self), []
+        state = state._set(WorkersState.STOPPING, now, saving=grace > 0)
+        if grace <= 0:
+            return state, [Signal(signal.SIGKILL, frozenset(running))]
+        effects: list[Effect] = []
+        can_end = (each for each in running if running[each].connected and running[each].saves_at_end)
+        told = frozenset(each for each in can_end if last and each not in handling)
+        for each in told:
+            process = dataclasses.replace(running[each], report="")
+            state = state._with(each, process.expect("respond to the end", self.spec.ack_timeout, now))
+            effects.append(SendEnd(each, plan, saves and each == 0))
+        outside = {each for each in running if running[each].report == WAITING}  # they hear no request
+        asked = self._save_on_request(running.keys() - told - outside, handling)
+        effects += [AskToSave(running[each].rank, grace) for each in sorted(asked)]
+        signalled = {each for each in running if each in catching} - told - asked
+        saving = told | asked | signalled
+        if asked or told or (saving and len(saving) < len(running)):
+            state = dataclasses.replace(state, saving=saving)
+        else:
+            signalled = set(running)
+        effects.append(Signal(number, frozenset(signalled)))
+        return dataclasses.replace(state, kill_at=now + grace, ending=told), effects
+
+    def calls_for_save(self, rank: int, round_number: int, now: float, handling: Collection[int] = ()) -> Step:
+        """The process of `rank` calls `checkpoint_wanted`. It is asked at once if others are saving on request."""
+        if round_number != self.view.round:
+            return self, []
+        saving = self.saving or frozenset()
+        asking = bool(self._save_on_request(saving, handling)) and self.kill_at is not None
+        state = dataclasses.replace(self.found_handler(), on_request=self.on_request | {rank})
+        new = {each for each in state._save_on_request(self.running, handling) if self.processes[each].rank == rank}
+        if not asking or not new:
+            return state, []
+        left = max(0.0, (self.kill_at or now) - now)
+        return dataclasses.replace(state, saving=saving | new), [AskToSave(rank, left)]
+
+    def found_handler(self) -> GroupState:
+        """One of them handles SIGTERM, or saves on request."""
+        if self.view.state is not WorkersState.RUNNING:
+            return self
+        return dataclasses.replace(self, view=dataclasses.replace(self.view, saves=True))
+
+    def saved(self, rank: int, round_number: int) -> Step:
+        """The process of `rank` has nothing left to save."""
+        if round_number != self.view.round:
+            return self, []
+        return self._has_saved({each for each, process in self.processes.items() if process.rank == rank})
+
+    def tick(self, now: float) -> Step:
+        state, effects = self, list[Effect]()
+        if self.kill_at is not None and now >= self.kill_at:
+            state = dataclasses.replace(state, kill_at=None)
+            effects.append(Signal(signal.SIGKILL, frozenset(self.running)))
+        for number, process in self.processes.items():
+            if process.due is not None and now >= process.due:
+                state = state._with(number, dataclasses.replace(process, due=None))
+                effects += [GiveUp(number, process.late)] if process.phase is Phase.RUNNING else []
+        return state, effects
+
+    # -- ends
+
+    def exited(self, local_rank: int, code: int, now: float, *, undecided: bool) -> Step:
+        """A process has ended. If that is a failure, `failed` follows, now or when it is clear which one came first.
+
+        undecided: that is not clear yet of another one."""
+        process = self.processes[local_rank]
+        state, effects = self._has_saved({local_rank})
+        rest = {number: each for number, each in state.processes.items() if number != local_rank}
+        state = dataclasses.replace(state, processes=rest)
+        if code != 0 and not self.stopping:
+            return state, effects
+        if not self.stopping:
+            # The world of the newest plan cannot be formed if it has not entered that.
+            report = FAILED if process.proven and process.report != ENTERED else ""
+            state = state._with(local_rank, Process(rank=process.rank, phase=Phase.FINISHED, alone=True, report=report))
+        if not state.is_over:
+            return state._observed(now), effects
+        return dataclasses.replace(state, kill_at=None) if undecided else state._ended(now), effects
+
+    def failed(self, failure: FailureValue, now: float, *, alone: bool) -> Step:
+        """`failure`: what the group failed with. `alone`: only one process; the others can continue, and wait for its
+        replacement. If not, they are killed."""
+        if alone:
+            view = dataclasses.replace(self.view, failure=failure, incomplete=True, in_place=False, changed_at=now)
+            state = dataclasses.replace(self, view=view)
+            return (state._set(WorkersState.FAILED, now) if self.is_over else state), []
+        view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=now)
+        state = dataclasses.replace(self._without_starts(), view=view, stopping=True)
+        return (state if self.running else state._ended(now)), [Signal(signal.SIGKILL, frozenset(self.running))]
+
+    # -- inside
+
+    def _with(self, local_rank: int, process: Process) -> GroupState:
+        return dataclasses.replace(self, processes={**self.processes, local_rank: process})
+
+    def _without_starts(self) -> GroupState:
+        """Those that have not started are not waited for."""
+        rest = {number: each for number, each in self.processes.items() if each.phase is not Phase.STARTING}
+        return dataclasses.replace(self, processes=rest)
+
+    def _launch(self, plan: Plan, local_ranks: Iterable[int], now: float, *, alone: bool) -> Step:
+        new = tuple(local_ranks)
+        state = self
+        for number in new:
+            process = Process(rank=rank_of(plan, number, self.spec), alone=alone)
+            awaited = alone and plan.rank is not None
+            state = state._with(number, process.expect(START, START_TIMEOUT, now) if awaited else process)
+        return state._observed(now), [StartProcesses(plan, new, alone)]
+
+    def _tell(self, local_rank: int, plan: Plan, patience: float, now: float) -> Step:
+        process = dataclasses.replace(self.processes[local_rank], report="")
+        if process.proven:  # one that still starts has more time
+            process = process.expect("respond to a plan", self.spec.ack_timeout, now)
+        state = dataclasses.replace(self._with(local_rank, process), attempt=plan.value.attempt)
+        return state, [SendPlan(local_rank, plan, patience)]
+
+    def _save_on_request(self, local_ranks: Collection[int], handling: Collection[int]) -> frozenset[int]:
+        return frozenset(
+            each for each in local_ranks if self.processes[each].rank in self.on_request and each not in handling
+        )
+
+    def _has_saved(self, local_ranks: Collection[int]) -> Step:
+        """They have saved or ended. The rest are killed with the last one."""
+        if not self.saving or not self.saving & set(local_ranks):
+            return self, []
+        left = self.saving - set(local_ranks)
+        if left:
+            return dataclasses.replace(self, saving=left), []
+        return dataclasses.replace(self, saving=None), [Signal(signal.SIGKILL, frozenset(self.running))]
+
+    def _ended(self, now: float) -> GroupState:
+        """No process is left."""
+        state = WorkersState.NONE if self.stopping else WorkersState.SUCCEEDED
+        state = WorkersState.FAILED if self.view.failure is not None else state
+        return dataclasses.replace(self._set(state, now), kill_at=None)
+
+    def _set(self, state: WorkersState, now: float, *, saving: bool = False) -> GroupState:
+        # Keeps the time of a failure, from which delays and timeouts count.
+        changed_at = self.view.changed_at if self.view.failure is not None else now
+        view = dataclasses.replace(self.view, state=state, changed_at=changed_at, saving=saving)
+        return dataclasses.replace(self, view=view)
+
+    def _observed(self, now: float) -> GroupState:
+        """With what is known of processes that continue in place in the view."""
+        known, nproc, view = list(self.processes.values()), self.spec.nproc, self.view
+        reports = [each.report for each in known]
+        failed = next((each.why for each in known if each.report == FAILED), "")
+        view = dataclasses.replace(
+            view,
+            movable=all(each.proven or each.alone for each in known),
+            in_place=sum(each.proven for each in known) == nproc == len(self.running),
+            waiting=reports.count(WAITING) == nproc,
+            entered=None if reports.count(ENTERED) == nproc else view.entered,
+            rejected_at=(view.rejected_at or now) if FAILED in reports else None,
+            rejected_why=view.rejected_why if view.rejected_at else failed,
+        )
+        return dataclasses.replace(self, view=view)
+
+
+Step = tuple[GroupState, list[Effect]]
+"""The next state, and what to do, in this order."""
+
+
+def rank_of(plan: Plan, local_rank: int, spec: GroupSpec) -> int:
+    return group_rank(plan) * spec.nproc + local_rank
