@@ -54,36 +54,6 @@ def test_a_module_that_reads_its_rank_is_preloaded_for_the_expected_rank(harness
     assert ("knows_its_rank" in expected["warm"], expected["rank"], expected["forked"]) == (True, 5, True)
 
 
-def test_one_trial_import_finds_every_module_that_reads_its_rank(harness: Harness) -> None:
-    """lightning imports torchmetrics, and each takes seconds: a trial import for each would delay all later ones."""
-    files = {
-        "outer/__init__.py": "import inner, neutral, os\nRANK = os.environ.get('RANK')\n",
-        "inner/more.py": "",
-        "inner/__init__.py": "import os, inner.more\nRANK = "
-        "os.environ.get('LOCAL_RANK')\nopen(os.environ['IMPORTED'], 'a').write('x')\n",
-        "neutral/__init__.py": "",
-    }
-    for name, text in files.items():
-        (harness.packages / name).parent.mkdir(exist_ok=True)
-        (harness.packages / name).write_text(text)
-    (harness.folder / "script.py").write_text(
-        "import json, sys\nprint(json.dumps([name for name in ('outer', 'inner', 'neutral') if name in "
-        "sys.modules]))\nimport outer\n"
-    )
-    imported = harness.folder / "imported"
-    harness.environment["IMPORTED"] = str(imported)
-    launcher = harness.launcher(preload=["auto"])
-    harness.run_until(lambda: launcher.ready)
-    assert harness.worker(RANK="3", LOCAL_RANK="0") == []
-    harness.wait_until_learned()
-    assert launcher.imports.fork_safe == ["neutral"]
-    assert launcher.imports.per_rank == {"outer": ["LOCAL_RANK", "RANK"], "inner": ["LOCAL_RANK"]}
-    assert imported.read_text() == "xxx", (
-        "by the first worker process, one trial import, and the preforked worker process"
-    )
-    assert harness.worker(RANK="3", LOCAL_RANK="0") == ["outer", "inner", "neutral"]
-
-
 def test_worker_processes_have_the_agents_priority_after_learning(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,27 +4,17 @@ imported."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-import sys
-import types
 from collections.abc import Iterator, Mapping
 
 from elasticjob_runtime.workers.zygote.preload import WORKER_VARIABLES
 
 
-@dataclasses.dataclass(slots=True)
-class Reads:
-    values: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    """Worker variable -> the value at its first read; None: it was not set."""
-    by_package: dict[str, set[str]] = dataclasses.field(default_factory=dict)
-    """Top-level package whose import read them -> the worker variables."""
-
-
 @contextlib.contextmanager
-def recorded() -> Iterator[Reads]:
-    """Records what is read in the block, by any thread."""
-    reads = Reads()
+def recorded() -> Iterator[dict[str, str | None]]:
+    """Records what is read in the block, by any thread: worker variable -> the value at its first read; None: it was
+    not set."""
+    reads: dict[str, str | None] = {}
     _replace_data(_RecordingDict(os.environ._data, reads))  # type: ignore[attr-defined]
     try:
         yield reads
@@ -32,20 +22,12 @@ def recorded() -> Iterator[Reads]:
         _replace_data(dict(os.environ._data))  # type: ignore[attr-defined]
 
 
-def importing_package() -> str:
-    """The top-level package of the module that the calling thread is importing; empty if there is none."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] if frame is not None else ""
-
-
 class _RecordingDict(dict[bytes, bytes]):
     """Stands in for the dictionary inside `os.environ`."""
 
     VARIABLES = frozenset(name.encode() for name in WORKER_VARIABLES)
 
-    def __init__(self, data: Mapping[bytes, bytes], reads: Reads) -> None:
+    def __init__(self, data: Mapping[bytes, bytes], reads: dict[str, str | None]) -> None:
         super().__init__(data)
         self._reads = reads
 
@@ -60,8 +42,7 @@ class _RecordingDict(dict[bytes, bytes]):
     def _record(self, key: object) -> None:
         if isinstance(key, bytes) and key in self.VARIABLES:
             name, value = key.decode(), self.get(key)
-            self._reads.values.setdefault(name, None if value is None else value.decode(errors="surrogateescape"))
-            self._reads.by_package.setdefault(importing_package(), set()).add(name)
+            self._reads.setdefault(name, None if value is None else value.decode(errors="surrogateescape"))
 
 
 def _replace_data(data: dict[bytes, bytes]) -> None:

@@ -21,7 +21,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.zygote import environ_reads
@@ -45,10 +45,8 @@ class RejectedImport:
 
     name: str
     reason: str
-    reads: list[str]
+    reads: list[str] = dataclasses.field(default_factory=list)
     """The worker variables it reads, if that is the only problem."""
-    imported: list[str] = dataclasses.field(default_factory=list)
-    """Other modules of a package that were imported with it and need no trial of their own."""
 
 
 def is_installed(name: str) -> bool:
@@ -94,17 +92,11 @@ def import_in_forks(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Cal
 
     `on_fork` runs in each fork that goes on: it makes the fork a child of the agent.
     """
-    imported: set[str] = set()
     for group in by_package(names):
-        wanted = [name for name in worth_a_trial(group) if name not in imported and not verdicts.covers(name)]
-        while wanted:
-            rejected = _try(wanted, verdicts, on_fork)
-            if not rejected:
-                break
-            for one in rejected:
-                verdicts.reject(one.name, one.reason, one.reads)
-                imported.update(one.imported)
-            wanted = [name for name in wanted if not within(name, rejected[0].name)]
+        wanted = [name for name in worth_a_trial(group) if not verdicts.covers(name)]
+        while wanted and (rejected := _try(wanted, verdicts, on_fork)) is not None:
+            verdicts.reject(rejected.name, rejected.reason, rejected.reads)
+            wanted = [name for name in wanted if not within(name, rejected.name)]
 
 
 def worth_a_trial(names: Sequence[str]) -> list[str]:
@@ -125,9 +117,8 @@ def worth_a_trial(names: Sequence[str]) -> list[str]:
     return new
 
 
-def _try(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Callable[[], None]) -> list[RejectedImport]:
-    """Returns an empty list in the fork that imported everything; otherwise, in this process, what was rejected, one of
-    `names` first."""
+def _try(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Callable[[], None]) -> RejectedImport | None:
+    """Returns None in the fork that imported everything; otherwise, in this process, which of `names` was rejected."""
     reading, writing = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -136,53 +127,37 @@ def _try(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Callable[[], N
         return _result_of(names, child, reading)
     os.close(reading)
     linux.die_with_parent(parent)
-    rejected: list[RejectedImport] = []
-    run_at_low_priority(lambda: rejected.extend(_import_all(names, verdicts)))
-    if not rejected and (problem := fork_problem()):
-        rejected = [RejectedImport(names[-1], problem, [])]
-    if rejected:
-        os.write(writing, json.dumps([dataclasses.astuple(one) for one in rejected]).encode())
+    results: list[RejectedImport | None] = []
+    run_at_low_priority(lambda: results.append(_import_all(names, verdicts)))
+    rejected = results[0] if results else None
+    if rejected is None and (problem := fork_problem()):
+        rejected = RejectedImport(names[-1], problem)
+    if rejected is not None:
+        os.write(writing, json.dumps(dataclasses.asdict(rejected)).encode())
         os._exit(0)
     linux.outlive_parent()
     os.write(writing, b"safe")
     os.close(writing)
     on_fork()
-    return []
+    return None
 
 
-def _import_all(names: Sequence[str], verdicts: ImportVerdicts) -> list[RejectedImport]:
-    """Runs on the importing thread of a fork, and stops at the first module that is not fork-safe.
-
-    If that one reads a worker's variables, other packages that it imported and that read them too are returned with it:
-    a trial for each of them could take as long again.
-    """
+def _import_all(names: Sequence[str], verdicts: ImportVerdicts) -> RejectedImport | None:
+    """Runs on the importing thread of a fork, and stops at the first module that is not fork-safe."""
     for name in names:
-        before = set(sys.modules)
-        with environ_reads.recorded() as reads:
+        is_new = name not in sys.modules
+        with environ_reads.recorded() as values:
             error = import_one(name)
-        if reads.values:
-            new = sys.modules.keys() - before
-            others = [
-                _reader(package, variables, new)
-                for package, variables in reads.by_package.items()
-                if package in new and not within(name, package)
-            ]
-            return [_reader(name, reads.values), *others]
+        if reads := sorted(values):
+            return RejectedImport(name, f"importing it reads {reads[0]}", reads)
         if problem := thread_problem(expected=2):  # the main thread and this one
-            return [RejectedImport(name, problem, [])]
-        if name not in before and not error and name in sys.modules:
+            return RejectedImport(name, problem)
+        if is_new and not error and name in sys.modules:
             verdicts.fork_safe.append(name)
-    return []
+    return None
 
 
-def _reader(name: str, variables: Iterable[str], imported: Iterable[str] = ()) -> RejectedImport:
-    reads = sorted(variables)
-    return RejectedImport(
-        name, f"importing it reads {reads[0]}", reads, [module for module in imported if within(module, name)]
-    )
-
-
-def _result_of(names: Sequence[str], child: int, reading: int) -> list[RejectedImport]:
+def _result_of(names: Sequence[str], child: int, reading: int) -> RejectedImport:
     """Runs in the parent, which exits if the fork goes on."""
     with os.fdopen(reading, "rb") as pipe:
         text = pipe.read()
@@ -190,8 +165,8 @@ def _result_of(names: Sequence[str], child: int, reading: int) -> list[RejectedI
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if text:
-        return [RejectedImport(*fields) for fields in json.loads(text)]
-    return [RejectedImport(names[0], f"importing it ends the process (status {status})", [])]
+        return RejectedImport(**json.loads(text))
+    return RejectedImport(names[0], f"importing it ends the process (status {status})")
 
 
 def import_under(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
@@ -211,7 +186,7 @@ def import_under(names: Sequence[str], environment: Mapping[str, str]) -> dict[s
         with environ_reads.recorded() as reads:
             for name in names:
                 import_one(name)
-        values.update(reads.values)
+        values.update(reads)
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
