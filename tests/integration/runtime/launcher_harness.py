@@ -97,7 +97,6 @@ class Harness:
             self.event_loop,
             preload=preload,
             ports=[self.port],
-            on_ready=lambda: None,
             learn_after=0.5,
             waits_for_imports=waits,
         )

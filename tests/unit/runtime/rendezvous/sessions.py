@@ -145,9 +145,11 @@ class Session:
             KEYS,
             "a",
             member,
+            Callbacks(
+                on_view=self.views.append,
+                on_done=lambda action, error: self.done.append((action, error)),
+                on_trouble=lambda _: None,
+            ),
             lease_ttl=30.0,
-            on_view=self.views.append,
-            on_done=lambda action, error: self.done.append((action, error)),
-            on_trouble=lambda _: None,
         )
         self.rendezvous.start()

@@ -234,7 +234,6 @@ class Processes:
             self._event_loop,
             preload=self._config.preload,
             ports=[holder.getsockname()[1] for holder in self._held],
-            on_ready=lambda: None,
             on_learned=self._on_learned,
             waits_for_imports=True,
         )

@@ -26,7 +26,7 @@ class Endpoint:
         return f"{'https' if self.tls else 'http'}://{self.authority}"
 
 
-def parse_endpoints(text: str, *, protocol: str = "", default_port: int = DEFAULT_PORT) -> tuple[Endpoint, ...]:
+def parse_endpoints(text: str, *, protocol: str = "") -> tuple[Endpoint, ...]:
     """Parses "host:port[,host:port]"; each part may be a URL (http:// or https://), a name, or an IPv4 or IPv6 address
     ([::1]:2379 or ::1).
 
@@ -35,13 +35,13 @@ def parse_endpoints(text: str, *, protocol: str = "", default_port: int = DEFAUL
     """
     if protocol not in {"", "http", "https"}:
         raise ValueError(f"protocol is {protocol!r}; it must be http or https")
-    endpoints = [_parse_endpoint(part.strip(), protocol, default_port) for part in text.split(",") if part.strip()]
+    endpoints = [_parse_endpoint(part.strip(), protocol) for part in text.split(",") if part.strip()]
     if not endpoints:
         raise ValueError("no etcd endpoint given; expected host:port, or several separated by commas")
     return tuple(dict.fromkeys(endpoints))
 
 
-def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
+def _parse_endpoint(text: str, protocol: str) -> Endpoint:
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = protocol or "http", text
@@ -68,7 +68,7 @@ def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
         raise ValueError(f"etcd endpoint {text!r} has no usable host; expected host:port")
     if port and not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
         raise ValueError(f"etcd endpoint {text!r} has no usable port; expected host:port with a port from 1 to 65535")
-    return Endpoint(host.lower(), int(port) if port else default_port, scheme == "https")
+    return Endpoint(host.lower(), int(port) if port else DEFAULT_PORT, scheme == "https")
 
 
 def _split_port(text: str) -> tuple[str, str]:

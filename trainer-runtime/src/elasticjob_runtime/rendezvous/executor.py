@@ -9,7 +9,7 @@ from collections.abc import Callable
 from elasticjob_runtime.contract import ExitCode
 from elasticjob_runtime.etcd.interface import Denied, Full, NotEtcd, StoreError, is_final
 from elasticjob_runtime.membership.actions import Exit, PublishFailure, StoreAction
-from elasticjob_runtime.rendezvous.session import PlanOutdatedError
+from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.actions import Exit, PublishSuspicion, StoreAction
 from elasticjob_runtime.membership.view import Member, Probe, StoreView
 from elasticjob_runtime.rendezvous.config import MemberConfig
+from elasticjob_runtime.rendezvous.core import Callbacks
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.member import NEVER, MemberLoop, MemberOwner
 from elasticjob_runtime.rendezvous.peer_protocol import Session
@@ -98,12 +99,14 @@ class MemberRunner:
             config.keys,
             settings.me,
             member,
+            Callbacks(
+                on_view=lambda view: soon(lambda: self._store_changed(view)),
+                on_done=lambda action, error: soon(lambda: self.loop.done(action, error)),
+                on_trouble=lambda error: soon(lambda: self.loop.executor.report_trouble(error)),
+                on_imports=lambda imports, running: soon(lambda: on_imports(imports, running)),
+                on_secret=lambda secret: soon(lambda: self._use_secret(secret)),
+            ),
             lease_ttl=config.lease_ttl,
-            on_view=lambda view: soon(lambda: self._store_changed(view)),
-            on_done=lambda action, error: soon(lambda: self.loop.done(action, error)),
-            on_trouble=lambda error: soon(lambda: self.loop.executor.report_trouble(error)),
-            on_imports=lambda imports, running: soon(lambda: on_imports(imports, running)),
-            on_secret=lambda secret: soon(lambda: self._use_secret(secret)),
         )
 
     def start(self) -> None:

@@ -6,20 +6,18 @@ The agent's event loop must never wait for the network, so all store calls are m
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, SecretValue, TransitionValue
+from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, TransitionValue
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.membership.actions import StoreAction
-from elasticjob_runtime.membership.view import StoreView
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
-from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
-
-__all__ = ["PlanOutdatedError", "Rendezvous"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +32,9 @@ class Rendezvous:
         keys: Keys,
         me: str,
         member: MemberValue,
+        callbacks: Callbacks,
         *,
         lease_ttl: float,
-        on_view: Callable[[StoreView], None],
-        on_done: Callable[[StoreAction, StoreError | None], None],
-        on_trouble: Callable[[StoreError | None], None],
-        on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None,
-        on_secret: Callable[[SecretValue], None] = lambda _secret: None,
     ) -> None:
         self._store = store
         self._silenced = False
@@ -49,23 +43,11 @@ class Rendezvous:
         def unless_closed(callback: Callable[..., None]) -> Callable[..., None]:
             return lambda *arguments: None if self._silenced else callback(*arguments)
 
-        self._on_done = unless_closed(on_done)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._core = RendezvousCore(
-            store,
-            keys,
-            me,
-            member,
-            Callbacks(
-                on_view=unless_closed(on_view),
-                on_done=self._on_done,
-                on_trouble=unless_closed(on_trouble),
-                on_imports=unless_closed(on_imports),
-                on_secret=unless_closed(on_secret),
-                post=self._inbox.put,
-            ),
-            lease_ttl=lease_ttl,
-        )
+        names = [field.name for field in dataclasses.fields(callbacks)]
+        wrapped: dict[str, Any] = {name: unless_closed(getattr(callbacks, name)) for name in names}
+        self._callbacks = Callbacks(**{**wrapped, "post": self._inbox.put})
+        self._core = RendezvousCore(store, keys, me, member, self._callbacks, lease_ttl=lease_ttl)
         self._progress: collections.deque[ProgressValue] = collections.deque(maxlen=1)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
@@ -121,7 +103,7 @@ class Rendezvous:
         try:
             self._core.execute(action)
         except Exception as error:
-            self._on_done(action, StoreError(f"internal error: {error!r}"))
+            self._callbacks.on_done(action, StoreError(f"internal error: {error!r}"))
             raise
 
     def _timeout(self) -> float | None:

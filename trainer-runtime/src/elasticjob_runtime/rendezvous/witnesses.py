@@ -50,14 +50,12 @@ def witnesses(environment: Mapping[str, str], endpoints: Iterable[tuple[str, int
     return tuple(Witness(host, port, must_speak=False) for host, port in endpoints)
 
 
-def probe_witnesses_in_background(
-    asked: Sequence[Witness], on_result: Callable[[bool], None], timeout: float = TIMEOUT
-) -> None:
+def probe_witnesses_in_background(asked: Sequence[Witness], on_result: Callable[[bool], None]) -> None:
     """Probes on a new thread, which always calls `on_result`."""
 
     def run() -> None:
         try:
-            answered = answers(asked, timeout)
+            answered = answers(asked)
         except OSError as error:  # such as no descriptor left: that proves nothing
             logger.warning("cannot probe hosts outside the group: %s", error)
             answered = False

@@ -107,10 +107,10 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def kill_marked(mark: str, attempts: int = 50) -> None:
+def kill_marked(mark: str) -> None:
     """Kills all marked processes and their descendants. Repeats until none is left, because they may be starting
     others."""
-    for _ in range(attempts):
+    for _ in range(50):
         found = with_descendants(marked(mark)) - {os.getpid()}
         if not found:
             return

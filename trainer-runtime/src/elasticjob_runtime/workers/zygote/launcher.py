@@ -80,7 +80,6 @@ class ZygoteLauncher:
         *,
         preload: Sequence[str],
         ports: Sequence[int],
-        on_ready: Callable[[], None],
         on_learned: Callable[[], None] = lambda: None,
         learn_after: float | None = None,
         waits_for_imports: bool = False,
@@ -89,7 +88,6 @@ class ZygoteLauncher:
         self._event_loop = event_loop
         self._modules = PreloadModules(base=PRELOAD, requested=tuple(name for name in preload if name != AUTO))
         self._schedule = LearningSchedule(self._modules, enabled=AUTO in preload, quiet=learn_after)
-        self._on_ready = on_ready
         self._import_log = ImportLog(event_loop, lambda name: self._schedule.imported(name, event_loop.now()))
         self._requests: list[StartRequest] = []
         self._warm_until = float("inf") if waits_for_imports else 0.0
@@ -242,7 +240,6 @@ class ZygoteLauncher:
         if self.problem or (self._zygotes.stores_tried and self._is_warm()):
             self._warm_until = 0.0
             self.ready = self._zygotes.replaces_lost = True
-            self._on_ready()
 
     def _is_warm(self) -> bool:
         """All known imports are done, or have taken too long."""
