@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import PlanReason
-from elasticjob_runtime.telemetry.transition import Cause, EventRecord, cause_of
-from elasticjob_runtime.telemetry.transitions import Transitions
+from elasticjob_runtime.telemetry.transitions import Cause, EventRecord, Transitions, cause_of
 
 
 def phases(records: list[EventRecord]) -> list[tuple[str, float, float]]:

@@ -90,7 +90,7 @@ class TransitionValue(Value):
     seconds: float | None = None
     """From the cause to the first step of the round; None: unknown."""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Duration of each known phase; telemetry/transition.py names them."""
+    """Duration of each known phase; telemetry/transitions.py names them."""
     step: int | None = None
     """First step of the round; None: the script reports none."""
     steps_lost: int | None = None

@@ -27,7 +27,7 @@ from elasticjob_runtime.membership.actions import (
     stop_at_once,
 )
 from elasticjob_runtime.membership.compatibility import exit_if_incompatible
-from elasticjob_runtime.membership.eligibility import describe
+from elasticjob_runtime.membership.eligibility import describe, recent_probe
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.in_place import (
     enter_late,
@@ -52,7 +52,7 @@ from elasticjob_runtime.membership.planned_changes import has_saved, is_planned,
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
-from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, WorkersState
+from elasticjob_runtime.membership.view import ALIVE, Plan, Role, View, WorkersState
 
 AWAIT_PLAN = 1.0
 """s between two looks at whether an unreachable etcd shows a plan that a neighbour follows."""
@@ -294,14 +294,8 @@ def _plan_if_first(view: View, now: float) -> Action | None:
         return next_plan(view, now)
     if broken_since is None:
         return Wait(reason=f"{ahead[0].name} is the planner")
-    if to_probe := tuple(member for member in ahead if not _probed_recently(view, member, now)):
+    if to_probe := tuple(member for member in ahead if recent_probe(view, member, now) is None):
         timeout = limits(view.store.plan.value if view.store.plan else None).answer
         reason = f"probing the {len(to_probe)} members ahead of this one in the succession"
         return ProbePeers(members=to_probe, timeout=timeout, reason=reason)
     return Wait(until=now + view.settings.probe_age, reason=f"waiting for {ahead[0].name} to make a new plan")
-
-
-def _probed_recently(view: View, member: Member, now: float) -> bool:
-    probe = view.probes.get(member.name)
-    same = probe is not None and probe.incarnation == member.value.incarnation
-    return same and probe is not None and now - probe.at <= view.settings.probe_age

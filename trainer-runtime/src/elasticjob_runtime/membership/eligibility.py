@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.contract import MemberState, RankValue
-from elasticjob_runtime.membership.view import Member, Plan, View
+from elasticjob_runtime.membership.view import Member, Plan, Probe, View
 
 PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
 
@@ -75,10 +75,15 @@ def probed_recently(view: View, member: Member, now: float, since: float = 0.0) 
     """Whether there is a recent result of a probe sent after `since`. True also if the member needs no probe."""
     if not member.value.peer_port or member.name == view.settings.me:
         return True
+    probe = recent_probe(view, member, now)
+    return probe is not None and probe.asked_at >= since
+
+
+def recent_probe(view: View, member: Member, now: float) -> Probe | None:
     probe = view.probes.get(member.name)
-    if probe is None or probe.incarnation != member.value.incarnation:
-        return False
-    return probe.asked_at >= since and now - probe.at <= view.settings.probe_age
+    if probe is None or probe.incarnation != member.value.incarnation or now - probe.at > view.settings.probe_age:
+        return None
+    return probe
 
 
 def ranks_of(plan: Plan | None) -> Mapping[str, RankValue]:

@@ -17,8 +17,14 @@ from elasticjob_runtime.membership.view import StoreView, Suspicion, View, Worke
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State
-from elasticjob_runtime.telemetry.transition import Cause, EventRecord, cause_of, transition_value
-from elasticjob_runtime.telemetry.transitions import Transitions, WorkerReport
+from elasticjob_runtime.telemetry.transitions import (
+    Cause,
+    EventRecord,
+    Transitions,
+    WorkerReport,
+    cause_of,
+    transition_value,
+)
 
 logger = logging.getLogger(__name__)
 
