@@ -33,7 +33,7 @@ READS_AT_ONCE = 128
 """Messages read from one worker before the event loop runs again: a worker that reports without pause must not delay
 heartbeats."""
 
-LAST_WORDS = 2000
+MAX_UNREAD = 2000
 """The maximum number of messages read from one connection after its worker has ended; the kernel holds a few
 hundred."""
 
@@ -77,11 +77,11 @@ class WorkerServer:
         self._listener.bind(self.path)
         self._listener.listen(128)
         self._listener.setblocking(False)
-        self._door = descriptors.Acceptor(self._listener)
+        self._acceptor = descriptors.Acceptor(self._listener)
         self._connections: dict[int, socket.socket] = {}
-        self._savers: dict[int, int] = {}
+        self._save_on_request: dict[int, int] = {}
         """Rank -> connection of the worker that saves when asked."""
-        self._nonsense: set[int] = set()
+        self._reported_invalid: set[int] = set()
         """Connections that sent an invalid message; a warning is logged once for each."""
         self._snapshots = Snapshots()
         self._meter = RateMeter()
@@ -89,7 +89,7 @@ class WorkerServer:
 
     def ask_to_save(self, rank: int, seconds: float) -> None:
         """Asks this worker to save; it is killed after `seconds`."""
-        if (fd := self._savers.get(rank)) is not None:
+        if (fd := self._save_on_request.get(rank)) is not None:
             stays = self._copies is not None and self._copies.will_stay
             _send(self._connections[fd], {"type": "save", "seconds": seconds, "stays": stays})
 
@@ -102,19 +102,19 @@ class WorkerServer:
     def drain(self) -> None:
         """Reads all unread messages of the workers."""
         for fd in list(self._connections):
-            self._read(fd, LAST_WORDS)
+            self._read(fd, MAX_UNREAD)
 
     def close(self) -> None:
         for fd in list(self._connections):
             self._drop(fd)
         self._snapshots.close()
         self._event_loop.remove_reader(self._listener.fileno())
-        self._door.close()
+        self._acceptor.close()
         self._listener.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _accept(self) -> None:
-        for connection in self._door.accept():
+        for connection in self._acceptor.accept():
             fd = connection.fileno()
             self._connections[fd] = connection
             self._event_loop.add_reader(fd, functools.partial(self._read, fd))
@@ -139,7 +139,7 @@ class WorkerServer:
     def _read_others(self, fd: int) -> None:
         """The worker that fetches may have a predecessor whose last snapshot is still unread."""
         for other in [each for each in self._connections if each != fd]:
-            self._read(other, LAST_WORDS)
+            self._read(other, MAX_UNREAD)
 
     def _take(self, fd: int, data: bytes, fds: tuple[int, ...]) -> bool:
         """Handles one message. Returns whether the descriptors are kept."""
@@ -156,7 +156,7 @@ class WorkerServer:
                 self._in_place[int(message["local_rank"])] = fd
                 self._on_hello(int(message["local_rank"]))
             if kind in ("saves", "saved", "saves-at-end"):
-                self._take_saver(fd, kind, message)
+                self._take_save(fd, kind, message)
             if kind == "plan-state":
                 self._on_plan_report(_plan_report(message))
             if kind == "progress" and int(message.get("rank", 0)) == 0:
@@ -164,12 +164,12 @@ class WorkerServer:
             if kind in ("progress", "phase"):
                 self._on_report(_report(message))
         except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
-            if fd not in self._nonsense:
-                self._nonsense.add(fd)
+            if fd not in self._reported_invalid:
+                self._reported_invalid.add(fd)
                 logger.warning("a worker sent a report that cannot be read, perhaps not the last one: %r", error)
         return False
 
-    def _take_saver(self, fd: int, kind: str, message: dict[str, Any]) -> None:
+    def _take_save(self, fd: int, kind: str, message: dict[str, Any]) -> None:
         if kind == "saves-at-end":
             self._on_saves_at_end(int(message["local_rank"]))
             return
@@ -177,7 +177,7 @@ class WorkerServer:
         if kind == "saved":
             self._on_saved(rank, round_number)
         else:
-            self._savers[rank] = fd
+            self._save_on_request[rank] = fd
             self._on_saves(rank, round_number)
 
     def _copy(self, fd: int, local_rank: int, message: dict[str, Any]) -> None:
@@ -226,8 +226,8 @@ class WorkerServer:
 
     def _drop(self, fd: int) -> None:
         self._event_loop.remove_reader(fd)
-        self._savers = {rank: saver for rank, saver in self._savers.items() if saver != fd}
-        self._nonsense.discard(fd)
+        self._save_on_request = {rank: each for rank, each in self._save_on_request.items() if each != fd}
+        self._reported_invalid.discard(fd)
         self._in_place = {rank: each for rank, each in self._in_place.items() if each != fd}
         self._connections.pop(fd).close()
 

@@ -88,13 +88,13 @@ def _run(args: argparse.Namespace) -> int:
     metrics = Metrics()
     server = options.metrics_server(args, metrics)
     try:
-        timeline = EventLog(config.member.settings.me, Path(args.events) if args.events else None)
+        event_log = EventLog(config.member.settings.me, Path(args.events) if args.events else None)
     except OSError as error:
         raise UsageError(f"--events={args.events}: {error.strerror}") from error
     descriptors.raise_limit()  # before anything is opened or started; workers get the original limit
     environment = {"RES_OPTIONS": RES_OPTIONS, **os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
     try:
-        agent = Agent(config, store, environment, timeline, metrics)
+        agent = Agent(config, store, environment, event_log, metrics)
     except OSError as error:  # the temporary folder is full, no descriptors are left, or the interpreter may not be run
         hint = (
             "; set TMPDIR to use another temporary directory"
@@ -107,7 +107,7 @@ def _run(args: argparse.Namespace) -> int:
     if server is not None:
         server.start()  # starts a thread, so only after the agent has forked
     exit_ = agent.run()
-    timeline.close()
+    event_log.close()
     if server is not None:
         server.close()
     _report(exit_, agent.outcome)

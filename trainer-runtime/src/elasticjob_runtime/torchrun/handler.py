@@ -32,10 +32,10 @@ from elasticjob_runtime.etcd import Store
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.torchrun import BACKEND
-from elasticjob_runtime.torchrun.member import Ended, Member
+from elasticjob_runtime.torchrun.member import EndedError, Member
 from elasticjob_runtime.torchrun.options import member_config, open_store, read_conf
 from elasticjob_runtime.torchrun.outcome import failed_outcome
-from elasticjob_runtime.torchrun.round_store import RoundOver, RoundStore, StoreHost, enter
+from elasticjob_runtime.torchrun.round_store import RoundOverError, RoundStore, StoreHost, enter
 from elasticjob_runtime.torchrun.signals import SignalPipe, leaving_on_signals
 from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 
@@ -108,7 +108,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         try:
             with leaving_on_signals():
                 plan, self._round = _meet(member, stores)
-        except Ended as end:
+        except EndedError as end:
             raise _error(end) from None
         except TimeoutError as error:
             raise RendezvousTimeoutError(str(error)) from None
@@ -190,13 +190,13 @@ def _meet(member: Member, stores: StoreHost) -> tuple[Plan, RoundStore]:
     """Follows one plan after the other until all members of one have met."""
     while True:
         plan = member.next_plan()
-        with contextlib.suppress(RoundOver):
+        with contextlib.suppress(RoundOverError):
             store = enter(member, stores, plan)
             if member.run(plan.round):
                 return plan, store
 
 
-def _error(end: Ended) -> BaseException:
+def _error(end: EndedError) -> BaseException:
     if end.code is ExitCode.SUCCEEDED:
         logger.info("%s; nothing left to do here", end)
         return SystemExit(0)

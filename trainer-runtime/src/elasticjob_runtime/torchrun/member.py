@@ -28,7 +28,7 @@ from elasticjob_runtime.torchrun.stale_run import clear_ended_run
 logger = logging.getLogger(__name__)
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """This member's part in the job is over."""
 
     def __init__(self, exit_: Exit) -> None:
@@ -72,13 +72,13 @@ class Member:
         self.wake()
 
     def next_plan(self) -> Plan:
-        """Waits for a plan that includes this member. Raises Ended, and TimeoutError after `join_timeout`; for a spare
-        there is no timeout."""
+        """Waits for a plan that includes this member. Raises EndedError, and TimeoutError after `join_timeout`; for a
+        spare there is no timeout."""
         deadline = time.monotonic() + self._config.join_timeout
         with self._changed:
             while True:
                 if self._exit is not None:
-                    raise Ended(self._exit)
+                    raise EndedError(self._exit)
                 plan = self._owner.agent.plan
                 if plan is not None and self._owner.agent.is_in(plan.round):
                     return plan

@@ -49,7 +49,7 @@ RETRY = 0.5
 """s before the next attempt to reach a store: as long as torch's client sleeps between its own attempts."""
 
 
-class RoundOver(Exception):
+class RoundOverError(Exception):
     """A newer plan or the end of the job came first."""
 
 
@@ -166,7 +166,7 @@ class RoundStore(TCPStore):
         if not self._over:
             try:
                 result: T = in_background(self._member, self._plan.round, call)
-            except RoundOver:
+            except RoundOverError:
                 self._over = True  # the thread may still use it: this store must not be called again
             except RuntimeError as error:
                 notice = 0.0 if is_timeout(error) else NOTICE  # the leader has probably just gone
@@ -191,7 +191,7 @@ def is_timeout(error: RuntimeError) -> bool:
 
 
 def enter(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
-    """Meets the other members of `plan` and returns its store. Raises RoundOver."""
+    """Meets the other members of `plan` and returns its store. Raises RoundOverError."""
     host.prepare(plan.round)
     while True:
         try:
@@ -209,7 +209,7 @@ def _connect_and_meet(member: Member, host: StoreHost, plan: Plan) -> RoundStore
 
 def in_background(member: Member, round_number: int, call: Callable[[], T]) -> T:
     """Runs `call`, which may block, on a new thread and returns its result. If the round ends first, abandons the
-    thread and raises RoundOver."""
+    thread and raises RoundOverError."""
     result: Future[T] = Future()
 
     def run() -> None:
@@ -221,5 +221,5 @@ def in_background(member: Member, round_number: int, call: Callable[[], T]) -> T
 
     threading.Thread(target=run, name=f"round-{round_number}", daemon=True).start()
     if not member.wait_while(round_number, result.done):
-        raise RoundOver
+        raise RoundOverError
     return result.result()

@@ -49,7 +49,7 @@ def main() -> None:
     ipc.send(connection, message)
     if problem:
         os._exit(0)  # without waiting for threads that an import started
-    settle()
+    prepare_to_fork()
     serve(connection, agent)
 
 
@@ -65,7 +65,7 @@ def preload(modules: Sequence[str]) -> tuple[dict[str, str], str, str]:
     return failed, "", fork_problem()
 
 
-def settle() -> None:
+def prepare_to_fork() -> None:
     """Does what every worker would do in the same way, and keeps garbage collections in children from copying the pages
     they share.
 
@@ -150,7 +150,7 @@ def become_successor(ours: socket.socket, message: dict[str, Any], agent: int) -
         ipc.send(ours, {"ready": True, "verdicts": verdicts.to_message(), "seconds": time.monotonic() - started})
     except OSError:
         os._exit(0)
-    settle()
+    prepare_to_fork()
     serve(ours, agent)
     os._exit(0)
 
