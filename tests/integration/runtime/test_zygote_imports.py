@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
+from elasticjob_runtime.workers.zygote.preload import ImportResults
 
 from tests.integration.runtime.launcher_harness import MODULES, Harness
 
@@ -75,7 +75,7 @@ def test_a_joiner_is_ready_once_it_has_preloaded_what_the_other_members_import(h
     launcher = harness.launcher(preload=["auto"], waits=True)
     harness.run_until(lambda: launcher.stores.listening)
     assert not launcher.ready, "it does not know yet what to import"
-    known = ImportVerdicts(fork_safe=["plain", "last", "not_installed_here"], per_rank={"knows_its_rank": ["RANK"]})
+    known = ImportResults(fork_safe=["plain", "last", "not_installed_here"], per_rank={"knows_its_rank": ["RANK"]})
     launcher.expect({0: {"RANK": "2"}})
     launcher.add_imports(known, wait=True)
     assert not launcher.ready
@@ -86,7 +86,7 @@ def test_a_joiner_is_ready_once_it_has_preloaded_what_the_other_members_import(h
 def test_the_first_members_do_not_wait_for_the_imports_of_an_earlier_run(harness: Harness) -> None:
     launcher = harness.launcher(preload=["auto"], waits=True)
     harness.run_until(lambda: launcher.stores.listening)
-    launcher.add_imports(ImportVerdicts(fork_safe=["plain"]), wait=False)
+    launcher.add_imports(ImportResults(fork_safe=["plain"]), wait=False)
     assert launcher.ready
     harness.wait_until_learned()
     assert "plain" in harness.worker()["warm"]

@@ -28,7 +28,7 @@ from elasticjob_runtime.workers.reaper import MARK, Reaper
 from elasticjob_runtime.workers.spawn import SpawnLauncher
 from elasticjob_runtime.workers.state_machine import ARRIVED, ENTERED, FORMED, PlanReport
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
+from elasticjob_runtime.workers.zygote.preload import ImportResults
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Processes:
         """Takes the imports that another member found and published. `running`: the others train already and must not
         wait while this member imports."""
         if isinstance(self._launcher, ZygoteLauncher):
-            self._launcher.add_imports(_verdicts(imports) if imports is not None else None, wait=running)
+            self._launcher.add_imports(_results(imports) if imports is not None else None, wait=running)
 
     def _saves(self, rank: int, round_number: int) -> None:
         self.group.calls_for_save(rank, round_number)
@@ -252,5 +252,5 @@ def _trainer_server(
         return None
 
 
-def _verdicts(imports: ImportsValue) -> ImportVerdicts:
-    return ImportVerdicts(fork_safe=list(imports.fit), per_rank={name: list(imports.reads) for name in imports.late})
+def _results(imports: ImportsValue) -> ImportResults:
+    return ImportResults(fork_safe=list(imports.fit), per_rank={name: list(imports.reads) for name in imports.late})

@@ -70,15 +70,15 @@ class Transport:
                 if not idempotent and not isinstance(error, Unsent | Untrusted) and endpoint in self._checked:
                     raise type(error)(f"{endpoint}: {error}; the write may have happened") from error
             failures += 1
-            verdict = self._verdict(faults)
+            final = self._final_error(faults)
             pause = pause_before(failures, len(self.rotation))
-            if verdict is not None:
-                raise verdict
+            if final is not None:
+                raise final
             if time.monotonic() + pause >= end:
                 raise Unavailable(f"no etcd answered within {timeout:g} s: {summary(faults)}")
             time.sleep(pause)
 
-    def _verdict(self, faults: dict[Endpoint, StoreError]) -> StoreError | None:
+    def _final_error(self, faults: dict[Endpoint, StoreError]) -> StoreError | None:
         """The error if retrying is useless: the client is closed, or no endpoint can ever serve it."""
         if self._closed:
             return Unavailable("the etcd client was closed")

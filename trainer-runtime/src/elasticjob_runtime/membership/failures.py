@@ -74,7 +74,7 @@ def _await_joiners(view: View, plan: Plan, now: float) -> Action | None:
     costs no restart."""
     known, until = (
         {failure.member for failure in view.store.failures},
-        view.store.failed_at + view.settings.verdict_grace,
+        view.store.failed_at + view.settings.failures_grace,
     )
     if now >= until or any(failure.reason != PEER_LOST for failure in view.store.failures):
         return None
@@ -86,7 +86,7 @@ def _await_joiners(view: View, plan: Plan, now: float) -> Action | None:
 def _await_failures(view: View, plan: Plan, now: float) -> Action | None:
     """Gives the other members time to report their failures, because the outcome names the first one."""
     silent = ranks_of(plan).keys() - {failure.member for failure in view.store.failures}
-    until = view.store.failed_at + view.settings.verdict_grace
+    until = view.store.failed_at + view.settings.failures_grace
     if not silent or now >= until:
         return None
     return Wait(until=until, reason=f"no restarts left; waiting for {join_names(sorted(silent))} to report failures")

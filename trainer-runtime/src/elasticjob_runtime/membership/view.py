@@ -76,7 +76,7 @@ class MemberSettings:
     none."""
     reregister_grace: float = 5.0
     """Seconds that a planner gives the other members to register again after the store lost its data."""
-    verdict_grace: float = 1.0
+    failures_grace: float = 1.0
     """Seconds to wait for the other members' failures before the job fails: the first report need not be the first
     failure."""
     warming_delay: float = 3.0

@@ -131,8 +131,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
     def set_closed(self) -> None:
         """Ends the job for all members."""
         if self._member is not None:
-            verdict = OutcomeValue(state=OutcomeState.FAILED, reason="Closed", message="the rendezvous was closed")
-            self._member.conclude(verdict, gone=False)
+            outcome = OutcomeValue(state=OutcomeState.FAILED, reason="Closed", message="the rendezvous was closed")
+            self._member.conclude(outcome, gone=False)
 
     def shutdown(self) -> bool:
         """Called when torch's agent ends. Only the success or failure of its workers ends the job; an error of the

@@ -114,12 +114,12 @@ class Member:
         with self._changed:
             return self._exit is None and closes(self._runner.loop.view())
 
-    def conclude(self, verdict: OutcomeValue, *, gone: bool) -> None:
+    def conclude(self, outcome: OutcomeValue, *, gone: bool) -> None:
         """torch's agent declares the job over. `gone`: the agent and its workers have ended too."""
         with self._changed:
-            self._owner.verdict = verdict
+            self._owner.outcome = outcome
             if gone:
-                self._owner.agent = self._owner.agent.on_rejoin(self._owner.failure(verdict.message), time.monotonic())
+                self._owner.agent = self._owner.agent.on_rejoin(self._owner.failure(outcome.message), time.monotonic())
         self.wake()
 
     def wait_while(self, round_number: int, until: Callable[[], bool]) -> bool:

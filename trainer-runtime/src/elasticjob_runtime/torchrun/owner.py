@@ -24,7 +24,7 @@ class AgentOwner:
         self._shared = shared
         self.changed = threading.Condition()
         self.agent = TorchAgent()
-        self.verdict: OutcomeValue | None = None
+        self.outcome: OutcomeValue | None = None
         """How torch's agent says that the job ended."""
         self.leaving_since: float | None = None
         self.closing = False
@@ -63,7 +63,7 @@ class AgentOwner:
     def decide(self, view: View, now: float) -> Action:
         if self.closing:
             return Exit(code=ExitCode.SUCCEEDED, reason="this member leaves the rendezvous")
-        return next_action(view, self.agent, self.verdict, now)
+        return next_action(view, self.agent, self.outcome, now)
 
     def start_workers(self, action: StartWorkers, now: float) -> None:
         self._set_agent(self.agent.start(action.plan, now))

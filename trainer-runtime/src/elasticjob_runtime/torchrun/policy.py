@@ -102,12 +102,12 @@ class TorchAgent:
         return dataclasses.replace(self, phase=after, changed_at=now) if self.phase is before else self
 
 
-def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now: float) -> Action:
-    """`view.workers` must be `agent.workers`. `verdict`: the outcome that torch's agent reported; None: none yet."""
+def next_action(view: View, agent: TorchAgent, outcome: OutcomeValue | None, now: float) -> Action:
+    """`view.workers` must be `agent.workers`. `outcome`: the outcome that torch's agent reported; None: none yet."""
     if view.store.outcome is None and view.leaving_since is None and view.store.registered:
         for special in (
             _exit_if_launchers_differ(view),
-            _conclude(view, verdict),
+            _conclude(view, outcome),
             _leave_when_finished(view, agent),
             _report_slow_stop(view, agent, now),
         ):
@@ -149,18 +149,18 @@ def _adopt_plan(view: View) -> View:
     return dataclasses.replace(view, store=dataclasses.replace(view.store, plan=ours))
 
 
-def _conclude(view: View, verdict: OutcomeValue | None) -> Action | None:
+def _conclude(view: View, outcome: OutcomeValue | None) -> Action | None:
     """torch's agent reported that the job failed. Publishes that as the outcome, unless the others have continued
     without this member."""
-    if verdict is None:
+    if outcome is None:
         return None
     plan = view.store.plan
     if plan is None or not closes(view):
-        return Exit(code=ExitCode.WORKERS_FAILED, reason=f"{verdict.message}; the other members may continue")
+        return Exit(code=ExitCode.WORKERS_FAILED, reason=f"{outcome.message}; the other members may continue")
     return PublishOutcome(
-        outcome=dataclasses.replace(verdict, round=plan.round),
+        outcome=dataclasses.replace(outcome, round=plan.round),
         expected_mod_revision=plan.mod_revision,
-        reason=verdict.message,
+        reason=outcome.message,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.zygote import client
 from elasticjob_runtime.workers.zygote.client import Zygote, ZygoteCallbacks
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
+from elasticjob_runtime.workers.zygote.preload import ImportResults
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -23,6 +23,6 @@ def test_a_zygote_that_takes_no_requests_does_not_stop_its_agent(monkeypatch: py
     zygote = Zygote(ours, process, EventLoop(), callbacks)
     with theirs:
         for _ in range(10):
-            zygote.fork_successor(["x" * 100_000], ImportVerdicts(), callbacks, lambda _: None)
+            zygote.fork_successor(["x" * 100_000], ImportResults(), callbacks, lambda _: None)
         assert process.wait(10) == -signal.SIGKILL
     zygote.close()

@@ -9,7 +9,7 @@ import pytest
 from elasticjob_runtime.workers.zygote.fork_safety import open_gpu_driver
 from elasticjob_runtime.workers.zygote.preload import (
     MAX_PAUSE_SECONDS,
-    ImportVerdicts,
+    ImportResults,
     LearningSchedule,
     PreloadModules,
     by_package,
@@ -47,24 +47,24 @@ def test_a_new_zygote_repeats_all_trial_imports() -> None:
 
 
 def test_a_module_that_reads_only_rank_variables_is_imported_late() -> None:
-    verdicts = ImportVerdicts()
-    verdicts.reject("lightning", "importing it reads RANK", ["LOCAL_RANK", "RANK"])
-    verdicts.reject("counts", "importing it reads TORCHELASTIC_RESTART_COUNT", ["RANK", "TORCHELASTIC_RESTART_COUNT"])
-    verdicts.reject("grpc", "importing it starts 2 threads")
-    assert list(verdicts.per_rank) == ["lightning"]
-    assert sorted(verdicts.excluded) == ["counts", "grpc"]
-    assert verdicts.covers("grpc.aio")
-    assert verdicts.covers("lightning.pytorch"), "and it is imported late too"
-    assert list(verdicts.per_rank) == ["lightning", "lightning.pytorch"]
-    assert not verdicts.covers("grpcio")
+    results = ImportResults()
+    results.reject("lightning", "importing it reads RANK", ["LOCAL_RANK", "RANK"])
+    results.reject("counts", "importing it reads TORCHELASTIC_RESTART_COUNT", ["RANK", "TORCHELASTIC_RESTART_COUNT"])
+    results.reject("grpc", "importing it starts 2 threads")
+    assert list(results.per_rank) == ["lightning"]
+    assert sorted(results.excluded) == ["counts", "grpc"]
+    assert results.covers("grpc.aio")
+    assert results.covers("lightning.pytorch"), "and it is imported late too"
+    assert list(results.per_rank) == ["lightning", "lightning.pytorch"]
+    assert not results.covers("grpcio")
 
 
-def test_verdicts_survive_a_round_trip_between_processes() -> None:
-    verdicts = ImportVerdicts(fork_safe=["a"], per_rank={"b": ["RANK"]}, excluded={"c": "it starts a thread"})
-    assert ImportVerdicts.from_message(verdicts.to_message()) == verdicts
-    other = ImportVerdicts(fork_safe=["a", "d"])
-    other.add(verdicts)
-    assert (other.fork_safe, other.per_rank, other.excluded) == (["a", "d"], verdicts.per_rank, verdicts.excluded)
+def test_results_survive_a_round_trip_between_processes() -> None:
+    results = ImportResults(fork_safe=["a"], per_rank={"b": ["RANK"]}, excluded={"c": "it starts a thread"})
+    assert ImportResults.from_message(results.to_message()) == results
+    other = ImportResults(fork_safe=["a", "d"])
+    other.add(results)
+    assert (other.fork_safe, other.per_rank, other.excluded) == (["a", "d"], results.per_rank, results.excluded)
 
 
 def test_only_valid_module_names_are_tried() -> None:
@@ -123,19 +123,19 @@ def test_imports_are_learned_within_seconds_and_ever_less_often() -> None:
         now = schedule.due
 
 
-def test_verdicts_of_other_agents_are_tried_at_once() -> None:
+def test_results_of_other_agents_are_tried_at_once() -> None:
     modules = PreloadModules(base=["torch"])
     schedule = LearningSchedule(modules, enabled=True, quiet=2.0)
-    schedule.add_known(ImportVerdicts(fork_safe=["a"], per_rank={"b": ["RANK"]}))
+    schedule.add_known(ImportResults(fork_safe=["a"], per_rank={"b": ["RANK"]}))
     assert schedule.take_due(0.0) == ["a", "b"]
-    assert modules.verdicts.covers("b"), "not tried: imported late"
+    assert modules.results.covers("b"), "not tried: imported late"
 
 
 def test_nothing_is_learned_if_the_user_named_all_modules() -> None:
     modules = PreloadModules(base=["torch"], requested=["mine"])
     schedule = LearningSchedule(modules, enabled=False)
     schedule.imported("a", 0.0)
-    schedule.add_known(ImportVerdicts(fork_safe=["b"]))
+    schedule.add_known(ImportResults(fork_safe=["b"]))
     assert schedule.due is None
 
 

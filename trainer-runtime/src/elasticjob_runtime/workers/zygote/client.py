@@ -24,7 +24,7 @@ from elasticjob_runtime.workers import descriptors
 from elasticjob_runtime.workers.zygote import ipc
 from elasticjob_runtime.workers.zygote.expected import ExpectedWorker
 from elasticjob_runtime.workers.zygote.pool import Preforked, PreforkedPool
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
+from elasticjob_runtime.workers.zygote.preload import ImportResults
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Zygote:
         self.ready = False
         self.seconds = 0.0
         """How long it took to become ready."""
-        self.verdicts: ImportVerdicts | None = None
+        self.results: ImportResults | None = None
         """Of a successor that is ready: the result of its trial imports."""
         event_loop.add_reader(connection.fileno(), self._read)
 
@@ -126,12 +126,12 @@ class Zygote:
     def fork_successor(
         self,
         names: Sequence[str],
-        verdicts: ImportVerdicts,
+        results: ImportResults,
         callbacks: ZygoteCallbacks,
         on_forked: Callable[[Zygote], None],
     ) -> None:
         """Forks a zygote that tries to import `names` too."""
-        message = {"names": list(names), "verdicts": verdicts.to_message()}
+        message = {"names": list(names), "results": results.to_message()}
         self._fork(
             "successor", lambda connection: on_forked(Zygote(connection, None, self._event_loop, callbacks)), message
         )
@@ -207,8 +207,8 @@ class Zygote:
     def _is_ready(self, message: dict[str, Any]) -> None:
         self.ready = self.pool.enabled = True
         self.seconds = message["seconds"]
-        if "verdicts" in message:
-            self.verdicts = ImportVerdicts.from_message(message["verdicts"])
+        if "results" in message:
+            self.results = ImportResults.from_message(message["results"])
         if message.get("failed"):
             logger.debug("zygote: not preloaded: %s", message["failed"])
         self._callbacks.on_ready(self)

@@ -41,12 +41,12 @@ class ExpectedWorkers:
         """Whether a process forked for `expected` can run the worker, as far as is known before its imports."""
         if not expected.per_rank_imports:
             return True
-        variables = {name for reads in self._modules.verdicts.per_rank.values() for name in reads}
+        variables = {name for reads in self._modules.results.per_rank.values() for name in reads}
         return matches({name: expected.environment.get(name) for name in variables}, spec.environment)
 
     def _worker(self, local_rank: int) -> ExpectedWorker:
         environment = self._environments.get(local_rank)
         if environment is None:
             return ExpectedWorker(local_rank=local_rank)
-        imports = tuple(self._modules.verdicts.per_rank)
+        imports = tuple(self._modules.results.per_rank)
         return ExpectedWorker(local_rank=local_rank, per_rank_imports=imports, environment=environment)

@@ -20,7 +20,7 @@ from elasticjob_runtime.workers.zygote.client import Zygote
 from elasticjob_runtime.workers.zygote.expected import ExpectedWorker
 from elasticjob_runtime.workers.zygote.import_log import ImportLog
 from elasticjob_runtime.workers.zygote.pool import Preforked
-from elasticjob_runtime.workers.zygote.preload import AUTO, ImportVerdicts, LearningSchedule, PreloadModules
+from elasticjob_runtime.workers.zygote.preload import AUTO, ImportResults, LearningSchedule, PreloadModules
 from elasticjob_runtime.workers.zygote.supervisor import ZygoteSupervisor
 
 logger = logging.getLogger(__name__)
@@ -128,9 +128,9 @@ class ZygoteLauncher:
         return self._zygotes.pids
 
     @property
-    def imports(self) -> ImportVerdicts:
+    def imports(self) -> ImportResults:
         """What is known about the script's imports, to share with other members."""
-        return self._modules.verdicts
+        return self._modules.results
 
     def start(self, spec: WorkerSpec, on_started: OnStarted) -> None:
         """Calls `on_started` now, or when a fork is ready."""
@@ -152,7 +152,7 @@ class ZygoteLauncher:
         """Sets the environments that the next workers will probably have, by local rank."""
         self._zygotes.expect(environments)
 
-    def add_imports(self, known: ImportVerdicts | None, *, wait: bool) -> None:
+    def add_imports(self, known: ImportResults | None, *, wait: bool) -> None:
         """Takes over what another member found out about the script's imports. `wait`: get ready only when they are
         done."""
         if known is not None:
@@ -245,7 +245,7 @@ class ZygoteLauncher:
         """All known imports are done, or have taken too long."""
         if self._event_loop.now() >= self._warm_until:
             return True
-        importing = bool(self._modules.verdicts.per_rank) and not self._zygotes.all_preforked
+        importing = bool(self._modules.results.per_rank) and not self._zygotes.all_preforked
         busy = self._zygotes.is_learning or bool(self._modules.untried()) or importing
         return self._warm_until < float("inf") and not busy
 

@@ -42,7 +42,7 @@ MAX_PAUSE_SECONDS = 300.0
 
 
 @dataclasses.dataclass(slots=True)
-class ImportVerdicts:
+class ImportResults:
     """What trial imports found out about modules."""
 
     fork_safe: list[str] = dataclasses.field(default_factory=list)
@@ -54,8 +54,8 @@ class ImportVerdicts:
     """Module -> why only the script may import it."""
 
     def covers(self, name: str) -> bool:
-        """Whether a verdict on `name` follows from one on its package. A submodule of a per-rank package is recorded as
-        per-rank too."""
+        """Whether a result for `name` follows from that of its package. A submodule of a per-rank package is recorded
+        as per-rank too."""
         package = next((one for one in self.per_rank if within(name, one)), None)
         if package is not None:
             self.per_rank.setdefault(name, self.per_rank[package])
@@ -69,7 +69,7 @@ class ImportVerdicts:
         else:
             self.excluded[name] = reason
 
-    def add(self, other: ImportVerdicts) -> None:
+    def add(self, other: ImportResults) -> None:
         self.fork_safe += [name for name in other.fork_safe if name not in self.fork_safe]
         self.per_rank |= other.per_rank
         self.excluded |= other.excluded
@@ -78,7 +78,7 @@ class ImportVerdicts:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> ImportVerdicts:
+    def from_message(cls, message: Mapping[str, Any]) -> ImportResults:
         return cls(
             fork_safe=list(message["fork_safe"]),
             per_rank=dict(message["per_rank"]),
@@ -104,7 +104,7 @@ class PreloadModules:
     """Modules that scripts imported, in order."""
     tried: set[str] = dataclasses.field(default_factory=set)
     """Learned modules that the current zygote has tried."""
-    verdicts: ImportVerdicts = dataclasses.field(default_factory=ImportVerdicts)
+    results: ImportResults = dataclasses.field(default_factory=ImportResults)
 
     def initial(self) -> list[str]:
         """What the first zygote imports."""
@@ -164,11 +164,11 @@ class LearningSchedule:
             self._first = now if self._first is None else self._first
             self._last = now
 
-    def add_known(self, verdicts: ImportVerdicts) -> None:
+    def add_known(self, results: ImportResults) -> None:
         """Takes over what another member found out. Tried at once."""
         if self._enabled:
-            self._modules.learn(verdicts.importable())
-            self._modules.verdicts.per_rank.update(verdicts.per_rank)
+            self._modules.learn(results.importable())
+            self._modules.results.per_rank.update(results.per_rank)
             self._first = self._last = float("-inf")
 
     def take_due(self, now: float) -> list[str]:

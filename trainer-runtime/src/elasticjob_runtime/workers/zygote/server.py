@@ -24,7 +24,7 @@ from typing import Any
 from elasticjob_runtime.workers import descriptors, linux
 from elasticjob_runtime.workers.zygote import ipc, late_environment, trial_imports
 from elasticjob_runtime.workers.zygote.fork_safety import fork_problem
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
+from elasticjob_runtime.workers.zygote.preload import ImportResults
 
 
 def main() -> None:
@@ -140,14 +140,14 @@ def prefork(users_of_torch: set[str], ours: socket.socket, message: dict[str, An
 
 
 def become_successor(ours: socket.socket, message: dict[str, Any], agent: int) -> None:
-    """Tries the imports that were learned, then serves as a zygote. `message`: {"names", "verdicts"}."""
+    """Tries the imports that were learned, then serves as a zygote. `message`: {"names", "results"}."""
     os.setsid()
     started = time.monotonic()
-    verdicts = ImportVerdicts.from_message(message["verdicts"])
+    results = ImportResults.from_message(message["results"])
     try:
         ipc.send(ours, {"pid": os.getpid()})
-        trial_imports.import_in_forks(message["names"], verdicts, lambda: become_child_of(agent))
-        ipc.send(ours, {"ready": True, "verdicts": verdicts.to_message(), "seconds": time.monotonic() - started})
+        trial_imports.import_in_forks(message["names"], results, lambda: become_child_of(agent))
+        ipc.send(ours, {"ready": True, "results": results.to_message(), "seconds": time.monotonic() - started})
     except OSError:
         os._exit(0)
     prepare_to_fork()

@@ -11,7 +11,7 @@ from elasticjob_runtime.workers.process import WorkerSpec
 from elasticjob_runtime.workers.store_host import StoreHost
 from elasticjob_runtime.workers.zygote.client import Zygote, ZygoteCallbacks, ZygoteExit
 from elasticjob_runtime.workers.zygote.expected import ExpectedWorker, ExpectedWorkers
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts, LearningSchedule, PreloadModules
+from elasticjob_runtime.workers.zygote.preload import ImportResults, LearningSchedule, PreloadModules
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ZygoteSupervisor:
         on_learned: Callable[[], None],
     ) -> None:
         """`on_change`: workers may be startable that were not before, or the other way round. `on_learned`: the
-        verdicts on imports have changed."""
+        results on imports have changed."""
         self._python = python
         self._environment = dict(environment)
         self._event_loop = event_loop
@@ -116,7 +116,7 @@ class ZygoteSupervisor:
             return
         if names := self._schedule.take_due(now):
             self._successor_requested = True
-            self.current.fork_successor(names, self._modules.verdicts, self._callbacks(), self._successor_forked)
+            self.current.fork_successor(names, self._modules.results, self._callbacks(), self._successor_forked)
 
     def close(self) -> None:
         for zygote in self._zygotes():
@@ -147,20 +147,20 @@ class ZygoteSupervisor:
 
     def _zygote_ready(self, zygote: Zygote) -> None:
         logger.debug("%s is ready (%.1f s)", "the zygote" if zygote is self.current else "a successor", zygote.seconds)
-        if zygote.verdicts is not None:
-            self._add_verdicts(zygote.verdicts)
+        if zygote.results is not None:
+            self._add_results(zygote.results)
         self.prefork(zygote)
-        if zygote is self.successor and (zygote.verdicts is None or self.current is None or not self.current.ready):
+        if zygote is self.successor and (zygote.results is None or self.current is None or not self.current.ready):
             self._promote_successor()
         self.learn(self._event_loop.now())
         if not self.stores.attached:
             zygote.fork_store_host(self.stores.attach)
 
-    def _add_verdicts(self, verdicts: ImportVerdicts) -> None:
-        for name, reason in verdicts.excluded.items():
-            if name not in self._modules.verdicts.excluded:
+    def _add_results(self, results: ImportResults) -> None:
+        for name, reason in results.excluded.items():
+            if name not in self._modules.results.excluded:
                 logger.info("not preloading %s, every worker imports it itself: %s", name, reason)
-        self._modules.verdicts.add(verdicts)
+        self._modules.results.add(results)
 
     def _successor_forked(self, successor: Zygote) -> None:
         self.successor = successor
@@ -175,7 +175,7 @@ class ZygoteSupervisor:
     def _promote_successor(self) -> None:
         old, self.current, self.successor = self.current, self.successor, None
         assert self.current is not None
-        learned, self._successor_requested = self.current.verdicts is not None, False
+        learned, self._successor_requested = self.current.results is not None, False
         if old is not None:
             old.close()
         self._schedule.finished(self._event_loop.now(), fresh_zygote=not learned)
@@ -186,15 +186,15 @@ class ZygoteSupervisor:
     def _fork_lost(self, expected: ExpectedWorker) -> None:
         """If a per-rank import ended the process or made it unsafe to fork, the script imports those modules itself
         from now on."""
-        verdicts = self._modules.verdicts
-        if expected.per_rank_imports and verdicts.per_rank:
+        results = self._modules.results
+        if expected.per_rank_imports and results.per_rank:
             logger.info(
                 "not importing %s ahead of the workers: the import ends the process, or leaves it not fork-safe",
                 ", ".join(expected.per_rank_imports[:3]),
             )
             reason = "importing it ahead of the script ends the process"
-            verdicts.excluded.update(dict.fromkeys(verdicts.per_rank, reason))
-            verdicts.per_rank.clear()
+            results.excluded.update(dict.fromkeys(results.per_rank, reason))
+            results.per_rank.clear()
         for zygote in self._zygotes():
             self.prefork(zygote)
         self._on_change()

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.zygote import environ_reads
 from elasticjob_runtime.workers.zygote.fork_safety import fork_problem, thread_problem
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts, by_package, within
+from elasticjob_runtime.workers.zygote.preload import ImportResults, by_package, within
 
 NICE = 5
 """Added to the nice value of the importing thread. On a machine whose cores are all busy training, this leaves it a
@@ -86,16 +86,16 @@ def run_at_low_priority(action: Callable[[], None]) -> None:
         time.sleep(0.0005)
 
 
-def import_in_forks(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Callable[[], None]) -> None:
-    """Imports modules in forks of this process, and adds to `verdicts`. Returns in the last fork that is safe to fork,
+def import_in_forks(names: Sequence[str], results: ImportResults, on_fork: Callable[[], None]) -> None:
+    """Imports modules in forks of this process, and adds to `results`. Returns in the last fork that is safe to fork,
     or in this process if there is none.
 
     `on_fork` runs in each fork that goes on: it makes the fork a child of the agent.
     """
     for group in by_package(names):
-        wanted = [name for name in worth_a_trial(group) if not verdicts.covers(name)]
-        while wanted and (rejected := _try(wanted, verdicts, on_fork)) is not None:
-            verdicts.reject(rejected.name, rejected.reason, rejected.reads)
+        wanted = [name for name in worth_a_trial(group) if not results.covers(name)]
+        while wanted and (rejected := _try(wanted, results, on_fork)) is not None:
+            results.reject(rejected.name, rejected.reason, rejected.reads)
             wanted = [name for name in wanted if not within(name, rejected.name)]
 
 
@@ -117,7 +117,7 @@ def worth_a_trial(names: Sequence[str]) -> list[str]:
     return new
 
 
-def _try(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Callable[[], None]) -> RejectedImport | None:
+def _try(names: Sequence[str], results: ImportResults, on_fork: Callable[[], None]) -> RejectedImport | None:
     """Returns None in the fork that imported everything; otherwise, in this process, which of `names` was rejected."""
     reading, writing = os.pipe()
     parent = os.getpid()
@@ -127,9 +127,9 @@ def _try(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Callable[[], N
         return _result_of(names, child, reading)
     os.close(reading)
     linux.die_with_parent(parent)
-    results: list[RejectedImport | None] = []
-    run_at_low_priority(lambda: results.append(_import_all(names, verdicts)))
-    rejected = results[0] if results else None
+    tried: list[RejectedImport | None] = []
+    run_at_low_priority(lambda: tried.append(_import_all(names, results)))
+    rejected = tried[0] if tried else None
     if rejected is None and (problem := fork_problem()):
         rejected = RejectedImport(names[-1], problem)
     if rejected is not None:
@@ -142,7 +142,7 @@ def _try(names: Sequence[str], verdicts: ImportVerdicts, on_fork: Callable[[], N
     return None
 
 
-def _import_all(names: Sequence[str], verdicts: ImportVerdicts) -> RejectedImport | None:
+def _import_all(names: Sequence[str], results: ImportResults) -> RejectedImport | None:
     """Runs on the importing thread of a fork, and stops at the first module that is not fork-safe."""
     for name in names:
         is_new = name not in sys.modules
@@ -153,7 +153,7 @@ def _import_all(names: Sequence[str], verdicts: ImportVerdicts) -> RejectedImpor
         if problem := thread_problem(expected=2):  # the main thread and this one
             return RejectedImport(name, problem)
         if is_new and not error and name in sys.modules:
-            verdicts.fork_safe.append(name)
+            results.fork_safe.append(name)
     return None
 
 
