@@ -21,7 +21,7 @@ def test_a_flag_names_a_field_that_exists_and_has_a_valid_default(flag: Flag) ->
     assert flag.sets is not None
     settings, field = flag.sets
     assert field in {each.name for each in dataclasses.fields(settings)}
-    assert flag.check(flag.default) == ""
+    assert flag.check(flag.default) is None
     assert settings_from_flags(build_parser().parse_args(["train.py"]), settings)[field] == flag.default
 
 

@@ -76,13 +76,13 @@ def test_the_hang_deadline_follows_the_step_times_and_pauses(
 
 def test_the_message_of_a_hang_names_the_time_without_a_step() -> None:
     times = timed(*[0.4] * 10)
-    assert times.hang(LIMITS, 8.9) == ""
+    assert times.hang(LIMITS, 8.9) is None
     assert times.hang(LIMITS, 35.0) == "hang: no step for 31 s, median 0.4 s"
 
 
 def test_the_message_of_a_hang_names_an_exceeded_pause() -> None:
     times = paused(timed(*[0.4] * 10), 4.0, 60.0)
-    assert times.hang(LIMITS, 68.9) == ""
+    assert times.hang(LIMITS, 68.9) is None
     assert (
         times.hang(LIMITS, 70.0)
         == "hang: no step for 66 s, median 0.4 s, beyond the announced pause of 60 s (evaluation)"

@@ -178,7 +178,7 @@ class PeerCopies:
 
     def _send_all(self) -> None:
         while (order := self._orders.get()) is not None:
-            failure = ""
+            failure: str | None = None
             for peer in order.receivers:
                 failure = self._try_to_send(order, peer)
                 if not failure:
@@ -187,14 +187,14 @@ class PeerCopies:
             with contextlib.suppress(OSError):  # the agent has ended
                 self._event_loop.call_soon(lambda order=order, failure=failure: self._sent(order, failure))  # type: ignore[misc]
 
-    def _try_to_send(self, order: _Order, peer: Neighbour) -> str:
-        """Returns why it was not possible; empty: it was."""
+    def _try_to_send(self, order: _Order, peer: Neighbour) -> str | None:
+        """Returns why it was not possible; None: it was."""
         try:
             self._send(order, peer)
         except (OSError, NotAuthenticError) as error:
             why = str(error) or "it is not an agent of this run that takes copies"
             return f"{peer.name} has no copy of this member's snapshots: {why}"
-        return ""
+        return None
 
     def _send(self, order: _Order, peer: Neighbour) -> None:
         header = order.buffer.header()
@@ -221,7 +221,7 @@ class PeerCopies:
     def _rate_now(self) -> float:
         return math.inf if self.hurries else self._rate
 
-    def _sent(self, order: _Order, failure: str) -> None:
+    def _sent(self, order: _Order, failure: str | None) -> None:
         if failure and not self._warned:
             self._warned = True
             logger.warning("if this machine is lost, training continues from storage: %s", failure)

@@ -108,8 +108,8 @@ class Progress:
         """No further step is expected of these workers."""
         self._steps = StepTimes()
 
-    def hang(self, now: float) -> str:
-        """Returns why the workers count as hung, only once per hang; empty: they do not."""
+    def hang(self, now: float) -> str | None:
+        """Returns why the workers count as hung, only once per hang; None: they do not."""
         why = self._steps.hang(self._limits, now)
         if why:
             self.ended()

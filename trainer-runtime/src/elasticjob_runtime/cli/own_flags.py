@@ -23,21 +23,21 @@ from elasticjob_runtime.workers.environment import GroupSpec
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 """In Markdown."""
 
-Check: TypeAlias = Callable[[Any], str]
-"""Returns what is wrong with a value, as in `must be 0 or more`; empty: nothing."""
+Check: TypeAlias = Callable[[Any], str | None]
+"""Returns what is wrong with a value, as in `must be 0 or more`; None: nothing."""
 
 
-def at_least_0(value: float | None) -> str:
-    return "" if value is None or value >= 0 else "must be 0 or more"
+def at_least_0(value: float | None) -> str | None:
+    return None if value is None or value >= 0 else "must be 0 or more"
 
 
-def factor_or_0(value: float) -> str:
+def factor_or_0(value: float) -> str | None:
     valid = math.isfinite(value) and (value == 0 or value >= 1)
-    return "" if valid else "must be 1 or more, or 0 to disable hang detection"
+    return None if valid else "must be 1 or more, or 0 to disable hang detection"
 
 
-def seconds_or_0(value: float) -> str:
-    return "" if math.isfinite(value) and value >= 0 else "must be a number of seconds, 0 or more"
+def seconds_or_0(value: float) -> str | None:
+    return None if math.isfinite(value) and value >= 0 else "must be a number of seconds, 0 or more"
 
 
 def either(yes: str, no: str) -> Callable[[str], bool]:
@@ -66,7 +66,7 @@ class Flag:
     """For docs/elasticrun.md, in Markdown, and --help."""
     sets: tuple[type, str] | None = None
     """The dataclass of settings, and its field; None: the flag is read where it is used in cli/."""
-    check: Check = lambda _value: ""
+    check: Check = lambda _value: None
 
     @property
     def dest(self) -> str:

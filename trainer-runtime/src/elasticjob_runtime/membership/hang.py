@@ -55,11 +55,11 @@ class StepTimes:
         due = since + max(limits.least, limits.factor * statistics.median(self._times))
         return due if math.isfinite(due) else None
 
-    def hang(self, limits: HangLimits, now: float) -> str:
-        """`hang: no step for 31 s, median 0.4 s`, and the pause if one was announced; empty: no hang."""
+    def hang(self, limits: HangLimits, now: float) -> str | None:
+        """`hang: no step for 31 s, median 0.4 s`, and the pause if one was announced; None: no hang."""
         deadline = self.deadline(limits)
         if deadline is None or now < deadline or self._last is None:
-            return ""
+            return None
         text = f"hang: no step for {now - self._last[1]:.3g} s, median {statistics.median(self._times):.2g} s"
         if self._pause is None:
             return text

@@ -20,4 +20,4 @@ def test_only_source_files_are_forked(tmp_path: pathlib.Path) -> None:
         no_fork_reason(Command(program=[sys.executable], arguments=[str(path)]))
         for path in (source, archive, compiled, tmp_path)
     ]
-    assert found == ["", "the script is an archive", "the script is compiled", "the script is a directory"]
+    assert found == [None, "the script is an archive", "the script is compiled", "the script is a directory"]

@@ -156,6 +156,6 @@ def test_only_modules_installed_and_not_yet_imported_are_tried(
 
 
 def test_an_open_gpu_driver_is_detected() -> None:
-    assert open_gpu_driver(["pipe:[1]", "/dev/nvidiactl", "/dev/nvidia0"]) == "", "NVML"
+    assert open_gpu_driver(["pipe:[1]", "/dev/nvidiactl", "/dev/nvidia0"]) is None, "NVML"
     assert open_gpu_driver(["/dev/nvidia0", "/dev/nvidia-uvm"]) == "/dev/nvidia-uvm"
     assert open_gpu_driver(["/dev/kfd"]) == "/dev/kfd"

@@ -12,8 +12,8 @@ NOT_CALLED = ("get_train_dataloader", "_get_train_sampler", "get_batch_samples",
 """Methods of Trainer that subclasses would override in vain."""
 
 
-def refusal(trainer: Trainer) -> str:
-    """Why `trainer`, an ElasticTrainer, cannot train. Empty: it can."""
+def refusal(trainer: Trainer) -> str | None:
+    """Why `trainer`, an ElasticTrainer, cannot train. None: it can."""
     if not hasattr(Trainer, "_run_epoch") or not inspect.signature(Trainer._run_epoch).parameters.keys() >= USED:
         return "this version of transformers has another training loop"
     args = trainer.args
@@ -35,7 +35,7 @@ def refusal(trainer: Trainer) -> str:
         "one process uses several GPUs: start one for each": args.n_gpu > 1,
         **{f"{name}() is overridden, and not called": _is_overridden(trainer, name) for name in NOT_CALLED},
     }
-    return next((problem for problem, is_found in found.items() if is_found), "")
+    return next((problem for problem, is_found in found.items() if is_found), None)
 
 
 def _is_overridden(trainer: Trainer, name: str) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from elasticjob_runtime.workers import linux
 
 
-def fork_problem() -> str:
-    """Why this process is not safe to fork, as a predicate of the module imported last; empty if it is."""
+def fork_problem() -> str | None:
+    """Why this process is not safe to fork, as a predicate of the module imported last; None: it is."""
     if problem := thread_problem(expected=1):
         return problem
     torch = sys.modules.get("torch")
@@ -27,23 +27,23 @@ def fork_problem() -> str:
         return "importing it makes a semaphore, which all workers would share"
     if connections := network_sockets():
         return f"importing it opens {connections} network connection{'s' if connections > 1 else ''}"
-    return ""
+    return None
 
 
-def thread_problem(*, expected: int) -> str:
-    """Empty if this process has no more than `expected` threads."""
+def thread_problem(*, expected: int) -> str | None:
+    """None: this process has no more than `expected` threads."""
     threads = linux.threads() - expected
-    return f"importing it starts {threads} thread{'s' if threads > 1 else ''}" if threads > 0 else ""
+    return f"importing it starts {threads} thread{'s' if threads > 1 else ''}" if threads > 0 else None
 
 
-def open_gpu_driver(files: Iterable[str]) -> str:
+def open_gpu_driver(files: Iterable[str]) -> str | None:
     """The file that a process has open once its CUDA or ROCm driver is initialised, which no fork survives. Using NVML
     does not open it.
 
     >>> open_gpu_driver(["/dev/null", "/dev/nvidiactl", "/dev/nvidia-uvm"])
     '/dev/nvidia-uvm'
     """
-    return next((file for file in files if file in ("/dev/nvidia-uvm", "/dev/kfd")), "")
+    return next((file for file in files if file in ("/dev/nvidia-uvm", "/dev/kfd")), None)
 
 
 def network_sockets() -> int:

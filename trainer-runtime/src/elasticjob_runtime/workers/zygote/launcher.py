@@ -253,13 +253,13 @@ class ZygoteLauncher:
 GroupLauncher = ZygoteLauncher | SpawnLauncher
 
 
-def no_fork_reason(command: Command) -> str:
-    """Why a zygote cannot run this command; empty if it can."""
+def no_fork_reason(command: Command) -> str | None:
+    """Why a zygote cannot run this command; None: it can."""
     if not command.program:
         return "the command is not Python"
     script = command.arguments[0]
     if command.module:
-        return ""
+        return None
     if os.path.isdir(script):
         return "the script is a directory"
     if script.endswith(".pyc"):
@@ -267,4 +267,4 @@ def no_fork_reason(command: Command) -> str:
     with contextlib.suppress(zipimport.ZipImportError):
         zipimport.zipimporter(script)
         return "the script is an archive"
-    return ""
+    return None

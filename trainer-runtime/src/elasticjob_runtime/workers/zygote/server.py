@@ -53,9 +53,9 @@ def main() -> None:
     serve(connection, agent)
 
 
-def preload(modules: Sequence[str]) -> tuple[dict[str, str], str, str]:
+def preload(modules: Sequence[str]) -> tuple[dict[str, str], str, str | None]:
     """Imports modules until one makes this process unsafe to fork. Returns (module -> import error, that module or an
-    empty string, why)."""
+    empty string, why or None)."""
     failed: dict[str, str] = {}
     for name in modules:
         if error := trial_imports.import_one(name, anywhere=True):

@@ -57,15 +57,15 @@ def is_installed(name: str) -> bool:
     return origin is not None and ("site-packages" in origin or "dist-packages" in origin)
 
 
-def import_one(name: str, *, anywhere: bool = False) -> str:
-    """Imports a module if it is installed, or `anywhere`. Returns the error, or an empty string: a failing import is
-    left to the script."""
+def import_one(name: str, *, anywhere: bool = False) -> str | None:
+    """Imports a module if it is installed, or `anywhere`. Returns the error, or None: a failing import is left to the
+    script."""
     try:
         if anywhere or is_installed(name):
             importlib.import_module(name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any module may raise anything
         return f"{type(error).__name__}: {error}"
-    return ""
+    return None
 
 
 def run_at_low_priority(action: Callable[[], None]) -> None:

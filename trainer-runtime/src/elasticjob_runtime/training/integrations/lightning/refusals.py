@@ -16,8 +16,8 @@ _CALLBACKS = {
 """Names of Lightning's classes, and why a process that joins would not have their state."""
 
 
-def refusal(trainer: Any) -> str:
-    """Why the training cannot continue in place. Empty: nothing is against it."""
+def refusal(trainer: Any) -> str | None:
+    """Why the training cannot continue in place. None: nothing is against it."""
     module = trainer.lightning_module
     if not module.automatic_optimization:
         return "manual optimization may keep gradients from one batch to the next, which an interruption drops"
@@ -31,4 +31,4 @@ def refusal(trainer: Any) -> str:
         for kind in type(callback).__mro__:
             if kind.__name__ in _CALLBACKS:
                 return f"{type(callback).__name__} {_CALLBACKS[kind.__name__]}, which a process that joins cannot know"
-    return ""
+    return None
