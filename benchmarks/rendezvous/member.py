@@ -85,7 +85,6 @@ class BenchMember:
             nproc=1,
             incarnation=incarnation,
             peer_port=self.peers.port,
-            started_at=time.time(),
         )
         callbacks = Callbacks(
             on_view=self._observe,

@@ -111,8 +111,6 @@ class MemberValue(Value):
     """TCP port on which the agent answers probes and heartbeats; 0: none."""
     stores: bool = False
     """A TCPStore already listens on each of `ports`, so no worker needs to host it."""
-    started_at: float = 0.0
-    """Unix time, seconds."""
     changed_at: float = 0.0
     """When it entered this state, or its worker processes got ready to join; Unix time, seconds."""
     saves: bool = False

@@ -91,7 +91,6 @@ class MemberRunner:
             nproc=settings.nproc,
             incarnation=settings.incarnation,
             peer_port=self._peers.port,
-            started_at=time.time(),
         )
         soon = event_loop.call_soon
         self.session = Rendezvous(

@@ -28,15 +28,6 @@ class WorkerStarter:
         self._on_failed = on_failed
         self._starting: list[PreparedWorker] = []
 
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._starting)
-
-    @property
-    def local_ranks(self) -> set[int]:
-        """Of the workers that are being started."""
-        return {prepared.spec.local_rank for prepared in self._starting}
-
     def start(self, plan: Plan, local_ranks: Iterable[int], *, alone: bool = False) -> None:
         """`alone`: each in a world of its own."""
         new: list[PreparedWorker] = []
