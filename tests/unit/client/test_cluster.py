@@ -104,6 +104,57 @@ def test_a_program_logs_in_again_when_its_token_is_not_accepted(tmp_path: Path) 
     assert not Credentials(Target("https://x", token="fixed")).forget()
 
 
+@pytest.mark.parametrize(
+    ("user", "headers"),
+    [
+        (
+            {"as": "ann", "as-groups": ["ml", "dev"], "as-uid": "7", "as-user-extra": {"Team/X": ["a", "b"]}},
+            [
+                ("Impersonate-User", "ann"),
+                ("Impersonate-Group", "ml"),
+                ("Impersonate-Group", "dev"),
+                ("Impersonate-Uid", "7"),
+                ("Impersonate-Extra-team%2Fx", "a"),
+                ("Impersonate-Extra-team%2Fx", "b"),
+            ],
+        ),
+        ({"token": "t"}, []),
+    ],
+)
+def test_a_kubeconfig_may_act_as_another_user(
+    user: dict[str, Any], headers: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    target = select(read([write(tmp_path / "c", config("one", **user))], explicit=True), None, None)
+    assert list(target.impersonate) == headers
+
+
+def test_the_token_file_of_a_kubeconfig_comes_before_its_token(tmp_path: Path) -> None:
+    user = {"token": "old", "tokenFile": str(tmp_path / "token")}
+    target = select(read([write(tmp_path / "c", config("one", **user))], explicit=True), None, None)
+    credentials = Credentials(target)
+    assert credentials.headers() == {"Authorization": "Bearer old"}, "while there is no such file"
+    (tmp_path / "token").write_text("new")
+    assert Credentials(target).headers() == {"Authorization": "Bearer new"}
+
+
+def test_a_login_program_is_told_the_cluster_if_it_asks(tmp_path: Path) -> None:
+    code = "import os; open(os.environ['LOG'], 'w').write(os.environ['KUBERNETES_EXEC_INFO']); print('{\"status\": {}}')"
+    log = tmp_path / "log"
+    program = {"command": sys.executable, "args": ["-c", code], "env": [{"name": "LOG", "value": str(log)}]}
+    content = config("one", exec={**program, "provideClusterInfo": True})
+    cluster = content["clusters"][0]["cluster"]
+    del cluster["certificate-authority"]
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "ml"}}
+    cluster |= {"certificate-authority-data": "Y2E=", "tls-server-name": "api", "extensions": [extension]}
+    Credentials(select(read([write(tmp_path / "c", content)], explicit=True), None, None)).headers()
+    assert json.loads(log.read_text())["spec"]["cluster"] == {
+        "server": "https://one",
+        "tls-server-name": "api",
+        "certificate-authority-data": "Y2E=",
+        "config": {"audience": "ml"},
+    }
+
+
 def test_a_program_logs_in_once_for_many_threads(tmp_path: Path) -> None:
     code = "import json, os; open(os.environ['LOG'], 'a').write('x'); print(json.dumps({'status': {'token': 't'}}))"
     log = tmp_path / "log"

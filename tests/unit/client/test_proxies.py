@@ -38,7 +38,7 @@ def test_servers_that_no_proxy_names_are_reached_without_one(server: str, exclud
 
 def test_a_proxy_gets_the_user_of_its_url() -> None:
     api = ApiServer(Target("http://k8s.example", proxy="http://ann:p%40ss@proxy:3128"))
-    assert getattr(api._pool, "proxy_headers") == {"proxy-authorization": "Basic YW5uOnBAc3M="}  # noqa: B009
+    assert getattr(api._connections(), "proxy_headers") == {"proxy-authorization": "Basic YW5uOnBAc3M="}  # noqa: B009
 
 
 def test_a_socks_proxy_is_refused_with_a_sentence() -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import queue
 import ssl
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from elasticjob.cluster.http import ApiServer
+from elasticjob.cluster.api_errors import ServerBusyError
+from elasticjob.cluster.http import METADATA, ApiServer
 from elasticjob.cluster.kubeconfig import Target
 from elasticjob.cluster.pod_logs import PodLog, Selection
 from elasticjob.decisions.log_lines import Line
@@ -50,12 +55,16 @@ class Quiet(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(handler: type[Handler], pki: Pki | None = None) -> Iterator[Target]:
+def serving(handler: type[Handler], pki: Pki | None = None, *, ask: bool = False) -> Iterator[Target]:
+    """`ask`: for a client certificate."""
     with Quiet(("127.0.0.1", 0), handler) as server:
         scheme = "http"
         if pki is not None:
             scheme, context = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pki.certificate("server"), pki.key("server"))
+            if ask:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(pki.ca)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield Target(f"{scheme}://127.0.0.1:{server.server_port}", ca_file=pki.ca if pki else "")
@@ -143,3 +152,72 @@ BEHIND = "2026-01-01T11:00:00.5"
 )
 def test_a_followed_log_has_each_line_once(first: list[Entry], later: list[Entry]) -> None:
     assert read_twice(first, later) == [text for _, text in [*first, *later]]
+
+
+class Busy(Handler):
+    """An API server that has enough of requests, for as long as `refused` says."""
+
+    refused: ClassVar[list[int]] = []
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.headers["Accept"])
+        status = self.refused.pop() if self.refused else 200
+        body = b'{"items": []}' if status == 200 else b'{"message": "too many requests"}'
+        self.send_response(status)
+        if status == 429:
+            self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_request_that_the_api_server_postpones_is_sent_again() -> None:
+    Busy.asked.clear()
+    Busy.refused[:] = [429, 429]
+    with serving(Busy) as target:
+        assert ApiServer(target).get("/jobs", accept=METADATA) == {"items": []}
+    assert Busy.asked == [METADATA] * 3, "as the same request"
+
+
+@pytest.mark.parametrize("statuses", [[503], [429] * 50])
+def test_a_server_that_stays_busy_is_said(statuses: list[int]) -> None:
+    Busy.refused[:] = statuses
+    with serving(Busy) as target, pytest.raises(ServerBusyError, match="cannot answer now: too many requests"):
+        ApiServer(target).get("/jobs")
+
+
+def test_a_client_certificate_is_renewed_by_the_program_that_printed_it(tmp_path: Path) -> None:
+    """By one run of it for many threads, and on new connections."""
+    pki, seen = Pki(tmp_path / "pki"), list[str]()
+
+    class Who(Handler):
+        def do_GET(self) -> None:
+            subject = self.connection.getpeercert()["subject"]  # type: ignore[attr-defined]
+            seen.append(dict(pair for part in subject for pair in part)["commonName"])
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    for name in ("first", "second"):
+        pki.sign(name, f"/CN={name}", "extendedKeyUsage=clientAuth")
+    files = {name: [pki.certificate(name), pki.key(name)] for name in ("first", "second")}
+    runs = tmp_path / "runs"
+    runs.touch()
+    code = (
+        "import json, pathlib, sys; runs, first, second = pathlib.Path(sys.argv[1]), sys.argv[2:4], sys.argv[4:6]; "
+        "n = len(runs.read_text()); runs.write_text('x' * (n + 1)); "
+        "cert, key = [pathlib.Path(each).read_text() for each in (second if n else first)]; "
+        "until = '2999-01-01T00:00:00Z' if n else '2001-01-01T00:00:00Z'; "
+        "print(json.dumps({'status': {'clientCertificateData': cert, 'clientKeyData': key, "
+        "'expirationTimestamp': until}}))"
+    )
+    command = {"command": sys.executable, "args": ["-c", code, str(runs), *files["first"], *files["second"]]}
+    with serving(Who, pki, ask=True) as target:
+        api = ApiServer(dataclasses.replace(target, command=command))
+        api.get("/a")
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(api.get, ["/b"] * 8))
+    assert (seen[0], set(seen[1:])) == ("first", {"second"})
+    assert runs.read_text() == "xx"

@@ -22,6 +22,9 @@ from elasticjob.names import GROUP, INSTALL, KIND, PLURAL
 class ServerBusyError(UnreachableError):
     """The API server answers, but cannot serve the request now."""
 
+    retry_after: float | None = None
+    """When to send the request again, if the API server has said it, s."""
+
 
 class ExpiredError(ElasticJobError):
     """A resource version is too old to watch from: list again."""

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from elasticjob.cluster.kubeconfig import Target
 from elasticjob.errors import UnreachableError
@@ -23,14 +23,23 @@ EXPIRY_MARGIN = 30.0
 """A token that expires within this time is renewed, s."""
 
 
+class Certificate(NamedTuple):
+    """Of a client, and its key, as PEM; empty: those of the kubeconfig's files, if any."""
+
+    content: bytes
+    key: bytes
+
+
 class Credentials:
-    """Headers and TLS context for one target. Renews tokens that expire."""
+    """Headers and TLS context for one target. Renews tokens and certificates that expire."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._lock = threading.Lock()
         self._token = target.token
-        self._until = float("inf") if target.token else 0.0
+        self.certificate = Certificate(target.certificate, target.key)
+        """The newest; `headers` renews it."""
+        self._until = float("inf") if target.token and not target.token_file else 0.0
 
     def headers(self) -> dict[str, str]:
         """Raises UnreachableError."""
@@ -48,7 +57,7 @@ class Credentials:
         self._until = 0.0 if target.token_file or target.command or target.auth_provider else self._until
         return self._until == 0.0
 
-    def tls(self) -> ssl.SSLContext:
+    def tls(self, certificate: Certificate) -> ssl.SSLContext:
         """Raises UnreachableError."""
         target = self._target
         try:
@@ -57,22 +66,17 @@ class Credentials:
             raise UnreachableError(f"Cannot use the CA certificate of the kubeconfig: {error}") from error
         if target.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        certificate, key = target.certificate, target.key
-        if target.command:
-            printed = self._run_command()
-            certificate = printed.get("clientCertificateData", "").encode() or certificate
-            key = printed.get("clientKeyData", "").encode() or key
         try:
-            self._load(context, certificate, key)
+            self._load(context, certificate)
         except (OSError, ssl.SSLError) as error:
             raise UnreachableError(f"Cannot use the client certificate of the kubeconfig: {error}") from error
         return context
 
-    def _load(self, context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    def _load(self, context: ssl.SSLContext, certificate: Certificate) -> None:
         """OpenSSL reads certificates from files only."""
         with tempfile.TemporaryDirectory() as folder:
             paths = [self._target.certificate_file, self._target.key_file]
-            for number, content in enumerate((certificate, key)):
+            for number, content in enumerate(certificate):
                 if content:
                     path = Path(folder) / str(number)
                     path.touch(mode=0o600)
@@ -87,7 +91,10 @@ class Credentials:
             try:
                 self._token = Path(target.token_file).read_text(encoding="utf-8").strip()
             except OSError as error:
-                raise UnreachableError(f"Cannot read the token file {target.token_file}: {error.strerror}.") from error
+                if not self._token:
+                    raise UnreachableError(
+                        f"Cannot read the token file {target.token_file}: {error.strerror}."
+                    ) from error
             self._until = time.time() + TOKEN_SECONDS
         elif target.command:
             self._run_command()
@@ -96,11 +103,14 @@ class Credentials:
         else:
             self._until = float("inf")
 
-    def _run_command(self) -> dict[str, Any]:
-        """The status of the ExecCredential that the program prints; keeps its token."""
+    def _run_command(self) -> None:
+        """Keeps the token and the certificate of the ExecCredential that the program prints."""
         spec = self._target.command
         variables = {each["name"]: each["value"] for each in spec.get("env") or []}
-        asked = {"apiVersion": spec.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
+        about: dict[str, Any] = {"interactive": False}
+        if spec.get("provideClusterInfo"):
+            about["cluster"] = self._target.cluster_info
+        asked = {"apiVersion": spec.get("apiVersion"), "kind": "ExecCredential", "spec": about}
         command = [spec.get("command", ""), *(spec.get("args") or [])]
         environment = {**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
         try:
@@ -117,8 +127,11 @@ class Credentials:
         except (ValueError, KeyError, TypeError) as error:
             raise UnreachableError(f"{command[0]} printed no credentials.") from error
         self._token = status.get("token", "")
+        self.certificate = Certificate(
+            str(status.get("clientCertificateData") or "").encode() or self._target.certificate,
+            str(status.get("clientKeyData") or "").encode() or self._target.key,
+        )
         self._until = _seconds(status.get("expirationTimestamp")) - EXPIRY_MARGIN
-        return status
 
 
 def _seconds(stamp: str | None) -> float:

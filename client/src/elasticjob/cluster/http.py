@@ -20,7 +20,7 @@ import urllib3
 from urllib3.util import Timeout
 
 from elasticjob.cluster.api_errors import ServerBusyError, UnauthorizedError, api_error
-from elasticjob.cluster.credentials import Credentials
+from elasticjob.cluster.credentials import Certificate, Credentials
 from elasticjob.cluster.kubeconfig import Target
 from elasticjob.cluster.proxies import proxy_for, usable
 from elasticjob.errors import UnreachableError
@@ -34,6 +34,9 @@ STREAM_SECONDS = 330.0
 """Longest silence of a stream, s. A watch ends earlier: the API server is asked to close it after 5 minutes."""
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 """Accepts a list of what is in metadata only."""
+MOST_RETRIES, LONGEST_RETRY = 10, 30.0
+"""How often a request that the API server postpones is sent again, as by kubectl, and after how many seconds at most.
+"""
 MERGE_PATCH = "application/merge-patch+json"
 
 _KEEPALIVE = [
@@ -64,18 +67,31 @@ class ApiServer:
         self._warn = warn or (lambda _: None)
         self._credentials = Credentials(target)
         self._skew = 0.0
+        self._lock = threading.Lock()
+        self._pool: urllib3.PoolManager | None = None
+        self._certificate: Certificate | None = None
+        """With which the connections of the pool were opened."""
         proxy = target.proxy or proxy_for(target.server, os.environ)
-        options: dict[str, Any] = {
-            "maxsize": 8,
-            "retries": False,
-            "socket_options": _KEEPALIVE,
-        }
+        self._proxy = usable(proxy) if proxy else ""
+
+    def _connections(self) -> urllib3.PoolManager:
+        """New ones if the program that logs in has printed another client certificate."""
+        certificate = self._credentials.certificate
+        with self._lock:
+            if self._pool is None or certificate != self._certificate:
+                self._pool, self._certificate = self._new_pool(certificate), certificate
+            return self._pool
+
+    def _new_pool(self, certificate: Certificate) -> urllib3.PoolManager:
+        target = self.target
+        options: dict[str, Any] = {"maxsize": 8, "retries": False, "socket_options": _KEEPALIVE}
         if target.server.startswith("https:"):
-            options["ssl_context"] = self._credentials.tls()
-            options["server_hostname"] = target.server_name or None
-            options["assert_hostname"] = False if target.insecure else None
-        options = {key: value for key, value in options.items() if value is not None}
-        self._pool: urllib3.PoolManager = _through(usable(proxy), options) if proxy else urllib3.PoolManager(**options)
+            options["ssl_context"] = self._credentials.tls(certificate)
+            if target.server_name:
+                options["server_hostname"] = target.server_name
+            if target.insecure:
+                options["assert_hostname"] = False
+        return _through(self._proxy, options) if self._proxy else urllib3.PoolManager(**options)
 
     def now(self) -> datetime.datetime:
         """The API server's clock, by its last answer: this machine's may be wrong."""
@@ -112,18 +128,25 @@ class ApiServer:
     def _send(
         self, method: str, path: str, body: Any, content: str, query: dict[str, Any], *, stream: bool
     ) -> urllib3.BaseHTTPResponse:
-        try:
-            return self._try_to_send(method, path, body, content, query, stream=stream)
-        except UnauthorizedError:
-            if not self._credentials.forget():
-                raise
+        renewed = False
+        for _ in range(MOST_RETRIES):
+            try:
+                return self._try_to_send(method, path, body, content, query, stream=stream)
+            except UnauthorizedError:
+                if renewed or not self._credentials.forget():
+                    raise
+                renewed = True
+            except ServerBusyError as error:
+                if error.retry_after is None:
+                    raise
+                time.sleep(error.retry_after)
         return self._try_to_send(method, path, body, content, query, stream=stream)
 
     def _try_to_send(
         self, method: str, path: str, body: Any, content: str, query: dict[str, Any], *, stream: bool
     ) -> urllib3.BaseHTTPResponse:
-        accept = query.pop("accept", "application/json, */*")
-        asked = {key: str(value) for key, value in query.items() if value not in (None, "")}
+        accept = query.get("accept", "application/json, */*")
+        asked = {key: str(value) for key, value in query.items() if value not in (None, "") and key != "accept"}
         url = f"{self.target.server}{path}" + (f"?{urlencode(asked)}" if asked else "")
         headers = urllib3.HTTPHeaderDict(self._credentials.headers())
         headers.extend({"Accept": accept, "User-Agent": "elasticjob"})
@@ -155,7 +178,7 @@ class ApiServer:
             headers["Content-Type"] = content
         silence = STREAM_SECONDS if stream else READ_SECONDS
         try:
-            response = self._pool.request(
+            response = self._connections().request(
                 method,
                 url,
                 body=data,
@@ -187,7 +210,11 @@ class ApiServer:
         except ValueError:
             body = {"message": data.decode("utf-8", "replace").strip()[:300]}
         namespace = _namespace_of(path) or self.target.namespace
-        return api_error(response.status, body if isinstance(body, dict) else {}, path, namespace, self.target.server)
+        error = api_error(response.status, body if isinstance(body, dict) else {}, path, namespace, self.target.server)
+        after = response.headers.get("Retry-After", "")
+        if isinstance(error, ServerBusyError) and after.isdecimal():
+            error.retry_after = min(float(after), LONGEST_RETRY)
+        return error
 
     def _unreachable(self, error: Exception) -> UnreachableError:
         where = f"the API server {self.target.server}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from elasticjob.errors import UnreachableError
 
@@ -43,6 +44,8 @@ class Target:
     """`exec` of the user: a program that prints credentials."""
     auth_provider: str = ""
     """Name of a provider that the official client logs in with, such as oidc."""
+    cluster_info: Json = field(default_factory=dict)
+    """The cluster, as `command` is told it if it asks."""
     impersonate: tuple[tuple[str, str], ...] = ()
     """Headers."""
 
@@ -137,7 +140,8 @@ def select(config: Json, context: str | None, namespace: str | None) -> Target:
         basic=basic,
         command=user.get("exec") or {},
         auth_provider=(user.get("auth-provider") or {}).get("name", ""),
-        impersonate=_impersonation(user),
+        cluster_info=_cluster_info(cluster),
+        impersonate=impersonation(user),
     )
 
 
@@ -148,10 +152,24 @@ def _decoded(entry: Json, key: str) -> bytes:
         raise UnreachableError(f"{key} in the kubeconfig is not base64.") from error
 
 
-def _impersonation(user: Json) -> tuple[tuple[str, str], ...]:
-    who = user.get("as") or user.get("act-as")
-    groups = user.get("as-groups") or user.get("act-as-groups") or ()
-    return (*((("Impersonate-User", who),) if who else ()), *(("Impersonate-Group", each) for each in groups))
+def _cluster_info(cluster: Json) -> Json:
+    """The Cluster of client.authentication.k8s.io."""
+    names = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
+    extensions = cluster.get("extensions") or ()
+    config = [each.get("extension") for each in extensions if each.get("name") == "client.authentication.k8s.io/exec"]
+    return {name: cluster[name] for name in names if name in cluster} | ({"config": config[0]} if config else {})
+
+
+def impersonation(user: Json) -> tuple[tuple[str, str], ...]:
+    """The headers for `as`, `as-groups`, `as-uid` and `as-user-extra`."""
+    headers = {
+        "Impersonate-User": [user["as"]] if user.get("as") else [],
+        "Impersonate-Group": user.get("as-groups") or [],
+        "Impersonate-Uid": [user["as-uid"]] if user.get("as-uid") else [],
+    }
+    for key, values in (user.get("as-user-extra") or {}).items():
+        headers[f"Impersonate-Extra-{quote(key.lower(), safe='')}"] = values
+    return tuple((name, str(value)) for name, values in headers.items() for value in values)
 
 
 def in_cluster(environment: Mapping[str, str], namespace: str | None, folder: Path = IN_CLUSTER) -> Target | None:
