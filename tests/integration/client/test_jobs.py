@@ -76,11 +76,52 @@ def test_a_second_job_of_the_same_name_is_not_created(cli: Cli, submitted: str) 
 def test_a_list_is_a_table(cli: Cli, submitted: str, operator: Operator) -> None:
     assert "Pending" in cli("list").out
     operator.conditions(submitted, "Accepted", "Running")
-    operator.status(submitted, readyReplicas=3, desiredReplicas=3, progress={"step": 1200, "stepsPerSecond": 3.25})
+    progress = {"step": 1200, "stepsPerSecond": 3.25}
+    operator.status(submitted, workers="3/3", readyReplicas=3, desiredReplicas=3, progress=progress)
     titles, row = cli("list").out.splitlines()
-    assert titles.split() == ["NAME", "STATUS", "WORKERS", "STEP", "STEPS/S", "RESTARTS", "AGE"]
-    assert row.split()[:6] == ["bert", "Running", "3/3", "1200", "3.25", "0"]
-    assert "train:1" in cli("list", "-o", "wide").out
+    assert titles.split() == ["NAME", "STATUS", "WORKERS", "STEP", "RESTARTS", "AGE"]
+    assert row.split()[:5] == ["bert", "Running", "3/3", "1200", "0"]
+    wide = cli("list", "-o", "wide").out
+    assert "train:1" in wide
+    assert "3.25" in wide
+    assert cli("list", "--no-headers").out.split()[0] == "bert"
+
+
+def test_a_list_moves_no_whole_jobs(cli: Cli, client: ElasticJobClient, submitted: str) -> None:
+    assert "spec" not in client.listed()[0]
+    assert client.listed()[0]["metadata"]["name"] == submitted
+    assert client.listed(selector="team=nlp") == []
+    assert cli("get", "brt").err.endswith("Did you mean bert?\n")
+
+
+def test_get_shows_jobs_again_when_they_change(
+    start: Callable[..., subprocess.Popen[str]], submitted: str, operator: Operator
+) -> None:
+    process = start("get", submitted, "--watch")
+    assert process.stdout is not None
+    assert process.stdout.readline().split()[:2] == ["NAME", "STATUS"]
+    assert process.stdout.readline().split()[:2] == ["bert", "Pending"]
+    operator.conditions(submitted, "Accepted", "Running")
+    assert process.stdout.readline().split()[:2] == ["bert", "Running"]
+
+
+def test_get_prints_names_and_documents_as_they_change(
+    start: Callable[..., subprocess.Popen[str]], submitted: str, cli: Cli
+) -> None:
+    process = start("get", "-w", "-o", "name")
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"elasticjob.elasticjob.dev/{submitted}\n"
+    cli("submit", "gpt", "--image", "train:1", "--", "python", "train.py")
+    assert process.stdout.readline() == "elasticjob.elasticjob.dev/gpt\n"
+    assert cli("get", "nothing", "-w").code == Exit.NOT_FOUND
+
+
+def test_a_user_acts_as_another(cli: Cli, control_plane: Path, ns: Namespace) -> None:
+    result = cli("list", "--as", "ann", "--as-group", "ml")
+    assert result.code == Exit.FORBIDDEN
+    assert "User ann has no right to list elasticjobs" in result.err
+    other = ElasticJobClient(ns.name, kubeconfig=str(control_plane), as_user="eve", as_groups=["system:masters"])
+    assert other.list() == []
 
 
 def test_documents_are_for_programs(cli: Cli, submitted: str, ns: Namespace) -> None:

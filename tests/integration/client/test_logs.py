@@ -16,6 +16,7 @@ from elasticjob.errors import Exit
 from hack.support import eventually
 from tests.integration.client.conftest import Operator, Result
 from tests.integration.client.kubelet import Kubelet
+from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 
 Cli = Callable[..., Result]
@@ -101,6 +102,26 @@ def test_a_log_that_cannot_be_read_is_said(cli: Cli, two_workers: str, kubelet: 
     result = cli("logs", two_workers)
     assert (result.code, result.out) == (Exit.UNREACHABLE, "worker-0 | step 1\n")
     assert "cannot answer now" in result.err
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+def test_jobs_with_a_label_are_read_together(
+    cli: Cli, submitted: str, operator: Operator, kubelet: Kubelet, ns: Namespace, follow: list[str]
+) -> None:
+    for name in ("one", "two"):
+        cli("submit", name, "--image", "train:1", "--label", "team=nlp", "--", "python", "train.py")
+        operator.worker(name, 0)
+        kubelet.logs.write(ns.name, f"{name}-worker-0", f"step of {name}")
+        operator.conditions(name, "Succeeded")
+        if follow:
+            kubelet.logs.end(ns.name, f"{name}-worker-0")
+            ns.end(f"{name}-worker-0", 0, at=rfc3339())
+    operator.worker(submitted, 0)
+    kubelet.logs.write(ns.name, "bert-worker-0", "step of bert")
+    result = cli("logs", "-l", "team=nlp", *follow)
+    assert result.code == Exit.OK, result.err
+    assert sorted(result.out.splitlines()) == ["one-worker-0 | step of one", "two-worker-0 | step of two"]
+    assert "No job in namespace" in cli("logs", "-l", "team=vision").err
 
 
 def test_a_job_without_worker_pods_has_no_log(cli: Cli, submitted: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from elasticjob.cli.app import run
 from elasticjob.cli.output import progress, say, to_json, to_yaml, use_color
+from elasticjob.decisions.waiting import worth_a_line
 from elasticjob.errors import Exit
 
 
@@ -81,6 +82,29 @@ def test_documents_keep_hidden_characters_as_escapes() -> None:
     for text, read in ((to_json(document), json.loads), (to_yaml(document), yaml.safe_load)):
         assert text.isascii()
         assert read(text) == document
+
+
+def test_waiting_takes_few_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress("Waiting for bert") as report:
+        for step in range(1000):
+            report(f"training with 4 processes in round 1, step {step}")
+        assert sys.stderr.getvalue() == "Waiting for bert: training with 4 processes in round 1, step 0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "since", "said"),
+    [
+        ("step 1", "", 0, True),
+        ("step 1", "step 1", 1000, False),
+        ("step 2", "step 1", 200, False),
+        ("step 2", "step 1", 300, True),
+        ("suspended", "step 1", 5, False),
+        ("suspended", "step 1", 10, True),
+    ],
+)
+def test_something_else_is_said_sooner_than_other_numbers(text: str, last: str, since: float, said: bool) -> None:
+    assert worth_a_line(text, last, since) is said
 
 
 def test_the_package_lists_its_names() -> None:

@@ -10,7 +10,7 @@ from elasticjob.state import Condition, Failure, JobState, Progress, WorkerState
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
 RUNNING = Condition("Running", "True", "Training", "Round 1: 2 processes are training.")
-JOB = JobState("bert", "ml", summary="Running", replicas=2, ready=2, started=NOW, conditions={"Running": RUNNING})
+JOB = JobState("bert", "ml", reported="Running", replicas=2, ready=2, started=NOW, conditions={"Running": RUNNING})
 
 
 def worker(index: int, *, ready: bool = True, uid: str = "", problem: str = "") -> WorkerState:

@@ -138,7 +138,9 @@ def test_the_token_file_of_a_kubeconfig_comes_before_its_token(tmp_path: Path) -
 
 
 def test_a_login_program_is_told_the_cluster_if_it_asks(tmp_path: Path) -> None:
-    code = "import os; open(os.environ['LOG'], 'w').write(os.environ['KUBERNETES_EXEC_INFO']); print('{\"status\": {}}')"
+    code = (
+        "import os; open(os.environ['LOG'], 'w').write(os.environ['KUBERNETES_EXEC_INFO']); print('{\"status\": {}}')"
+    )
     log = tmp_path / "log"
     program = {"command": sys.executable, "args": ["-c", code], "env": [{"name": "LOG", "value": str(log)}]}
     content = config("one", exec={**program, "provideClusterInfo": True})

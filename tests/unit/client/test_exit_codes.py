@@ -30,6 +30,10 @@ def test_every_error_says_which_code_it_is() -> None:
         (["submit", "a", "--nnodes", "2"], "Did you mean --workers MIN:MAX?"),
         (["list", "--namspace", "a"], "Did you mean --all-namespaces or --namespace?"),
         (["get", "-o", "table"], "Invalid value for '--output'"),
+        (["list", "--as-group", "ml"], "add --as USER"),
+        (["logs"], "elasticjob logs -l team=nlp"),
+        (["logs", "a", "-l", "team=nlp"], "Whose log?"),
+        (["get", "a", "-l", "team=nlp"], "exclude each other"),
         (["scale", "a"], "How many worker pods?"),
         (["scale", "a", "2", "--replicas", "3"], "How many worker pods?"),
         (["delete"], "Which jobs?"),
@@ -64,3 +68,13 @@ def test_a_digit_that_is_no_number_is_left_to_the_models(capsys: pytest.CaptureF
     words = ["submit", "a", "--image", "train:1", "--procs-per-worker", "²", "--dry-run", "--", "python"]
     assert run(words) == Exit.ERROR
     assert "spec.workers.procsPerWorker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--show-completion", "--install-completion"])
+def test_a_plug_in_says_how_it_is_completed_instead_of_breaking_the_shell(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([flag], "kubectl elasticjob") == Exit.USAGE
+    caught = capsys.readouterr()
+    assert caught.out == "", "a shell evaluates it"
+    assert "elasticjob --install-completion" in caught.err

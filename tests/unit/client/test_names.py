@@ -68,7 +68,7 @@ def test_a_status_is_read_as_the_operator_writes_it() -> None:
     assert seen.failing_nodes == (("n1", 2),)
     assert seen.rendezvous == "etcd-v3 etcd:2379"
     assert seen.conditions["Running"] == state.Condition("Running", "True", "Training", "yes", NOW)
-    assert (seen.status_word, seen.started, seen.finished) == ("Running", NOW, NOW)
+    assert (seen.summary, seen.started, seen.finished) == ("Running", NOW, NOW)
 
 
 def test_a_spec_is_read_as_the_api_has_it() -> None:

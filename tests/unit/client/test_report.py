@@ -12,7 +12,7 @@ from elasticjob.views.svg import MOST_TICKS, NARROW, drawing, ticks
 from elasticjob_api import Change, History
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
-JOB = JobState("bert", "ml", restarts=4, summary="Failed")
+JOB = JobState("bert", "ml", restarts=4, reported="Failed")
 
 
 def change(seconds: float, reason: str, **fields: object) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -211,14 +212,43 @@ def test_a_script_travels_with_its_arguments(tmp_path: Path) -> None:
         command_of("#" * 100_001)
 
 
+RATE = 0.1
+
+
+def complete() -> None:
+    """All that it reads is in it, or is Python's."""
+    import os as system
+
+    class Reader:
+        size = 2
+        half = size // 2
+
+    def count(left: int) -> int:
+        return left and 1 + count(left - 1)
+
+    print([system.sep * each for each in range(count(Reader.half))], __name__)
+
+
+def test_a_function_that_imports_what_it_uses_travels() -> None:
+    assert "def complete" in script_of(complete, {})
+
+
 def test_functions_that_cannot_travel_are_rejected() -> None:
     outside = 3
 
     def closure() -> None:
         print(outside)
 
+    def reader() -> None:
+        print([json.dumps(os.environ.get(each)) for each in "a"])
+
+    def with_default(lr: float = RATE) -> None:
+        print(lr)
+
     for function, args, words in (
-        (closure, {}, "outside"),
+        (closure, {}, "lack: outside"),
+        (reader, {}, "lack: os.\nImport modules inside the function"),
+        (with_default, {}, "lack: RATE"),
         (train_with, {"rate": 1}, "cannot be called"),
         (train_with, {"lr": object()}, "cannot be called"),
         (len, {}, "source"),

@@ -45,7 +45,7 @@ def job(**fields: object) -> JobState:
 
 RUNNING = job(
     conditions={"Accepted": ("True", "Accepted", ""), "Running": ("True", "Training", "Round 3.")},
-    summary="Running",
+    reported="Running",
     ready=4,
     world_size=4,
     round=3,
@@ -55,7 +55,7 @@ RUNNING = job(
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
 def test_tables_fit_the_terminal(width: int) -> None:
-    long = job(name="训练-a-job-with-a-long-name-of-47-characters-or-so", summary="WaitingForRendezvous")
+    long = job(name="训练-a-job-with-a-long-name-of-47-characters-or-so", reported="WaitingForRendezvous")
     for line in job_table([RUNNING, long], NOW, width=width):
         assert cell_len(line) <= max(width, 31), "the name and the status are always there"
 
@@ -191,7 +191,7 @@ def test_a_worker_pod_that_starts_for_long_is_an_obstacle() -> None:
     ],
 )
 def test_a_worker_pod_is_one_word(pod: dict[str, object], word: str) -> None:
-    assert worker_state(pod).status_word == word
+    assert worker_state(pod).summary == word
 
 
 def test_a_page_names_failure_traceback_and_events() -> None:
@@ -216,7 +216,7 @@ def test_of_a_thousand_worker_pods_a_page_lists_those_in_trouble() -> None:
 
 
 def test_names_are_escaped_in_notebooks() -> None:
-    assert "<script>" not in job_html([job(name="<script>", summary="<b>")], NOW)
+    assert "<script>" not in job_html([job(name="<script>", reported="<b>")], NOW)
 
 
 @pytest.mark.parametrize(

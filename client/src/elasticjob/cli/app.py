@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from elasticjob.cli import changing, convert, doctor, init, logs, plot, reading, submit, watch
-from elasticjob.cli.options import given
+from elasticjob.cli.options import chosen, given, with_global_flags
 from elasticjob.decisions.foreign_flags import meant
-from elasticjob.errors import ElasticJobError, Exit
+from elasticjob.errors import ElasticJobError, Exit, UsageError
 
 app = typer.Typer(
     name="elasticjob",
@@ -40,7 +40,10 @@ for _name, _command in (
     ("init", init.init),
     ("convert", convert.convert),
 ):
-    app.command(_name, cls=submit.Submit if _name == "submit" else None)(_command)
+    _clusters = _name not in ("init", "convert")
+    app.command(_name, cls=submit.Submit if _name == "submit" else None)(
+        with_global_flags(_command) if _clusters else _command
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -63,7 +66,10 @@ def root(
 def run(arguments: Sequence[str], program: str = "elasticjob") -> int:
     """Returns the exit code."""
     given.clear()
+    chosen.clear()
     try:
+        if program != "elasticjob":
+            _check_completion(arguments)
         code = app(list(arguments), prog_name=program, standalone_mode=False)
     except ElasticJobError as error:
         return _fail(str(error), error.code)
@@ -75,6 +81,16 @@ def run(arguments: Sequence[str], program: str = "elasticjob") -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 so that Python does not flush the pipe at exit
         return Exit.OK
     return code if isinstance(code, int) else Exit.OK
+
+
+def _check_completion(arguments: Sequence[str]) -> None:
+    """Of a plug-in, a shell completes the words by asking kubectl. Raises UsageError."""
+    for each in arguments:
+        if each in ("--show-completion", "--install-completion"):
+            raise UsageError(
+                f"kubectl elasticjob has no {each}: it is completed where kubectl is.",
+                "See kubectl completion --help, or complete the program itself: elasticjob --install-completion",
+            )
 
 
 def _fail(message: str, code: int) -> int:

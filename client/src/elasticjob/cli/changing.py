@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import Context, JobName, JobNames, Kubeconfig, Namespace, Timeout, connect
+from elasticjob.cli.options import JobName, JobNames, Timeout, connect, namespace
 from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.waiting import Target, target_of
 from elasticjob.errors import ElasticJobError, Exit, UsageError
@@ -23,9 +23,6 @@ def scale(
     name: JobName,
     workers: Annotated[int | None, typer.Argument(metavar="WORKERS", help="Number of worker pods.")] = None,
     replicas: Annotated[int | None, typer.Option("--replicas", help="As WORKERS.", metavar="N")] = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Set the number of worker pods of a job, while it trains."""
     from elasticjob.cli.output import say
@@ -33,7 +30,7 @@ def scale(
     wanted = workers if replicas is None else replicas
     if wanted is None or None not in (workers, replicas):
         raise UsageError("How many worker pods?", f"For example: elasticjob scale {name} 4")
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     before = client.get(name).state.replicas
     client.scale(name, wanted)
     say(f"{name}: {before} -> {wanted} worker pods" if before != wanted else f"{name} has {wanted} worker pods already")
@@ -43,14 +40,11 @@ def suspend(
     name: JobName,
     wait: Wait = False,
     timeout: Timeout = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Stop a job's worker pods and keep the job; `resume` continues from its last checkpoint."""
     from elasticjob.cli.output import progress, say
 
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     client.suspend(name)
     if wait:
         with progress(f"Suspending {name}") as report:
@@ -62,14 +56,11 @@ def resume(
     name: JobName,
     wait: Wait = False,
     timeout: Timeout = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Continue a suspended job."""
     from elasticjob.cli.output import progress, say
 
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     client.resume(name)
     if wait:
         with progress(f"Resuming {name}") as report:
@@ -85,9 +76,6 @@ def delete(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the worker pods are gone.")] = True,
     timeout: Timeout = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete jobs with their worker pods. Checkpoints are kept."""
     from elasticjob.cli.output import Errors, progress, say
@@ -95,11 +83,11 @@ def delete(
 
     if bool(names) + everything + bool(file) != 1:
         raise UsageError("Which jobs?", "Names, --all, or --filename: elasticjob delete bert")
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     jobs: list[tuple[str, str | None]]
-    jobs = [(name, namespace) for name in names or (client.cluster.names() if everything else ())]
-    for manifest in manifests_of(file or [], namespace):
-        jobs.append((manifest["metadata"]["name"], manifest["metadata"].get("namespace") or namespace))
+    jobs = [(name, namespace()) for name in names or (client.cluster.names() if everything else ())]
+    for manifest in manifests_of(file or [], namespace()):
+        jobs.append((manifest["metadata"]["name"], manifest["metadata"].get("namespace") or namespace()))
     limit, errors = _limit(timeout), Errors()
     deleted: list[tuple[str, str | None, str]] = []
     for name, where in jobs:
@@ -123,15 +111,12 @@ def wait(
         ),
     ] = Target.SUCCEEDED.value,
     timeout: Timeout = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Wait until a job has succeeded, or is in another state."""
     from elasticjob.cli.output import progress, say
 
     target = target_of(until)
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     with progress(f"Waiting for {name}") as report:
         job = client.wait(name, target, timeout=_limit(timeout), on_wait=report)
     say(f"{name} is {target}." if target is not Target.FINISHED else f"{name} has {job.summary.lower()}.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
-from elasticjob.errors import ElasticJobError, Exit, UsageError
+from elasticjob.cli.options import OptionalJobName, Selector, connect
+from elasticjob.errors import ElasticJobError, Exit, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from elasticjob.cluster.pod_logs import Selection
@@ -21,7 +21,8 @@ BATCH = 1000
 
 
 def logs(
-    name: JobName,
+    name: OptionalJobName = None,
+    selector: Selector = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job until it has finished.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", help="Only the worker pod of this rank.", metavar="N")] = None,
     worker: Annotated[
@@ -40,9 +41,6 @@ def logs(
     prefix: Annotated[
         bool | None, typer.Option("--prefix/--no-prefix", help="Show the worker pod of each line. Default: of several.")
     ] = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the log of a job: all its worker pods, merged by time; with --follow, as the lines arrive."""
     if (rank is not None) + (worker is not None) + everything > 1:
@@ -52,10 +50,15 @@ def logs(
     from elasticjob.cluster.pod_logs import Selection
     from elasticjob.decisions.flag_values import seconds
 
-    client = connect(namespace, context, kubeconfig)
+    if bool(name) == bool(selector):
+        raise UsageError("Whose log?", "Name a job, or choose jobs by their labels: elasticjob logs -l team=nlp")
+    client = connect()
+    names = [name] if name else client.cluster.names(selector=selector)
+    if not names:
+        raise NotFoundError(f"No job in namespace {client.namespace} has the labels {selector}.")
     deleted = print_logs(
         client,
-        name,
+        names,
         follow=follow,
         rank=rank,
         worker=worker,
@@ -70,7 +73,7 @@ def logs(
 
 def print_logs(
     client: ElasticJobClient,
-    name: str,
+    names: Sequence[str],
     *,
     follow: bool,
     rank: int | None = None,
@@ -82,27 +85,32 @@ def print_logs(
     namespace: str | None = None,
     timeout: float | None = None,
 ) -> bool:
-    """Returns whether the job was deleted meanwhile. Raises ElasticJobError."""
+    """Returns whether a job was deleted meanwhile. Raises ElasticJobError."""
     import sys
 
     from elasticjob.cli.output import note, say, use_color
+    from elasticjob.sdk.log_reader import together
     from elasticjob.views.log_lines import LineView
 
-    lines = client.log_lines(
-        name,
-        follow=follow,
-        rank=rank,
-        worker=worker,
-        everything=everything,
-        selection=selection,
-        namespace=namespace,
-        timeout=timeout,
-        notify=note,
-    )
-    view = LineView(name, prefix=prefix, timestamps=timestamps, color=use_color(sys.stdout))
-    for batch in _batches(lines, follow=follow):
+    logs = [
+        client.log_lines(
+            name,
+            follow=follow,
+            rank=rank,
+            worker=worker,
+            everything=everything,
+            selection=selection,
+            namespace=namespace,
+            timeout=timeout,
+            notify=note,
+        )
+        for name in names
+    ]
+    one = names[0] if len(names) == 1 else ""
+    view = LineView(one, prefix=prefix or not one, timestamps=timestamps, color=use_color(sys.stdout))
+    for batch in _batches(logs[0] if one else together(logs), follow=follow):
         say(view.text(line) for line in batch)
-    return bool(getattr(lines, "deleted", False))
+    return any(getattr(log, "deleted", False) for log in logs)
 
 
 def _batches(lines: Iterable[Line], *, follow: bool) -> Iterator[list[Line]]:

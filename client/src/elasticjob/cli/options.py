@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import functools
+import inspect
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +17,10 @@ if TYPE_CHECKING:
     from elasticjob.sdk.client import ElasticJobClient
 
 
-given: list[tuple[str, str]] = []
-"""The cluster that the command's flags name, for the commands that messages suggest."""
+chosen: dict[str, Any] = {}
+"""What the command's global flags say, by the names in GLOBAL."""
+given: list[tuple[str, ...]] = []
+"""The same as words of a command line, for the commands that messages suggest."""
 
 
 class Output(str, enum.Enum):
@@ -27,10 +32,9 @@ class Output(str, enum.Enum):
 
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
     """Names of jobs, for the shell. Prints nothing if there is no cluster: a shell waits for it."""
-    given = context.params
+    chosen.update(context.params)
     try:
-        client = connect(given.get("namespace"), given.get("context"), given.get("kubeconfig"), quiet=True)
-        return [name for name in client.cluster.names() if name.startswith(incomplete)]
+        return [name for name in connect(quiet=True).cluster.names() if name.startswith(incomplete)]
     except ElasticJobError:
         return []
 
@@ -57,26 +61,65 @@ def _names(given: str | list[str] | None) -> str | list[str] | None:
 JobName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the job.", autocompletion=complete_job, callback=_names)
 ]
+OptionalJobName = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Name of the job.", autocompletion=complete_job, callback=_names)
+]
 JobNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAME", help="Names of jobs.", autocompletion=complete_job, callback=_names),
 ]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.", metavar="NAMESPACE")
-]
-Context = Annotated[
-    str | None,
-    typer.Option(
-        "--context",
-        help="Context of the kubeconfig. Default: the current one.",
-        metavar="CONTEXT",
-        autocompletion=complete_context,
+GLOBAL: dict[str, tuple[Any, Any]] = {
+    "namespace": (
+        Annotated[
+            str | None,
+            typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.", metavar="NAMESPACE"),
+        ],
+        None,
     ),
-]
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option("--kubeconfig", help="Kubeconfig file. Default: KUBECONFIG, ~/.kube/config.", metavar="FILE"),
-]
+    "context": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--context",
+                help="Context of the kubeconfig. Default: the current one.",
+                metavar="CONTEXT",
+                autocompletion=complete_context,
+            ),
+        ],
+        None,
+    ),
+    "kubeconfig": (
+        Annotated[
+            str | None,
+            typer.Option("--kubeconfig", help="Kubeconfig file. Default: KUBECONFIG, ~/.kube/config.", metavar="FILE"),
+        ],
+        None,
+    ),
+    "as_user": (Annotated[str | None, typer.Option("--as", help="User to act as.", metavar="USER")], None),
+    "as_group": (
+        Annotated[list[str] | None, typer.Option("--as-group", help="Group to act as. Repeatable.", metavar="GROUP")],
+        None,
+    ),
+    "as_uid": (Annotated[str | None, typer.Option("--as-uid", help="UID to act as.", metavar="UID")], None),
+}
+"""kubectl's global flags: parameter -> its annotation and default."""
+
+
+def with_global_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the flags that say which cluster it talks to, for `connect`."""
+    own = inspect.signature(command, eval_str=True)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in GLOBAL.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        chosen.update({name: values.pop(name) for name in GLOBAL})
+        command(**values)
+
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
+    return run
 
 
 def _format(given: str | None) -> str | None:
@@ -92,6 +135,7 @@ OutputFormat = Annotated[
     ),
 ]
 NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the titles of the table.")]
+Selector = Annotated[str, typer.Option("--selector", "-l", help="Only jobs with these labels.", metavar="LABELS")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")]
 Timeout = Annotated[
     str | None,
@@ -99,10 +143,14 @@ Timeout = Annotated[
 ]
 
 
-def connect(
-    namespace: str | None, context: str | None, kubeconfig: str | None, *, quiet: bool = False
-) -> ElasticJobClient:
-    """Raises UnreachableError if there is no kubeconfig."""
+def namespace() -> str | None:
+    """Of the flag."""
+    found: str | None = chosen.get("namespace")
+    return found
+
+
+def connect(*, quiet: bool = False) -> ElasticJobClient:
+    """The client of the cluster that the global flags name. Raises UnreachableError if there is no kubeconfig."""
     from elasticjob.cli.output import note
     from elasticjob.sdk.client import ElasticJobClient
 
@@ -114,6 +162,15 @@ def connect(
         if not quiet and sys.stderr.isatty():
             note(f"Waiting for the API server {server} ...")
 
-    flags = [("-n", namespace), ("--context", context), ("--kubeconfig", kubeconfig)]
-    given[:] = [(flag, value) for flag, value in flags if value]
-    return ElasticJobClient(namespace, context=context, kubeconfig=kubeconfig, warn=warn, on_slow=on_slow)
+    client = ElasticJobClient(
+        chosen.get("namespace"),
+        context=chosen.get("context"),
+        kubeconfig=chosen.get("kubeconfig"),
+        as_user=chosen.get("as_user"),
+        as_groups=chosen.get("as_group") or (),
+        as_uid=chosen.get("as_uid"),
+        warn=warn,
+        on_slow=on_slow,
+    )
+    given[:] = client.flags
+    return client

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
@@ -19,8 +18,6 @@ from elasticjob.names import GROUP, SINGULAR
 from elasticjob.views.text import HIDDEN, visible
 
 NARROWEST = 20
-REPORT_SECONDS = 10.0
-"""At most one line in this time says what a command waits for where there is no terminal, s."""
 
 
 def use_color(stream: TextIO) -> bool:
@@ -122,15 +119,9 @@ class Errors:
 def progress(what: str) -> Iterator[Callable[[str], None]]:
     """Shows what a command waits for: a spinner on a terminal, otherwise what has changed, every few seconds."""
     if not sys.stderr.isatty():
-        last, said = "", float("-inf")
+        from elasticjob.sdk.watch import FewLines
 
-        def report(text: str) -> None:
-            nonlocal last, said
-            if text != last and time.monotonic() - said >= REPORT_SECONDS:
-                note(f"{what}: {text}")
-                last, said = text, time.monotonic()
-
-        yield report
+        yield FewLines(lambda text: note(f"{what}: {text}"))
         return
     from rich.console import Console
     from rich.markup import escape

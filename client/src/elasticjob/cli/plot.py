@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
+from elasticjob.cli.options import JobName, connect
 from elasticjob.errors import UsageError
 
 
@@ -20,9 +20,6 @@ def plot(
         str | None, typer.Option("--output", "-o", help="html, svg or png, for NAME.FORMAT.", metavar="FORMAT")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file without asking.")] = False,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Draw a job's history: world size, restarts and their causes, step rate, goodput. Also after its end."""
     from elasticjob.cli.files import write
@@ -34,7 +31,7 @@ def plot(
     file = target or Path(f"{name}.{output or 'html'}")
     if output is not None and file.suffix != f".{output}":
         raise UsageError(f"--file {file} and -o {output} name two formats.", "Leave out one of them.")
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     job = client.get(name)
     with progress(f"Drawing {file}"):
         content = drawing(job.manifest, file.suffix, client.cluster.api.now())

@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import (
-    AllNamespaces,
-    Context,
-    JobName,
-    JobNames,
-    Kubeconfig,
-    Namespace,
-    NoHeaders,
-    Output,
-    OutputFormat,
-    connect,
-)
+from elasticjob.cli.options import AllNamespaces, JobName, JobNames, NoHeaders, Output, OutputFormat, Selector, connect
 from elasticjob.errors import ForbiddenError, UsageError
 
-Selector = Annotated[str, typer.Option("--selector", "-l", help="Only jobs with these labels.")]
+if TYPE_CHECKING:
+    from elasticjob.sdk.client import ElasticJobClient
 
 
 def list_jobs(
-    namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
     selector: Selector = "",
     output: OutputFormat = None,
     no_headers: NoHeaders = False,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """List jobs."""
     from elasticjob.cli.output import layout, note, say, show_objects
+    from elasticjob.state import job_state
     from elasticjob.views.jobs import job_table
 
-    client = connect(namespace, context, kubeconfig)
-    jobs = client.list(all_namespaces=all_namespaces, selector=selector)
+    client = connect()
+    if output in (None, Output.NAME):  # the API server sends what is shown, not whole jobs
+        jobs = client.listed(all_namespaces=all_namespaces, selector=selector)
+    else:
+        jobs = [job.manifest for job in client.list(all_namespaces=all_namespaces, selector=selector)]
     if output is not None and output != Output.WIDE:
-        show_objects([job.manifest for job in jobs], output, single=False)
+        show_objects(jobs, output, single=False)
     elif jobs:
-        states = [job.state for job in jobs]
         now, wide = client.cluster.api.now(), output == Output.WIDE
-        say(job_table(states, now, wide=wide, namespaces=all_namespaces, **layout())[no_headers:])
+        states = [job_state(job) for job in jobs]
+        lines = job_table(states, now, wide=wide, rates=wide, namespaces=all_namespaces, **layout())
+        say(lines[no_headers:])
     else:
         where = "in any namespace" if all_namespaces else f"in namespace {client.namespace}"
         note(f"There are no ElasticJobs {where}." + ("" if all_namespaces else " All namespaces: elasticjob list -A"))
@@ -51,24 +44,25 @@ def list_jobs(
 
 def get(
     names: JobNames = None,
-    namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
     selector: Selector = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show jobs again whenever they change.")] = False,
     output: OutputFormat = None,
     no_headers: NoHeaders = False,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show jobs with their worker pods; without a name, list all jobs."""
     from elasticjob.cli.output import Errors, layout, note, say, show_objects
     from elasticjob.views.jobs import job_table, worker_table
 
-    if not names:
-        list_jobs(namespace, all_namespaces, selector, output, no_headers, context, kubeconfig)
-        return
-    if all_namespaces or selector:
+    if names and (all_namespaces or selector):
         raise UsageError("Names, and -A or -l, exclude each other.", "Choose the namespace of a job with -n.")
-    client = connect(namespace, context, kubeconfig)
+    if watch:
+        _watch(connect(), names or (), all_namespaces, selector, output, no_headers)
+        return
+    if not names:
+        list_jobs(all_namespaces, selector, output, no_headers)
+        return
+    client = connect()
     jobs, errors = [], Errors()
     for name in names:
         with errors:
@@ -81,21 +75,44 @@ def get(
     now, wide = client.cluster.api.now(), output == Output.WIDE
     if jobs:
         say(job_table([job.state for job in jobs], now, wide=wide, **layout())[no_headers:])
-    for job in jobs:
-        try:
-            workers = job.workers()
-        except ForbiddenError as error:
-            note(f"Worker pods are not shown: {error.message}")
-            break
-        if workers:
+    try:
+        for workers in filter(None, (job.workers() for job in jobs)):
             say(["", *worker_table(workers, now, wide=wide, **layout())[no_headers:]])
+    except ForbiddenError as error:
+        note(f"Worker pods are not shown: {error.message}")
     errors.exit()
 
 
-def describe(
-    name: JobName, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
+def _watch(
+    client: ElasticJobClient,
+    names: Sequence[str],
+    all_namespaces: bool,
+    selector: str,
+    output: str | None,
+    no_headers: bool,
 ) -> None:
-    """Show everything about a job: what is in its way, and what to do about it."""
+    """Until Ctrl-C, as kubectl does."""
+    from elasticjob.cli.output import layout, say, show_objects
+    from elasticjob.sdk.watch import changed_jobs
+    from elasticjob.state import job_state
+    from elasticjob.views.jobs import job_table
+
+    for name in names:
+        client.get(name)  # raises NotFoundError
+    wide, titles = output == Output.WIDE, not no_headers
+    for jobs in changed_jobs(client.cluster, "" if all_namespaces else client.namespace, names, selector):
+        if output is not None and not wide:
+            for job in jobs:
+                show_objects([job], output, single=True)
+            continue
+        states, now = [job_state(job) for job in jobs], client.cluster.api.now()
+        lines = job_table(states, now, wide=wide, namespaces=all_namespaces, **layout())
+        say(lines[not titles :])
+        titles = False
+
+
+def describe(name: JobName) -> None:
+    """Show everything about a job, its problems first, and how to fix them."""
     from elasticjob.cli.output import layout, say
 
-    say(connect(namespace, context, kubeconfig).describe(name, **layout()))
+    say(connect().describe(name, **layout()))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from elasticjob.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, Timeout, connect
+from elasticjob.cli.options import GLOBAL, Output, OutputFormat, Timeout, connect, namespace
 from elasticjob.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _WITH_MANIFEST = frozenset(
     {"file", "workers", "gpus", "env", "queue", "suspended"}
-    | {"dry_run", "output", "wait", "follow", "timeout", "namespace", "context", "kubeconfig"}
+    | {"dry_run", "output", "wait", "follow", "timeout", *GLOBAL}
 )
 """Parameters that are clear together with a manifest."""
 
@@ -151,9 +151,6 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has finished.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Show its log until it has finished.")] = False,
     timeout: Timeout = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Submit a job: elasticjob submit bert --image IMAGE --workers 2:4 -- python train.py --lr 0.1"""
     from elasticjob.cli.output import note
@@ -208,13 +205,13 @@ def submit(
     )
     if file:
         _check_flags(ctx)
-        manifests = with_flags(manifests_of(file, namespace), options, resize=bool(workers))
+        manifests = with_flags(manifests_of(file, namespace()), options, resize=bool(workers))
     elif name is None:
         raise UsageError(
             "The job needs a name.", "For example: elasticjob submit bert --image IMAGE -- python train.py"
         )
     else:
-        manifests = [manifest_of(options, namespace)]
+        manifests = [manifest_of(options, namespace())]
         for number, service in ports:
             if service and service != "ClusterIP":
                 note(
@@ -225,7 +222,7 @@ def submit(
     if dry_run is DryRun.CLIENT:
         _show(manifests, output)
         return
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     if dry_run is DryRun.SERVER:
         _show([dict(client.create(each, dry_run=True).manifest) for each in manifests], output)
         return
@@ -246,14 +243,12 @@ def _check_flags(ctx: typer.Context) -> None:
             )
 
 
-def _check_namespace(manifest: Json, namespace: str | None) -> None:
+def _check_namespace(manifest: Json, where: str | None) -> None:
     """As kubectl does. Raises UsageError."""
     own = manifest["metadata"].get("namespace")
-    if namespace and own and own != namespace:
+    if where and own and own != where:
         name = manifest["metadata"]["name"]
-        raise UsageError(
-            f"The manifest of {name} says namespace {own}, but -n says {namespace}.", "Leave out one of them."
-        )
+        raise UsageError(f"The manifest of {name} says namespace {own}, but -n says {where}.", "Leave out one of them.")
 
 
 def _show(manifests: list[Json], output: str | None) -> None:
@@ -303,7 +298,7 @@ def _attend(client: ElasticJobClient, job: Job, *, follow: bool, limit: float | 
                 job.wait(Target.STARTED, timeout=left(), on_wait=report)
             if not job.is_finished:
                 note(f"{job.name} is training; Ctrl-C stops the log, not the job.")
-            print_logs(client, job.name, follow=True, namespace=job.namespace, timeout=left())
+            print_logs(client, [job.name], follow=True, namespace=job.namespace, timeout=left())
         with progress(f"Waiting for {job.name}") as report:
             job.wait(timeout=left(), on_wait=report)
     except NotFoundError:
@@ -318,7 +313,7 @@ def _sent(script: Path, arguments: list[str]) -> list[str]:
     return command_of(_text(script), arguments)
 
 
-def manifests_of(files: Sequence[Path], namespace: str | None) -> list[Json]:
+def manifests_of(files: Sequence[Path], where: str | None) -> list[Json]:
     """Raises UsageError, InvalidManifestError."""
     from elasticjob.decisions.manifests import parse_manifests
 
@@ -326,7 +321,7 @@ def manifests_of(files: Sequence[Path], namespace: str | None) -> list[Json]:
     for file in files:
         found += parse_manifests(_text(file), "standard input" if str(file) == "-" else str(file))
     for manifest in found:
-        _check_namespace(manifest, namespace)
+        _check_namespace(manifest, where)
     return found
 
 

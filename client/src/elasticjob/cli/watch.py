@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect, given
+from elasticjob.cli.options import JobName, connect, given
 from elasticjob.errors import Exit
 from elasticjob.views.text import visible
 
@@ -24,12 +24,9 @@ def watch(
     plain: Annotated[
         bool, typer.Option("--plain", help="A line for each change instead of a full screen: for pipes and CI.")
     ] = False,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Watch a job until it has finished: worker pods, rounds, restarts, steps, failures. Ctrl-C quits."""
-    client = connect(namespace, context, kubeconfig)
+    client = connect()
     client.get(name)
     if plain or not (sys.stdout.isatty() and sys.stdin.isatty()):
         last = _plain(client, name)

@@ -34,6 +34,8 @@ STREAM_SECONDS = 330.0
 """Longest silence of a stream, s. A watch ends earlier: the API server is asked to close it after 5 minutes."""
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 """Accepts a list of what is in metadata only."""
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+"""Accepts a list as the rows that kubectl prints."""
 MOST_RETRIES, LONGEST_RETRY = 10, 30.0
 """How often a request that the API server postpones is sent again, as by kubectl, and after how many seconds at most.
 """
@@ -150,6 +152,8 @@ class ApiServer:
         url = f"{self.target.server}{path}" + (f"?{urlencode(asked)}" if asked else "")
         headers = urllib3.HTTPHeaderDict(self._credentials.headers())
         headers.extend({"Accept": accept, "User-Agent": "elasticjob"})
+        if not stream:
+            headers["Accept-Encoding"] = "gzip"
         for name, value in self.target.impersonate:
             headers.add(name, value)
         timer = threading.Timer(SLOW_SECONDS, self._on_slow, [self.target.server]) if self._on_slow else None

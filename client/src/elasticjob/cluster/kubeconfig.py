@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from elasticjob.errors import UnreachableError
+from elasticjob.errors import UnreachableError, UsageError
 
 Json = dict[str, Any]
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -107,8 +107,9 @@ def _absolute(value: Json, folder: Path) -> Json:
     }
 
 
-def select(config: Json, context: str | None, namespace: str | None) -> Target:
-    """The target of a context; None: the current one. Raises UnreachableError that names the known contexts."""
+def select(config: Json, context: str | None, namespace: str | None, acting: Json | None = None) -> Target:
+    """The target of a context; None: the current one. `acting`: see `impersonation`. Raises
+    UnreachableError that names the known contexts."""
     contexts: Json = config["contexts"]
     name = context or config.get("current-context") or ""
     if name not in contexts:
@@ -141,7 +142,7 @@ def select(config: Json, context: str | None, namespace: str | None) -> Target:
         command=user.get("exec") or {},
         auth_provider=(user.get("auth-provider") or {}).get("name", ""),
         cluster_info=_cluster_info(cluster),
-        impersonate=impersonation(user),
+        impersonate=impersonation(user | (acting or {})),
     )
 
 
@@ -186,17 +187,19 @@ def in_cluster(environment: Mapping[str, str], namespace: str | None, folder: Pa
     )
 
 
-def find(explicit: str | None, context: str | None, namespace: str | None) -> Target:
-    """The target that kubectl would choose. Raises UnreachableError."""
+def find(explicit: str | None, context: str | None, namespace: str | None, acting: Json | None = None) -> Target:
+    """The target that kubectl would choose. `acting`: see `impersonation`. Raises UnreachableError, UsageError."""
+    if acting and "as" not in acting:
+        raise UsageError("--as-group and --as-uid need a user to act as: add --as USER.")
     environment = os.environ
     files = paths(explicit, environment)
     config = read(files, explicit=bool(explicit))
     if config:
-        return dataclasses.replace(select(config, context, namespace), kubeconfig=explicit or "")
+        return dataclasses.replace(select(config, context, namespace, acting), kubeconfig=explicit or "")
     pod = in_cluster(environment, namespace)
     if pod is None:
         raise UnreachableError(
             f"There is no cluster to talk to: {files[0]} does not exist.",
             "Set KUBECONFIG or pass --kubeconfig with the file that your cluster administrator gave you.",
         )
-    return pod
+    return dataclasses.replace(pod, impersonate=impersonation(acting or {}))

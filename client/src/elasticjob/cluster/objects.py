@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from elasticjob.cluster.http import MERGE_PATCH, METADATA, ApiServer, Json
-from elasticjob.cluster.kubeconfig import find
+from elasticjob.cluster.http import MERGE_PATCH, METADATA, TABLE, ApiServer, Json
 from elasticjob.decisions.flag_values import job_name
 from elasticjob.errors import ForbiddenError
 from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, worker_selector
@@ -23,19 +22,6 @@ class Cluster:
     def __init__(self, api: ApiServer) -> None:
         self.api = api
         self.namespace = api.target.namespace
-
-    @classmethod
-    def connect(
-        cls,
-        *,
-        kubeconfig: str | None = None,
-        context: str | None = None,
-        namespace: str | None = None,
-        warn: Callable[[str], None] | None = None,
-        on_slow: Callable[[str], None] | None = None,
-    ) -> Cluster:
-        """Reads the kubeconfig; the first request connects. Raises UnreachableError."""
-        return cls(ApiServer(find(kubeconfig, context, namespace), warn, on_slow))
 
     # ElasticJobs
 
@@ -52,9 +38,17 @@ class Cluster:
     def jobs(self, namespace: str | None = None, selector: str = "") -> list[Json]:
         return self.list(self.jobs_path(namespace), labelSelector=selector)
 
-    def names(self, namespace: str | None = None) -> list[str]:
+    def listed(self, namespace: str | None = None, selector: str = "") -> list[Json]:
+        """Of each job its metadata, and what the CRD prints: of a large job, one part in a hundred."""
+        found, path = list[Json](), self.jobs_path(namespace)
+        for answer in self._pages(path, accept=TABLE, labelSelector=selector):
+            titles = [each["name"] for each in answer["columnDefinitions"]]
+            found += [_job(row["object"], dict(zip(titles, row["cells"], strict=True))) for row in answer["rows"] or ()]
+        return found
+
+    def names(self, namespace: str | None = None, selector: str = "") -> list[str]:
         """Of all jobs, without the rest of them."""
-        found = self.list(self.jobs_path(namespace), accept=METADATA)
+        found = self.list(self.jobs_path(namespace), accept=METADATA, labelSelector=selector)
         return [each["metadata"]["name"] for each in found]
 
     def job(self, name: str, namespace: str | None = None) -> Json:
@@ -128,11 +122,28 @@ class Cluster:
 
     def list(self, path: str, **query: Any) -> list[Json]:
         """All objects, page by page."""
-        found: list[Json] = []
+        return [each for answer in self._pages(path, **query) for each in answer.get("items") or ()]
+
+    def _pages(self, path: str, **query: Any) -> Iterator[Json]:
         token = ""
         while True:
             answer = self.api.get(path, limit=PAGE, **{"continue": token}, **query)
-            found += answer.get("items") or []
+            yield answer
             token = (answer.get("metadata") or {}).get("continue") or ""
             if not token:
-                return found
+                return
+
+
+def _job(partial: Json, cells: Json) -> Json:
+    """A job of which only this is known. `cells`: of the CRD's columns, which an older CRD may lack."""
+    ready, _, desired = str(cells.get("Workers") or "").partition("/")
+    status = {
+        "summary": cells.get("Status"),
+        "readyReplicas": int(ready) if ready.isdecimal() else None,
+        "desiredReplicas": int(desired) if desired.isdecimal() else None,
+        "worldSize": cells.get("World"),
+        "round": cells.get("Round"),
+        "restarts": {"total": cells.get("Restarts")},
+        "progress": {"step": cells["Step"]} if cells.get("Step") is not None else None,
+    }
+    return {"metadata": partial["metadata"], "status": {key: each for key, each in status.items() if each is not None}}

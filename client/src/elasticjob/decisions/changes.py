@@ -40,7 +40,7 @@ def _changes(
 ) -> Iterator[Change]:
     if before is None:
         step = f", step {after.progress.step}" if after.progress else ""
-        yield Change(f"{after.status_word}: {after.workers_text} worker pods ready{step}", "busy")
+        yield Change(f"{after.summary}: {after.workers_text} worker pods ready{step}", "busy")
     else:
         yield from _of_workers(workers_before, workers_after)
         if after.replicas != before.replicas:

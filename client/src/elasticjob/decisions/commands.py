@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-Flags = Sequence[tuple[str, str]]
-"""Flag and value, as the user gave them: --context, --kubeconfig, -n."""
+Flags = Sequence[tuple[str, ...]]
+"""Each with its value, as the user gave them: --context, --kubeconfig, -n."""
 _OURS = re.compile(
     r"\belasticjob (?:delete|describe|doctor|get|list|logs|plot|resume|scale|submit|suspend|wait|watch)\b.*"
 )
@@ -20,7 +20,7 @@ def addressed(text: str, flags: Flags) -> str:
     >>> addressed("Delete it: elasticjob delete bert", [("-n", "ml"), ("--context", "prod")])
     'Delete it: elasticjob delete -n ml --context prod bert'
     """
-    given = [(flag, value) for flag, value in flags if value]
+    given = [flag for flag in flags if all(flag)]
     if not given:
         return text
     return "\n".join(_addressed(line, given) for line in text.split("\n"))
@@ -29,8 +29,9 @@ def addressed(text: str, flags: Flags) -> str:
 def _addressed(line: str, flags: Flags) -> str:
     if "administrator" in line:  # whose kubeconfig is another
         return line
+    anywhere = [each for each in flags if each[0] not in ("-n", "--local")]
     line = _OURS.sub(lambda found: _with_flags(found[0], 2, flags), line)
-    return _KUBECTL.sub(lambda found: _with_flags(found[0], 1, [each for each in flags if each[0] != "-n"]), line)
+    return _KUBECTL.sub(lambda found: _with_flags(found[0], 1, anywhere), line)
 
 
 def _with_flags(command: str, words: int, flags: Flags) -> str:
@@ -38,7 +39,5 @@ def _with_flags(command: str, words: int, flags: Flags) -> str:
     start = command.split(" ", words)
     own = command.split()
     placed = any(each in ("-A", "-n") or each.startswith("--namespace") for each in own)
-    added = [
-        f"{flag} {shlex.quote(value)}" for flag, value in flags if flag not in own and not (flag == "-n" and placed)
-    ]
+    added = [shlex.join(each) for each in flags if each[0] not in own and not (each[0] == "-n" and placed)]
     return " ".join([*start[:words], *added, *start[words:]])

@@ -202,6 +202,6 @@ def is_gpu(resource: str) -> bool:
 def _job(seen: Observed, job: JobState, now: datetime.datetime) -> Iterator[Finding]:
     found = obstacles(job, seen.workers, now)
     if not found:
-        yield Finding(Verdict.GOOD, f"Nothing is in the way of {job.name}: {job.status_word}, {job.workers_text} ready")
+        yield Finding(Verdict.GOOD, f"Nothing is in the way of {job.name}: {job.summary}, {job.workers_text} ready")
     for each in found:
         yield Finding(Verdict.BAD if each.serious else Verdict.WARNING, f"{job.name}: {each.what}", each.remedy)

@@ -9,7 +9,7 @@ from elasticjob.state import JobState
 def check_scale(job: JobState, workers: int) -> None:
     """Raises UsageError, or ElasticJobError if the job has finished."""
     if job.is_finished:
-        raise ElasticJobError(f"{job.name} has finished ({job.status_word}): it cannot be scaled.")
+        raise ElasticJobError(f"{job.name} has finished ({job.summary}): it cannot be scaled.")
     if job.least <= workers <= job.most:
         return
     change = f'kubectl patch ej {job.name} -n {job.namespace} --type merge -p \'{{"spec": {{"workers": '
@@ -30,6 +30,6 @@ def check_suspend(job: JobState, *, suspend: bool) -> None:
     if job.is_finished:
         word = "suspended" if suspend else "resumed"
         raise ElasticJobError(
-            f"{job.name} has finished ({job.status_word}): it cannot be {word}.",
+            f"{job.name} has finished ({job.summary}): it cannot be {word}.",
             "" if suspend else "Submit it again under another name: it can continue from the same checkpoints.",
         )

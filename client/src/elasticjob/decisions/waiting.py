@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 from elasticjob.errors import UsageError
@@ -91,7 +92,21 @@ def waits_for(job: JobState) -> str:
     rendezvous = job.conditions.get("RendezvousReady")
     if rendezvous is not None and rendezvous.status != "True" and job.existing:
         return rendezvous.message
-    return running.message if running is not None and running.message else job.status_word
+    return running.message if running is not None and running.message else job.summary
+
+
+SOON, RARELY = 10.0, 300.0
+"""Where there is no terminal, something else is worth a line this often, and other numbers this often, s."""
+
+
+def worth_a_line(text: str, last: str, since: float) -> bool:
+    """Whether to say what is waited for. `last`: what was said `since` seconds ago; empty: nothing.
+
+    >>> [worth_a_line("step 2", last, 60) for last in ("", "step 1", "1 of 2 worker pods are ready")]
+    [True, False, True]
+    """
+    numbers_only = re.sub(r"\d+", "", text) == re.sub(r"\d+", "", last)
+    return text != last and (not last or since >= (RARELY if numbers_only else SOON))
 
 
 def why_failed(job: JobState) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from elasticjob.cluster.http import ApiServer
+from elasticjob.cluster.kubeconfig import find
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.pod_logs import Selection
 from elasticjob.decisions.flag_values import seconds
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from elasticjob.sdk.log_reader import LogFollower
 
 
+Jobs = list[dict[str, Any]]
 Workers = list[WorkerState]
 Events = list[EventState]
 
@@ -52,16 +56,22 @@ class ElasticJobClient:
         *,
         context: str | None = None,
         kubeconfig: str | None = None,
+        as_user: str | None = None,
+        as_groups: Sequence[str] = (),
+        as_uid: str | None = None,
         warn: Callable[[str], None] | None = None,
         on_slow: Callable[[str], None] | None = None,
     ) -> None:
-        """`warn`: receives the API server's warnings. Default: warnings.warn. `on_slow`: receives the API server's
-        address if an answer takes long."""
+        """`as_user`, `as_groups`, `as_uid`: whom to act as. `warn`: receives the API server's warnings. Default:
+        warnings.warn. `on_slow`: receives the API server's address if an answer takes long."""
         self._warn = warn or _warn
-        self._flags = [("-n", namespace or ""), ("--context", context or ""), ("--kubeconfig", kubeconfig or "")]
-        self.cluster = Cluster.connect(
-            kubeconfig=kubeconfig, context=context, namespace=namespace, warn=self._warn, on_slow=on_slow
-        )
+        flags = {"-n": namespace, "--context": context, "--kubeconfig": kubeconfig, "--as": as_user, "--as-uid": as_uid}
+        self.flags = [(flag, value) for flag, value in flags.items() if value]
+        """Of the commands that messages suggest."""
+        self.flags += [("--as-group", group) for group in as_groups]
+        acting = {"as": as_user, "as-groups": list(as_groups), "as-uid": as_uid}
+        target = find(kubeconfig, context, namespace, {key: value for key, value in acting.items() if value})
+        self.cluster = Cluster(ApiServer(target, self._warn, on_slow))
 
     @property
     def namespace(self) -> str:
@@ -122,6 +132,14 @@ class ElasticJobClient:
         jobs.sort(key=lambda job: (job.namespace, job.name))
         return jobs
 
+    def listed(self, *, all_namespaces: bool = False, selector: str = "") -> Jobs:
+        """Like `list`, but only what a table shows of each job."""
+        where = "" if all_namespaces else self.namespace
+        jobs = self.cluster.listed(where, selector)
+        if where and not jobs:
+            self.cluster.check_namespace(where)
+        return jobs
+
     def workers(self, name: str, *, namespace: str | None = None) -> Workers:
         """The worker pods of a job, by index."""
         return worker_states(self.cluster.workers(name, namespace))
@@ -148,7 +166,7 @@ class ElasticJobClient:
             self._warn(error.message)
             workers = []
         now = self.cluster.api.now()
-        return "\n".join(describe(job.state, workers, events, now, width=width, color=color, flags=self._flags))
+        return "\n".join(describe(job.state, workers, events, now, width=width, color=color, flags=self.flags))
 
     # Waiting and logs
 
@@ -163,13 +181,14 @@ class ElasticJobClient:
     ) -> Job:
         """Waits until the job is Succeeded, Running, Suspended, Failed, Finished (either way) or Deleted.
 
-        `timeout`: s; None: none. `on_wait`: receives what it waits for, about once a second. Raises JobFailedError,
-        JobDeletedError, WaitTimeoutError.
+        `timeout`: s; None: none. `on_wait`: receives what it waits for, about once a second; without it, a few lines
+        on standard error say so. Raises JobFailedError, JobDeletedError, WaitTimeoutError.
         """
-        from elasticjob.sdk.watch import JobWatch, wait_for
+        from elasticjob.sdk.watch import FewLines, JobWatch, wait_for
 
+        report = on_wait or FewLines(lambda text: print(f"{name}: {text}", file=sys.stderr))  # noqa: T201 progress
         with self._found(JobWatch, name, namespace) as watch:
-            wait_for(watch, Target(until), timeout=timeout, on_wait=on_wait)
+            wait_for(watch, Target(until), timeout=timeout, on_wait=report)
             return Job(self, watch.body() or watch.first)
 
     def logs(

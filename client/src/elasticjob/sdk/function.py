@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import inspect
 import json
 import shlex
 import textwrap
+import types
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,11 +61,6 @@ def name_of(func: Callable[..., object]) -> str:
 
 def script_of(func: Callable[..., object], args: Mapping[str, Any]) -> str:
     """A script that defines and calls the function. Raises UsageError."""
-    if getattr(func, "__closure__", None):
-        names = ", ".join(func.__code__.co_freevars)
-        raise UsageError(
-            f"{func.__name__} uses variables from outside it: {names}.", "Pass them as arguments: train(func, {...})"
-        )
     try:
         source = textwrap.dedent(inspect.getsource(func))
     except (OSError, TypeError) as error:
@@ -74,7 +72,27 @@ def script_of(func: Callable[..., object], args: Mapping[str, Any]) -> str:
         given = json.dumps(dict(args))
     except TypeError as error:
         raise UsageError(f"{func.__name__} cannot be called with these arguments: {error}.") from error
-    return f"import json\n\n{source}\n\nif __name__ == '__main__':\n    {func.__name__}(**json.loads({given!r}))\n"
+    script = f"import json\n\n{source}\n\nif __name__ == '__main__':\n    {func.__name__}(**json.loads({given!r}))\n"
+    if missing := _undefined(script):
+        raise UsageError(
+            f"{func.__name__} uses what is defined outside it, which worker pods lack: {', '.join(missing)}.",
+            "Import modules inside the function, and pass values as arguments: train(func, {...})",
+        )
+    return script
+
+
+def _undefined(script: str) -> list[str]:
+    """Names that a script reads from its module, but that nothing in it defines."""
+    read, known = set[str](), {*dir(builtins), "__name__", "__file__", "__annotations__"}
+    codes = [compile(script, "train.py", "exec", dont_inherit=True)]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        for each in dis.get_instructions(code):
+            if each.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+                read.add(each.argval)
+            elif each.opname in ("STORE_NAME", "STORE_GLOBAL", "IMPORT_STAR"):
+                known.add(each.argval)
+    return sorted(read - known)
 
 
 def command_of(script: str, arguments: Sequence[str] = (), *, packages: Sequence[str] = ()) -> list[str]:

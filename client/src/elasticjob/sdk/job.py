@@ -46,8 +46,9 @@ class Job:
 
     @property
     def summary(self) -> str:
-        """One word: Running, Succeeded, Failed, Suspended ... or why it is not running, such as Unschedulable."""
-        return self.state.status_word
+        """`status.summary` in one word, as `elasticjob list` and kubectl show it: Running, Succeeded, Failed,
+        Suspended ... or why it is not running, such as Unschedulable; Pending until the operator has seen it."""
+        return self.state.summary
 
     @property
     def spec(self) -> Spec:
@@ -139,7 +140,7 @@ class Job:
     def __repr__(self) -> str:
         state = self.state
         step = f", step={state.progress.step}" if state.progress else ""
-        return f"Job({state.namespace}/{state.name}, {state.status_word}, workers={state.workers_text}{step})"
+        return f"Job({state.namespace}/{state.name}, {state.summary}, workers={state.workers_text}{step})"
 
     def _repr_html_(self) -> str:
         from elasticjob.views.html import job_html

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import heapq
 import queue
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from elasticjob.cluster.objects import Cluster
@@ -70,6 +71,31 @@ def read_logs(
     yield from heapq.merge(*map(read, chosen), key=lambda line: line.at)
     if failed:
         raise failed[0]
+
+
+def together(logs: Sequence[Iterable[Line]]) -> Iterator[Line]:
+    """The lines of several jobs as they come. Raises the first ElasticJobError, after the lines of the others."""
+    arrived: queue.Queue[Line | ElasticJobError | None] = queue.Queue(MOST_LINES)
+
+    def read(log: Iterable[Line]) -> None:
+        try:
+            for line in log:
+                arrived.put(line)
+            arrived.put(None)
+        except ElasticJobError as error:
+            arrived.put(error)
+
+    for log in logs:
+        threading.Thread(target=read, args=[log], daemon=True).start()
+    ended: list[ElasticJobError | None] = []
+    while len(ended) < len(logs):
+        item = arrived.get()
+        if isinstance(item, Line):
+            yield item
+        else:
+            ended.append(item)
+    for error in filter(None, ended):
+        raise error
 
 
 class LogFollower:
@@ -151,7 +177,7 @@ class LogFollower:
                 raise log.error
         self._say(now)
         self._deleted = now.job is None
-        return now.job is None or now.job.is_finished
+        return listed and (now.job is None or now.job.is_finished)
 
     def _chosen(self, job: JobState, workers: list[WorkerState]) -> list[WorkerState]:
         if self._began and self._rank is None and self._worker is None and not self._everything:

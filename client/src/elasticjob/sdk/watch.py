@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.watching import Watched
-from elasticjob.decisions.waiting import Outcome, Target, wait_verdict, why_failed
+from elasticjob.decisions.waiting import Outcome, Target, wait_verdict, why_failed, worth_a_line
 from elasticjob.errors import (
     ElasticJobError,
     JobDeletedError,
@@ -137,6 +138,41 @@ class JobWatch:
 
     def _watched(self) -> list[Watched]:
         return [self._job, *([self._pods] if self._pods else [])]
+
+
+def changed_jobs(cluster: Cluster, namespace: str, names: Sequence[str], selector: str) -> Iterator[list[Json]]:
+    """All jobs, then those that have changed, whenever some have; for ever. `namespace`: "" for all. `names`: only
+    these, if there are any."""
+    changed, shown = threading.Event(), dict[str, str]()
+    fields = f"metadata.name={names[0]}" if len(names) == 1 else ""
+    watched = Watched(
+        cluster.api, cluster.jobs_path(namespace), changed.set, labelSelector=selector, fieldSelector=fields
+    )
+    with contextlib.closing(watched):
+        while True:
+            changed.wait()
+            changed.clear()
+            if watched.error is not None:
+                raise watched.error
+            jobs = [each for each in watched.objects() if not names or each["metadata"]["name"] in names]
+            versions = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in jobs}
+            new = [each for each in jobs if shown.get(uid := each["metadata"]["uid"]) != versions[uid]]
+            shown = versions
+            if new:
+                yield sorted(new, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"]))
+
+
+class FewLines:
+    """Says what is waited for, but not too often: for scripts, and where there is no terminal."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._last, self._at = "", 0.0
+
+    def __call__(self, text: str) -> None:
+        if worth_a_line(text, self._last, time.monotonic() - self._at):
+            self._write(text)
+            self._last, self._at = text, time.monotonic()
 
 
 def wait_for(

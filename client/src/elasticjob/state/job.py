@@ -82,7 +82,8 @@ class JobState:
     checkpoint: str = ""
     keeps_files: bool = True
     """Whether it mounts a volume that outlives its worker pods."""
-    summary: str = ""
+    reported: str = ""
+    """The summary that the operator has written."""
     ready: int = 0
     existing: int = 0
     desired: int | None = None
@@ -114,11 +115,11 @@ class JobState:
         return bool(self.conditions)
 
     @property
-    def status_word(self) -> str:
-        """One word for a table."""
+    def summary(self) -> str:
+        """One word, which kubectl shows too: Running, Succeeded ... or why it is not running."""
         if self.deleting:
             return "Deleting"
-        return self.summary or ("Pending" if not self.is_seen else "Accepted")
+        return self.reported or ("Pending" if not self.is_seen else "Accepted")
 
     @property
     def workers_text(self) -> str:
@@ -159,7 +160,7 @@ def job_state(body: Json) -> JobState:
         max_restarts=int_or(object_at(spec, "restartPolicy").get("maxRestarts"), 10),
         checkpoint=_checkpoint(object_at(spec, "checkpoint")),
         keeps_files=_keeps_files(object_at(object_at(spec, "checkpoint"), "volume"), pod, container),
-        summary=str(status.get("summary", "")),
+        reported=str(status.get("summary", "")),
         ready=int_or(status.get("readyReplicas"), 0),
         existing=int_or(status.get("replicas"), 0),
         desired=status.get("desiredReplicas"),

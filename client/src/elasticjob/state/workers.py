@@ -28,7 +28,7 @@ class WorkerState:
     exit_code: int | None = None
 
     @property
-    def status_word(self) -> str:
+    def summary(self) -> str:
         if self.deleting:
             return "Terminating"
         if self.problem:

@@ -60,7 +60,7 @@ def _facts(job: JobState, now: datetime.datetime) -> Iterator[tuple[str, str]]:
     end = job.finished or now
     since = f" for {duration((end - job.started).total_seconds())}" if job.started and not job.is_finished else ""
     took = f" after {duration((end - job.started).total_seconds())}" if job.started and job.is_finished else ""
-    yield "Status", f"{job.status_word}{since}{took}"
+    yield "Status", f"{job.summary}{since}{took}"
     sizes = f", trains with {job.least} to {job.most}" if job.least != job.most else ""
     yield "Worker pods", f"{job.ready} of {job.desired if job.desired is not None else job.replicas} ready{sizes}"
     if job.world_size:

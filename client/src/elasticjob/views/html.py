@@ -22,11 +22,11 @@ def job_html(jobs: Sequence[JobState], now: datetime.datetime) -> str:
 
 def _row(job: JobState, now: datetime.datetime) -> str:
     progress = job.progress
-    color = _COLORS.get(style_of(job.status_word), "inherit")
+    color = _COLORS.get(style_of(job.summary), "inherit")
     running = job.conditions.get("Running")
     status = (
         f"<span style='color:{color};font-weight:600' title='{escape(running.message if running else '', quote=True)}'>"
-        f"{escape(job.status_word)}</span>"
+        f"{escape(job.summary)}</span>"
     )
     cells = (
         escape(job.namespace),

@@ -44,35 +44,38 @@ def job_table(
     now: datetime.datetime,
     *,
     wide: bool = False,
+    rates: bool = True,
     namespaces: bool = False,
     width: int | None = None,
     color: bool = False,
 ) -> list[str]:
-    """`elasticjob list`. `namespaces`: of several namespaces. `wide`: all columns, however narrow the terminal."""
+    """`elasticjob list`. `namespaces`: of several namespaces. `wide`: all columns, however narrow the terminal.
+    `rates`: whether steps per second are known."""
     columns = [
         *([Column("NAMESPACE")] if namespaces else []),
         Column("NAME", shrinks=not wide),
         Column("STATUS"),
         Column("WORKERS", 1),
         Column("STEP", 2, right=True),
-        Column("STEPS/S", 4, right=True),
+        *([Column("STEPS/S", 4, right=True)] if rates else []),
         Column("RESTARTS", 3, right=True),
         Column("AGE", 2),
         *([Column("SIZES"), Column("WORLD"), Column("ROUND"), Column("IMAGE"), Column("MESSAGE")] if wide else []),
     ]
-    rows = [_job_row(job, now, wide=wide, namespaces=namespaces) for job in jobs]
+    rows = [_job_row(job, now, wide=wide, rates=rates, namespaces=namespaces) for job in jobs]
     return render(columns, rows, width=None if wide else width, color=color)
 
 
-def _job_row(job: JobState, now: datetime.datetime, *, wide: bool, namespaces: bool) -> list[Cell | str]:
+def _job_row(job: JobState, now: datetime.datetime, *, wide: bool, rates: bool, namespaces: bool) -> list[Cell | str]:
     progress = job.progress
+    rate = number(progress.steps_per_second) if progress and not job.is_finished else ""
     row: list[Cell | str] = [job.namespace] if namespaces else []
     row += [
         job.name,
-        Cell(job.status_word, style_of(job.status_word)),
+        Cell(job.summary, style_of(job.summary)),
         job.workers_text,
         str(progress.step) if progress else "",
-        number(progress.steps_per_second) if progress and not job.is_finished else "",
+        *([rate] if rates else []),
         Cell(str(job.restarts), "warn" if job.restarts else ""),
         age(job.created, now),
     ]
@@ -104,7 +107,7 @@ def worker_table(
     rows: list[list[Cell | str]] = [
         [
             worker.name,
-            Cell(worker.status_word, style_of(worker.status_word)),
+            Cell(worker.summary, style_of(worker.summary)),
             worker.node,
             age(worker.created, now),
             first_line(worker.detail) or (f"exit code {worker.exit_code}" if worker.exit_code else ""),

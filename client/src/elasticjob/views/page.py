@@ -41,7 +41,7 @@ def page(job: JobState, history: History, now: datetime.datetime) -> str:
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width,initial-scale=1'>"
         f"<title>{escape(job.name)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{escape(job.namespace)}/{escape(job.name)}: {escape(job.status_word)}</h1>"
+        f"<h1>{escape(job.namespace)}/{escape(job.name)}: {escape(job.summary)}</h1>"
         f"<p class=facts>{escape(facts)}</p>{figures}{_causes(job)}<h2>Changes</h2>{_changes(history)}{dropped}"
         f"<p class=facts>Written {now.strftime('%Y-%m-%d %H:%M:%S UTC')}.</p></body></html>"
     )

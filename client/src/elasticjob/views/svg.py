@@ -50,7 +50,7 @@ class Scale:
 def image(job: JobState, history: History, now: datetime.datetime) -> str:
     """The same panels as on the page, with a head."""
     facts = ", ".join(f"{name} {value}" for name, value in summary(job, history, now))
-    title = f"{escape(job.namespace)}/{escape(job.name)}: {escape(job.status_word)}"
+    title = f"{escape(job.namespace)}/{escape(job.name)}: {escape(job.summary)}"
     head = [
         f"<title>{title}</title><rect width='100%' height='100%' fill='white'/>",
         f"<text x='{LEFT}' y='24' font-family='{FONTS}' font-size='18' fill='#1f2328'>{title}</text>",
