@@ -11,7 +11,7 @@ import typer
 from elasticjob import errors
 from elasticjob.cli.app import app
 
-COMMON = ("namespace", "context", "kubeconfig", "as_user", "as_group", "as_uid")
+COMMON = ("namespace", "context", "kubeconfig", "as_user", "as_group", "as_uid", "local")
 """Parameters that most commands have."""
 
 INTRODUCTION = """\

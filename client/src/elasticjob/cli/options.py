@@ -100,9 +100,13 @@ GLOBAL: dict[str, tuple[Any, Any]] = {
         Annotated[list[str] | None, typer.Option("--as-group", help="Group to act as. Repeatable.", metavar="GROUP")],
         None,
     ),
+    "local": (
+        Annotated[bool, typer.Option("--local", help="Jobs on this machine, run by elasticrun, instead of a cluster.")],
+        False,
+    ),
     "as_uid": (Annotated[str | None, typer.Option("--as-uid", help="UID to act as.", metavar="UID")], None),
 }
-"""kubectl's global flags: parameter -> its annotation and default."""
+"""kubectl's global flags, and --local: parameter -> its annotation and default."""
 
 
 def with_global_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -169,6 +173,7 @@ def connect(*, quiet: bool = False) -> ElasticJobClient:
         as_user=chosen.get("as_user"),
         as_groups=chosen.get("as_group") or (),
         as_uid=chosen.get("as_uid"),
+        local=bool(chosen.get("local")),
         warn=warn,
         on_slow=on_slow,
     )

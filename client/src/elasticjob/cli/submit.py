@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from elasticjob.cli.options import GLOBAL, Output, OutputFormat, Timeout, connect, namespace
+from elasticjob.cli.options import GLOBAL, Output, OutputFormat, Timeout, connect, given, namespace
 from elasticjob.errors import UsageError
 
 if TYPE_CHECKING:
@@ -265,6 +265,7 @@ def _show(manifests: list[Json], output: str | None) -> None:
 
 def _create(client: ElasticJobClient, manifest: Json, output: str | None, *, quiet: bool) -> Job:
     from elasticjob.cli.output import note, say, show_objects
+    from elasticjob.decisions.commands import addressed
     from elasticjob.decisions.obstacles import nothing_survives
 
     job = client.create(manifest)
@@ -272,8 +273,8 @@ def _create(client: ElasticJobClient, manifest: Json, output: str | None, *, qui
         show_objects([job.manifest], output, single=True)
     else:
         hint = "" if quiet else f"\nSee its log: elasticjob logs {job.name} --follow -n {job.namespace}"
-        say(f"{job.name} is submitted to namespace {job.namespace}.{hint}")
-    for warning in nothing_survives(job.state):
+        say(addressed(f"{job.name} is submitted to namespace {job.namespace}.{hint}", given))
+    for warning in () if client.is_local else nothing_survives(job.state):
         note(f"Warning: {warning.what}\n{warning.remedy}")
     return job
 

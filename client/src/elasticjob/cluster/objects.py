@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from elasticjob.cluster.http import MERGE_PATCH, METADATA, TABLE, ApiServer, Json
 from elasticjob.decisions.flag_values import job_name
 from elasticjob.errors import ForbiddenError
 from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, worker_selector
+
+if TYPE_CHECKING:
+    from elasticjob.cluster.local import LocalApi
 
 PAGE = 500
 """Objects per list request."""
@@ -19,7 +22,7 @@ PAGE = 500
 class Cluster:
     """One API server, with a default namespace."""
 
-    def __init__(self, api: ApiServer) -> None:
+    def __init__(self, api: ApiServer | LocalApi) -> None:
         self.api = api
         self.namespace = api.target.namespace
 

@@ -7,11 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticjob.cluster.http import ApiServer, Json, Stream
 from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
 from elasticjob.errors import ElasticJobError, InvalidManifestError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from elasticjob.cluster.local import LocalApi, LocalStream
 
 RETRY_SECONDS = 0.5
 SECOND = 1_000_000_000
@@ -29,7 +32,7 @@ class Selection:
     previous: bool = False
 
 
-def read_log(api: ApiServer, pod: Json, container: str, selection: Selection) -> Iterator[Line]:
+def read_log(api: ApiServer | LocalApi, pod: Json, container: str, selection: Selection) -> Iterator[Line]:
     """The log up to now. Raises ElasticJobError, for example if the container has not started."""
     for raw in api.stream(_path(pod), **_query(container, selection)):
         yield parse_line(raw, pod["metadata"]["name"])
@@ -40,7 +43,7 @@ class PodLog:
 
     def __init__(
         self,
-        api: ApiServer,
+        api: ApiServer | LocalApi,
         pod: Json,
         container: str,
         selection: Selection,
@@ -50,7 +53,7 @@ class PodLog:
         self._api, self._pod, self._container, self._selection = api, pod, container, selection
         self._lines, self._on_end = lines, on_end
         self._stop = threading.Event()
-        self._stream: Stream | None = None
+        self._stream: Stream | LocalStream | None = None
         self._second = 0
         """Of the last line; a new connection continues from it. Unix time, ns."""
         self._seen: Counter[Line] = Counter()

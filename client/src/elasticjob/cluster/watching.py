@@ -6,11 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticjob.cluster.api_errors import ConflictError, ExpiredError
 from elasticjob.cluster.http import ApiServer, Json, Stream
 from elasticjob.errors import ElasticJobError, UnreachableError
+
+if TYPE_CHECKING:
+    from elasticjob.cluster.local import LocalApi, LocalStream
 
 WATCH_SECONDS = 300
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
@@ -20,12 +23,12 @@ FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 class Watched:
     """The objects of one list. A thread lists and watches them until `close`; `on_change` is called from it."""
 
-    def __init__(self, api: ApiServer, path: str, on_change: Callable[[], None], **query: Any) -> None:
+    def __init__(self, api: ApiServer | LocalApi, path: str, on_change: Callable[[], None], **query: Any) -> None:
         self._api, self._path, self._query = api, path, query
         self._on_change = on_change
         self._objects: dict[str, Json] = {}
         self._lock = threading.Lock()
-        self._stream: Stream | None = None
+        self._stream: Stream | LocalStream | None = None
         self._stop = threading.Event()
         self.listed = False
         self.lost_since: float | None = None

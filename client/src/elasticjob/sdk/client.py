@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticjob.cluster.http import ApiServer
 from elasticjob.cluster.kubeconfig import find
+from elasticjob.cluster.local import NAMESPACE, LocalApi
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.pod_logs import Selection
 from elasticjob.decisions.flag_values import seconds
@@ -38,10 +39,13 @@ Events = list[EventState]
 
 
 class ElasticJobClient:
-    """ElasticJobs of one cluster.
+    """ElasticJobs of one cluster, or with `local` of this machine.
 
     The cluster is that of kubectl's current context, unless `context` or `kubeconfig` name another; in a pod without a
-    kubeconfig, the pod's own. Every method raises an `ElasticJobError` that says what is wrong and what to do.
+    kubeconfig, the pod's own. With `local=True`, jobs run on this machine, by elasticrun (`pip install
+    elasticjob-runtime`), to try a script before it goes to a cluster: a job has one worker pod, with as many worker
+    processes as it starts with on a cluster. Its image, volumes and Secrets are not used, and it cannot be scaled or
+    suspended. Every method raises an `ElasticJobError` that says what is wrong and what to do.
 
         client = ElasticJobClient()
         job = client.submit("bert", image="my-company/train:1.4", command="python train.py", workers=(2, 4))
@@ -59,6 +63,7 @@ class ElasticJobClient:
         as_user: str | None = None,
         as_groups: Sequence[str] = (),
         as_uid: str | None = None,
+        local: bool = False,
         warn: Callable[[str], None] | None = None,
         on_slow: Callable[[str], None] | None = None,
     ) -> None:
@@ -66,12 +71,24 @@ class ElasticJobClient:
         warnings.warn. `on_slow`: receives the API server's address if an answer takes long."""
         self._warn = warn or _warn
         flags = {"-n": namespace, "--context": context, "--kubeconfig": kubeconfig, "--as": as_user, "--as-uid": as_uid}
-        self.flags = [(flag, value) for flag, value in flags.items() if value]
+        self.flags: list[tuple[str, ...]] = [(flag, value) for flag, value in flags.items() if value]
         """Of the commands that messages suggest."""
         self.flags += [("--as-group", group) for group in as_groups]
+        if local:
+            self.flags = [each for each in self.flags if each != ("-n", NAMESPACE)]
+            if self.flags:
+                raise UsageError(f"--local and {self.flags[0][0]} exclude each other: jobs run on this machine.")
+            self.flags = [("--local",)]
+            self.cluster = Cluster(LocalApi(self._warn))
+            return
         acting = {"as": as_user, "as-groups": list(as_groups), "as-uid": as_uid}
         target = find(kubeconfig, context, namespace, {key: value for key, value in acting.items() if value})
         self.cluster = Cluster(ApiServer(target, self._warn, on_slow))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether jobs run on this machine."""
+        return isinstance(self.cluster.api, LocalApi)
 
     @property
     def namespace(self) -> str:
@@ -101,6 +118,10 @@ class ElasticJobClient:
     def create(self, manifest: Json, *, dry_run: bool = False) -> Job:
         """Creates a job from a manifest."""
         name = manifest["metadata"]["name"]
+        if self.is_local:
+            from elasticjob.sdk.models import check
+
+            check(manifest)  # as the API server does
         try:
             return Job(self, self.cluster.create_job(manifest, dry_run=dry_run))
         except AlreadyExistsError:
@@ -135,7 +156,7 @@ class ElasticJobClient:
     def listed(self, *, all_namespaces: bool = False, selector: str = "") -> Jobs:
         """Like `list`, but only what a table shows of each job."""
         where = "" if all_namespaces else self.namespace
-        jobs = self.cluster.listed(where, selector)
+        jobs = self.cluster.jobs(where, selector) if self.is_local else self.cluster.listed(where, selector)
         if where and not jobs:
             self.cluster.check_namespace(where)
         return jobs

@@ -137,7 +137,7 @@ def job_state(body: Json) -> JobState:
     metadata, spec, status = (object_at(body, part) for part in ("metadata", "spec", "status"))
     workers, restarts = object_at(spec, "workers"), object_at(status, "restarts")
     pod = object_at(object_at(workers, "template"), "spec")
-    container = _training_container(workers, pod)
+    container = training_container(body)
     replicas = max(int_or(workers.get("replicas"), 1), int_or(workers.get("minReplicas"), 1))
     rendezvous = object_at(status, "rendezvous")
     return JobState(
@@ -179,7 +179,10 @@ def job_state(body: Json) -> JobState:
     )
 
 
-def _training_container(workers: Json, pod: Json) -> Json:
+def training_container(body: Json) -> Json:
+    """Of the template of an ElasticJob."""
+    workers = object_at(object_at(body, "spec"), "workers")
+    pod = object_at(object_at(workers, "template"), "spec")
     containers = [each for each in pod.get("containers") or () if isinstance(each, Mapping)]
     named = [each for each in containers if each.get("name") == workers.get("container")]
     return (named or containers or [{}])[0]

@@ -1,0 +1,323 @@
+"""Jobs on this machine: elasticrun in place of a cluster, behind the requests that the client sends to an API server.
+
+Each job has a folder with the ElasticJob and its log. A process of its own runs it
+(`python -m elasticjob.cluster.local FOLDER`), so that it goes on without the client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from elasticjob.cluster.api_errors import api_error
+from elasticjob.cluster.kubeconfig import Target
+from elasticjob.errors import ElasticJobError
+from elasticjob.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_INDEX, LABEL_JOB, PLURAL
+from elasticjob.state import job_state, training_container
+
+Json = dict[str, Any]
+NAMESPACE = "local"
+POLL_SECONDS = 0.2
+JOB, LOG, LOCK, DELETED, TERMINATION = "job.json", "log", "lock", "deleted", "termination"
+"""Files of a job's folder. `LOCK`: held by the process that runs it. `DELETED`: there once it is to be deleted."""
+LAUNCH = "from elasticjob_runtime.launch import main; main()"
+"""What a container runs before its command, so that it runs under elasticrun."""
+_PATH = re.compile(rf"/({PLURAL}|pods|events)(?:/([^/]+))?(?:/(\w+))?$")
+
+
+def jobs_folder() -> Path:
+    """Where the folders of jobs are: see the XDG base directories."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "elasticjob" / "jobs"
+
+
+class LocalApi:
+    """What the client asks of an ApiServer."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self.target = Target("this machine", NAMESPACE)
+        self.skew = 0.0
+
+    def now(self) -> datetime.datetime:
+        return datetime.datetime.now(datetime.timezone.utc)
+
+    def get(self, path: str, **query: Any) -> Json:
+        return self.call("GET", path, **query)
+
+    def call(self, method: str, path: str, body: Any = None, _: str = "", **query: Any) -> Json:
+        """Raises ElasticJobError."""
+        if re.fullmatch(r"/api/v1/namespaces/[^/]+", path):
+            return {}
+        kind, name, part = _parts(path)
+        if method == "POST":
+            return self._create(body, dry_run="dryRun" in query)
+        if method == "PATCH":
+            what = "scaled" if part else "suspended or resumed"
+            raise ElasticJobError(f"A job on this machine cannot be {what}.", "Submit it without --local.")
+        if not name:
+            return {"metadata": {"resourceVersion": "1"}, "items": list(_objects(kind, query))}
+        job = _read(jobs_folder() / name)
+        if job is None:
+            raise api_error(404, {"details": {"name": name, "kind": kind}}, path, NAMESPACE, self.target.server)
+        if method == "DELETE":
+            _delete(jobs_folder() / name)
+        return job
+
+    def stream(self, path: str, **query: Any) -> LocalStream:
+        kind, name, part = _parts(path)
+        if part == "log" and name is not None:
+            folder = jobs_folder() / name.removesuffix("-worker-0")
+            return LocalStream(lambda stream: _log(folder, query, stream))
+        return LocalStream(lambda stream: _changes(kind, query, stream))
+
+    def _create(self, body: Json, *, dry_run: bool) -> Json:
+        """Starts the job."""
+        if not importlib.util.find_spec("elasticjob_runtime"):
+            raise ElasticJobError(
+                "elasticrun, which runs jobs on this machine, is not installed.",
+                f"Install it: {sys.executable} -m pip install elasticjob-runtime",
+            )
+        metadata = {**body["metadata"], "namespace": NAMESPACE, "uid": str(uuid.uuid4()), "creationTimestamp": _time()}
+        job = {**body, "metadata": {**metadata, "resourceVersion": "1"}}
+        folder = jobs_folder() / metadata["name"]
+        if dry_run:
+            return job
+        if _read(folder) is not None:
+            raise api_error(409, {"reason": "AlreadyExists"}, "", NAMESPACE, self.target.server)
+        pod = body["spec"]["workers"]["template"]["spec"]
+        if pod.get("volumes") or any(each.get("envFrom") for each in pod["containers"]):
+            self._warn("The job runs without its volumes and Secrets, which this machine does not have.")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, job)
+        with (folder / "runner").open("wb") as output:
+            runner = subprocess.Popen(
+                [sys.executable, "-m", "elasticjob.cluster.local", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        while runner.poll() is None and not _is_running(folder):
+            time.sleep(0.01)
+        return job
+
+
+class LocalStream:
+    """Lines of a log or a watch, as Stream."""
+
+    def __init__(self, lines: Callable[[LocalStream], Iterator[bytes]]) -> None:
+        self._lines = lines
+        self.closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._lines(self)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _parts(path: str) -> tuple[str, str | None, str | None]:
+    """(resource, name, subresource). Raises ElasticJobError for what is not on this machine."""
+    found = _PATH.search(path)
+    if found is None:
+        raise ElasticJobError("There is no cluster to look at: with --local, jobs run on this machine.")
+    return found[1], found[2], found[3]
+
+
+def _objects(kind: str, query: Mapping[str, Any]) -> Iterator[Json]:
+    """Those that the selectors of a query match."""
+    wanted = str(query.get("fieldSelector") or "").rpartition("=")[2]
+    labels = set(filter(None, str(query.get("labelSelector") or "").split(",")))
+    for job in filter(None, map(_read, sorted(jobs_folder().glob("*")))):
+        for each in [job] if kind == PLURAL else _pods(job) if kind == "pods" else _events(job):
+            known = {f"{key}={value}" for key, value in (each["metadata"].get("labels") or {}).items()}
+            names = (each["metadata"]["name"], (each.get("involvedObject") or {}).get("uid"))
+            if labels <= known and (not wanted or wanted in names):
+                yield each
+
+
+def _read(folder: Path) -> Json | None:
+    """The job; None: there is none. One whose process has ended without a word has failed."""
+    running, deleted = _is_running(folder), (folder / DELETED).exists()
+    if deleted and not running:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        job: Json = json.loads((folder / JOB).read_text())
+    except FileNotFoundError:
+        return None
+    if deleted:
+        job["metadata"]["deletionTimestamp"] = _time()
+    if not running and not job_state(job).is_finished:
+        _finish(job, 1, "The process that ran the job has ended.")
+    return job
+
+
+def _is_running(folder: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError), (folder / LOCK).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _delete(folder: Path) -> None:
+    (folder / DELETED).touch()
+    if _is_running(folder):
+        os.kill(int((folder / LOCK).read_text()), signal.SIGTERM)
+    _read(folder)
+
+
+def _pods(job: Json) -> list[Json]:
+    """Its one worker pod."""
+    state, metadata = job_state(job), job["metadata"]
+    if not state.is_seen:
+        return []
+    labels = {LABEL_JOB: state.name, LABEL_COMPONENT: COMPONENT_WORKER, LABEL_INDEX: "0"}
+    own = {"name": f"{state.name}-worker-0", "namespace": NAMESPACE, "uid": f"{state.uid}-0", "labels": labels}
+    own |= {"creationTimestamp": metadata["creationTimestamp"], "resourceVersion": metadata["resourceVersion"]}
+    phase = "Succeeded" if state.is_true("Succeeded") else "Failed" if state.is_finished else "Running"
+    code = state.failure.exit_code if state.failure else 0
+    how = {"terminated": {"exitCode": code}} if state.is_finished else {"running": {}}
+    ready = {"type": "Ready", "status": str(not state.is_finished)}
+    status = {"phase": phase, "conditions": [ready], "containerStatuses": [{"state": how}]}
+    return [{"metadata": own, "spec": {"nodeName": os.uname().nodename}, "status": status}]
+
+
+def _events(job: Json) -> Iterator[Json]:
+    """One for each condition that is true."""
+    about = {"uid": job["metadata"]["uid"]}
+    for each in (job.get("status") or {}).get("conditions") or ():
+        if each["status"] == "True":
+            kind = "Warning" if each["type"] == "Failed" else "Normal"
+            event = {"metadata": {"name": each["type"]}, "involvedObject": about, "type": kind}
+            event |= {"reason": each["type"], "message": each["message"]}
+            yield {**event, "lastTimestamp": each["lastTransitionTime"]}
+
+
+def _changes(kind: str, query: Mapping[str, Any], stream: LocalStream) -> Iterator[bytes]:
+    """The events of a watch."""
+    known: dict[str, Json] = {}
+    while not stream.closed:
+        now = {each["metadata"]["uid"]: each for each in _objects(kind, query)}
+        for type_, objects in (("DELETED", known.keys() - now.keys()), ("MODIFIED", now.keys())):
+            for each in (known[uid] if type_ == "DELETED" else now[uid] for uid in objects):
+                if type_ == "DELETED" or each != known.get(each["metadata"]["uid"]):
+                    yield json.dumps({"type": type_, "object": each}).encode()
+        known = now
+        time.sleep(POLL_SECONDS)
+
+
+def _log(folder: Path, query: Mapping[str, Any], stream: LocalStream) -> Iterator[bytes]:
+    age = datetime.timedelta(seconds=query.get("sinceSeconds") or 10**9)
+    since = _time(datetime.datetime.now(datetime.timezone.utc) - age).encode()
+    with contextlib.suppress(FileNotFoundError), (folder / LOG).open("rb") as log:
+        lines = log.readlines()
+        yield from (line.rstrip(b"\n") for line in lines[-(query.get("tailLines") or len(lines)) :] if line >= since)
+        ended = not query.get("follow")
+        while not ended and not stream.closed:
+            time.sleep(POLL_SECONDS)
+            ended = not _is_running(folder)
+            yield from (line.rstrip(b"\n") for line in log)
+
+
+def _time(at: datetime.datetime | None = None) -> str:
+    """RFC 3339; the present by default."""
+    return (at or datetime.datetime.now(datetime.timezone.utc)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _write(folder: Path, job: Json) -> None:
+    """As a whole."""
+    job["metadata"]["resourceVersion"] = str(time.time_ns())
+    (folder / "new").write_text(json.dumps(job))
+    (folder / "new").replace(folder / JOB)
+
+
+def _condition(job: Json, type_: str, reason: str, message: str, *, true: bool = True) -> None:
+    status = job.setdefault("status", {})
+    others = [each for each in status.get("conditions") or () if each["type"] != type_]
+    new = {"type": type_, "status": str(true), "reason": reason, "message": message, "lastTransitionTime": _time()}
+    status["conditions"] = [*others, new]
+    if true:
+        status["summary"] = type_
+
+
+def _finish(job: Json, code: int, message: str) -> None:
+    """`code`: of elasticrun. `message`: why it failed."""
+    _condition(job, "Running", "Finished", "The job has finished.", true=False)
+    job["status"] |= {"completionTime": _time(), "readyReplicas": 0, "replicas": 0}
+    if code == 0:
+        _condition(job, "Succeeded", "WorkersSucceeded", "All worker processes have succeeded.")
+        return
+    pod = f"{job['metadata']['name']}-worker-0"
+    job["status"]["lastFailure"] = {"worker": pod, "reason": "ApplicationError", "message": message, "exitCode": code}
+    _condition(job, "Failed", "WorkersFailed", f"elasticrun ended with exit code {code}.")
+
+
+def run(folder: Path) -> None:
+    """Runs a job from its start to its end, in a process of its own."""
+    job: Json = json.loads((folder / JOB).read_text())
+    state, container = job_state(job), training_container(job)
+    (folder / TERMINATION).touch()
+    gpus = any("gpu" in each for each in (container.get("resources") or {}).get("limits") or ())
+    processes = state.replicas * (int(state.procs) if state.procs.isdecimal() else 1)
+    checkpoints = folder.parent.parent / "checkpoints" / state.name
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    variables = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PET_NPROC_PER_NODE": "auto" if gpus else str(processes),
+        "PET_MAX_RESTARTS": str(state.max_restarts),
+        "ELASTICJOB_NAME": state.name,
+        "ELASTICJOB_NAMESPACE": NAMESPACE,
+        "ELASTICJOB_UID": state.uid,
+        "ELASTICJOB_CHECKPOINT_DIRECTORY": str(checkpoints),
+        "ELASTICJOB_TERMINATION_LOG": str(folder / TERMINATION),
+    }
+    users = {each["name"]: str(each.get("value", "")) for each in container.get("env") or ()}
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, *state.command],
+        env={**os.environ, **variables, **users},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # as a kubelet that deletes the pod
+        _condition(job, "Accepted", "Accepted", "The job runs on this machine.")
+        _condition(job, "Running", "Training", "Round 1: the worker processes are training.")
+        sizes = {"workers": "1/1", "replicas": 1, "readyReplicas": 1, "desiredReplicas": 1}
+        job["status"] |= {**sizes, "round": 1, "worldSize": processes, "startTime": _time()}
+        _write(folder, job)
+        assert process.stdout is not None
+        with (folder / LOG).open("ab", buffering=0) as log:
+            for line in process.stdout:
+                log.write(f"{_time()} ".encode() + line.rstrip(b"\n") + b"\n")
+    reason = (folder / TERMINATION).read_text(errors="replace").strip()
+    _finish(job, process.returncode, reason or f"elasticrun ended with exit code {process.returncode}.")
+    _write(folder, job)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        run(folder)
+    _read(folder)  # removes it if it is to be deleted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Jobs on this machine, by elasticrun: the same commands, words and exit codes as on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from elasticjob import ElasticJobClient, InvalidManifestError, JobFailedError
+from elasticjob.cli.app import run
+from elasticjob.errors import ElasticJobError, Exit
+
+from hack.support import eventually
+from tests.integration.client.conftest import Result
+
+SCRIPT = """
+import os, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ.get("LR"), flush=True)
+time.sleep(float(os.environ.get("SLEEP", "0")))
+if "FAIL" in os.environ:
+    raise RuntimeError("no data")
+"""
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a command with --local, in this process."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+
+    def call(command: str, *arguments: str) -> Result:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run([command, "--local", *arguments])
+        return Result(code, out.getvalue(), err.getvalue())
+
+    return call
+
+
+def test_a_job_runs_on_this_machine_to_its_end(local: Callable[..., Result]) -> None:
+    flags = ["--image", "train:1", "--workers", "2", "-e", "LR=0.1"]
+    result = local("submit", "bert", *flags, "--", "python", "train.py")
+    assert result.code == Exit.OK, result.err
+    assert result.out.startswith("bert is submitted to namespace local.")
+    assert "elasticjob logs --local bert" in result.out
+    assert local("wait", "bert").out == "bert is Succeeded.\n"
+    lines = local("logs", "bert").out
+    assert "worker-0 | rank 0 of 2 0.1" in lines
+    assert "worker-0 | rank 1 of 2 0.1" in lines
+    assert local("logs", "bert", "--tail", "1").out.count("\n") == 1
+    assert local("list").out.splitlines()[1].split()[:2] == ["bert", "Succeeded"]
+    assert "bert-worker-0   Completed" in local("get", "bert").out
+    assert "Running" in local("describe", "bert").out
+    again = local("submit", "bert", *flags, "--", "python", "train.py")
+    assert "There is a job bert in namespace local already." in again.err
+    assert local("delete", "bert").out == "bert is deleted.\n"
+    assert local("get", "bert").code == Exit.NOT_FOUND
+
+
+def test_a_job_fails_as_on_a_cluster(local: Callable[..., Result]) -> None:
+    flags = ["--image", "train:1", "--max-restarts", "0", "-e", "FAIL=1"]
+    result = local("submit", "bert", *flags, "--follow", "--", "python", "train.py")
+    assert result.code == Exit.JOB_FAILED
+    assert "rank 0 of 1" in result.out
+    assert "RuntimeError: no data" in result.err
+    assert local("wait", "bert").code == Exit.JOB_FAILED
+
+
+def test_a_job_that_runs_is_deleted(local: Callable[..., Result]) -> None:
+    result = local("submit", "bert", "--image", "a", "-e", "SLEEP=600", "--", "python", "train.py")
+    assert result.code == Exit.OK, result.err
+    assert local("wait", "bert", "--for", "Running").code == Exit.OK
+    assert local("wait", "bert", "--timeout", "0s").code == Exit.TIMEOUT
+    eventually(lambda: "rank 0" in local("logs", "bert").out)
+    assert local("scale", "bert", "1").code == Exit.ERROR
+    assert "A job on this machine cannot be suspended or resumed." in local("suspend", "bert").err
+    assert "There is no cluster to look at" in local("doctor").out
+    assert "--local and --context exclude each other" in local("list", "--context", "x").err
+    assert local("delete", "bert").code == Exit.OK
+    assert local("list").err.startswith("There are no ElasticJobs")
+
+
+@pytest.mark.usefixtures("local")
+def test_the_python_client_has_the_same_jobs() -> None:
+    client = ElasticJobClient(local=True)
+    job = client.submit("bert", image="train:1", command="python train.py", workers=2)
+    assert job.wait(timeout=120).summary == "Succeeded"
+    assert "bert-worker-0: rank 1 of 2 None" in list(job.logs(follow=True))
+    assert [each.reason for each in job.events()] == ["Accepted", "Succeeded"]
+    assert [each.summary for each in job.workers()] == ["Completed"]
+    job.delete()
+    with pytest.raises(ElasticJobError, match="cannot be scaled"):
+        client.submit("bert", image="a", command="python train.py", env={"SLEEP": 600}).scale(1)
+    client.delete("bert")
+    failing = client.submit("bert", image="a", command="python train.py", env={"FAIL": 1}, max_restarts=0)
+    with pytest.raises(JobFailedError, match="no data"):
+        failing.wait(timeout=120)
+    with pytest.raises(InvalidManifestError, match="procsPerWorker"):
+        client.submit("gpt", image="a", command="python", procs_per_worker="many")
+
+
+@pytest.mark.usefixtures("local")
+def test_a_missing_elasticrun_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ElasticJobError, match="-m pip install elasticjob-runtime"):
+        ElasticJobClient(local=True).submit("bert", image="a", command="python train.py")
