@@ -24,7 +24,7 @@ REMEDY = " What to do: "
 
 OPERATOR_LABELS = "app.kubernetes.io/component=operator,app.kubernetes.io/name=elasticjob"
 """Selects the operator's Deployment, as its chart labels it."""
-INSTALL = "helm install elasticjob oci://REGISTRY/charts/elasticjob --namespace elasticjob-system --create-namespace"
+INSTALL = "helm install elasticjob charts/elasticjob --namespace elasticjob-system --create-namespace"
 """How an administrator installs the CRD and the operator."""
 
 

@@ -206,6 +206,40 @@ def test_delete_waits_until_the_worker_pods_are_gone(
     assert ns.get("elasticjobs", submitted) is None
 
 
+def test_a_name_that_is_not_there_keeps_no_other_from_its_turn(cli: Cli, submitted: str, ns: Namespace) -> None:
+    shown = cli("get", "typo", submitted, "--no-headers")
+    assert (shown.code, shown.out.split()[0]) == (Exit.NOT_FOUND, submitted)
+    deleted = cli("delete", "typo", submitted)
+    assert (deleted.code, deleted.out) == (Exit.NOT_FOUND, f"{submitted} is deleted.\n")
+    assert "There is no ElasticJob typo" in deleted.err
+    assert ns.get("elasticjobs", submitted) is None
+
+
+def test_jobs_are_deleted_at_the_same_time(cli: Cli, operator: Operator, ns: Namespace, kubelet: object) -> None:
+    """The second does not wait for the worker pods of the first."""
+    assert kubelet
+    for name in ("one", "two"):
+        cli("submit", name, "--image", "train:1", "--", "python", "train.py")
+        operator.worker(name, 0)
+    assert cli("delete", "one", "two", "--timeout", "1s").code == Exit.TIMEOUT
+    assert all("deletionTimestamp" in ns.job(name)["metadata"] for name in ("one", "two"))
+
+
+def test_resume_of_a_job_that_has_succeeded_meanwhile_is_no_failure(
+    start: Callable[..., subprocess.Popen[str]], cli: Cli, submitted: str, operator: Operator, ns: Namespace
+) -> None:
+    cli("suspend", submitted)
+    process = start("resume", submitted, "--wait")
+    eventually(lambda: ns.job(submitted)["spec"]["lifecycle"]["suspend"] is False)
+    operator.conditions(submitted, "Succeeded")
+    assert process.wait(60) == Exit.OK
+
+
+def test_a_job_that_does_not_start_in_time_is_followed_no_longer(cli: Cli) -> None:
+    words = ["bert", "--image", "train:1", "--follow", "--timeout", "1s", "--", "python", "train.py"]
+    assert cli("submit", *words).code == Exit.TIMEOUT
+
+
 def test_wait_ends_with_the_job(cli: Cli, submitted: str, operator: Operator) -> None:
     timer = threading.Timer(0.5, lambda: operator.conditions(submitted, "Succeeded"))
     timer.start()

@@ -124,6 +124,14 @@ def test_jobs_with_a_label_are_read_together(
     assert "No job in namespace" in cli("logs", "-l", "team=vision").err
 
 
+def test_another_container_and_the_one_before_are_asked_for(cli: Cli, two_workers: str, kubelet: Kubelet) -> None:
+    kubelet.logs.requests.clear()
+    cli("logs", two_workers, "--worker", "0", "-p")
+    assert any("previous=true" in each for each in kubelet.logs.requests)
+    missing = cli("logs", two_workers, "--worker", "0", "-c", "other")
+    assert (missing.code, "container other is not valid" in missing.err) == (Exit.ERROR, True)
+
+
 def test_a_job_without_worker_pods_has_no_log(cli: Cli, submitted: str) -> None:
     result = cli("logs", submitted)
     assert result.code == Exit.NOT_FOUND

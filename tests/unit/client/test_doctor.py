@@ -7,7 +7,7 @@ import datetime
 from typing import Any
 
 import pytest
-from elasticjob.decisions.doctor import Observed, Verdict, findings
+from elasticjob.decisions.doctor import RIGHTS, Observed, Verdict, findings
 from elasticjob.errors import ForbiddenError, UnreachableError
 from elasticjob.state import Condition, JobState
 from elasticjob.views.doctor import report
@@ -70,6 +70,16 @@ def test_every_problem_is_found_with_its_remedy(
     found = [each for each in findings(dataclasses.replace(HEALTHY, **change), NOW) if what in each.what]
     assert [each.verdict for each in found] == [verdict]
     assert remedy in found[0].remedy
+
+
+def test_all_rights_are_those_that_the_commands_use() -> None:
+    """Without one of them, doctor does not say that all are there."""
+    asked = {(verb, resource) for verb, resource, _, _ in RIGHTS}
+    assert {("get", "elasticjobs"), ("list", "elasticjobs"), ("list", "pods"), ("get", "pods/log")} <= asked
+    for *_, what in RIGHTS:
+        rights = {each: each != what for *_, each in RIGHTS}
+        found = findings(dataclasses.replace(HEALTHY, rights=rights), NOW)
+        assert any(f"no right to {what}" in each.what for each in found)
 
 
 def test_a_report_fits_the_terminal() -> None:

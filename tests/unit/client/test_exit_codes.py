@@ -64,6 +64,24 @@ def test_wrong_arguments_are_answered_with_what_was_meant(
     assert caught.out == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--dry-run"], "name: bert"),
+        (["--dry-run=client"], "name: bert"),
+        (["--dry-run", "-o", "json"], '"name": "bert"'),
+        (["--dry-run=client", "-o", "name"], "elasticjob.elasticjob.dev/bert"),
+        (["--dry-run=client", "-o", "jsonpath={.metadata.name}"], "bert\n"),
+    ],
+)
+def test_a_dry_run_of_the_client_asks_no_cluster(
+    words: list[str], shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nothing")
+    assert run(["submit", "bert", "--image", "train:1", *words, "--", "python", "train.py"]) == Exit.OK
+    assert shown in capsys.readouterr().out
+
+
 def test_a_digit_that_is_no_number_is_left_to_the_models(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["submit", "a", "--image", "train:1", "--procs-per-worker", "²", "--dry-run", "--", "python"]
     assert run(words) == Exit.ERROR

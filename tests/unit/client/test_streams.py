@@ -21,7 +21,9 @@ from elasticjob.cluster.api_errors import ServerBusyError
 from elasticjob.cluster.http import METADATA, ApiServer
 from elasticjob.cluster.kubeconfig import Target
 from elasticjob.cluster.pod_logs import PodLog, Selection
+from elasticjob.cluster.watching import Watched
 from elasticjob.decisions.log_lines import Line
+from elasticjob.errors import UnreachableError
 
 from hack.support import eventually
 from tests.contract.certificates import Pki
@@ -152,6 +154,39 @@ BEHIND = "2026-01-01T11:00:00.5"
 )
 def test_a_followed_log_has_each_line_once(first: list[Entry], later: list[Entry]) -> None:
     assert read_twice(first, later) == [text for _, text in [*first, *later]]
+
+
+def test_a_watch_that_ends_at_once_is_not_opened_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    watches: list[str] = []
+
+    class Ending(Handler):
+        def do_GET(self) -> None:
+            if "watch=1" in self.path:
+                watches.append(self.path)
+            body = b'{"metadata": {"resourceVersion": "1"}, "items": []}' if "watch=1" not in self.path else b""
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    monkeypatch.setattr("elasticjob.cluster.watching.FIRST_RETRY", 3600.0)
+    monkeypatch.setattr("elasticjob.cluster.watching.LAST_RETRY", 3600.0)
+    with serving(Ending) as target, contextlib.closing(Watched(ApiServer(target), "/jobs", lambda: None)):
+        eventually(lambda: watches)
+        threading.Event().wait(0.5)
+        assert len(watches) == 1
+
+
+def test_a_page_in_place_of_an_answer_is_said() -> None:
+    class Login(Handler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "13")
+            self.end_headers()
+            self.wfile.write(b"<html></html>")
+
+    with serving(Login) as target, pytest.raises(UnreachableError, match="does not answer as an API server"):
+        ApiServer(target).get("/jobs")
 
 
 class Busy(Handler):

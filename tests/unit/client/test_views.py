@@ -253,6 +253,14 @@ def test_a_line_keeps_its_own_colors_only_on_terminals() -> None:
     assert colored.text(line) == "\x1b[31mred\x1b[0m end\x1b[0m"
 
 
+def test_times_of_lines_have_a_date_and_a_zone() -> None:
+    view = LineView("bert", prefix=False, timestamps=True, color=False)
+    shown = view.text(Line(1_500_000_000_123_000_000, "bert-worker-0", "step 1"))
+    time, text = shown.split(" ", 1)
+    assert datetime.datetime.fromisoformat(time).timestamp() == 1_500_000_000.123
+    assert text == "step 1"
+
+
 def test_exit_codes_of_worker_pods_are_shown() -> None:
     worker = WorkerState("bert-worker-0", "u", 0, "Failed", problem="Error", exit_code=3)
     assert "exit code 3" in worker_table([worker], NOW)[1]
