@@ -1,4 +1,4 @@
-"""What can go wrong, as one sentence for people, the command that mends it, and an exit code for scripts."""
+"""What can go wrong, as one sentence for people, a command that fixes it, and an exit code for scripts."""
 
 from __future__ import annotations
 

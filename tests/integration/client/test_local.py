@@ -81,7 +81,7 @@ def test_a_job_that_runs_is_deleted(local: Callable[..., Result]) -> None:
     assert local("scale", "bert", "1").code == Exit.ERROR
     assert "A job on this machine cannot be suspended or resumed." in local("suspend", "bert").err
     assert "There is no cluster to look at" in local("doctor").out
-    assert "--local and --context exclude each other" in local("list", "--context", "x").err
+    assert "--local and --context cannot be used together" in local("list", "--context", "x").err
     assert local("delete", "bert").code == Exit.OK
     assert local("list").err.startswith("There are no ElasticJobs")
 

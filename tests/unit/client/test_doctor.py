@@ -52,7 +52,7 @@ def test_a_healthy_cluster_has_no_problems() -> None:
         ({"crd": None}, Verdict.BAD, "not installed", "helm install"),
         ({"crd": {**CRD, "spec": {"versions": [{"name": "v2", "served": True}]}}}, Verdict.BAD, "as v2", "pip install"),
         ({"crd": {**CRD, "status": {}}}, Verdict.BAD, "not established", ""),
-        ({"crd": ForbiddenError("no"), "rights": {"list jobs": False}}, Verdict.UNKNOWN, "Cannot tell", ""),
+        ({"crd": ForbiddenError("no"), "rights": {"list jobs": False}}, Verdict.UNKNOWN, "Could not check", ""),
         ({"operators": []}, Verdict.BAD, "no operator", "helm install"),
         ({"operators": [operator(ready=0)]}, Verdict.BAD, "sys/ej is not ready", "kubectl describe pods -n sys"),
         ({"operators": [operator("1.1.9")]}, Verdict.WARNING, "older than this client", "helm upgrade"),

@@ -101,7 +101,7 @@ def test_what_is_not_asked_for_is_left_to_the_api() -> None:
         ("--nnodes", [], "Did you mean --workers MIN:MAX?"),
         ("--project", [], "Did you mean --namespace?"),
         ("--imag", ["--image"], "Did you mean --image?"),
-        ("--no-master", [], "Use nothing: all worker pods are alike."),
+        ("--no-master", [], "Leave it out: all worker pods are alike."),
         ("--xyz", [], ""),
     ],
 )

@@ -86,7 +86,7 @@ BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
 @pytest.mark.parametrize(
     ("fields", "what", "remedy"),
     [
-        ({"conditions": {}}, "No operator has looked", "elasticjob doctor"),
+        ({"conditions": {}}, "No operator has picked up", "elasticjob doctor"),
         ({"conditions": {}, "managed_by": "kueue.x-k8s.io/multikueue"}, "managed by kueue", ""),
         ({"generation": 2, "observed_generation": 1}, "not seen the last change", "elasticjob doctor"),
         ({"conditions": {"Running": ("False", "ClaimUnbound", "no volume. What to do: x")}}, "no volume.", "x"),

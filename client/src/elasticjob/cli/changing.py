@@ -29,7 +29,7 @@ def scale(
 
     wanted = workers if replicas is None else replicas
     if wanted is None or None not in (workers, replicas):
-        raise UsageError("How many worker pods?", f"For example: elasticjob scale {name} 4")
+        raise UsageError("scale needs the number of worker pods.", f"For example: elasticjob scale {name} 4")
     client = connect()
     before = client.get(name).state.replicas
     client.scale(name, wanted)
@@ -49,7 +49,7 @@ def suspend(
     if wait:
         with progress(f"Suspending {name}") as report:
             client.wait(name, Target.SUSPENDED, timeout=_limit(timeout), on_wait=report)
-    say(f"{name} {'is' if wait else 'is being'} suspended. Continue: elasticjob resume {name}")
+    say(f"{name} {'is' if wait else 'is being'} suspended. Resume it: elasticjob resume {name}")
 
 
 def resume(
@@ -70,9 +70,10 @@ def resume(
 
 def delete(
     names: JobNames = None,
-    everything: Annotated[bool, typer.Option("--all", help="All jobs of the namespace.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all jobs of the namespace.")] = False,
     file: Annotated[
-        list[Path] | None, typer.Option("--filename", "-f", help="The jobs of a manifest. Repeatable.", metavar="FILE")
+        list[Path] | None,
+        typer.Option("--filename", "-f", help="Delete the jobs of a manifest. Repeatable.", metavar="FILE"),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the worker pods are gone.")] = True,
     timeout: Timeout = None,
@@ -82,7 +83,7 @@ def delete(
     from elasticjob.cli.submit import manifests_of
 
     if bool(names) + everything + bool(file) != 1:
-        raise UsageError("Which jobs?", "Names, --all, or --filename: elasticjob delete bert")
+        raise UsageError("delete needs the names of jobs, --all or --filename.", "For example: elasticjob delete bert")
     client = connect()
     jobs: list[tuple[str, str | None]]
     jobs = [(name, namespace()) for name in names or (client.cluster.names() if everything else ())]

@@ -17,7 +17,7 @@ def write(file: Path, content: bytes, *, force: bool) -> None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise AlreadyExistsError(f"{file} exists already.", "Choose another name, or overwrite it with --force.")
         if not typer.confirm(f"{file} exists already. Overwrite it?", err=True):
-            raise AlreadyExistsError(f"{file} is left as it is.")
+            raise AlreadyExistsError(f"{file} was not overwritten.")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _replace(file, content)

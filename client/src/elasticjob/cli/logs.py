@@ -24,34 +24,49 @@ def logs(
     name: OptionalJobName = None,
     selector: Selector = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job until it has finished.")] = False,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only the worker pod of this rank.", metavar="N")] = None,
-    worker: Annotated[
-        str | None, typer.Option("--worker", help="Only this worker pod: its index, or its name.", metavar="N|NAME")
+    rank: Annotated[
+        int | None, typer.Option("--rank", help="Show only the worker pod that runs this rank.", metavar="N")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All worker pods, however many there are.")] = False,
-    since: Annotated[str | None, typer.Option("--since", help="Only newer lines, such as 5m.", metavar="TIME")] = None,
-    tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each pod.", metavar="N")] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option("--worker", help="Show only this worker pod, by its index or its name.", metavar="N|NAME"),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show all worker pods, even if there are more than 64.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Show only lines newer than this, for example 5m.", metavar="TIME")
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", help="Show only this many lines from the end of each log.", metavar="N")
+    ] = None,
     container: Annotated[
         str | None, typer.Option("--container", "-c", help="Container. Default: the one that trains.")
     ] = None,
     previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Of the container before it was restarted in its pod.")
+        bool, typer.Option("--previous", "-p", help="Show the log of the container before its restart.")
     ] = False,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Show the time of each line.")] = False,
     prefix: Annotated[
-        bool | None, typer.Option("--prefix/--no-prefix", help="Show the worker pod of each line. Default: of several.")
+        bool | None,
+        typer.Option(
+            "--prefix/--no-prefix", help="Prefix each line with its worker pod. Default: if there are several."
+        ),
     ] = None,
 ) -> None:
     """Show the log of a job: all its worker pods, merged by time; with --follow, as the lines arrive."""
     if (rank is not None) + (worker is not None) + everything > 1:
-        raise UsageError("--rank, --worker and --all exclude each other.")
+        raise UsageError("Only one of --rank, --worker and --all can be used.")
     if follow and previous:
-        raise UsageError("--follow and --previous exclude each other: a container that has ended prints no more.")
+        raise UsageError("--follow and --previous cannot be used together: a container that has ended prints no more.")
     from elasticjob.cluster.pod_logs import Selection
     from elasticjob.decisions.flag_values import seconds
 
     if bool(name) == bool(selector):
-        raise UsageError("Whose log?", "Name a job, or choose jobs by their labels: elasticjob logs -l team=nlp")
+        raise UsageError(
+            "logs needs either the name of a job or --selector.",
+            "For example: elasticjob logs bert, or elasticjob logs -l team=nlp",
+        )
     client = connect()
     names = [name] if name else client.cluster.names(selector=selector)
     if not names:

@@ -101,7 +101,9 @@ GLOBAL: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "local": (
-        Annotated[bool, typer.Option("--local", help="Jobs on this machine, run by elasticrun, instead of a cluster.")],
+        Annotated[
+            bool, typer.Option("--local", help="Use jobs on this machine, run by elasticrun, instead of a cluster.")
+        ],
         False,
     ),
     "as_uid": (Annotated[str | None, typer.Option("--as-uid", help="UID to act as.", metavar="UID")], None),
@@ -138,12 +140,12 @@ OutputFormat = Annotated[
         "--output", "-o", help="json, yaml, name, wide, or jsonpath=TEMPLATE.", metavar="FORMAT", callback=_format
     ),
 ]
-NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the titles of the table.")]
-Selector = Annotated[str, typer.Option("--selector", "-l", help="Only jobs with these labels.", metavar="LABELS")]
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")]
+NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Omit the header of the table.")]
+Selector = Annotated[str, typer.Option("--selector", "-l", help="Show only jobs with these labels.", metavar="LABELS")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show jobs of all namespaces.")]
 Timeout = Annotated[
     str | None,
-    typer.Option("--timeout", help="How long to wait at most, such as 10m. Default: no limit.", metavar="TIME"),
+    typer.Option("--timeout", help="Maximum time to wait, for example 10m. Default: no limit.", metavar="TIME"),
 ]
 
 

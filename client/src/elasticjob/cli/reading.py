@@ -55,7 +55,7 @@ def get(
     from elasticjob.views.jobs import job_table, worker_table
 
     if names and (all_namespaces or selector):
-        raise UsageError("Names, and -A or -l, exclude each other.", "Choose the namespace of a job with -n.")
+        raise UsageError("Names, and -A or -l, cannot be used together.", "Choose the namespace of a job with -n.")
     if watch:
         _watch(connect(), names or (), all_namespaces, selector, output, no_headers)
         return

@@ -49,20 +49,20 @@ def submit(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the new job.")] = None,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND", help="What each worker pod runs.")
+        list[str] | None, typer.Argument(metavar="-- COMMAND", help="Command that each worker pod runs.")
     ] = None,
     image: Annotated[str, typer.Option("--image", "-i", help="Image with Python and torch.")] = "",
     script: Annotated[
         Path | None,
         typer.Option(
-            "--script", help="Send this script and run it; what follows -- are its arguments.", metavar="FILE"
+            "--script", help="Script on this machine to send and run; its arguments follow --.", metavar="FILE"
         ),
     ] = None,
     workers: Annotated[
         str, typer.Option("--workers", help="Worker pods: 4, or 2:4 for an elastic job.", metavar="N|MIN:MAX")
     ] = "",
     replicas: Annotated[
-        int | None, typer.Option("--replicas", help="Worker pods to start with. Default: the most.", metavar="N")
+        int | None, typer.Option("--replicas", help="Worker pods to start with. Default: the maximum.", metavar="N")
     ] = None,
     min_replicas: Annotated[int | None, typer.Option("--min-replicas", help="As in --workers MIN:MAX.")] = None,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", help="As in --workers MIN:MAX.")] = None,
@@ -83,7 +83,7 @@ def submit(
     memory_limit: Annotated[
         str, typer.Option("--memory-limit", "--cpu-memory-limit", help="Memory limit of each worker pod.")
     ] = "",
-    large_shm: Annotated[bool, typer.Option("--large-shm", help="A large /dev/shm, for data loaders.")] = False,
+    large_shm: Annotated[bool, typer.Option("--large-shm", help="Mount a large /dev/shm, for data loaders.")] = False,
     checkpoint_claim: Annotated[
         str, typer.Option("--checkpoint-claim", help="PersistentVolumeClaim for checkpoints.", metavar="CLAIM")
     ] = "",
@@ -99,26 +99,35 @@ def submit(
         _several("--env-secret", help="Expose every key of this Secret as an environment variable.", metavar="SECRET"),
     ] = None,
     claim: Annotated[
-        list[str] | None, _several("--existing-pvc", "--volume", "-v", help="Volume.", metavar="CLAIM:/PATH[:ro]")
+        list[str] | None,
+        _several("--existing-pvc", "--volume", "-v", help="Mount a PersistentVolumeClaim.", metavar="CLAIM:/PATH[:ro]"),
     ] = None,
     host_path: Annotated[
         list[str] | None,
-        _several("--host-path", help="Directory of each node, read-only.", metavar="path=...,mount=...[,readwrite]"),
+        _several(
+            "--host-path",
+            help="Mount a directory of the node (hostPath), read-only by default.",
+            metavar="path=...,mount=...[,readwrite]",
+        ),
     ] = None,
     nfs: Annotated[
         list[str] | None,
-        _several("--nfs", help="NFS export, read-only.", metavar="server=...,path=...,mountpath=...[,readwrite]"),
+        _several(
+            "--nfs",
+            help="Mount an NFS export, read-only by default.",
+            metavar="server=...,path=...,mountpath=...[,readwrite]",
+        ),
     ] = None,
-    port: Annotated[list[str] | None, _several("--port", help="Port of the container.", metavar="PORT")] = None,
+    port: Annotated[list[str] | None, _several("--port", help="Port that the container opens.", metavar="PORT")] = None,
     working_dir: Annotated[str, typer.Option("--working-dir", help="Working directory of the command.")] = "",
     image_pull_policy: Annotated[str, typer.Option("--image-pull-policy", help="Always, IfNotPresent or Never.")] = "",
     image_pull_secret: Annotated[
-        list[str] | None, _several("--image-pull-secret", help="Secret of the registry.", metavar="SECRET")
+        list[str] | None, _several("--image-pull-secret", help="Secret for pulling the image.", metavar="SECRET")
     ] = None,
     service_account: Annotated[str, typer.Option("--service-account", help="ServiceAccount of the worker pods.")] = "",
     run_as_user: Annotated[bool, typer.Option("--run-as-user", help="Run with your own user and group ID.")] = False,
     node_selector: Annotated[
-        list[str] | None, _several("--node-selector", help="Label of the nodes.", metavar="KEY=VALUE")
+        list[str] | None, _several("--node-selector", help="Label that nodes must have.", metavar="KEY=VALUE")
     ] = None,
     toleration: Annotated[
         list[str] | None, _several("--toleration", help="Taint to tolerate.", metavar="KEY[=VALUE][:EFFECT]")
@@ -129,15 +138,19 @@ def submit(
     max_restarts: Annotated[
         int | None,
         typer.Option(
-            "--max-restarts", "--backoff-limit", help="Failures until the job fails. Default: 10.", metavar="N"
+            "--max-restarts", "--backoff-limit", help="Restarts before the job fails. Default: 10.", metavar="N"
         ),
     ] = None,
-    deadline: Annotated[str, typer.Option("--deadline", help="Longest run time, such as 24h.", metavar="TIME")] = "",
+    deadline: Annotated[
+        str, typer.Option("--deadline", help="Maximum run time of the job, for example 24h.", metavar="TIME")
+    ] = "",
     ttl: Annotated[
         str, typer.Option("--ttl", help="Delete the job this long after it finishes, for example 24h.", metavar="TIME")
     ] = "",
     queue: Annotated[str, typer.Option("--queue", help="Kueue's LocalQueue that starts the job.")] = "",
-    suspended: Annotated[bool, typer.Option("--suspended", help="Create it suspended, as a queue expects.")] = False,
+    suspended: Annotated[
+        bool, typer.Option("--suspended", help="Create the job suspended, for a queue to start it.")
+    ] = False,
     file: Annotated[
         list[Path] | None, _several("--filename", "-f", help="Manifest; - for standard input.", metavar="FILE")
     ] = None,
@@ -145,11 +158,15 @@ def submit(
         bool, typer.Option("--command", help="No effect: what follows -- is the command.", hidden=True)
     ] = False,
     dry_run: Annotated[
-        DryRun, typer.Option("--dry-run", help="Only print the manifest; server: after the API server has checked it.")
+        DryRun,
+        typer.Option(
+            "--dry-run",
+            help="Print the manifest without creating the job; server: after the API server has validated it.",
+        ),
     ] = DryRun.NONE,
     output: OutputFormat = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has finished.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Show its log until it has finished.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the job's log until it has finished.")] = False,
     timeout: Timeout = None,
 ) -> None:
     """Submit a job: elasticjob submit bert --image IMAGE --workers 2:4 -- python train.py --lr 0.1"""
@@ -238,8 +255,8 @@ def _check_flags(ctx: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in _WITH_MANIFEST:
             flag = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.name.upper()
             raise UsageError(
-                f"{flag} and --filename exclude each other: the manifest says it.",
-                "Change the manifest, or leave it out and write flags only.",
+                f"{flag} and --filename cannot be used together: set it in the manifest.",
+                "Edit the manifest, or use flags without --filename.",
             )
 
 
@@ -342,7 +359,7 @@ def _sizes(workers: str, replicas: int | None, least: int | None, most: int | No
     if least is None and most is None:
         return {"workers": workers or 1, "replicas": replicas}
     if ":" in workers:
-        raise UsageError("--workers MIN:MAX and --min-replicas or --max-replicas exclude each other.")
+        raise UsageError("--workers MIN:MAX and --min-replicas or --max-replicas cannot be used together.")
     wanted = int(workers) if workers.isdecimal() else replicas or most or least or 1
     return {"workers": (least or wanted, most or wanted), "replicas": wanted}
 

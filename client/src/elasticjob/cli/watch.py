@@ -22,7 +22,7 @@ REDRAW_SECONDS = 0.5
 def watch(
     name: JobName,
     plain: Annotated[
-        bool, typer.Option("--plain", help="A line for each change instead of a full screen: for pipes and CI.")
+        bool, typer.Option("--plain", help="Print a line for each change instead of the full screen, for pipes and CI.")
     ] = False,
 ) -> None:
     """Watch a job until it has finished: worker pods, rounds, restarts, steps, failures. Ctrl-C quits."""

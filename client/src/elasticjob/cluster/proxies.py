@@ -27,7 +27,7 @@ def usable(proxy: str) -> str:
     if urlsplit(url).scheme not in PORTS:
         raise UnreachableError(
             f"This client cannot use the proxy {urlsplit(url).scheme}://{urlsplit(url).hostname}.",
-            "Name an HTTP proxy in the kubeconfig (proxy-url) or in HTTPS_PROXY.",
+            "Set an HTTP proxy in the kubeconfig (proxy-url) or in HTTPS_PROXY.",
         )
     return url
 

@@ -94,7 +94,7 @@ def _crd(seen: Observed) -> Iterator[Finding]:
         if seen.rights.get("list jobs"):
             yield Finding(Verdict.GOOD, "The cluster has ElasticJobs; you may not read their definition.")
         else:
-            yield Finding(Verdict.UNKNOWN, "Cannot tell whether the cluster has ElasticJobs: " + seen.crd.message)
+            yield Finding(Verdict.UNKNOWN, "Could not check whether ElasticJobs are installed: " + seen.crd.message)
         return
     if seen.crd is None:
         yield Finding(Verdict.BAD, "The CustomResourceDefinition of ElasticJobs is not installed.", f"Run: {INSTALL}")
@@ -202,6 +202,6 @@ def is_gpu(resource: str) -> bool:
 def _job(seen: Observed, job: JobState, now: datetime.datetime) -> Iterator[Finding]:
     found = obstacles(job, seen.workers, now)
     if not found:
-        yield Finding(Verdict.GOOD, f"Nothing is in the way of {job.name}: {job.summary}, {job.workers_text} ready")
+        yield Finding(Verdict.GOOD, f"{job.name} has no problems: {job.summary}, {job.workers_text} ready")
     for each in found:
         yield Finding(Verdict.BAD if each.serious else Verdict.WARNING, f"{job.name}: {each.what}", each.remedy)

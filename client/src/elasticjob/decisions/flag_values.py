@@ -35,7 +35,7 @@ def job_name(given: str) -> str:
     """
     kind, _, name = given.rpartition("/")
     if kind.lower() not in _TYPES:
-        raise UsageError(f"{given} names no ElasticJob, but {kind}.")
+        raise UsageError(f"{given} is not an ElasticJob, but of type {kind}.")
     if not _OBJECT.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a job.", "See all jobs: elasticjob list")
     return name

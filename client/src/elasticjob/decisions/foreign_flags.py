@@ -49,5 +49,7 @@ def meant(flag: str, similar: Sequence[str]) -> str:
     name = flag.partition("=")[0]
     if name in _MEANT:
         known = _MEANT[name]
+        if known.startswith("nothing: "):
+            return f"Leave it out: {known.removeprefix('nothing: ')}."
         return f"Use {known}." if ":" in known and " " in known and "MIN" not in known else f"Did you mean {known}?"
     return f"Did you mean {' or '.join(sorted(similar))}?" if similar else ""

@@ -35,7 +35,10 @@ def with_flags(manifests: Sequence[Json], options: JobOptions, *, resize: bool =
     if options == JobOptions("", "") and not resize:
         return list(manifests)
     if len(manifests) != 1:
-        raise UsageError(f"There are {len(manifests)} manifests: write what the flags say into the right one.")
+        raise UsageError(
+            f"There are {len(manifests)} manifests: it is not clear which one the flags change.",
+            "Edit the manifests instead.",
+        )
     manifest = copy.deepcopy(manifests[0])
     workers = manifest.setdefault("spec", {}).setdefault("workers", {})
     if resize:

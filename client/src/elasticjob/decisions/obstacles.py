@@ -36,25 +36,24 @@ REMEDIES: Mapping[str, str] = {
     "WorkersMissing": "See what the missing worker pods wait for, below.",
     "WorkersFailed": "Read {what}: elasticjob logs {name}",
     "MaxRestartsExceeded": (
-        "Read {what}: elasticjob logs {name}. After mending the cause, submit the job again: it continues from its "
+        "Read {what}: elasticjob logs {name}. After fixing the cause, submit the job again: it continues from its "
         "last checkpoint."
     ),
     "FailedByRule": (
-        "A rule in spec.restartPolicy.rules ends the job at this failure. Read the log: elasticjob logs {name}"
+        "A rule in spec.restartPolicy.rules fails the job on this failure. Read the log: elasticjob logs {name}"
     ),
     "RuntimeUnusable": (
         "Name the image's Python in the command (python3 on Debian), or use an image with Python 3.10 or newer."
     ),
     "ScriptFails": (
-        "Mend the script, or the command of the template, and submit the job again. Read the log: elasticjob logs"
-        " {name}"
+        "Fix the script, or the command of the template, and submit the job again. Read the log: elasticjob logs {name}"
     ),
     "DeadlineExceeded": (
         "Submit it again with a longer spec.lifecycle.activeDeadlineSeconds: it continues from its last checkpoint."
     ),
     "StartupDeadlineExceeded": "See above why it did not start, and submit it again.",
-    "ScaleUpDelayed": "It happens by itself, spec.scaling.scaleUpDelaySeconds after the request.",
-    "Suspended": "Continue it: elasticjob resume {name}",
+    "ScaleUpDelayed": "No action is needed: it starts spec.scaling.scaleUpDelaySeconds after the request.",
+    "Suspended": "Resume it: elasticjob resume {name}",
 }
 """Reason of a condition -> what to do, where the condition's message does not say it. Reasons that need nothing are not
 listed."""
@@ -104,7 +103,7 @@ def _of_operator(job: JobState, now: datetime.datetime) -> Iterator[Obstacle]:
     old = job.created is None or (now - job.created).total_seconds() > UNSEEN_SECONDS
     if not job.is_seen and old:
         yield Obstacle(
-            "No operator has looked at the job.",
+            "No operator has picked up the job.",
             "Check that the operator runs and watches this namespace: elasticjob doctor",
         )
     elif job.observed_generation is not None and job.observed_generation < job.generation:

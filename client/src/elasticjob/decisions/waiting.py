@@ -24,6 +24,16 @@ class Target(str, enum.Enum):
 
     __str__ = str.__str__
 
+    @property
+    def as_verb(self) -> str:
+        """What a job does that reaches it.
+
+        >>> Target.SUCCEEDED.as_verb, Target.SUSPENDED.as_verb
+        ('succeed', 'be suspended')
+        """
+        verbs = {"Started": "start", "Running": "run", "Finished": "finish", "Succeeded": "succeed", "Failed": "fail"}
+        return verbs.get(self.value, f"be {self.value.lower()}")
+
 
 def target_of(text: str) -> Target:
     """A state, or what kubectl calls it: condition=Running, delete. Raises UsageError.

@@ -77,7 +77,7 @@ class ElasticJobClient:
         if local:
             self.flags = [each for each in self.flags if each != ("-n", NAMESPACE)]
             if self.flags:
-                raise UsageError(f"--local and {self.flags[0][0]} exclude each other: jobs run on this machine.")
+                raise UsageError(f"--local and {self.flags[0][0]} cannot be used together: jobs run on this machine.")
             self.flags = [("--local",)]
             self.cluster = Cluster(LocalApi(self._warn))
             return
@@ -172,7 +172,7 @@ class ElasticJobClient:
     def describe(
         self, name: str, *, namespace: str | None = None, width: int | None = None, color: bool = False
     ) -> str:
-        """Everything about a job on a page, and what is in its way."""
+        """Everything about a job on a page, and and its problems."""
         from elasticjob.views.describe import describe
 
         job = self.get(name, namespace=namespace)

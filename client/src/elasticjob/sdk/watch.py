@@ -202,7 +202,7 @@ def wait_for(
         if left is not None and left <= 0:
             name = last.name if last else "the job"
             raise WaitTimeoutError(
-                f"Timed out after {timeout:g}s waiting for {name} to be {target.lower()} ({verdict.waits_for}).",
+                f"Timed out after {timeout:g}s waiting for {name} to {target.as_verb} ({verdict.waits_for}).",
                 f"See what blocks it: elasticjob describe {name}",
             )
         watch.wait_for_change(min(1.0 if on_wait else LONGEST_PAUSE, left if left is not None else LONGEST_PAUSE))
