@@ -85,11 +85,12 @@ def test_documents_keep_hidden_characters_as_escapes() -> None:
 
 
 def test_waiting_takes_few_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
     with progress("Waiting for bert") as report:
         for step in range(1000):
             report(f"training with 4 processes in round 1, step {step}")
-        assert sys.stderr.getvalue() == "Waiting for bert: training with 4 processes in round 1, step 0\n"
+    assert stderr.getvalue() == "Waiting for bert: training with 4 processes in round 1, step 0\n"
 
 
 @pytest.mark.parametrize(

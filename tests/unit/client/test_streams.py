@@ -228,7 +228,7 @@ def test_a_client_certificate_is_renewed_by_the_program_that_printed_it(tmp_path
 
     class Who(Handler):
         def do_GET(self) -> None:
-            subject = self.connection.getpeercert()["subject"]  # type: ignore[attr-defined]
+            subject = self.connection.getpeercert()["subject"]
             seen.append(dict(pair for part in subject for pair in part)["commonName"])
             self.send_response(200)
             self.send_header("Content-Length", "2")

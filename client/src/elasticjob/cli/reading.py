@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,8 +26,9 @@ def list_jobs(
     from elasticjob.views.jobs import job_table
 
     client = connect()
+    jobs: list[Mapping[str, Any]]
     if output in (None, Output.NAME):  # the API server sends what is shown, not whole jobs
-        jobs = client.listed(all_namespaces=all_namespaces, selector=selector)
+        jobs = [*client.listed(all_namespaces=all_namespaces, selector=selector)]
     else:
         jobs = [job.manifest for job in client.list(all_namespaces=all_namespaces, selector=selector)]
     if output is not None and output != Output.WIDE:
