@@ -7,10 +7,10 @@ import datetime
 from typing import Any
 
 import pytest
+from elasticjob.cli.doctor import report
 from elasticjob.decisions.doctor import RIGHTS, Observed, Verdict, findings
 from elasticjob.errors import ForbiddenError, UnreachableError
 from elasticjob.state import Condition, JobState
-from elasticjob.views.doctor import report
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 CRD = {

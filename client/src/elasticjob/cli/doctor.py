@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import typer
 
 from elasticjob.cli.options import OptionalJobName, connect, given
 from elasticjob.errors import Exit
 
+if TYPE_CHECKING:
+    from elasticjob.decisions.doctor import Finding
 
-def doctor(
-    name: OptionalJobName = None,
-) -> None:
+_STYLES = {"✓": "good", "!": "warn", "✗": "bad", "?": "dim"}
+
+
+def doctor(name: OptionalJobName = None) -> None:
     """Check the cluster, the operator, your rights and, with a name, that job; with a remedy for each problem."""
     from elasticjob.cli.output import layout, say
     from elasticjob.decisions.doctor import Verdict
     from elasticjob.sdk.diagnosis import diagnose
-    from elasticjob.views.doctor import report
 
     found = diagnose(connect().cluster, name)
-    say(report(found, flags=given, **layout()))
+    say(report(found, **layout()))
     if any(each.verdict is Verdict.BAD for each in found):
         raise typer.Exit(Exit.ERROR)
+
+
+def report(found: Sequence[Finding], *, width: int | None = None, color: bool = False) -> Iterator[str]:
+    """A line for each check, with its remedy below."""
+    from elasticjob.decisions.commands import addressed
+    from elasticjob.views.table import paint
+    from elasticjob.views.text import plain_lines, wrapped
+
+    for each in found:
+        mark = paint(each.verdict.value, _STYLES[each.verdict.value], color=color)
+        yield from wrapped(plain_lines(each.what), f"{mark} ", "  ", width)
+        if each.remedy:
+            yield from wrapped([addressed(each.remedy, given)], f"  {paint('→', 'good', color=color)} ", "    ", width)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from typing import Any, TypeVar
 
 Json = Mapping[str, Any]
 Time = datetime.datetime
+T = TypeVar("T")
 
 
 def parse_time(value: object) -> Time | None:
@@ -30,3 +32,30 @@ def object_at(body: Json, key: str) -> Json:
 def int_or(value: object, default: int) -> int:
     """`value`, or `default` if it is not a number."""
     return value if isinstance(value, int) else default
+
+
+def at(path: str, default: Any, convert: Callable[[Any], Any] | None = None) -> Any:
+    """A field of a dataclass that `read` takes from `path` of an object. `convert`: from its value there, None if there
+    is none. `default`: if that gives none, and for a value of another type than the default's."""
+    where = {"path": path.split("."), "default": default, "convert": convert}
+    return field(default_factory=lambda: default, metadata=where)
+
+
+def read(kind: type[T], body: Json, **computed: Any) -> T:
+    """The dataclass `kind`, read from an object. `computed`: fields that are not read."""
+    for each in fields(kind):  # type: ignore[arg-type] # which every dataclass is
+        if "path" in each.metadata:
+            computed[each.name] = _at(body, **each.metadata)
+    return kind(**computed)
+
+
+def part(kind: type[T]) -> Callable[[Any], T | None]:
+    """Converts an object to the dataclass `kind`, and anything else to None."""
+    return lambda body: read(kind, body) if isinstance(body, Mapping) else None
+
+
+def _at(body: Any, path: list[str], default: Any, convert: Callable[[Any], Any] | None) -> Any:
+    for key in path:
+        body = body.get(key) if isinstance(body, Mapping) else None
+    value = convert(body) if convert else body
+    return value if default is None or isinstance(value, type(default)) else default
