@@ -141,7 +141,7 @@ class JobWatch:
 
 
 def changed_jobs(cluster: Cluster, namespace: str, names: Sequence[str], selector: str) -> Iterator[list[Json]]:
-    """All jobs, then those that have changed, whenever some have; for ever. `namespace`: "" for all. `names`: only
+    """All jobs, then those that have changed, whenever some have; forever. `namespace`: "" for all. `names`: only
     these, if there are any."""
     changed, shown = threading.Event(), dict[str, str]()
     fields = f"metadata.name={names[0]}" if len(names) == 1 else ""
