@@ -77,29 +77,21 @@ _NEVER_TRAINED = (
 )
 
 
+_THEN = "set lifecycle.suspend to true first, then change it and set suspend to false"
+
+
 def fixed_while_it_runs(field: str, within: str = "") -> Rule:
     """A rule of the whole job: `field` of its spec can change only while the job is suspended, or in the update that
     suspends or resumes it, as queues do. `within`: an object that may be missing, but only on both sides, because it
     has a default."""
-    return _fixed(
-        field,
-        within,
-        _SUSPENDED,
-        "cannot be changed while the job is running: set lifecycle.suspend to true first, then change it and set "
-        "suspend to false",
-    )
+    return _fixed(field, within, _SUSPENDED, f"while the job is running: {_THEN}")
 
 
 def fixed_once_trained(field: str, within: str = "") -> Rule:
     """Like `fixed_while_it_runs`, but free until the run has trained: a job that cannot start is mended by applying it
     again."""
-    return _fixed(
-        field,
-        within,
-        f"{_SUSPENDED} || {_NEVER_TRAINED}",
-        "cannot be changed once the job has trained: set lifecycle.suspend to true first, then change it and set "
-        "suspend to false; if the job has finished, delete it and apply it again",
-    )
+    remedy = f"once the job has trained: {_THEN}; if the job has finished, delete it and apply it again"
+    return _fixed(field, within, f"{_SUSPENDED} || {_NEVER_TRAINED}", remedy)
 
 
 def _fixed(field: str, within: str, unless: str, remedy: str) -> Rule:
@@ -107,7 +99,7 @@ def _fixed(field: str, within: str, unless: str, remedy: str) -> Rule:
     there = f"!has(self.spec.{within}) || !has(oldSelf.spec.{within}) || " if within else ""
     return rule(
         f"{unless} || {there}({same(f'spec.{field}')})",
-        f"{name} {remedy}",
+        f"{name} cannot be changed {remedy}",
         at=f".spec.{field}",
         reason="FieldValueForbidden",
     )

@@ -91,6 +91,7 @@ def test_the_style_of_a_command(command: list[str], style: Style) -> None:
         (["env", "A=1", "torchrun", "a.py"], "replace torchrun by elasticrun"),
         (["accelerate", "launch", "a.py"], "elasticrun, train.py"),
         (["./train"], "elasticrun, --no-python"),
+        (["sh", "-c", "cd /x; accelerate launch a.py"], "accelerate starts worker processes itself"),
     ],
 )
 def test_a_command_that_stays_comes_with_advice(command: list[str], words: str) -> None:
