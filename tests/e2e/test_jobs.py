@@ -65,8 +65,10 @@ def test_scaling_keeps_progress_and_the_remaining_pods(new_job: NewJob) -> None:
     assert steps == sorted(set(steps))  # with a checkpoint of each step, none is done twice
 
 
-def test_a_python_error_is_shown_in_status_events_and_pod(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """Complaint: the traceback is in some pod's log, if that pod still exists."""
+def test_a_python_error_is_shown_in_status_and_events(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """Complaint: the traceback is in some pod's log, if that pod still exists. It may not: pods that still run when the
+    job has failed are deleted. What the agent leaves in its pod: tests/integration/runtime/test_membership_changes.py.
+    """
     script = (
         "import os, sys, time; time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('the data are not "
         "there')\ntime.sleep(600)"
@@ -82,12 +84,6 @@ def test_a_python_error_is_shown_in_status_events_and_pod(cluster: ClusterDriver
         lambda: any("the data are not there" in event.get("message", "") for event in cluster.kubectl.items("events")),
         30, 0.5, "an event contains the message",
     )  # fmt: skip
-
-    def in_a_termination_message() -> bool:
-        states = [state["state"] for pod in job.pods for state in pod["status"].get("containerStatuses", [])]
-        return any("the data are not there" in state.get("terminated", {}).get("message", "") for state in states)
-
-    eventually(in_a_termination_message, 30, 0.5, "a termination message contains it")
 
 
 def test_workers_wait_for_an_unreachable_external_etcd(new_job: NewJob) -> None:
