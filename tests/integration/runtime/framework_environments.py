@@ -41,6 +41,12 @@ def interpreter(packages: tuple[str, ...]) -> Path:
     return python
 
 
+def site_packages(packages: tuple[str, ...]) -> str:
+    """The folder that has them, for the path of another interpreter."""
+    command = [str(interpreter(packages)), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def environment(source: Path) -> dict[str, str]:
     """For processes of that interpreter: the runtime in `source`, and torch of this one."""
     path = os.pathsep.join((str(source), sysconfig.get_path("purelib")))

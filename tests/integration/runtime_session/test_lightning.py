@@ -36,12 +36,7 @@ ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.
 @pytest.fixture(scope="session")
 def installed() -> str:
     """Where lightning is."""
-    python = framework_environments.interpreter(framework_environments.LIGHTNING)
-    found = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return found.stdout.strip()
+    return framework_environments.site_packages(framework_environments.LIGHTNING)
 
 
 @pytest.fixture(scope="session")
@@ -134,28 +129,6 @@ def lightning_job(etcd: str, tmp_path: pathlib.Path, installed: str) -> Iterator
     job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=environment)
     yield job
     job.close()
-
-
-def test_no_surviving_process_of_lightning_restarts_through_a_crash_a_join_and_a_leave(
-    lightning_job: SessionJob, tmp_path: pathlib.Path, installed: str
-) -> None:
-    undisturbed = train_undisturbed(tmp_path / "undisturbed", {**LONG, "LIGHTNING": installed})
-    job = lightning_job
-    for name in "abc":
-        job.start(name)
-    job.wait_for_world(3, "a", "b", "c", timeout=START)
-    job.start("d")  # imports meanwhile
-    os.kill(job.pids("b")[-1], signal.SIGKILL)
-    eventually(lambda: len(job.pids("b")) == 2, 60, what=f"b's process is replaced; logs:\n{job.logs}")
-    job.wait_for_world(4, "a", "b", "c", "d", timeout=START)
-    job.agents[2].signal(signal.SIGTERM)
-    job.wait_for_world(3, "a", "b", "d")
-    job.hurry()
-    for agent in job.agents:
-        if agent.name != "c":
-            assert agent.exit_code(120.0) == 0, job.logs
-            assert_same(Run.read(job.directory / f"{agent.name}-0"), undisturbed)
-    assert {name: len(job.pids(name)) for name in "abcd"} == {"a": 1, "b": 2, "c": 1, "d": 1}
 
 
 @pytest.mark.nightly

@@ -59,26 +59,6 @@ def assert_same_reports(job: SessionJob, undisturbed: Run, *members: str) -> Non
         assert (facts["epoch"], facts["best"]) == (undisturbed.facts["epoch"], undisturbed.facts["best"])
 
 
-def test_trainer_continues_in_place_through_crashes_a_join_and_a_leave(
-    trainer_job: SessionJob, undisturbed: Run
-) -> None:
-    job = trainer_job
-    for name in "ab":
-        job.start(name, nnodes="2:3")
-    job.wait_for_world(2, "a", "b", timeout=START)
-    c = job.start("c", nnodes="2:3")
-    job.wait_for_world(3, "a", "b", "c", timeout=START)
-    os.kill(job.pids("b")[-1], signal.SIGKILL)
-    eventually(lambda: len(job.pids("b")) == 2, START, what=f"b's process is replaced; logs:\n{job.logs}")
-    job.wait_for_world(3, "a", "b", "c", timeout=START)
-    c.signal(signal.SIGTERM)
-    job.wait_for_world(2, "a", "b")
-    job.assert_finished(undisturbed, "a", "b")
-    assert (len(job.pids("a")), len(job.pids("b")), len(job.pids("c"))) == (1, 2, 1), job.logs
-    assert_same_reports(job, undisturbed, "a", "b")
-    assert Run.read(job.directory / "a-0").facts["epochs_ended"] == undisturbed.facts["epochs_ended"]
-
-
 def _is_replaced(job: SessionJob, member: str) -> bool:
     return len(job.pids(member)) == 2
 
