@@ -5,8 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+PLAY = "from tests.unit.runtime.training.checkpoint import trials; [trials.run(seed, {}, {}) for seed in range({})]"
+
 
 def test_random_histories_of_kills_and_errors_lose_no_checkpoint() -> None:
     """In a process of its own: it forks, and has no threads."""
-    run = "from tests.unit.runtime.training.checkpoint import trials; [trials.run(seed, 40) for seed in range(10)]"
-    subprocess.run([sys.executable, "-c", run], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", PLAY.format(40, "trials.History", 10)], check=True, timeout=120)
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(240)
+def test_random_histories_of_kills_and_errors_lose_no_sharded_checkpoint() -> None:
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", PLAY.format(25, "trials.ShardedHistory", 2)], check=True, timeout=200)

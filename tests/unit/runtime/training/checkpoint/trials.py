@@ -1,4 +1,5 @@
-"""Random histories of a directory of checkpoints, with kills and I/O errors in the midst of saves and loads.
+"""Random histories of a directory of checkpoints, plain or sharded, with kills and I/O errors in the midst of saves and
+loads.
 
 `test_trials` runs a few; `make checkpoint-trials ARGS="--seconds 1800"` runs many.
 """
@@ -84,8 +85,11 @@ class History:
 
     def _write(self, serial: int, round_number: int | None = None) -> None:
         os.environ.update({Env.FENCE: f"1.0.{round_number or self._round}", Env.JOB_UID: "job", Env.RUN: "1"})
+        self._write_to(self._folder, serial, self._step, self._random.randint(1, 3))
+
+    def _write_to(self, folder: pathlib.Path, serial: int, step: int, keep: int) -> None:
         data = str(serial).encode() * 1000
-        checkpoint.save(self._folder, self._step, lambda file: file.write(data), keep=self._random.randint(1, 3))
+        checkpoint.save(folder, step, lambda file: file.write(data), keep=keep)
 
     def _error(self) -> None:
         """A save in which one call fails."""
@@ -147,13 +151,42 @@ class History:
         assert serial <= self._serial
 
 
-def run(seed: int, events: int) -> None:
+class ShardedHistory(History):
+    """Of one rank's sharded checkpoints, some of them written in the background."""
+
+    def _write_to(self, folder: pathlib.Path, serial: int, step: int, keep: int) -> None:
+        from elasticjob_runtime.training import save_sharded_checkpoint
+        from elasticjob_runtime.training.sharded import saving
+
+        block = self._random.random() < 0.5
+        save_sharded_checkpoint(folder, {"model": _model(serial)}, step=step, keep=keep, block=block)
+        saving.finish()
+
+    def _load(self) -> int:
+        from elasticjob_runtime.training import load_sharded_checkpoint
+
+        model = _model(0)
+        if load_sharded_checkpoint(self._folder, {"model": model}) is None:
+            return 0
+        (serial,) = set(model.weight.flatten().tolist())
+        return int(serial)
+
+
+def _model(serial: int) -> Any:
+    import torch
+
+    model = torch.nn.Linear(10, 10, bias=False)
+    torch.nn.init.constant_(model.weight, serial)
+    return model
+
+
+def run(seed: int, events: int, kind: type[History] = History) -> None:
     """Raises AssertionError, with the seed, if a checkpoint is lost."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(reading, "PAUSE", 0.0):
         try:
-            History(pathlib.Path(folder) / "checkpoints", seed).play(events)
+            kind(pathlib.Path(folder) / "checkpoints", seed).play(events)
         except BaseException as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
+            raise AssertionError(f"{kind.__name__}, seed {seed}: {error}") from error
 
 
 def seeds(first: int, seconds: float) -> Iterator[int]:
@@ -172,7 +205,8 @@ def main() -> None:
     count = 0
     for seed in seeds(options.seed, options.seconds):
         run(seed, options.events)
-        count += 1
+        run(seed, options.events, ShardedHistory)
+        count += 2
     print(f"{count} histories of {options.events} events: no checkpoint was lost")
 
 
