@@ -11,63 +11,13 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training import CheckpointError, load_checkpoint, save_checkpoint
 from elasticjob_runtime.training.checkpoint import any_rank
-from elasticjob_runtime.training.checkpoint.any_rank import choose
-from elasticjob_runtime.training.checkpoint.order import NOTHING, State
+from elasticjob_runtime.training.checkpoint.__main__ import main
 
 from tests.unit.runtime.training.sharded.worlds import run
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
-
-
-def found(step: int, round_number: int = 1) -> State:
-    return State(step=step, job="this", fence=Fence(1, 0, round_number))
-
-
-@pytest.mark.parametrize(
-    ("each", "chosen", "reason"),
-    [
-        pytest.param([NOTHING, NOTHING], None, "no rank has a checkpoint", id="none"),
-        pytest.param([found(5), found(5)], None, "all ranks have the checkpoint of step 5", id="a shared directory"),
-        pytest.param(
-            [NOTHING, found(5), NOTHING],
-            1,
-            "rank 1 sends the checkpoint of step 5, which these ranks lack: 0, 2",
-            id="whichever rank has one",
-        ),
-        pytest.param(
-            [found(4), found(5), found(5)],
-            1,
-            "rank 1 sends the checkpoint of step 5, which these ranks lack: 0",
-            id="the highest step",
-        ),
-        pytest.param(
-            [found(9, 1), found(5, 2)],
-            1,
-            "rank 1 sends the checkpoint of step 5, which these ranks lack: 0",
-            id="a later group, even at an earlier step",
-        ),
-        pytest.param(
-            [State(step=9, job="other", fence=Fence(7, 0, 7)), found(5)],
-            1,
-            "rank 1 sends the checkpoint of step 5, which these ranks lack: 0",
-            id="this job's, whatever another one has left",
-        ),
-        pytest.param(
-            [State(step=3), State(step=9)],
-            1,
-            "rank 1 sends the checkpoint of step 9, which these ranks lack: 0",
-            id="without agents, the highest step",
-        ),
-    ],
-)
-def test_all_ranks_continue_from_the_newest_checkpoint_of_any(
-    each: list[State], chosen: int | None, reason: str
-) -> None:
-    choice = choose(each, "this")
-    assert (choice.rank, choice.reason) == (chosen, reason)
 
 
 def state(step: int) -> dict[str, Any]:
@@ -93,6 +43,25 @@ def test_an_older_checkpoint_on_the_own_disk_is_not_used(tmp_path: pathlib.Path)
     save_checkpoint(tmp_path / "disk-0", state(6))
     save_checkpoint(tmp_path / "disk-1", state(7))
     assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [7, 7]
+
+
+def test_a_checkpoint_that_a_person_has_chosen_on_one_machine_outranks_what_the_others_have(
+    tmp_path: pathlib.Path,
+) -> None:
+    save_checkpoint(tmp_path / "disk-0", state(5))
+    for step in (6, 7):
+        save_checkpoint(tmp_path / "disk-0", state(step))
+        save_checkpoint(tmp_path / "disk-1", state(step))
+    assert main([str(tmp_path / "disk-0"), "--use", "step-000000000005.ckpt"]) == 0
+    assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [5, 5]
+    assert run(2, load_and_save_on_the_other, tmp_path, tmp_path, 6) == [None, None]
+    assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [6, 6]
+
+
+def load_and_save_on_the_other(folder: pathlib.Path, step: int) -> None:
+    load(folder)
+    if dist.get_rank() == 1:
+        save_checkpoint(own_disk(folder), state(step))
 
 
 def test_without_any_checkpoint_all_ranks_begin(tmp_path: pathlib.Path) -> None:

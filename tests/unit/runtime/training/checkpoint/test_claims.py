@@ -100,12 +100,13 @@ def test_a_writer_frozen_right_before_its_rename_changes_nothing(
     save(tmp_path, 10, "old")
     real = claims.check
 
-    def frozen_after_the_check(folder: pathlib.Path, claim: Claim) -> None:
-        real(folder, claim)
+    def frozen_after_the_check(folder: pathlib.Path, claim: Claim) -> Claim:
+        found = real(folder, claim)
         monkeypatch.setattr(claims, "check", real)
         act_as("1.0.2")
         save(tmp_path, 15, "new")
         act_as("1.0.1")
+        return found
 
     monkeypatch.setattr(claims, "check", frozen_after_the_check)
     save(tmp_path, 15, "old")  # even for the same step

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pathlib
 from collections.abc import Callable
+from typing import BinaryIO
 
 import pytest
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training import checkpoint
 from elasticjob_runtime.training.checkpoint import FencedError
 from elasticjob_runtime.training.checkpoint.__main__ import main
+from elasticjob_runtime.training.sharded import manifest
 
 from tests.unit.runtime.training.checkpoint.steps import load_step, save
 
@@ -38,7 +43,7 @@ def test_each_checkpoint_is_listed_with_its_state_and_whether_it_counts(
     _, *rows, owner = capsys.readouterr().out.splitlines()
     assert [row.split()[1] for row in rows] == ["12", "11", "10"]
     assert "corrupt: its checksum does not match" in rows[0]
-    assert rows[1].split()[-2:] == ["intact", "yes"]
+    assert rows[1].split()[-5:] == ["job,", "run", "1", "intact", "yes"]
     assert "no: added after a newer group" in rows[2]
     assert owner.startswith("Claimed by job since ")
     assert owner.endswith("run 1, round 2.")
@@ -55,6 +60,60 @@ def test_a_checkpoint_that_a_person_chooses_is_the_next_to_be_loaded_and_saving_
     assert load_step(tmp_path) == 10
     save(tmp_path, 11)
     assert load_step(tmp_path) == 11
+
+
+def test_a_running_group_goes_on_when_a_person_chooses_during_its_save_and_what_it_saves_is_newer(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10)
+    save(tmp_path, 11)
+
+    def write(file: BinaryIO) -> None:
+        assert main([str(tmp_path), "--use", "step-000000000010-1.ckpt"]) == 0
+        file.write(b"12")
+
+    path = checkpoint.save(tmp_path, 12, write)
+    assert path.name == "step-000000000012-3.ckpt"
+    found = checkpoint.load(tmp_path, lambda file: file.read())
+    assert found is not None
+    assert found.state == b"12"
+    assert checkpoint.steps(tmp_path) == [10, 11, 12]
+
+
+def test_a_running_group_goes_on_when_a_person_releases_the_directory_during_its_save(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10)
+    checkpoint.save(tmp_path, 11, lambda _: main([str(tmp_path), "--release"]))
+    assert checkpoint.steps(tmp_path) == [10, 11]
+
+
+@pytest.mark.parametrize("damage", ["", "corrupt", "cut", "missing"])
+def test_the_shards_of_a_sharded_checkpoint_are_verified_too(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    shard = tmp_path / "step-000000000001-0.shards-00ff" / "__0_0.distcp"
+    shard.parent.mkdir()
+    shard.write_bytes(b"weights")
+    about = {shard.name: (7, hashlib.sha256(b"weights").hexdigest())}
+    document = {"format": manifest.FORMAT, "step": 1, "folder": shard.parent.name, "world_size": 1, "files": about}
+    name = checkpoint.save(tmp_path, 1, lambda file: file.write(json.dumps(document).encode())).name
+    expected = {
+        "": "intact",
+        "corrupt": "has another checksum than when it was written",
+        "cut": "has 3 bytes instead of 7",
+        "missing": "is missing",
+    }[damage]
+    if damage == "missing":
+        shard.unlink()
+    elif damage:
+        shard.write_bytes({"corrupt": b"WEIGHTS", "cut": b"wei"}[damage])
+    assert main([str(tmp_path), "--verify"]) == 0
+    assert expected in capsys.readouterr().out
+    assert main([str(tmp_path), "--use", name]) == (1 if damage else 0)
+    assert not damage or expected in capsys.readouterr().err
 
 
 def test_a_directory_that_is_released_can_be_used_by_an_earlier_job_without_going_back(

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import BinaryIO
 
 import pytest
 from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training import checkpoint
-from elasticjob_runtime.training.checkpoint import any_rank, claims, reading
-from elasticjob_runtime.training.checkpoint.order import State, why_older
+from elasticjob_runtime.training.checkpoint import claims, reading
+from elasticjob_runtime.training.checkpoint.order import Held, Kind, State, choose
 
 from tests.unit.runtime.training.checkpoint.steps import load_step, save
 
@@ -173,12 +173,18 @@ def test_a_group_that_saved_nothing_does_not_replace_what_an_earlier_one_has_in_
 ) -> None:
     act_as("1.0.1")
     save(tmp_path, 10)
-    memory = State(step=10, job=checkpoint.this_job(), fence=claims.writer_of(os.environ).fence, claim=1)
+    writer = checkpoint.this_writer()
+    memory = State(step=10, kind=Kind.MEMORY, job=writer.owner, fence=writer.fence, claim=1)
+
+    def newest() -> State:
+        held = [Held(rank=0, state=each) for each in (memory, checkpoint.newest_state(tmp_path))]
+        return choose(held, writer.owner, shared=True).state
+
     act_as("1.0.2")
     claims.claim_directory(tmp_path, claims.writer_of(os.environ))
-    assert why_older(memory, checkpoint.newest_state(tmp_path)) is None
+    assert newest() == memory
     save(tmp_path, 11)
-    assert why_older(memory, checkpoint.newest_state(tmp_path)) == "a later worker group has saved step 11"
+    assert newest().step == 11
 
 
 def test_a_checkpoint_counts_as_the_group_that_saved_it_whichever_claims_the_directory_later(
@@ -191,8 +197,9 @@ def test_a_checkpoint_counts_as_the_group_that_saved_it_whichever_claims_the_dir
         act_as(fence)
         claims.claim_directory(tmp_path, claims.writer_of(os.environ))
         assert checkpoint.newest_state(tmp_path) == saved
-    in_memory_of_another_rank = State(step=12, job=saved.job, fence=Fence(1, 0, 2))
-    assert any_rank.choose([saved, in_memory_of_another_rank], saved.job).rank == 1
+    in_memory_of_another_rank = State(step=12, kind=Kind.MEMORY, job=saved.job, fence=Fence(1, 0, 2))
+    held = [Held(rank=rank, state=each) for rank, each in enumerate((saved, in_memory_of_another_rank))]
+    assert choose(held, saved.job, shared=False).ranks == (1,)
 
 
 def test_a_checkpoint_that_a_person_puts_back_is_named_at_load_and_survives_the_next_save(
@@ -213,6 +220,17 @@ def test_a_checkpoint_that_a_person_puts_back_is_named_at_load_and_survives_the_
     assert path.exists()
 
 
+def test_a_newest_checkpoint_that_is_corrupt_is_skipped_for_memory_if_that_is_newer_than_the_one_before(
+    tmp_path: pathlib.Path,
+) -> None:
+    save(tmp_path, 10)
+    save(tmp_path, 12).write_bytes(b"torn")
+    memory = [Held(rank=0, state=State(step=11, kind=Kind.MEMORY))]
+    found = checkpoint.load(tmp_path, lambda _: "file", memory=memory, read_memory=lambda _: "memory")
+    assert found is not None
+    assert (found.step, found.state) == (11, "memory")
+
+
 KILLED = """
     import os, sys
     from elasticjob_runtime.training import checkpoint
@@ -224,16 +242,6 @@ KILLED = """
 
     checkpoint.save(sys.argv[1], 2, write)
 """
-
-
-@pytest.fixture
-def tight_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A file system of 8 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], check=True)
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_a_save_that_was_killed_on_a_tight_disk_does_not_stop_later_ones(tight_disk: pathlib.Path) -> None:

@@ -48,7 +48,7 @@ def writes(buffer: Buffer) -> Iterator[tuple[int, int]]:
     for piece in range(layout.pieces):
         yield layout.payload_offset + piece * PIECE, min(PIECE, layout.payload_size - piece * PIECE)
         yield layout.sums_offset + piece * 8, 8
-    yield len(COMMITTED), 96
+    yield len(COMMITTED), 104
     yield 0, len(COMMITTED)
 
 

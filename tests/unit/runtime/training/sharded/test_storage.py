@@ -30,7 +30,7 @@ from elasticjob_runtime.training import (
     save_checkpoint,
     save_sharded_checkpoint,
 )
-from elasticjob_runtime.training.sharded import saving, storage, writing
+from elasticjob_runtime.training.sharded import manifest, saving, writing
 from torch import nn
 
 from tests.unit.runtime.training.sharded.worlds import Training, needs_fsdp2, run
@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
 def load_with_errors(path: pathlib.Path, times: int) -> int | None:
     """The storage of rank 1 fails so many times."""
     left = times
-    real = writing.digest_of
+    real = manifest.digest_of
 
     def digest_of(file: pathlib.Path) -> tuple[int, str]:
         nonlocal left
@@ -120,7 +120,7 @@ def load_with_errors(path: pathlib.Path, times: int) -> int | None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return real(file)
 
-    vars(storage)["digest_of"] = digest_of  # in a process of its own
+    vars(manifest)["digest_of"] = digest_of  # in a process of its own
     return load(path)[0]
 
 
@@ -260,6 +260,21 @@ def test_an_error_in_the_background_is_raised_on_all_ranks_at_the_next_save(tmp_
     (error,) = found[0]
     assert error.startswith("3: Rank 1: Cannot write")
     assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [4, 4]
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_on_a_full_disk_the_error_says_how_much_is_free(tight_disk: pathlib.Path, block: bool) -> None:
+    parts = {"model": nn.Linear(886, 886)}  # 3 MiB
+    for step in (1, 2):
+        save_sharded_checkpoint(tight_disk, parts, step=step)
+
+    def save() -> None:
+        save_sharded_checkpoint(tight_disk, parts, step=3, block=block)
+        saving.finish()
+
+    with pytest.raises(CheckpointError, match=r"^Cannot write the checkpoint .*\(\d MiB are free\)\. Earlier"):
+        save()
+    assert load_sharded_checkpoint(tight_disk, parts) == 2
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -86,7 +86,7 @@ def run(
     ]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=60.0) for _ in processes)
+    found = dict(results.get(timeout=200.0) for _ in processes)
     for process in processes:
         process.join(30.0)
     return [found[rank] for rank in range(size)]

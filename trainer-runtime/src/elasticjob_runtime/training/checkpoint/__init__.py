@@ -19,12 +19,13 @@ from elasticjob_runtime.training.checkpoint.directory import (
     DEFAULT_KEEP,
     Checkpoint,
     FencedError,
+    continue_from,
     load,
     newest_state,
     save,
-    state_of,
     steps,
     this_job,
+    this_writer,
 )
 from elasticjob_runtime.training.checkpoint.reading import CheckpointError
 
@@ -33,10 +34,11 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "FencedError",
+    "continue_from",
     "load",
     "newest_state",
     "save",
-    "state_of",
     "steps",
     "this_job",
+    "this_writer",
 ]

@@ -11,16 +11,19 @@ import sys
 import time
 
 from elasticjob_runtime.training.checkpoint import claims, directory
-from elasticjob_runtime.training.checkpoint.claims import ANONYMOUS, Claim, Found, Listing
+from elasticjob_runtime.training.checkpoint.claims import ANONYMOUS, Claim, Found, Listing, Writer
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError, read_footer
 from elasticjob_runtime.training.checkpoint.reading import CheckpointError
+from elasticjob_runtime.training.sharded import manifest
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns 1 for an error, with one sentence on standard error."""
     parser = argparse.ArgumentParser(prog=f"python3 -m {claims.COMMAND}", description=__doc__.partition(":")[2].strip())
     parser.add_argument("directory", type=pathlib.Path)
-    parser.add_argument("--verify", action="store_true", help="read all files completely, not only their last bytes")
+    parser.add_argument(
+        "--verify", action="store_true", help="read all files completely, also those of sharded checkpoints"
+    )
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--use", metavar="FILE", help="continue from this checkpoint, whatever is newer")
     change.add_argument("--release", action="store_true", help="let any job save here again, also an earlier one")
@@ -45,11 +48,13 @@ def _table(folder: pathlib.Path, listing: Listing, *, complete: bool) -> str:
     """One line for each checkpoint, newest first, then who saves here."""
     counting = claims.valid(listing)
     others = sorted(set(listing.checkpoints) - set(counting), reverse=True)
-    rows = [("FILE", "STEP", "MIB", "SAVED", "STATE", "COUNTS")]
+    rows = [("FILE", "STEP", "MIB", "SAVED", "BY", "STATE", "COUNTS")]
     for found in (*counting, *others):
         state = _state(folder / found.name, found, complete=complete)
         counts = "yes" if found in counting else "no: added after a newer group had begun to save (--use FILE)"
-        rows.append((found.name, str(found.step), *_about(folder / found.name), state, counts))
+        by = claims.state_of(listing, found)
+        saved_by = f"{by.job}, run {by.fence.run}" if by.job else "?"
+        rows.append((found.name, str(found.step), *_about(folder / found.name), saved_by, state, counts))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, _owner(listing.claim)])
@@ -68,7 +73,7 @@ def _about(path: pathlib.Path) -> tuple[str, str]:
 def _state(path: pathlib.Path, found: Found, *, complete: bool) -> str:
     try:
         if complete:
-            directory.verify(path, found.step)
+            _verify(path, found)
             return "intact"
         with open(path, "rb") as file:
             read_footer(file)
@@ -77,6 +82,13 @@ def _state(path: pathlib.Path, found: Found, *, complete: bool) -> str:
     except OSError as error:
         return f"unreadable: {error.strerror}"
     return "complete"
+
+
+def _verify(path: pathlib.Path, found: Found) -> None:
+    """Reads all of a checkpoint, and of its shards. Raises CorruptCheckpointError, OSError."""
+    directory.verify(path, found.step)
+    if problem := manifest.damage_of_all(path):
+        raise CorruptCheckpointError(problem)
 
 
 def _owner(claim: Claim) -> str:
@@ -89,38 +101,34 @@ def _owner(claim: Claim) -> str:
 
 
 def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
-    """Gives the file the number of a new claim, which makes it the newest, also newer than memory. The group
-    that saves here may go on."""
+    """Gives the file the number of a new claim, which makes it the newest, also newer than memory, and newer than what
+    other machines have. The group that saves here may go on."""
     wanted = next((found for found in listing.checkpoints if found.name == pathlib.Path(name).name), None)
     if wanted is None:
         known = ", ".join(found.name for found in sorted(listing.checkpoints, reverse=True)) or "none"
         raise CheckpointError(f"there is no checkpoint {name}; there are: {known}")
     try:
-        directory.verify(folder / wanted.name, wanted.step)
+        _verify(folder / wanted.name, wanted)
     except CorruptCheckpointError as error:
         raise CheckpointError(f"{wanted.name} is corrupt: {error}") from error
-    claim = _claim(
-        folder, listing, dataclasses.replace(listing.claim, chosen=(*listing.claim.chosen, claims.next_number(listing)))
-    )
+    choice = max(int(time.time()), 1 + claims.newest_choice(listing))
+    claim = _claim(folder, listing, dataclasses.replace(listing.claim.writer, choice=choice), listing.claim.earlier)
     chosen = Found(claim.number, wanted.step)
     (folder / wanted.name).rename(folder / chosen.name)
-    return f"The next process that loads from {folder} continues from step {wanted.step} ({chosen.name})."
+    return (
+        f"The next process that loads from {folder} continues from step {wanted.step} ({chosen.name}). A training that "
+        "still runs goes on from where it is, and what it saves next is newer: suspend it first."
+    )
 
 
 def _release(folder: pathlib.Path, listing: Listing) -> str:
-    _claim(folder, listing, Claim(number=0, writer=ANONYMOUS, chosen=listing.claim.chosen))
+    _claim(folder, listing, ANONYMOUS, ())
     return f"Any job may save in {folder} again; the next one that does claims it."
 
 
-def _claim(folder: pathlib.Path, listing: Listing, like: Claim) -> Claim:
-    """Makes the next claim. Raises CheckpointError if a job saves at the same time."""
-    claim = dataclasses.replace(
-        like,
-        number=claims.next_number(listing),
-        kept=tuple(found.name for found in claims.valid(listing)),
-        savers=claims.savers(listing),
-        claimed_at=time.time(),
-    )
+def _claim(folder: pathlib.Path, listing: Listing, writer: Writer, earlier: tuple[str, ...]) -> Claim:
+    """Makes the next claim. Raises CheckpointError if a job does at the same time."""
+    claim = dataclasses.replace(claims.next_claim(listing, writer), earlier=earlier, claimed_at=time.time())
     if not claims.write_claim(folder, claim):
         raise CheckpointError("a job has begun to save there in this moment: try again")
     return claim

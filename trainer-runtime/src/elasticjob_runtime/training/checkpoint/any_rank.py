@@ -3,16 +3,14 @@ agent's memory, for all ranks."""
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from elasticjob_runtime.training import channel
-from elasticjob_runtime.training.checkpoint.directory import this_job
-from elasticjob_runtime.training.checkpoint.order import State
-from elasticjob_runtime.training.checkpoint.reading import CheckpointError
+from elasticjob_runtime.training import channel, checkpoint
+from elasticjob_runtime.training.checkpoint import CheckpointError
+from elasticjob_runtime.training.checkpoint.order import Held, State, choose
 
 if TYPE_CHECKING:
     import torch
@@ -21,28 +19,6 @@ logger = logging.getLogger("elasticjob_runtime.training")
 
 PIECE = 64 << 20
 """Bytes that are sent at a time: the memory that sending takes, besides the checkpoint itself."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
-    rank: int | None
-    """Who sends its checkpoint to all others; None: each rank uses its own, or there is none."""
-    reason: str
-
-
-def choose(found: Sequence[State], job: str) -> Choice:
-    """Which checkpoint all ranks of `job` continue from. found: of each rank, in order. Pure."""
-    precedence = [state.precedence(job) for state in found]
-    best = max(range(len(found)), key=lambda rank: (precedence[rank], -rank))
-    if found[best].step < 0:
-        return Choice(None, "no rank has a checkpoint")
-    same = [rank for rank in range(len(found)) if precedence[rank] == precedence[best]]
-    if len(same) == len(found):
-        return Choice(None, f"all ranks have the checkpoint of step {found[best].step}")
-    lacking = ", ".join(str(rank) for rank in range(len(found)) if rank not in same)
-    return Choice(
-        best, f"rank {best} sends the checkpoint of step {found[best].step}, which these ranks lack: {lacking}"
-    )
 
 
 def load(
@@ -75,18 +51,18 @@ def load(
         return found
 
     found = ranks.from_all(own)
-    job = this_job()
-    choice = choose(found, job)
+    held = [Held(rank=rank, state=each) for rank, each in enumerate(found)]
+    choice = choose(held, checkpoint.this_job(), shared=False, ranks=len(held))
     if ranks.rank() == 0:
-        logger.info("%s", choice.reason)
-    if choice.rank is None:
+        logger.info("%s", choice.why)
+    if len(choice.ranks) in (0, len(held)):
         return state
-    sends = ranks.rank() == choice.rank
-    data = _send(choice.rank, state if sends else None)
-    if sends or found[ranks.rank()].precedence(job) == found[choice.rank].precedence(job):
+    checkpoint.continue_from(choice.state)
+    data = _send(choice.held[0].rank, state)
+    if ranks.rank() in choice.ranks:
         return state
     state = torch.load(io.BytesIO(data), map_location=map_location, weights_only=weights_only)
-    restored(found[choice.rank].step)
+    restored(choice.state.step)
     return state
 
 

@@ -62,6 +62,8 @@ class Writer:
     owner: str
     """The job, or the run if no operator numbers its runs; empty without an agent (plain python, torchrun)."""
     fence: Fence
+    choice: int = 0
+    """See `order.State`."""
 
 
 ANONYMOUS = Writer(owner="", fence=Fence(0, 0, 0))
@@ -77,8 +79,6 @@ class Claim:
     """Names of the checkpoints that counted when this claim began; None: unknown, all count."""
     savers: tuple[tuple[int, Writer], ...] = ()
     """Earlier claims under which these were saved, as (number, who)."""
-    chosen: tuple[int, ...] = ()
-    """Of this claim and these earlier ones: those that a person made, for the checkpoint of that number."""
     claimed_at: float = 0.0
     """Unix time, s."""
 
@@ -100,14 +100,14 @@ class RejectedError(Exception):
     """Another group has claimed the directory. The message, a sentence, says which."""
 
 
-def writer_of(environment: Mapping[str, str]) -> Writer:
+def writer_of(environment: Mapping[str, str], choice: int = 0) -> Writer:
     """Raises ValueError if ELASTICJOB_FENCE is not a fencing token."""
     text = environment.get(Env.FENCE, "")
     if not text:
-        return ANONYMOUS
+        return dataclasses.replace(ANONYMOUS, choice=choice)
     fence = Fence.parse(text)
     job = environment.get(Env.JOB_UID, "") if environment.get(Env.RUN) else ""
-    return Writer(owner=job or f"{environment.get('TORCHELASTIC_RUN_ID', '')}@{fence.run}", fence=fence)
+    return Writer(owner=job or f"{environment.get('TORCHELASTIC_RUN_ID', '')}@{fence.run}", fence=fence, choice=choice)
 
 
 def valid(listing: Listing) -> list[Found]:
@@ -141,22 +141,30 @@ def rejection(claim: Claim, writer: Writer) -> str:
 
 
 def state_of(listing: Listing, found: Found) -> State:
-    claim = listing.claim
-    writer = dict((*claim.savers, (claim.number, claim.writer))).get(found.number, ANONYMOUS)
-    chosen = found.number in claim.chosen
-    return State(step=found.step, job=writer.owner, fence=writer.fence, claim=found.number, chosen=chosen)
+    writer = dict(_writers(listing.claim)).get(found.number, ANONYMOUS)
+    return State(step=found.step, job=writer.owner, fence=writer.fence, claim=found.number, choice=writer.choice)
 
 
 def savers(listing: Listing) -> tuple[tuple[int, Writer], ...]:
     """For the next claim."""
     counting = {found.number for found in valid(listing)}
-    known = (*listing.claim.savers, (listing.claim.number, listing.claim.writer))
-    return tuple((number, writer) for number, writer in known if number in counting)
+    return tuple((number, writer) for number, writer in _writers(listing.claim) if number in counting)
+
+
+def newest_choice(listing: Listing) -> int:
+    """See `order.State`."""
+    return max(writer.choice for _, writer in _writers(listing.claim))
+
+
+def _writers(claim: Claim) -> tuple[tuple[int, Writer], ...]:
+    """Who has saved under which number, as far as it is known."""
+    return (*claim.savers, (claim.number, claim.writer))
 
 
 def is_current(claim: Claim, writer: Writer) -> bool:
-    """Whether `writer` has the newest claim, or needs none because there are no claims."""
-    return claim.writer == writer and claim.number not in claim.chosen and (claim.number > 0 or not writer.owner)
+    """Whether `writer` has the newest claim, or needs none because there are no claims. A group that has not continued
+    from what a person has chosen meanwhile makes a claim of its own: it goes on, and what it saves is newer."""
+    return claim.writer == writer and (claim.number > 0 or not writer.owner)
 
 
 def claim_directory(folder: pathlib.Path, writer: Writer) -> Claim:
@@ -174,12 +182,16 @@ def claim_directory(folder: pathlib.Path, writer: Writer) -> Claim:
     raise RejectedError("others keep claiming it: do two jobs save there?")
 
 
-def check(folder: pathlib.Path, claim: Claim) -> None:
-    """Raises RejectedError if `claim` is no longer the newest, OSError."""
+def check(folder: pathlib.Path, claim: Claim) -> Claim:
+    """Under which to commit what was written under `claim`: another one if a person has chosen a checkpoint meanwhile,
+    or released the directory. Raises RejectedError if another group has claimed it, OSError."""
     newest = list_directory(folder).claim
-    if newest.number > claim.number:
+    if newest.number <= claim.number:
+        return claim
+    if newest.writer.owner not in (claim.writer.owner, ""):
         reason = rejection(newest, claim.writer)
         raise RejectedError(reason or f"run {newest.writer.owner} has claimed it in the meantime")
+    return claim_directory(folder, claim.writer)
 
 
 def list_directory(folder: pathlib.Path) -> Listing:
@@ -205,16 +217,15 @@ def next_claim(listing: Listing, writer: Writer) -> Claim:
     over = before.writer.owner if before.writer.owner != writer.owner else ""
     earlier = [owner for owner in (*before.earlier, over) if owner and owner != writer.owner]
     return Claim(
-        number=next_number(listing),
+        number=_next_number(listing),
         writer=writer,
         earlier=tuple(dict.fromkeys(earlier))[-_REMEMBERED:],
         kept=tuple(one.name for one in valid(listing)),
         savers=savers(listing),
-        chosen=before.chosen,
     )
 
 
-def next_number(listing: Listing) -> int:
+def _next_number(listing: Listing) -> int:
     """Higher than that of any claim and of any checkpoint: a person may have removed the claims, and what is saved next
     must still be newer than what is there."""
     return 1 + max((listing.claim.number, *(found.number for found in listing.checkpoints)))
@@ -270,8 +281,8 @@ def _encode(claim: Claim) -> bytes:
         "fence": str(claim.writer.fence),
         "earlier": claim.earlier,
         "kept": claim.kept,
-        "savers": [[number, writer.owner, str(writer.fence)] for number, writer in claim.savers],
-        "chosen": claim.chosen,
+        "choice": claim.writer.choice,
+        "savers": [[number, each.owner, str(each.fence), each.choice] for number, each in claim.savers],
         "claimed_at": claim.claimed_at,
     }
     return 2 * (json.dumps({**document, "sha256": _digest(document)}) + "\n").encode()
@@ -297,16 +308,16 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
         raise ValueError("the checksum does not match")
     return Claim(
         number=number,
-        writer=Writer(owner=_text(document["owner"]), fence=Fence.parse(_text(document["fence"]))),
+        writer=_writer(document["owner"], document["fence"], document.get("choice", 0)),
         earlier=_texts(document["earlier"]),
         kept=_texts(document["kept"]),
-        savers=tuple(
-            (int(number), Writer(owner=_text(owner), fence=Fence.parse(_text(fence))))
-            for number, owner, fence in document["savers"]
-        ),
-        chosen=tuple(int(number) for number in document["chosen"]),
+        savers=tuple((int(number), _writer(*writer)) for number, *writer in document["savers"]),
         claimed_at=float(document["claimed_at"]),
     )
+
+
+def _writer(owner: object, fence: object, choice: int = 0) -> Writer:
+    return Writer(owner=_text(owner), fence=Fence.parse(_text(fence)), choice=int(choice))
 
 
 def _text(value: object) -> str:

@@ -18,14 +18,14 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Generic, TypeVar
 
 from elasticjob_runtime.training.checkpoint import claims, files, reading
 from elasticjob_runtime.training.checkpoint import format as file_format
-from elasticjob_runtime.training.checkpoint.claims import Claim, Found, Listing
+from elasticjob_runtime.training.checkpoint.claims import Claim, Found, Listing, Writer
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
-from elasticjob_runtime.training.checkpoint.order import NOTHING, State
+from elasticjob_runtime.training.checkpoint.order import Choice, Held, Kind, State, choose
 from elasticjob_runtime.training.checkpoint.reading import CheckpointError, UnreadableError
 
 logger = logging.getLogger("elasticjob_runtime.training.checkpoint")
@@ -47,6 +47,7 @@ class Checkpoint(Generic[T]):
     path: pathlib.Path
     state: T
     """What `read` returned."""
+    about: State
 
 
 def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, keep: int = DEFAULT_KEEP) -> pathlib.Path:
@@ -70,10 +71,17 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
     writer: file_format.PayloadWriter | None = None
     try:
         files.make_directory(folder)
-        claim = claims.claim_directory(folder, claims.writer_of(os.environ))
+        claim = claims.claim_directory(folder, this_writer())
         target = folder / Found(claim.number, step).name
         _remove_abandoned(folder)  # before writing: a killed save may have left the disk full
-        with files.replace_atomically(target, before_commit=lambda: claims.check(folder, claim)) as file:
+
+        def before_commit() -> pathlib.Path:
+            nonlocal claim, target
+            claim = claims.check(folder, claim)
+            target = folder / Found(claim.number, step).name
+            return target
+
+        with files.replace_atomically(target, before_commit) as file:
             writer = file_format.PayloadWriter(file)
             write(writer)  # type: ignore[arg-type]  # a binary file in all but typeshed's class tree
             writer.finish(step)
@@ -82,22 +90,30 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
     except claims.RejectedError as error:
         raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise cannot_write(target, error) from error
     except Exception:
         if writer is not None and writer.error is not None:
-            raise _cannot_write(target, writer.error) from writer.error
+            raise cannot_write(target, writer.error) from writer.error
         raise
     _tidy(folder, Found(claim.number, step), claim, keep)
     return target
 
 
-def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | None:
+def load(
+    directory: PathLike,
+    read: Callable[[BinaryIO], T],
+    *,
+    memory: Sequence[Held] = (),
+    read_memory: Callable[[Choice], T] | None = None,
+) -> Checkpoint[T] | None:
     """Loads the newest intact checkpoint; returns None if there is none.
 
     `read` reads what `write` wrote from a seekable binary file: `pickle.load`. It is called only if the checksum is
     right, so an exception in it means that it does not fit the state; it is passed on, because an older checkpoint
     would not help. But a CorruptCheckpointError says that something that belongs to it is damaged. Corrupt and
     incomplete checkpoints are skipped, each with one warning in the log.
+
+    memory: what is there besides the directory, which `read_memory` reads, or raises CorruptCheckpointError.
 
     With the cache of a shared file system, two ranks may find different steps: load on rank 0, and broadcast.
 
@@ -107,40 +123,58 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
     folder = pathlib.Path(directory)
     corrupt = 0
 
-    def read_one(found: Found) -> Checkpoint[T]:
-        path = folder / found.name
-        with _storage_errors(path), _open_intact(path, found.step) as (file, footer):
-            return Checkpoint(step=found.step, path=path, state=read(file_format.open_payload(file, footer)))
+    def read_one(choice: Choice) -> Checkpoint[T]:
+        about = choice.state
+        path = folder / Found(about.claim, about.step).name
+        logger.info("%s", choice.why)
+        if about.kind is not Kind.STORAGE:
+            assert read_memory is not None
+            return Checkpoint(step=about.step, path=path, state=read_memory(choice), about=about)
+        with _storage_errors(path), _open_intact(path, about.step) as (file, footer):
+            found = read(file_format.open_payload(file, footer))
+            return Checkpoint(step=about.step, path=path, state=found, about=about)
 
-    def skip(found: Found, error: CorruptCheckpointError) -> None:
+    def skip(about: State, error: CorruptCheckpointError) -> None:
         nonlocal corrupt
-        corrupt += 1
-        logger.warning("Skipping checkpoint %s for the previous one: %s.", folder / found.name, error)
+        corrupt += about.kind is Kind.STORAGE
+        name = folder / Found(about.claim, about.step).name
+        what = name if about.kind is Kind.STORAGE else f"of step {about.step} in memory"
+        logger.warning("Skipping checkpoint %s for the previous one: %s.", what, error)
 
     _warn_of_ignored(folder)
-    result = reading.newest(lambda: _history(folder), read_one, skip)
+    result = reading.newest(lambda: [*_held(folder), *memory], this_job(), read_one, skip)
     if result is None and corrupt:
         logger.error("No checkpoint in %s is usable: all %d are corrupt.", folder, corrupt)
+    if result is not None:
+        continue_from(result.about)
     return result
 
 
 def newest_state(directory: PathLike) -> State:
-    """With which `load` would begin. Opens no checkpoint. Raises CheckpointError."""
-    listing = _list(pathlib.Path(directory))
-    found = next(iter(claims.valid(listing)), None)
-    return claims.state_of(listing, found) if found is not None else NOTHING
-
-
-def state_of(checkpoint: Checkpoint[Any]) -> State:
-    """Raises CheckpointError."""
-    listing = _list(checkpoint.path.parent)
-    found = next((one for one in listing.checkpoints if one.name == checkpoint.path.name), Found(0, checkpoint.step))
-    return claims.state_of(listing, found)
+    """Of the files in the directory. Opens no checkpoint. Raises CheckpointError."""
+    return choose(_held(pathlib.Path(directory)), this_job(), shared=True).state
 
 
 def this_job() -> str:
     """`State.job` of what this process saves."""
-    return claims.writer_of(os.environ).owner
+    return this_writer().owner
+
+
+def this_writer() -> Writer:
+    return claims.writer_of(os.environ, _process.choice)
+
+
+def continue_from(state: State) -> None:
+    """What this process saves comes from this state, and so from what a person has chosen before it."""
+    _process.choice = max(_process.choice, state.choice)
+
+
+class _Process:
+    choice = 0
+    """See `order.State`."""
+
+
+_process = _Process()
 
 
 def steps(directory: PathLike) -> list[int]:
@@ -152,6 +186,12 @@ def steps(directory: PathLike) -> list[int]:
 def _history(folder: pathlib.Path) -> list[Found]:
     """The checkpoints that count, newest first. Raises CheckpointError."""
     return claims.valid(_list(folder))
+
+
+def _held(folder: pathlib.Path) -> list[Held]:
+    """The same, for `choose`."""
+    listing = _list(folder)
+    return [Held(rank=0, state=claims.state_of(listing, found)) for found in claims.valid(listing)]
 
 
 def _list(folder: pathlib.Path) -> Listing:
@@ -264,9 +304,10 @@ def _keep_newest(folder: pathlib.Path, earlier: list[Found], keep: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def _cannot_write(target: pathlib.Path, error: OSError) -> CheckpointError:
-    reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+def cannot_write(target: pathlib.Path, error: Exception) -> CheckpointError:
+    """error: an OSError, or what torch made of one."""
+    reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0].rstrip(".") or repr(error)
+    if getattr(error, "errno", errno.ENOSPC) in (errno.ENOSPC, errno.EDQUOT):
         with contextlib.suppress(OSError):
             reason += f" ({shutil.disk_usage(target.parent).free / 2**20:.0f} MiB are free)"
     return CheckpointError(f"Cannot write the checkpoint {target}: {reason}. Earlier checkpoints are untouched.")

@@ -29,11 +29,14 @@ _NO_DIRECTORY_SYNC = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 @contextlib.contextmanager
-def replace_atomically(target: pathlib.Path, before_commit: Callable[[], None] = lambda: None) -> Iterator[BinaryIO]:
+def replace_atomically(
+    target: pathlib.Path, before_commit: Callable[[], pathlib.Path] | None = None
+) -> Iterator[BinaryIO]:
     """Opens a new file that becomes `target` at the end of the block, and is removed if the block raises. Raises
     OSError.
 
-    `before_commit` is called when the file is on the disk, right before the rename; it may raise to prevent that.
+    `before_commit` is called when the file is on the disk, right before the rename. It returns the name for it, or
+    raises to prevent that.
     """
     temporary, file = create_temporary(target)
     try:
@@ -41,8 +44,8 @@ def replace_atomically(target: pathlib.Path, before_commit: Callable[[], None] =
             yield file
             file.flush()
             os.fsync(file.fileno())
-            before_commit()
-            temporary.rename(target)  # still locked, so that it does not count as abandoned
+            name = before_commit() if before_commit is not None else target
+            temporary.rename(name)  # still locked, so that it does not count as abandoned
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from elasticjob_runtime.training.checkpoint.claims import Found
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+from elasticjob_runtime.training.checkpoint.order import NOTHING, Choice, Held, State, choose
 
 T = TypeVar("T")
 
@@ -39,28 +39,28 @@ class UnreadableError(CheckpointError):
 
 
 def newest(
-    history: Callable[[], Sequence[Found]],
-    read: Callable[[Found], T],
-    skipped: Callable[[Found, CorruptCheckpointError], None],
+    candidates: Callable[[], Sequence[Held]],
+    job: str,
+    read: Callable[[Choice], T],
+    skipped: Callable[[State, CorruptCheckpointError], None],
 ) -> T | None:
-    """What `read` returns of the newest checkpoint that is not corrupt; None: there is none. Pure, but for the pauses.
+    """What `read` returns of the newest state that is not corrupt; None: there is none. Pure, but for the pauses.
 
-    history: lists the checkpoints that count, newest first. Raises UnreadableError if one of them stays unreadable.
+    candidates: lists what there is now. Raises UnreadableError if the newest stays unreadable.
     """
-    corrupt: set[Found] = set()
-    failures: collections.Counter[Found] = collections.Counter()
+    corrupt: set[State] = set()
+    failures: collections.Counter[State] = collections.Counter()
     while True:
-        for found in (one for one in history() if one not in corrupt):
-            try:
-                return read(found)
-            except CorruptCheckpointError as error:
-                corrupt.add(found)
-                skipped(found, error)
-            except UnreadableError:
-                failures[found] += 1
-                if failures[found] == TRIES:
-                    raise
-                time.sleep(PAUSE)
-                break  # it may be absent by now
-        else:
+        choice = choose([each for each in candidates() if each.state not in corrupt], job, shared=True)
+        if choice.state == NOTHING:
             return None
+        try:
+            return read(choice)
+        except CorruptCheckpointError as error:
+            corrupt.add(choice.state)
+            skipped(choice.state, error)
+        except UnreadableError:
+            failures[choice.state] += 1
+            if failures[choice.state] == TRIES:
+                raise
+            time.sleep(PAUSE)  # it may be absent by then

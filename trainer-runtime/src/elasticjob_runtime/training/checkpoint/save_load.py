@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import background, channel, checkpoint, progress
 from elasticjob_runtime.training.checkpoint import any_rank
-from elasticjob_runtime.training.checkpoint.order import NOTHING, State, why_older
+from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+from elasticjob_runtime.training.checkpoint.order import NOTHING, Choice, Held, Kind, State
 
 if TYPE_CHECKING:
     import torch
 
-    from elasticjob_runtime.training.memory import Keeper
+    from elasticjob_runtime.training.memory import Keeper, Recovered
     from elasticjob_runtime.training.memory.kept import KeptCopy
 
 logger = logging.getLogger("elasticjob_runtime.training")
@@ -77,35 +78,45 @@ def load_checkpoint(
     forbids; with `from_any_rank`, on all ranks.
     """
 
+    def find(*, anywhere: bool) -> tuple[State, Any | None]:
+        return _find(path, map_location, weights_only, anywhere=anywhere)
+
     if from_any_rank:
-        return any_rank.load(
-            lambda: _find(path, map_location, weights_only), map_location, weights_only=weights_only, restored=_restored
-        )
-    remembered = _from_memory(path, map_location, weights_only)
-    found = remembered or find_durable(path, map_location, weights_only=weights_only)
-    return found[1]
+        return any_rank.load(lambda: find(anywhere=True), map_location, weights_only=weights_only, restored=_restored)
+    return find(anywhere=False)[1]
 
 
-def _find(path: PathLike, map_location: str | torch.device | None, weights_only: bool) -> tuple[State, Any | None]:
-    """What this rank has. Raises CheckpointError."""
-    remembered = _from_memory(path, map_location, weights_only, anywhere=True)
-    if remembered is not None:
-        return remembered
-    return find_durable(path, map_location, weights_only=weights_only)
+def _find(
+    path: PathLike, map_location: str | torch.device | None, weights_only: bool, *, anywhere: bool
+) -> tuple[State, Any | None]:
+    """What this rank has, in memory or in the directory. Raises CheckpointError.
+
+    anywhere: whether other machines can get it from this one.
+    """
+    keeper = _keeper()
+    if keeper is None:
+        return find_durable(path, map_location, weights_only=weights_only)
+    file = checkpoint.newest_state(path)
+    keeper.continues(_purpose(path), file.claim)
+    with contextlib.ExitStack() as stack:
+        memory = keeper.newest(_purpose(path)) if _is_device(map_location) else None
+        if memory is not None:
+            stack.enter_context(contextlib.closing(memory))
+            if memory.step != file.step and not (anywhere or _all_ranks_are_here()):
+                memory = None
+        if file.step >= 0:
+            progress.remember_checkpoint(file.step)
+        return find_durable(path, map_location, weights_only=weights_only, memory=memory)
 
 
 def find_durable(
-    path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True
+    path: PathLike,
+    map_location: str | torch.device | None = "cpu",
+    *,
+    weights_only: bool = True,
+    memory: Recovered | None = None,
 ) -> tuple[State, Any | None]:
-    """What is in the directory, without memory. Raises CheckpointError."""
-    found = _durable(path, map_location, weights_only)
-    return (NOTHING, None) if found is None else (checkpoint.state_of(found), found.state)
-
-
-def _durable(
-    path: PathLike, map_location: str | torch.device | None, weights_only: bool
-) -> checkpoint.Checkpoint[Any] | None:
-    """Raises CheckpointError."""
+    """What is in the directory, or in memory if that is as new. Raises CheckpointError."""
 
     def read(file: BinaryIO) -> Any:
         import torch
@@ -117,19 +128,28 @@ def _durable(
         file.seek(0)
         return torch.load(file, map_location=map_location, weights_only=weights_only)
 
+    def read_memory(_choice: Choice) -> Any:
+        assert memory is not None
+        state = memory.load(map_location, any_object=not weights_only)
+        if state is None:
+            raise CorruptCheckpointError("it is replaced, or has objects that weights_only=True refuses")
+        return state
+
     began = time.time()
+    held = [Held(rank=0, state=memory.state(checkpoint.this_job()))] if memory is not None else []
     try:
-        found = checkpoint.load(path, read)
+        found = checkpoint.load(path, read, memory=held, read_memory=read_memory)
     except pickle.UnpicklingError as error:
         raise checkpoint.CheckpointError(
             f"The newest checkpoint in {path} is intact, but torch.load refuses it: {_first_line(error)} "
             "If you trust this directory, use load_checkpoint(..., weights_only=False)."
         ) from error
     if found is None:
-        return None
-    progress.remember_checkpoint(found.step)
+        return NOTHING, None
+    if found.about.kind is Kind.STORAGE:
+        progress.remember_checkpoint(found.step)
     channel.send_phase("restore", began=began, step=found.step)
-    return found
+    return found.about, found.state
 
 
 def save_checkpoint(
@@ -229,40 +249,6 @@ def _keeper() -> Keeper | None:
 
 def _purpose(path: PathLike) -> str:
     return f"checkpoint {os.path.realpath(path)}"
-
-
-def _from_memory(
-    path: PathLike, map_location: str | torch.device | None, weights_only: bool, *, anywhere: bool = False
-) -> tuple[State, Any] | None:
-    """The state, if memory has what `load_checkpoint` should return. Raises CheckpointError.
-
-    anywhere: whether other machines can get it from this one.
-    """
-    began = time.time()
-    keeper = _keeper()
-    if keeper is None:
-        return None
-    file = checkpoint.newest_state(path)
-    keeper.continues(_purpose(path), file.claim)
-    found = keeper.newest(_purpose(path))
-    if found is None:
-        return None
-    with contextlib.closing(found):
-        about = found.state(checkpoint.this_job())
-        if reason := why_older(about, file):
-            logger.info("not continuing from step %d in memory: %s", found.step, reason)
-            return None
-        if found.step != file.step and not (anywhere or _all_ranks_are_here()):
-            return None
-        if not _is_device(map_location):
-            return None  # torch.load takes others, too
-        state = found.load(map_location, any_object=not weights_only)
-    if state is None:
-        return None
-    if file.step >= 0:
-        progress.remember_checkpoint(file.step)
-    channel.send_phase("restore", began=began, step=found.step)
-    return about, state
 
 
 def _restored(step: int) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Memory = bytearray | mmap.mmap | memoryview
 
-COMMITTED = b"EJSNAP\x00\x02"
+COMMITTED = b"EJSNAP\x00\x03"
 """The first word of a complete snapshot, with the format's version as its last byte."""
 IN_WORK = bytes(len(COMMITTED))
 HEADER_SIZE = 4096
@@ -32,7 +32,7 @@ PIECE = 2 << 20
 """Bytes of the payload that have a sum of their own: small enough to stay in a processor's cache between being copied
 and being summed."""
 ALIGN = 64
-_BODY = struct.Struct("<QQQqQQdQ16s")
+_BODY = struct.Struct("<QQQqQQdQQ16s")
 _DIGEST_SIZE = 16
 
 
@@ -75,6 +75,7 @@ class Header:
     """Unix time, s."""
     layout: Layout
     claim: int = 0
+    choice: int = 0
     """See `checkpoint.order.State`."""
 
     @property
@@ -107,6 +108,7 @@ def commit(memory: Memory, header: Header) -> None:
         header.layout.payload_size,
         header.taken_at,
         header.claim,
+        header.choice,
         header.purpose,
     )
     rest = body + _digest(memory, body, header.layout)
@@ -126,7 +128,7 @@ def read(memory: Memory) -> Header:
     start = len(COMMITTED)
     body = bytes(memory[start : start + _BODY.size])
     digest = bytes(memory[start + _BODY.size : start + _BODY.size + _DIGEST_SIZE])
-    run, generation, round_number, step, outline_size, payload_size, taken_at, claim, purpose_ = _BODY.unpack(body)
+    run, generation, round_number, step, outline_size, payload_size, taken_at, *continued, purpose_ = _BODY.unpack(body)
     layout = Layout(outline_size=outline_size, payload_size=payload_size)
     if layout.size > len(memory):
         raise InvalidSnapshotError(f"it has {len(memory)} bytes of the {layout.size} that its header says")
@@ -138,7 +140,8 @@ def read(memory: Memory) -> Header:
         purpose=purpose_,
         taken_at=taken_at,
         layout=layout,
-        claim=claim,
+        claim=continued[0],
+        choice=continued[1],
     )
 
 

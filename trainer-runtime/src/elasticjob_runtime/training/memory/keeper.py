@@ -13,6 +13,7 @@ from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training.channel import number, own_local_rank
+from elasticjob_runtime.training.checkpoint import this_writer
 from elasticjob_runtime.training.link import MAX_FDS, AgentLink, NoAgentError
 from elasticjob_runtime.training.memory import format as snapshot_format
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
@@ -67,6 +68,7 @@ class Keeper:
                 taken_at=time.time(),
                 layout=Layout(outline_size=0, payload_size=0),
                 claim=self._claims.get(purpose, 0),
+                choice=this_writer().choice,
             )
             seconds = self._pair(purpose).write(state, header)
         except (UnsupportedStateError, NoMemoryError, OSError) as error:

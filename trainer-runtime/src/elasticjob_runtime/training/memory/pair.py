@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from elasticjob_runtime.training.checkpoint.order import State
+from elasticjob_runtime.training.checkpoint.order import Kind, State
 from elasticjob_runtime.training.memory import copying, limits, outline, policy
 from elasticjob_runtime.training.memory import format as snapshot_format
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
@@ -105,7 +105,10 @@ class Recovered:
 
     def state(self, job: str) -> State:
         """job: of this process, since others have other purposes."""
-        return State(step=self.step, job=job, fence=self.header.fence, claim=self.header.claim)
+        header = self.header
+        return State(
+            step=header.step, kind=Kind.MEMORY, job=job, fence=header.fence, claim=header.claim, choice=header.choice
+        )
 
     def is_intact(self) -> bool:
         return payload_of(self._buffer, self.header.layout).is_intact()

@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.checkpoint import this_job
-from elasticjob_runtime.training.checkpoint.order import State, why_older
+from elasticjob_runtime.training.checkpoint.order import Held, State, choose
 from elasticjob_runtime.training.memory import Pace, Recovered, keeper_of_this_process
 from elasticjob_runtime.training.session.world import SessionError
 
@@ -34,13 +34,17 @@ class Snapshots:
         """The newest one that earlier processes left; None after `entered`."""
 
     def compare(self, file: State) -> None:
-        """file: the checkpoint that this process has loaded. A snapshot that is older no longer counts."""
+        """file: the checkpoint that this process has loaded. A snapshot that is not newer no longer counts."""
         if self._keeper is None:
             return
         self._keeper.continues(self._purpose, file.claim)
-        reason = why_older(self.found.state(this_job()), file) if self.found is not None else None
-        if self.found is not None and reason is not None:
-            logger.info("not continuing from step %d in memory: %s", self.found.step, reason)
+        if self.found is None:
+            return
+        job = this_job()
+        held = [Held(rank=0, state=each) for each in (file, self.found.state(job))]
+        choice = choose(held, job, shared=True)
+        if held[0] in choice.held:
+            logger.info("%s", choice.why)
             self.found.close()
             self.found = None
 

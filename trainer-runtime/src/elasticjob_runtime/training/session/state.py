@@ -10,8 +10,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, this_job
+from elasticjob_runtime.contract import Env, Fence
+from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, continue_from, this_job
+from elasticjob_runtime.training.checkpoint.order import NO_FENCE, State
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
 from elasticjob_runtime.training.session import randomness, torch_private
@@ -71,6 +72,7 @@ class TrainingState:
         self._live = False
         self._layout = parts.layout()
         self._fence = ""
+        self._choice = 0
         """See `Standing`."""
         self._snapshots = Snapshots(self._layout, enabled=snapshots)
         self._storage: Storage | None = None
@@ -87,12 +89,13 @@ class TrainingState:
             layout=self._layout,
             fence=self._fence,
             evaluation=self.evaluation,
+            choice=self._choice,
         )
         found = self._snapshots.found
         if found is None:
             return own
-        kept = dataclasses.replace(own, committed=found.step, live=False, fence=str(found.header.fence))
-        return max(own, kept, key=lambda standing: standing.precedence)
+        header = found.header
+        return dataclasses.replace(own, committed=found.step, live=False, fence=str(header.fence), choice=header.choice)
 
     def begin_epoch(self, epoch: int, order: Order, *, restart: bool) -> None:
         """Raises SessionError if that epoch began in an order in which `cursor` is another sample, unless `restart`."""
@@ -151,6 +154,8 @@ class TrainingState:
         """
         agreement = agree(standings)
         self.together = are_together(standings)
+        self._choice = standings[agreement.donors[0]].choice
+        continue_from(standings[agreement.donors[0]].state)
         rank = dist.get_rank() if dist.is_initialized() else 0
         if rank in agreement.strangers:
             raise SessionError(
@@ -281,6 +286,8 @@ class TrainingState:
     def continue_from(self, committed: int, cursor: Cursor, fence: str) -> None:
         """The rest of the state is loaded from a checkpoint by someone else."""
         self.committed, self.cursor, self._fence = committed, cursor, fence
+        saved = Fence.parse(fence) if fence else NO_FENCE
+        self._snapshots.compare(State(step=committed, job=this_job() if fence else "", fence=saved))
 
     def load(self, storage: Storage) -> None:
         """Continues from the newest checkpoint there, if there is one. Raises CheckpointError."""
@@ -296,6 +303,7 @@ class TrainingState:
                     "Give it the same models and optimizers, or use another directory."
                 ) from error
             self._fence = str(file.fence) if file.job == this_job() else ""
+            self._choice = file.choice
         self._snapshots.compare(file)
 
     def _save(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
+from elasticjob_runtime.training.checkpoint.order import NO_FENCE, Held, Kind, State, choose
 
 NO_STATE = -1
 """`Standing.committed` of a process that has taken no part in the training so far."""
@@ -99,12 +100,18 @@ class Standing:
     evaluation: int = 0
     """The number of the evaluation, after the last committed step, in which it is; 0: at the next batch."""
 
+    choice: int = 0
+    """See `checkpoint.order.State`."""
+
     @property
-    def precedence(self) -> tuple[bool, Fence, int, bool, int]:
-        """The highest wins. What a later group has is newer, even if that group went back some steps. After the same
-        step, the script may have changed its values in the evaluations that are over."""
-        fence = Fence.parse(self.fence) if self.fence else Fence(0, 0, 0)
-        return self.live, fence, self.committed, self.evaluation == 0, self.evaluation
+    def state(self) -> State:
+        return State(
+            step=self.committed,
+            kind=Kind.LIVE if self.live else Kind.STORAGE,
+            fence=Fence.parse(self.fence) if self.fence else NO_FENCE,
+            choice=self.choice,
+            evaluation=self.evaluation,
+        )
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -135,7 +142,7 @@ class Agreement:
 
 def are_together(standings: Sequence[Standing]) -> bool:
     """Whether all processes are at the same place in the script, so that they can evaluate together."""
-    return len({each.precedence if each.live else (False, each.evaluation) for each in standings}) == 1
+    return len({each.state if each.live else each.evaluation for each in standings}) == 1
 
 
 def agree(standings: Sequence[Standing]) -> Agreement:
@@ -144,23 +151,17 @@ def agree(standings: Sequence[Standing]) -> Agreement:
 
     Raises SessionError if no process has a whole state.
     """
-    ranks = range(len(standings))
-    best = max(ranks, key=lambda rank: (standings[rank].precedence, -rank))
-    if standings[best].committed == TORN or (
-        standings[best].committed == NO_STATE and any(each.committed == TORN for each in standings)
-    ):
+    choice = choose([Held(rank=rank, state=each.state) for rank, each in enumerate(standings)], "", shared=False)
+    if not choice.held and any(each.committed == TORN for each in standings):
         raise SessionError(
             "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "
             "Communicate before optimizer.step(), not between it and the end of session.step()"
         )
-    same = [rank for rank in ranks if standings[rank].layout == standings[best].layout]
-    if standings[best].committed == NO_STATE:
-        donors: tuple[int, ...] = (best,)
-    else:
-        wanted = standings[best].precedence
-        donors = tuple(rank for rank in same if standings[rank].precedence == wanted)
+    have = choice.ranks or (0,)
+    same = [rank for rank, each in enumerate(standings) if each.layout == standings[have[0]].layout]
+    donors = tuple(rank for rank in same if rank in have)
     return Agreement(
         donors=donors,
         receivers=tuple(rank for rank in same if rank not in donors),
-        strangers=tuple(rank for rank in ranks if rank not in same),
+        strangers=tuple(rank for rank in range(len(standings)) if rank not in same),
     )

@@ -14,10 +14,9 @@ import torch.distributed.checkpoint as dcp
 from elasticjob_runtime.training import checkpoint, progress
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
-from elasticjob_runtime.training.checkpoint.order import NOTHING
+from elasticjob_runtime.training.checkpoint.order import Choice, Held, choose
 from elasticjob_runtime.training.memory import Keeper, Recovered, keeper_of_this_process
 from elasticjob_runtime.training.sharded import ranks, storage
-from elasticjob_runtime.training.sharded.choice import Choice, Held, choose
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.reader import MemoryReader, plan_of
 
@@ -76,16 +75,28 @@ class Shards:
         """Loads the newest state of which all shards exist: from memory, or a checkpoint in `path`. Returns its step;
         None: there is none. Collective. Raises CheckpointError on all ranks."""
         with self._found() as found:
-            choice = self._choose(found, path)
-            if ranks.rank() == 0 and (choice.step is not None or path is not None):
-                logger.info("%s", choice.why)
-            if choice.step is not None:
-                self._load(contents, choice, found)
-                return choice.step
-        step = storage.load(path, contents) if path is not None else None
-        if step is not None:
-            progress.remember_checkpoint(step)
+            held = [each for those in ranks.gather([each.held for each in found]) for each in those]
+            chosen = self._find(held, path)
+            if isinstance(chosen, Choice):
+                self._load(contents, chosen, found)
+                return chosen.state.step
+        if path is None or chosen is None:
+            return None
+        step = storage.load(path, chosen, contents)
+        progress.remember_checkpoint(step)
         return step
+
+    def _find(self, held: list[Held], path: PathLike | None) -> Choice | dict[str, Any] | None:
+        if path is None:
+            choice = choose(held, checkpoint.this_job(), shared=True)
+            if ranks.rank() == 0 and choice.held:
+                logger.info("%s", choice.why)
+            checkpoint.continue_from(choice.state)
+            return choice if choice.held else None
+        newest = ranks.from_first(lambda: checkpoint.newest_state(path))
+        if self._keeper is not None:
+            self._keeper.continues(self._what, newest.claim)
+        return storage.find(path, held)
 
     @contextlib.contextmanager
     def _found(self) -> Iterator[list[_Found]]:
@@ -100,11 +111,9 @@ class Shards:
                     continue
                 held = Held(
                     rank=ranks.rank(),
-                    fence=each.header.fence,
-                    step=each.step,
+                    state=each.state(checkpoint.this_job()),
                     shard=state["shard"],
                     of=state["of"],
-                    claim=each.header.claim,
                     copied=copied,
                 )
                 found.append(_Found(held, each, state))
@@ -113,23 +122,17 @@ class Shards:
             for each, _ in recovered:
                 each.close()
 
-    def _choose(self, found: list[_Found], path: PathLike | None) -> Choice:
-        held = [each for those in ranks.gather([each.held for each in found]) for each in those]
-        file = ranks.from_first(lambda: checkpoint.newest_state(path) if path is not None else NOTHING)
-        if self._keeper is not None:
-            self._keeper.continues(self._what, file.claim)
-        return choose(held, file, checkpoint.this_job())
-
     def _load(self, contents: Contents, choice: Choice, found: list[_Found]) -> None:
-        here = {each.held.shard: each for each in found if each.held == choice.sources.get(each.held.shard)}
+        sources = choice.sources
+        here = {each.held.shard: each for each in found if each.held == sources.get(each.held.shard)}
         plans = {
             shard: plan
             for each in ranks.gather({s: f.state["plan"] for s, f in here.items()})
             for shard, plan in each.items()
         }
         reader = MemoryReader(
-            [plans[shard] for shard in range(len(choice.sources))],
-            {shard: held.rank for shard, held in choice.sources.items()},
+            [plans[shard] for shard in range(len(sources))],
+            {shard: held.rank for shard, held in sources.items()},
             {shard: each.state["data"] for shard, each in here.items()},
         )
         state = contents.collect()

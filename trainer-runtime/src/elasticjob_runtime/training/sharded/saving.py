@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import pathlib
 import pickle
 import re
@@ -22,10 +21,9 @@ from collections.abc import Collection, Sequence
 
 from elasticjob_runtime.training import background, channel, checkpoint, progress
 from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files
-from elasticjob_runtime.training.checkpoint.directory import PathLike
-from elasticjob_runtime.training.sharded import plain, ranks
+from elasticjob_runtime.training.checkpoint.directory import PathLike, cannot_write
+from elasticjob_runtime.training.sharded import manifest, plain, ranks
 from elasticjob_runtime.training.sharded.contents import Contents
-from elasticjob_runtime.training.sharded.storage import FORMAT, read_manifest, size_problem
 from elasticjob_runtime.training.sharded.writing import Writing, Written
 
 logger = logging.getLogger("elasticjob_runtime.training")
@@ -141,14 +139,14 @@ def _begin(folder: pathlib.Path, step: int) -> str:
         raise CheckpointError(f"The step of a checkpoint must be 0 or more, not {step}.")
     try:
         files.make_directory(folder)
-        claim = claims.claim_directory(folder, claims.writer_of(os.environ))
+        claim = claims.claim_directory(folder, checkpoint.this_writer())
         name = f"step-{step:012d}-{claim.number}.shards-{secrets.token_hex(4)}"
         files.make_directory(folder / name)
         _tidy(folder, name)  # before writing: a killed save may have left the disk full
     except claims.RejectedError as error:
         raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
     except OSError as error:
-        raise CheckpointError(f"Cannot write to the checkpoint directory {folder}: {error.strerror}.") from error
+        raise cannot_write(folder / claims.Found(0, step).name, error) from error
     return name
 
 
@@ -163,14 +161,14 @@ def _commit(
                 f"Rank 0 cannot use {folder / name / file}: {problem}. A sharded checkpoint needs a directory that all "
                 "ranks share."
             )
-    manifest = {
-        "format": FORMAT,
+    document = {
+        "format": manifest.FORMAT,
         "step": step,
         "folder": name,
         "world_size": writing.world_size,
         "files": found,
     }
-    checkpoint.save(folder, step, lambda file: file.write(json.dumps(manifest).encode()), keep=keep)
+    checkpoint.save(folder, step, lambda file: file.write(json.dumps(document).encode()), keep=keep)
     channel.send_phase("checkpoint", step=step)
     _tidy(folder, name)
 
@@ -178,7 +176,7 @@ def _commit(
 def _not_here(file: pathlib.Path, size: int) -> str:
     """Why rank 0 cannot use what another rank has written; empty: it can."""
     try:
-        return size_problem(file, size)
+        return manifest.size_problem(file, size)
     except OSError as error:
         return f"is missing here ({error.strerror})"
 
@@ -188,7 +186,7 @@ def _tidy(folder: pathlib.Path, current: str) -> None:
     a manifest cannot be read, since it may need them. Errors are only logged."""
     try:
         listing = claims.list_directory(folder)
-        manifests = [read_manifest(folder / found.name) for found in listing.checkpoints]
+        manifests = [manifest.read(folder / found.name) for found in listing.checkpoints]
         _remove_shards(folder, {current, *(each["folder"] for each in manifests if each)}, listing.claim.number)
     except OSError as error:
         logger.warning("Cannot remove old shards in %s: %s.", folder, error)

@@ -10,14 +10,11 @@ Each folder can be read with plain DCP, too.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
 import pathlib
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import torch.distributed.checkpoint as dcp
@@ -27,58 +24,50 @@ from elasticjob_runtime.training import checkpoint
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
+from elasticjob_runtime.training.checkpoint.order import Choice, Held
 from elasticjob_runtime.training.checkpoint.reading import UnreadableError
-from elasticjob_runtime.training.sharded import plain, ranks
+from elasticjob_runtime.training.sharded import manifest, plain, ranks
 from elasticjob_runtime.training.sharded.contents import Contents
-from elasticjob_runtime.training.sharded.writing import digest_of, first_line
-
-FORMAT = "elasticjob-sharded-1"
+from elasticjob_runtime.training.sharded.writing import first_line
 
 
-def load(path: PathLike, contents: Contents) -> int | None:
-    """Loads the newest checkpoint whose files are all intact; returns its step, or None if there is none. Collective.
-
-    Raises CheckpointError on all ranks.
-    """
-    manifest = _choose(path)
-    if manifest is None:
-        return None
+def load(path: PathLike, found: Mapping[str, Any], contents: Contents) -> int:
+    """Loads a checkpoint whose files are intact, and returns its step. Collective. Raises CheckpointError on all
+    ranks."""
     state = contents.collect()
-    source = pathlib.Path(path) / manifest["folder"]
+    source = pathlib.Path(path) / found["folder"]
     run_dcp(
         lambda: dcp.load(state, storage_reader=plain.Reader(source), planner=plain.Planner()),
         f"The checkpoint {source} does not fit this state",
     )
     run_dcp(lambda: contents.apply(state), f"The checkpoint {source} cannot be used")
-    return int(manifest["step"])
+    return int(found["step"])
 
 
-def is_manifest(file: BinaryIO) -> bool:
-    """Whether this checkpoint is a manifest. Leaves the file at its beginning."""
-    beginning = file.read(2)
-    file.seek(0)
-    return beginning == b'{"'
-
-
-def _choose(path: PathLike) -> dict[str, Any] | None:
-    """The manifest of the newest checkpoint whose files are all intact. Collective.
+def find(path: PathLike, memory: Sequence[Held]) -> Choice | dict[str, Any] | None:
+    """The newest state: a snapshot in memory, or the manifest of a checkpoint whose files are all intact. Collective.
 
     Rank 0 reads manifests, newest first. For each, all ranks check files; None ends that.
     """
     if ranks.rank() == 0:
-        return _lead(path)
+        return _lead(path, memory)
     while True:
         wanted: dict[str, Any] | None = ranks.from_first(lambda: None)
         if wanted is None:
-            return ranks.from_first(lambda: None)
+            break
         ranks.gather(_problem(pathlib.Path(path), wanted))
+    return _agree(None)
 
 
-def _lead(path: PathLike) -> dict[str, Any] | None:
-    manifest, failed = None, None
+def _lead(path: PathLike, memory: Sequence[Held]) -> Choice | dict[str, Any] | None:
+    found, failed = None, None
     try:
-        found = checkpoint.load(path, lambda file: _check_together(_parse(file, path), path))
-        manifest = found.state if found is not None else None
+        found = checkpoint.load(
+            path,
+            lambda file: _check_together(_parse(file, path), path),
+            memory=memory,
+            read_memory=lambda choice: choice,
+        )
     except CheckpointError as error:
         failed = error
 
@@ -87,30 +76,39 @@ def _lead(path: PathLike) -> dict[str, Any] | None:
             raise failed
 
     ranks.from_first(end)
-    return ranks.from_first(lambda: manifest)
+    return _agree(found)
 
 
-def _check_together(manifest: dict[str, Any], path: PathLike) -> dict[str, Any]:
+def _agree(found: checkpoint.Checkpoint[Choice | dict[str, Any]] | None) -> Choice | dict[str, Any] | None:
+    """What rank 0 has found, on all ranks."""
+    shared = ranks.from_first(lambda: found)
+    if shared is None:
+        return None
+    checkpoint.continue_from(shared.about)
+    return shared.state
+
+
+def _check_together(wanted: dict[str, Any], path: PathLike) -> Choice | dict[str, Any]:
     """Rank 0's side. Raises UnreadableError, CorruptCheckpointError."""
-    ranks.from_first(lambda: manifest)
-    problems = ranks.gather(_problem(pathlib.Path(path), manifest))
+    ranks.from_first(lambda: wanted)
+    problems = ranks.gather(_problem(pathlib.Path(path), wanted))
     for rank, problem in enumerate(problems):
         if isinstance(problem, Unreadable):
             raise UnreadableError(problem.file, f"{problem.reason} (rank {rank})")
     for rank, problem in enumerate(problems):
         if problem is not None:
             raise CorruptCheckpointError(f"rank {rank} found that {problem}" if len(problems) > 1 else str(problem))
-    return manifest
+    return wanted
 
 
 def _parse(file: BinaryIO, path: PathLike) -> dict[str, Any]:
     """Raises CheckpointError if this is no manifest: the file is intact, so an older one would not help."""
-    manifest = _manifest(file.read()) if is_manifest(file) else None
-    if manifest is None:
+    found = manifest.parse(file.read()) if manifest.is_manifest(file) else None
+    if found is None:
         raise CheckpointError(
             f"The newest checkpoint in {path} is not sharded: load it with load_checkpoint, or use another directory."
         )
-    return manifest
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,50 +119,16 @@ class Unreadable:
     reason: str
 
 
-def _problem(folder: pathlib.Path, manifest: dict[str, Any]) -> Unreadable | str | None:
+def _problem(folder: pathlib.Path, wanted: dict[str, Any]) -> Unreadable | str | None:
     """What is wrong with this rank's share of the files: the storage does not return one, or one is corrupt (in words).
     None: nothing."""
-    for name in sorted(manifest["files"])[ranks.rank() :: ranks.size()]:
-        file = folder / manifest["folder"] / name
+    for name in sorted(wanted["files"])[ranks.rank() :: ranks.size()]:
+        file = folder / wanted["folder"] / name
         try:
-            if problem := _damage(file, *manifest["files"][name]):
+            if problem := manifest.damage(file, *wanted["files"][name]):
                 return f"{file} {problem}"
         except OSError as error:
             return Unreadable(file, error.strerror or str(error))
-    return None
-
-
-def _damage(file: pathlib.Path, size: int, digest: str) -> str:
-    """How the file differs from what was written; empty: not at all. Raises OSError."""
-    if file.name not in os.listdir(file.parent):
-        return "is missing"
-    if problem := size_problem(file, size):
-        return problem
-    return "" if digest_of(file) == (size, digest) else "has another checksum than when it was written"
-
-
-def size_problem(file: pathlib.Path, size: int) -> str:
-    """Raises OSError."""
-    found = file.stat().st_size
-    return "" if found == size else f"has {found} bytes instead of {size}"
-
-
-def read_manifest(file: pathlib.Path) -> dict[str, Any] | None:
-    """None: it is absent, or no manifest. Raises OSError if the storage does not return it."""
-    try:
-        return _manifest(file.read_bytes())
-    except FileNotFoundError:
-        if file.name in os.listdir(file.parent):
-            raise
-        return None
-
-
-def _manifest(data: bytes) -> dict[str, Any] | None:
-    """data: may end with the footer of the checkpoint's format."""
-    with contextlib.suppress(ValueError, UnicodeDecodeError):
-        found, _ = json.JSONDecoder().raw_decode(data.decode("utf-8", "replace"))
-        if isinstance(found, dict) and found.get("format") == FORMAT:
-            return found
     return None
 
 

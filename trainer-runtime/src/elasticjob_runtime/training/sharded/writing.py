@@ -4,7 +4,6 @@ own without the others. So a thread can do it while the ranks train."""
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import pathlib
 from collections.abc import Sequence
@@ -17,14 +16,15 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
-from elasticjob_runtime.training.checkpoint import CheckpointError, files
+from elasticjob_runtime.training.checkpoint import files
+from elasticjob_runtime.training.checkpoint.directory import cannot_write
 from elasticjob_runtime.training.memory.kept import KeptCopy
 from elasticjob_runtime.training.sharded import ranks
 from elasticjob_runtime.training.sharded.contents import Contents
+from elasticjob_runtime.training.sharded.manifest import digest_of
 
 FileDigests = dict[str, tuple[int, str]]
 """Name -> size and SHA-256."""
-_CHUNK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Writing:
             files.sync_directory(self._folder)
             return Written(done.value(), {file.name: digest_of(file) for file in mine})
         except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeErrors
-            raise CheckpointError(f"Cannot write {self._folder}: {first_line(error)}.") from error
+            raise cannot_write(self._folder, error) from error
 
     def finish(self, written: Sequence[Written]) -> FileDigests:
         """Rank 0 only, with what all ranks have written; returns all files. Raises CheckpointError."""
@@ -79,7 +79,7 @@ class Writing:
             metadata = self._folder / ".metadata"
             found = {metadata.name: digest_of(metadata)}
         except OSError as error:
-            raise CheckpointError(f"Cannot write {self._folder}: {first_line(error)}.") from error
+            raise cannot_write(self._folder, error) from error
         return found | {name: about for each in written for name, about in each.files.items()}
 
 
@@ -109,15 +109,6 @@ _copy = KeptCopy()
 
 def _new_copy(value: torch.Tensor | bytes) -> torch.Tensor | bytes:
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
-
-
-def digest_of(file: pathlib.Path) -> tuple[int, str]:
-    """Raises OSError."""
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK):
-            digest.update(chunk)
-        return opened.tell(), digest.hexdigest()
 
 
 def first_line(error: BaseException) -> str:

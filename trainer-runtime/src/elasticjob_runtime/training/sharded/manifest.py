@@ -1,0 +1,77 @@
+"""The manifest of a sharded checkpoint, and whether the files that it names are intact. Standard library only.
+
+{"format": "elasticjob-sharded-1", "step": 120, "folder": "step-000000000120-7.shards-1f3a9c02", "world_size": 2,
+ "files": {"__0_0.distcp": [size, SHA-256], ...}}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any, BinaryIO
+
+FORMAT = "elasticjob-sharded-1"
+_CHUNK = 1 << 20
+
+
+def is_manifest(file: BinaryIO) -> bool:
+    """Whether this checkpoint is a manifest. Leaves the file at its beginning."""
+    beginning = file.read(2)
+    file.seek(0)
+    return beginning == b'{"'
+
+
+def parse(data: bytes) -> dict[str, Any] | None:
+    """data: may end with the footer of the checkpoint's format. None: it is no manifest."""
+    with contextlib.suppress(ValueError, UnicodeDecodeError):
+        found, _ = json.JSONDecoder().raw_decode(data.decode("utf-8", "replace"))
+        if isinstance(found, dict) and found.get("format") == FORMAT:
+            return found
+    return None
+
+
+def read(file: pathlib.Path) -> dict[str, Any] | None:
+    """None: it is absent, or no manifest. Raises OSError if the storage does not return it."""
+    try:
+        with file.open("rb") as opened:
+            return parse(opened.read()) if is_manifest(opened) else None
+    except FileNotFoundError:
+        if file.name in os.listdir(file.parent):
+            raise
+        return None
+
+
+def damage(file: pathlib.Path, size: int, digest: str) -> str:
+    """How the file differs from what was written; empty: not at all. Raises OSError."""
+    if file.name not in os.listdir(file.parent):
+        return "is missing"
+    if problem := size_problem(file, size):
+        return problem
+    return "" if digest_of(file) == (size, digest) else "has another checksum than when it was written"
+
+
+def damage_of_all(path: pathlib.Path) -> str:
+    """The same for all files of the checkpoint `path`, if it is sharded. Raises OSError."""
+    found = read(path) or {"folder": "", "files": {}}
+    for name, about in sorted(found["files"].items()):
+        if problem := damage(path.parent / found["folder"] / name, *about):
+            return f"{found['folder']}/{name} {problem}"
+    return ""
+
+
+def size_problem(file: pathlib.Path, size: int) -> str:
+    """Raises OSError."""
+    found = file.stat().st_size
+    return "" if found == size else f"has {found} bytes instead of {size}"
+
+
+def digest_of(file: pathlib.Path) -> tuple[int, str]:
+    """Raises OSError."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK):
+            digest.update(chunk)
+        return opened.tell(), digest.hexdigest()
