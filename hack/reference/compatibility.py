@@ -30,7 +30,7 @@ PAGE = """\
 
 This page is generated from the settings of the tests; `make check` fails if they differ.
 
-- *Every run of the tests* is `make test`: a version in this column has passed all tests of its tier.
+- *Every run of the tests* is `make nightly`, of which `make test` leaves out what takes long: a version in this column has passed all tests of its tier.
 - *The CI workflow* is `.github/workflows/ci.yaml`, which runs the tests that depend on a version with more of them. It has not run yet, so read this column as what is planned.
 - Versions of torch that were tried by hand: [with torchrun](torchrun.md#torch-versions), [with sessions](design/0022-in-place.md#versions-of-torch). `make check-torch VERSION=2.9` runs the tests that depend on torch with another version.
 - GPUs and NCCL: no test has used any yet. The tests train over gloo on CPUs; `make check-gpu` runs those that wait for a GPU.
