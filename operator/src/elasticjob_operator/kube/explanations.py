@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 from collections.abc import Sequence
@@ -18,6 +19,12 @@ CONCURRENT = 4
 """Reads at a time: the API server searches all Events of the namespace for each."""
 MOST_EVENTS, MOST_MESSAGE = 200, 1024
 """Events of one object that are read, and characters of the text that is kept: any user may post some."""
+
+
+_GOES_ON = frozenset({"Pulling", "ExternalProvisioning", "Provisioning"})
+"""Reasons of Normal Events about something that is not finished yet."""
+_ENDS = frozenset({"Pulled", "Created", "Started", "ProvisioningSucceeded", "SuccessfulCreate"})
+"""Reasons of Normal Events that end what earlier ones say. Others say nothing of what the object waits for."""
 
 
 class Explanations:
@@ -43,17 +50,29 @@ class Explanations:
 
 
 def explanation_of(events: Sequence[Json] | None, before: Explanation | None, now: datetime.datetime) -> Explanation:
-    """The newest Event; of two at the same time, the Warning. `events`: None if they were not read."""
+    """The newest Event, unless it reports the end of something; of two at the same time, the Warning, or the one that
+    was created later. `events`: None if they were not read."""
     first = before.first_read_at if before is not None else now
     if events is None and before is not None:
-        events, message, warning, at = (), before.message, before.warning, before.at
-    else:
-        message, warning, at = "", False, LONG_AGO
-    newest = max(events or (), key=lambda each: (_time_of(each), each.get("type") == "Warning"), default=None)
-    if newest is not None:
-        reason, text = str(newest.get("reason") or ""), " ".join(str(newest.get("message") or "").split())
-        message, warning, at = f"{reason}: {text}"[:MOST_MESSAGE], newest.get("type") == "Warning", _time_of(newest)
-    return Explanation(message=message, warning=warning, at=at, first_read_at=first, read_at=now)
+        return dataclasses.replace(before, read_at=now)
+    told = [each for each in events or () if _is_warning(each) or each.get("reason") in _GOES_ON | _ENDS]
+    newest = max(told, key=lambda each: (_time_of(each), _is_warning(each), _name_of(each)), default={})
+    if not newest or (newest.get("reason") in _ENDS and not _is_warning(newest)):
+        return Explanation(at=LONG_AGO, first_read_at=first, read_at=now)
+    reason, text = str(newest.get("reason") or ""), " ".join(str(newest.get("message") or "").split())
+    message = (text if text.startswith(f"{reason} ") else f"{reason}: {text}")[:MOST_MESSAGE]
+    return Explanation(
+        message=message, warning=_is_warning(newest), at=_time_of(newest), first_read_at=first, read_at=now
+    )
+
+
+def _is_warning(event: Json) -> bool:
+    return bool(event.get("type") == "Warning")
+
+
+def _name_of(event: Json) -> str:
+    """It ends with the time of creation in nanoseconds, in hexadecimal; the other times are in seconds."""
+    return str((event.get("metadata") or {}).get("name") or "")
 
 
 def _time_of(event: Json) -> datetime.datetime:

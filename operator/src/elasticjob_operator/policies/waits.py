@@ -194,7 +194,10 @@ def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
         reason = Reason.RUNTIME_UNAVAILABLE
     elif pod.blocked is None and answer is not None and answer.message and answer.at >= since:
         detail = answer.message
-        reason = Reason.CONTAINER_CONFIG_ERROR if answer.warning else reason
+        if answer.warning:
+            reason = Reason.CONTAINER_CONFIG_ERROR
+        else:
+            since = answer.at
     return _of_pod(job, pod, reason, detail or ("it is starting" if pod.node else "it has no node yet"), since)
 
 

@@ -227,10 +227,14 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ["Pod digits-worker-0", "SchedulingGated", "Since"],
     ),
     "an image is being pulled": (
-        starting(pending(0, node="n1"), **says("Pod", "digits-worker-0", "Pulling: 9 GB", warning=False)),
+        starting(pending(0, node="n1"), **says("Pod", "digits-worker-0", 'Pulling image "llm:1"', warning=False)),
         RUNNING,
         Reason.WAITING_FOR_WORKERS,
-        ["0 of 4 worker pods are ready; training needs at least 2", "Pod digits-worker-0 on node n1", "Pulling: 9 GB"],
+        [
+            "0 of 4 worker pods are ready; training needs at least 2",
+            'Pod digits-worker-0 on node n1: Pulling image "llm:1"',
+            "Since 2026-01-01T11:59:55Z",
+        ],
     ),
     "a quota rejects worker pods": (
         starting(**rejected("Pod", message=QUOTA)),
