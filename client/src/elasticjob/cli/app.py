@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -14,36 +14,54 @@ from elasticjob.cli.options import chosen, given, with_global_flags
 from elasticjob.decisions.foreign_flags import meant
 from elasticjob.errors import ElasticJobError, Exit, UsageError
 
-app = typer.Typer(
-    name="elasticjob",
-    help="Submit and look after ElasticJobs: elastic, fault-tolerant PyTorch training on Kubernetes.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "submit": submit.submit,
+    "list": reading.list_jobs,
+    "get": reading.get,
+    "describe": reading.describe,
+    "logs": logs.logs,
+    "watch": watch.watch,
+    "scale": changing.scale,
+    "suspend": changing.suspend,
+    "resume": changing.resume,
+    "wait": changing.wait,
+    "delete": changing.delete,
+    "plot": plot.plot,
+    "doctor": doctor.doctor,
+    "init": init.init,
+    "convert": convert.convert,
+}
 
-for _name, _command in (
-    ("submit", submit.submit),
-    ("list", reading.list_jobs),
-    ("get", reading.get),
-    ("describe", reading.describe),
-    ("logs", logs.logs),
-    ("watch", watch.watch),
-    ("scale", changing.scale),
-    ("suspend", changing.suspend),
-    ("resume", changing.resume),
-    ("wait", changing.wait),
-    ("delete", changing.delete),
-    ("plot", plot.plot),
-    ("doctor", doctor.doctor),
-    ("init", init.init),
-    ("convert", convert.convert),
-):
-    _clusters = _name not in ("init", "convert")
-    app.command(_name, cls=submit.Submit if _name == "submit" else None)(
-        with_global_flags(_command) if _clusters else _command
+
+def app_of(called: Collection[str] = tuple(COMMANDS)) -> typer.Typer:
+    """The command line. Only the commands that are `called` have their flags, which take long to read."""
+    app = typer.Typer(
+        name="elasticjob",
+        help="Submit and look after ElasticJobs: elastic, fault-tolerant PyTorch training on Kubernetes.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(root)
+    for name, command in COMMANDS.items():
+        kind = submit.Submit if name == "submit" else None
+        if name not in called:
+            app.command(name, help=command.__doc__)(_not_called)
+        else:
+            app.command(name, cls=kind)(command if name in ("init", "convert") else with_global_flags(command))
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """`app`, with all commands, is made when it is asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return app_of()
+
+
+def _not_called() -> None:
+    """In place of a command whose name alone is needed."""
 
 
 def _version(wanted: bool) -> None:
@@ -54,7 +72,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -70,7 +87,8 @@ def run(arguments: Sequence[str], program: str = "elasticjob") -> int:
     try:
         if program != "elasticjob":
             _check_completion(arguments)
-        code = app(list(arguments), prog_name=program, standalone_mode=False)
+        called = COMMANDS if "_ELASTICJOB_COMPLETE" in os.environ else arguments
+        code = app_of(called)(list(arguments), prog_name=program, standalone_mode=False)
     except ElasticJobError as error:
         return _fail(str(error), error.code)
     except typer.TyperException as error:
