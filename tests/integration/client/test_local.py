@@ -18,8 +18,9 @@ from hack.support import eventually
 from tests.integration.client.conftest import Result
 
 SCRIPT = """
-import os, sys, time
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ.get("LR"), flush=True)
+import os, time
+line = f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} {os.environ.get('LR')}\\n"
+os.write(1, line.encode())  # in one piece: both ranks write into one pipe
 time.sleep(float(os.environ.get("SLEEP", "0")))
 if "FAIL" in os.environ:
     raise RuntimeError("no data")

@@ -33,7 +33,8 @@ Json = dict[str, Any]
 NAMESPACE = "local"
 POLL_SECONDS = 0.2
 JOB, LOG, LOCK, DELETED, TERMINATION = "job.json", "log", "lock", "deleted", "termination"
-"""Files of a job's folder. `LOCK`: held by the process that runs it. `DELETED`: there once it is to be deleted."""
+"""Files of a job's folder. `LOCK`: held by the process that runs it, whose ID it has.
+`DELETED`: there once it is to be deleted."""
 LAUNCH = "from elasticjob_runtime.launch import main; main()"
 """What a container runs before its command, so that it runs under elasticrun."""
 _PATH = re.compile(rf"/({PLURAL}|pods|events)(?:/([^/]+))?(?:/(\w+))?$")
@@ -111,6 +112,7 @@ class LocalApi:
                 stderr=output,
                 start_new_session=True,
             )
+        (folder / LOCK).write_text(str(runner.pid))
         while runner.poll() is None and not _is_running(folder):
             time.sleep(0.01)
         return job
@@ -311,10 +313,8 @@ def run(folder: Path) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    with (folder / LOCK).open("w") as lock:
+    with (folder / LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.write(str(os.getpid()))
-        lock.flush()
         run(folder)
     _read(folder)  # removes it if it is to be deleted
 
