@@ -59,6 +59,7 @@ class Blocked:
     """Why a pod does not start: reason and message of the kubelet or the scheduler."""
 
     reason: str
+    """Empty: the scheduler has said nothing about a pod with claims."""
     message: str = ""
     runtime: bool = False
     """It waits for the image of the injected runtime, not for its own."""

@@ -192,13 +192,18 @@ def _blocked(spec: Json, status: Json, conditions: dict[str, Json]) -> Blocked |
             runtime = container.get("name") == names.RUNTIME_VOLUME or bool(runtime_image and runtime_image in text)
             return Blocked(reason=reason, message=text, runtime=runtime)
     scheduled = conditions.get("PodScheduled", {})
+    sources = [each.get("persistentVolumeClaim") or {} for each in spec.get("volumes") or []]
+    claims = tuple(str(each["claimName"]) for each in sources if each.get("claimName"))[:_MOST_CLAIMS]
     if scheduled.get("status") == "False":
-        sources = [each.get("persistentVolumeClaim") or {} for each in spec.get("volumes") or []]
+        gates = ", ".join(str(each.get("name")) for each in spec.get("schedulingGates") or [])
+        text = scheduled.get("message") or ""
         return Blocked(
             reason=scheduled.get("reason") or "Unschedulable",
-            message=scheduled.get("message") or "",
-            claims=tuple(str(each["claimName"]) for each in sources if each.get("claimName"))[:_MOST_CLAIMS],
+            message=f"{text}: {gates}" if gates else text,
+            claims=claims,
         )
+    if claims and not scheduled and not spec.get("nodeName"):
+        return Blocked(reason="", claims=claims)
     return _running_init_container(spec, status)
 
 

@@ -49,13 +49,14 @@ _CONFIG = frozenset(
     }
 )
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
-_OF_SCHEDULER = frozenset({"Unschedulable", "SchedulerError"})
+_GATED = "SchedulingGated"
+_OF_SCHEDULER = frozenset({"Unschedulable", "SchedulerError", _GATED})
 _OF_CLAIM = re.compile(r"persistent ?volume", re.IGNORECASE)
 _QUOTED_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)"')
 
 _REMEDIES = {
-    Reason.POD_REJECTED: "raise the quota or follow the policy's message: kubectl describe resourcequota,limitrange "
-    "-n {namespace}",
+    Reason.POD_REJECTED: "follow the message: create the service account or priority class that is missing, satisfy "
+    "the policy, or raise the quota (kubectl describe resourcequota,limitrange -n {namespace}).",
     Reason.OBJECT_REJECTED: "follow the message; for a quota: kubectl describe resourcequota -n {namespace}",
     Reason.IMAGE_UNAVAILABLE: "check the image's name and the credentials of its registry (imagePullSecrets), and "
     "apply the job again.",
@@ -186,24 +187,27 @@ def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
     if pod.phase is not PodPhase.PENDING and pod.blocked is None:
         return None
     blocked = pod.blocked or Blocked(reason="")
-    if claim_of(pod):
-        return _of_claim(job, pod, blocked, answers)
+    if claim := claim_of(pod, answers):
+        return _of_claim(job, pod, claim, answers)
     reason, detail = _reason_of(blocked.reason), ": ".join(filter(None, (blocked.reason, blocked.message)))
     since, answer = pod.scheduled_at or pod.created_at, answers.get((POD, pod.name))
     if blocked.runtime and reason in (Reason.IMAGE_UNAVAILABLE, Reason.CONTAINER_CONFIG_ERROR):
         reason = Reason.RUNTIME_UNAVAILABLE
     elif pod.blocked is None and answer is not None and answer.message and answer.at >= since:
         detail = answer.message
-        if answer.warning:
-            reason = Reason.CONTAINER_CONFIG_ERROR
-        else:
+        if not answer.warning:
             since = answer.at
+        elif not _is_awaited(job, detail):
+            reason = Reason.CONTAINER_CONFIG_ERROR
     return _of_pod(job, pod, reason, detail or ("it is starting" if pod.node else "it has no node yet"), since)
 
 
 def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datetime.datetime) -> Wait:
     remedy = _remedy(job, reason, _REMEDIES if pod.index >= 0 else {**_REMEDIES, **_OF_ETCD})
-    if pod.blocked is not None and pod.blocked.reason == _CRASH_LOOP:
+    why = pod.blocked.reason if pod.blocked is not None else ""
+    if why == _GATED:
+        remedy = "wait for the controller that removes these gates, or remove them from spec.workers.template."
+    elif why == _CRASH_LOOP:
         remedy = f"read why it ends: kubectl logs {pod.name} -n {job.namespace} --all-containers"
     return Wait(
         reason=reason,
@@ -236,25 +240,35 @@ def of_unready(job: ElasticJob, unready: UnreadyValue, workers: Iterable[Pod]) -
     )
 
 
-def _of_claim(job: ElasticJob, pod: Pod, blocked: Blocked, answers: Answers) -> Wait:
-    claim = claim_of(pod)
-    answer = answers.get((CLAIM, claim))
+def _is_awaited(job: ElasticJob, detail: str) -> bool:
+    """What cannot be mounted was not read yet by the kubelet, or is a Secret that the operator creates."""
+    ours = f'secret "{job.name}-' in detail and f"-{job.uid[:8]}-" in detail
+    return ours or "failed to sync" in detail
+
+
+def _of_claim(job: ElasticJob, pod: Pod, claim: str, answers: Answers) -> Wait:
+    answer, said = answers.get((CLAIM, claim)), pod.blocked.message if pod.blocked is not None else ""
+    remedy = "create the claim, or correct its storage class, size or access mode; more nodes do not help"
+    if "is being deleted" in said:
+        remedy = "suspend the job, because the claim stays until no pod uses it; create it again, and resume the job"
     return Wait(
         reason=Reason.CLAIM_UNBOUND,
         kind=CLAIM,
         name=claim,
         holder=f"of Pod {pod.name}",
-        detail=answer.message if answer is not None and answer.message else blocked.message,
+        detail=answer.message if answer is not None and answer.message else said,
         since=pod.created_at,
-        remedy="create the claim, or correct its storage class, size or access mode; more nodes do not help: "
-        f"kubectl describe pvc {claim} -n {job.namespace}",
+        remedy=f"{remedy}: kubectl describe pvc {claim} -n {job.namespace}",
     )
 
 
-def claim_of(pod: Pod) -> str:
-    """The claim that keeps the scheduler from placing the pod. Empty: no claim does."""
-    blocked = pod.blocked
-    if blocked is None or blocked.reason not in _OF_SCHEDULER or not _OF_CLAIM.search(blocked.message):
+def claim_of(pod: Pod, answers: Answers) -> str:
+    """The claim that keeps the scheduler from placing the pod. Empty: no claim does, as far as is known."""
+    blocked = pod.blocked or Blocked(reason="")
+    if not blocked.reason:  # the scheduler says nothing while a volume is made for the node that it has chosen
+        known = {each: answers.get((CLAIM, each)) for each in blocked.claims}
+        return next((each for each, said in known.items() if said and said.message and said.at >= pod.created_at), "")
+    if blocked.reason not in _OF_SCHEDULER or not _OF_CLAIM.search(blocked.message):
         return ""
     quoted = _QUOTED_CLAIM.search(blocked.message)
     return quoted[1] if quoted else next(iter(blocked.claims), "")
@@ -297,25 +311,25 @@ def of_etcd(
 def questions(
     job: ElasticJob, stateful_set: OwnedObject | None, etcd: Sequence[Pod], workers: Iterable[Pod]
 ) -> list[tuple[Question, datetime.datetime]]:
-    """Whose Events must be read from when on: at most one of etcd and one of the worker pods, because what holds one of
-    them usually holds all."""
+    """Whose Events must be read from when on: of one pod of etcd and one worker pod, because what holds one of them
+    usually holds all."""
     found: list[tuple[Question, datetime.datetime]] = []
     if stateful_set is not None and stateful_set.created_at is not None and len(etcd) < job.etcd_members:
         found.append(((stateful_set.kind.value, stateful_set.name), _after(stateful_set.created_at, QUIET_SECONDS)))
     for pods in (etcd, workers):
-        asked = (each for pod in pods if (each := _question(pod)) is not None)
-        found += [first] if (first := next(asked, None)) is not None else []
+        found += next((asked for pod in pods if (asked := _of_one(pod))), [])
     return found
 
 
-def _question(pod: Pod) -> tuple[Question, datetime.datetime] | None:
+def _of_one(pod: Pod) -> list[tuple[Question, datetime.datetime]]:
+    due = _after(pod.scheduled_at or pod.created_at, START_SECONDS)
     if pod.phase is not PodPhase.PENDING:
-        return None
-    if claim := claim_of(pod):
-        return (CLAIM, claim), pod.created_at
-    if pod.blocked is not None or not pod.node:
-        return None
-    return (POD, pod.name), _after(pod.scheduled_at or pod.created_at, START_SECONDS)
+        return []
+    if claim := claim_of(pod, {}):
+        return [((CLAIM, claim), pod.created_at)]
+    if pod.blocked is not None:
+        return [((CLAIM, each), due) for each in pod.blocked.claims if not pod.blocked.reason]
+    return [((POD, pod.name), due)] if pod.node else []
 
 
 def read_again_at(answer: Explanation) -> datetime.datetime:

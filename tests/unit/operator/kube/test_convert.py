@@ -118,6 +118,23 @@ def test_the_reason_a_pod_does_not_start_is_found(status: dict[str, Any], expect
     assert pod_of(body({"phase": "Pending", **status})).blocked == expected
 
 
+def test_scheduling_gates_are_named() -> None:
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "Blocked"}
+    found = body({"phase": "Pending", "conditions": [scheduled]})
+    found["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
+    assert pod_of(found).blocked == Blocked(reason="SchedulingGated", message="Blocked: example.com/wait")
+
+
+def test_a_claim_that_the_scheduler_waits_for_in_silence_is_found() -> None:
+    """While a volume is made for its first pod, the pod has no condition PodScheduled."""
+    found = body({"phase": "Pending"})
+    found["spec"].pop("nodeName", None)
+    found["spec"]["volumes"] = [{"name": "ck", "persistentVolumeClaim": {"claimName": "checkpoints"}}]
+    assert pod_of(found).blocked == Blocked(reason="", claims=("checkpoints",))
+    found["spec"]["nodeName"] = "n1"
+    assert pod_of(found).blocked is None
+
+
 @pytest.mark.parametrize(
     ("component", "ready", "state", "expected"),
     [

@@ -50,12 +50,13 @@ HASTY = {"spec": {**TEMPLATE["spec"], "terminationGracePeriodSeconds": 5}}
 HASTY_JOB = make_job(template=HASTY)
 RESTRICTED = Settings.from_environment({"ELASTICJOB_ALLOWED_ENDPOINTS": "c:1", "ELASTICJOB_ETCD_TLS": "false"})
 TIME = re.compile(r"\d{4}-\d\d-\d\dT")
+PROVISIONING = "ExternalProvisioning: Waiting for a volume to be created by the provisioner 'example.com/none'"
 UNBOUND = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
 
 
 def pending(index: int = 0, reason: str = "", message: str = "", **fields: Any) -> Pod:
     about = {name: fields.pop(name) for name in ("claims", "runtime", "since") if name in fields}
-    blocked = Blocked(reason=reason, message=message, **about) if reason else None
+    blocked = Blocked(reason=reason, message=message, **about) if reason or about else None
     return make_pod(index, PodPhase.PENDING, blocked=blocked, created=-20, **fields)
 
 
@@ -133,6 +134,23 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         RUNNING,
         Reason.CLAIM_UNBOUND,
         ["PersistentVolumeClaim data of Pod digits-worker-0", '"fast" not found', "Since", "kubectl describe pvc data"],
+    ),
+    "its claim waits for a provisioner, of which the scheduler says nothing": (
+        starting(
+            pending(0, claims=("data", "checkpoints")),
+            **says("PersistentVolumeClaim", "checkpoints", PROVISIONING, warning=False),
+        ),
+        RUNNING,
+        Reason.CLAIM_UNBOUND,
+        ["PersistentVolumeClaim checkpoints of Pod digits-worker-0", PROVISIONING, "kubectl describe pvc checkpoints"],
+    ),
+    "its claim is being deleted": (
+        starting(
+            pending(0, "Unschedulable", 'persistentvolumeclaim "ck" is being deleted. not found', claims=("ck",)),
+        ),
+        RUNNING,
+        Reason.CLAIM_UNBOUND,
+        ["PersistentVolumeClaim ck", "is being deleted", "suspend the job", "create it again"],
     ),
     "its claim does not exist": (
         starting(pending(0, "Unschedulable", 'persistentvolumeclaim "mine" not found', claims=("other", "mine"))),
@@ -221,10 +239,28 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ["Node n1 is unreachable", "Since 2026-01-01T11:58:30Z", "kubectl taint node n1"],
     ),
     "a scheduling gate is closed": (
-        starting(pending(0, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")),
+        starting(pending(0, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates: a.b/wait")),
+        RUNNING,
+        Reason.UNSCHEDULABLE,
+        ["Pod digits-worker-0", "SchedulingGated", "a.b/wait", "Since", "wait for the controller that removes"],
+    ),
+    "the kubelet has not read the Secret of the job's etcd yet": (
+        starting(
+            pending(0, node="n1"),
+            **says("Pod", "digits-worker-0", f'FailedMount: secret "digits-etcd-{UID[:8]}-1" not found'),
+        ),
         RUNNING,
         Reason.WAITING_FOR_WORKERS,
-        ["Pod digits-worker-0", "SchedulingGated", "Since"],
+        ["Pod digits-worker-0 on node n1", f'"digits-etcd-{UID[:8]}-1" not found', "nothing, unless it lasts"],
+    ),
+    "... or any other": (
+        own_etcd(
+            etcd_pod(node="n1"),
+            **says("Pod", "digits-etcd-0", "FailedMount: failed to sync secret cache: timed out"),
+        ),
+        READY,
+        Reason.ETCD_STARTING,
+        ["Pod digits-etcd-0 on node n1", "failed to sync secret cache", "nothing, unless it lasts"],
     ),
     "an image is being pulled": (
         starting(pending(0, node="n1"), **says("Pod", "digits-worker-0", 'Pulling image "llm:1"', warning=False)),
@@ -241,6 +277,12 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         RUNNING,
         Reason.POD_REJECTED,
         ["Pod of ElasticJob digits", QUOTA, "Since 2026-01-01T11:59:00Z", "kubectl describe resourcequota"],
+    ),
+    "a service account is missing": (
+        starting(**rejected("Pod", message='error looking up service account ml/x: serviceaccount "x" not found')),
+        RUNNING,
+        Reason.POD_REJECTED,
+        ['serviceaccount "x" not found', "create the service account or priority class that is missing"],
     ),
     "a webhook rejects a Service": (
         starting(**rejected("Service", message="denied by policy")),
@@ -590,6 +632,10 @@ def test_events_are_read_where_only_they_have_the_cause() -> None:
     assert asked(own_etcd()) == [("StatefulSet", "digits-etcd")]
     assert asked(starting(pending(0, "Unschedulable", UNBOUND, claims=("data",)))) == [
         ("PersistentVolumeClaim", "data")
+    ]
+    assert asked(starting(pending(0, claims=("data", "checkpoints")), pending(1, claims=("data",)))) == [
+        ("PersistentVolumeClaim", "data"),
+        ("PersistentVolumeClaim", "checkpoints"),
     ]
     assert asked(starting(pending(0, node="n1"), pending(1, node="n1"))) == [("Pod", "digits-worker-0")]
     assert asked(starting(pending(0, "Unschedulable", "no room"), pending(1, "ErrImagePull", node="n1"))) == []
