@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import re
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -64,6 +65,8 @@ REMOVALS, REMOVALS_PER_JOB = 48, 24
 
 GARBAGE_TIME = datetime.timedelta(seconds=15)
 """How long the garbage collector may take to delete the objects of a deleted job before that is reported."""
+_DENIED = re.compile(r"denied (?:the )?request")
+"""What an admission policy or webhook says, with any status: what it denies now, it may allow later."""
 _OF_SECRETS = CreateCertificates | CreateRunUser | DeleteCertificates
 _STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 """A misspelt field of a template is rejected rather than dropped."""
@@ -239,7 +242,7 @@ class Writer:
         except NamespaceTerminatingError:
             raise
         except RejectedError as error:
-            rejection, invalid = str(error), error.status in (400, 422)
+            rejection, invalid = str(error), error.status in (400, 422) and not _DENIED.search(str(error))
         except (ApiError, RequestTimeoutError) as error:
             rejection, unanswered = str(error), True
         now = datetime.datetime.now(datetime.timezone.utc)

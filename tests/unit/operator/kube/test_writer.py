@@ -25,6 +25,7 @@ from tests.unit.operator.builders import TEMPLATE
 from tests.unit.operator.waiting import until
 
 QUOTA = RejectedError(403, "Forbidden", "exceeded quota: pods, requested: pods=1, used: pods=10, limited: pods=10")
+POLICY = "pods \"w-0\" is forbidden: ValidatingAdmissionPolicy 'deny' with binding 'deny' denied request: not here"
 WEBHOOK = ApiError(
     500, "InternalError", 'Internal error occurred: failed calling webhook "w.example": context deadline exceeded'
 )
@@ -121,6 +122,28 @@ async def test_a_failing_webhook_is_reported_and_called_once(error: Exception, w
     applied = await writer(server).apply(job(), [ask])
     assert applied.admission is not None
     assert (words in applied.admission.rejection, applied.admission.invalid, applied.unanswered) == (True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "invalid"),
+    [
+        (RejectedError(422, "Invalid", 'Pod "w-0" is invalid: spec.containers[0].image: Required value'), True),
+        (RejectedError(400, "BadRequest", 'strict decoding error: unknown field "spec.x"'), True),
+        (RejectedError(422, "Invalid", POLICY), False),
+        (
+            RejectedError(400, "BadRequest", 'admission webhook "w.example" denied the request: no pods on Fridays'),
+            False,
+        ),
+        (QUOTA, False),
+    ],
+)
+async def test_only_what_is_wrong_in_the_pod_itself_makes_its_template_invalid(
+    error: Exception, *, invalid: bool
+) -> None:
+    ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, reason="new")
+    applied = await writer(Server(lambda _: error)).apply(job(), [ask])
+    assert applied.admission is not None
+    assert (applied.admission.rejection, applied.admission.invalid) == (str(error), invalid)
 
 
 async def test_an_unreachable_server_is_tried_once() -> None:
