@@ -55,6 +55,8 @@ _UNKNOWN_CODE = 255
 _DISRUPTED = frozenset({"Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 """Values of status.reason that the kubelet and the node controller set on pods that they disrupt."""
 
+_LONGEST_DETAIL = 300
+"""Characters of an exit code with the last line that a container wrote."""
 _NOT_STARTED = 128
 """Exit code that the kubelet reports for a container that could not be started."""
 _MISSING_PROGRAM = re.compile(r'exec: \\?"([^"\\]+)\\?": (?:executable file not found|stat \S+: no such file)')
@@ -226,4 +228,5 @@ def _of_exit(end: ContainerEnd) -> tuple[str, str, Cost, int | None]:
         signal = code - _SIGNAL_BASE
         return "Signal", f"killed by signal {signal}", Cost.COUNTS, -signal
     general = "InitContainerFailed" if end.container else "ApplicationError"
-    return (end.reason if end.reason not in ("", "Error") else general), f"exit code {code}", Cost.COUNTS, code
+    last = ": ".join([f"exit code {code}", *end.message.strip().splitlines()[-1:]])[:_LONGEST_DETAIL]
+    return (end.reason if end.reason not in ("", "Error") else general), last, Cost.COUNTS, code

@@ -133,8 +133,11 @@ def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: i
 
 def test_a_failed_init_container_is_named_and_its_exit_code_matches_rules() -> None:
     rules = [RestartRule(exit_codes=(3,), action=RuleAction.FAIL)]
-    failure = classify_failure(init_failed(3), rules)
-    assert failure.detail == "init container download: exit code 3"
+    pod = init_failed(3)
+    assert pod.init_end is not None
+    said = dataclasses.replace(pod.init_end, message="looking\nno such dataset\n")
+    failure = classify_failure(dataclasses.replace(pod, init_end=said), rules)
+    assert failure.detail == "init container download: exit code 3: no such dataset"
     assert (failure.ends_job, failure.before_training, failure.time) == (True, True, at(0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -87,6 +88,17 @@ def test_a_script_that_cannot_be_started_ends_the_job_at_its_second_attempt(
     budget = passes(*(attempt(number, code) for number, code in enumerate(codes)), status=status, **policy)
     found = outcome(job(), make_view(), [], budget, NOW)
     assert (found.status, str(found.reason)) == ((False, "ScriptFails") if ends else (None, "NotFinished"))
+
+
+def test_a_script_that_does_not_exist_is_named() -> None:
+    line = "/s/nofile.py: no such script (in /)"
+    pods = [attempt(number, 66) for number in (0, 1)]
+    ends = [dataclasses.replace(pod.end, message=f"elasticrun: {line}") for pod in pods if pod.end is not None]
+    pods = [dataclasses.replace(pod, end=end) for pod, end in zip(pods, ends, strict=True)]
+    once, twice = passes(pods[0]), passes(*pods)
+    assert once.last_failure is not None
+    assert line in once.last_failure.cause
+    assert line in outcome(job(), make_view(), [], twice, NOW).message
 
 
 def test_the_end_that_the_agents_report_names_the_exception() -> None:
