@@ -79,7 +79,7 @@ def status_of(assessment: Assessment, training: Training) -> Status:
     conditions, job = _Conditions(assessment), assessment.job
     accepted = assessment.acceptance.status
     _set_accepted(conditions, assessment)
-    conditions.set(ConditionType.RENDEZVOUS_READY, _rendezvous_ready(assessment))
+    conditions.set(ConditionType.RENDEZVOUS_READY, _rendezvous_ready(assessment, training))
     conditions.set_known((ConditionType.SUSPENDED,), update(False, Reason.JOB_RESUMED, run=assessment.rendezvous.run))
     if accepted or assessment.workers:
         conditions.set(ConditionType.RUNNING, training.running)
@@ -228,7 +228,7 @@ def _set_size(conditions: _Conditions, assessment: Assessment, training: Trainin
     )
 
 
-def _rendezvous_ready(assessment: Assessment) -> ConditionUpdate | None:
+def _rendezvous_ready(assessment: Assessment, training: Training) -> ConditionUpdate | None:
     job, rendezvous = assessment.job, assessment.rendezvous
     if not rendezvous.allowed:
         return update(False, Reason.ENDPOINT_NOT_ALLOWED, endpoint=rendezvous.endpoint)
@@ -245,6 +245,7 @@ def _rendezvous_ready(assessment: Assessment) -> ConditionUpdate | None:
         was_ready=job.status.round > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY),
         kept=next((status.kept for _, status in assessment.etcd if status.kept is not None), None),
         wait=assessment.etcd_wait,
+        trains=training.is_running,
         now=assessment.now,
     )
 

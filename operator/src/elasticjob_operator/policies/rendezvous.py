@@ -254,10 +254,11 @@ def rendezvous_ready(
     was_ready: bool,
     kept: Cause | None = None,
     wait: Wait | None = None,
+    trains: bool = False,
     now: datetime.datetime,
 ) -> ConditionUpdate | None:
     """None: nothing is known yet, leave the condition as it is. `kept`: why an etcd on a silent node is not
-    replaced. `wait`: what the job's own etcd waits for."""
+    replaced. `wait`: what the job's own etcd waits for. `trains`: as the condition Running says."""
     endpoint = rendezvous.endpoint
     if view.connectivity is Connectivity.CONNECTING:
         return None
@@ -268,7 +269,7 @@ def rendezvous_ready(
     )
     if silent is not None and now - silent >= datetime.timedelta(seconds=SILENT_SECONDS):
         error = "its pod is not ready, and it stopped responding"
-        return _unreachable(rendezvous, etcd_pods, error)
+        return _unreachable(rendezvous, etcd_pods, error, trains=trains)
     if view.connectivity is Connectivity.REACHABLE:
         return update(True, Reason.ETCD_READY, endpoint=endpoint)
     if view.connectivity in _REFUSED:
@@ -279,15 +280,16 @@ def rendezvous_ready(
     pods = list(etcd_pods)
     if rendezvous.managed and (not was_ready or not any(pod.ready for pod in pods)):
         return _starting(endpoint, wait)
-    return _unreachable(rendezvous, pods, view.error)
+    return _unreachable(rendezvous, pods, view.error, trains=trains)
 
 
-def _unreachable(rendezvous: Rendezvous, pods: Sequence[Pod], error: str) -> ConditionUpdate:
+def _unreachable(rendezvous: Rendezvous, pods: Sequence[Pod], error: str, *, trains: bool) -> ConditionUpdate:
     pod = next((each for each in pods if not each.ready), next(iter(pods), None))
     where, help_ = "", "check the address, NetworkPolicies, and whether that etcd is up."
     if rendezvous.managed and pod is not None:
         where = f" (Pod {pod.name}{f' on node {pod.node}' if pod.node else ''})"
-        help_ = f"see its pod and its node: kubectl describe pod {pod.name}. Training continues meanwhile."
+        help_ = f"see its pod and its node: kubectl describe pod {pod.name}."
+        help_ += " Training continues meanwhile." if trains else ""
     return update(
         False,
         Reason.ETCD_UNREACHABLE,

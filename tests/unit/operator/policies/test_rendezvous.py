@@ -197,6 +197,15 @@ def test_a_silent_etcd_is_reported_within_seconds(ready: bool, answered: float |
     assert found.status is expected
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_only_of_a_job_that_trains_is_it_said_that_training_continues(*, trains: bool) -> None:
+    own = rendezvous_of(make_job(), Settings())
+    view = make_view(answered_at=at(-3))
+    found = rendezvous_ready(own, view, [make_pod(ready=False)], was_ready=True, trains=trains, now=NOW)
+    assert found is not None
+    assert ("Training continues meanwhile." in found.message) is trains
+
+
 @pytest.mark.parametrize(
     ("endpoint", "connectivity", "pods", "round_number", "held"),
     [
