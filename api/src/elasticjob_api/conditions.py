@@ -172,7 +172,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} holds an invalid value for this run, which is ignored: {error}",
     Reason.STORE_READY: "Worker pod 0 is running and hosts the c10d store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker pod 0, which hosts the c10d store at {endpoint}.",
-    Reason.TRAINING: "Round {round}: {world_size} processes are training; {ready} of {wanted} worker pods are ready.",
+    Reason.TRAINING: "Round {round}: {processes} training; {ready} of {wanted} worker pods are ready.",
     Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} worker pods are ready, but have not completed a rendezvous.",
     Reason.WAITING_FOR_ETCD: "Worker pods are created once etcd at {endpoint} has accepted the job's credentials."
     f"{REMEDY}see condition RendezvousReady, which says why it has not.",
@@ -204,10 +204,11 @@ MESSAGES: dict[Reason, str] = {
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "Lost {worker} ({detail}); this does not count towards maxRestarts.",
     Reason.RESUMED: "Training resumed in round {round}.",
-    Reason.SCALING_UP: "Scaling up to {wanted} worker pods; {there} are training.",
+    Reason.SCALING_UP: "Scaling up to {wanted} worker pods; training: {there}.",
     Reason.SCALE_UP_DELAYED: "Scaling up to {wanted} worker pods is delayed (spec.scaling.scaleUpDelaySeconds). It "
     "begins at {time}.",
-    Reason.SCALING_DOWN: "Scaling down to {wanted} worker pods; {leaving} are leaving, the first of them {worker}.",
+    Reason.SCALING_DOWN: "Scaling down to {wanted}; worker pods that have not left: {leaving}, the first of them "
+    "{worker}.",
     Reason.RESIZED: "No resize is in progress; {wanted} worker pods are requested.",
     Reason.WORKERS_MISSING: "{there} of {wanted} worker pods are training.",
     Reason.FINISHED_EARLY: "Worker processes of {worker} ended with code 0 while others were training. The others "
@@ -216,7 +217,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.RESIZING: "A resize is in progress; see the Resizing condition.",
     Reason.COMPLETE: "All requested worker pods are training.",
     Reason.SUSPENDED: "The job is suspended (spec.lifecycle.suspend is true).{queue}",
-    Reason.SUSPENDING: "The job is being suspended; {count} worker pods are left, the first of them {worker}.",
+    Reason.SUSPENDING: "The job is being suspended; worker pods that have not ended: {count}, the first of them "
+    "{worker}.",
     Reason.JOB_RESUMED: "The job was resumed with run {run}.",
     Reason.WORKERS_SUCCEEDED: "All worker processes exited successfully.",
     Reason.WORKERS_FAILED: "The worker pods gave up: {detail}",

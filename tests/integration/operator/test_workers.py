@@ -96,7 +96,7 @@ def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
         ("WorkerDeleted", f"Deleted digits-worker-2: node {bad} is not ready"),
         (
             "WorkerLost",
-            f"Scaling up to 3 worker pods; 2 are training. Lost {name} (node {bad} is not ready); this does "
+            f"Scaling up to 3 worker pods; training: 2. Lost {name} (node {bad} is not ready); this does "
             "not count towards maxRestarts.",
         ),
     ]
@@ -166,7 +166,7 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     resizing = ns.condition("digits", "Resizing")
     assert (resizing["status"], resizing["reason"]) == ("True", "PodRejected")
     assert resizing["message"].startswith(
-        "Scaling up to 3 worker pods; 2 are training. The API server rejects Pod of ElasticJob digits, retrying: "
+        "Scaling up to 3 worker pods; training: 2. The API server rejects Pod of ElasticJob digits, retrying: "
     )
 
     def told(reason: str) -> list[str]:

@@ -12,6 +12,7 @@ from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod
 from elasticjob_operator.state import Kind
 
 _SENTENCE_WITH_TIME = re.compile(r"(?<=\. )[A-Z][^.]*\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\. ?")
+_FAILED = re.compile(r"(A worker process|\S+) failed \((.*)\); (?:no )?restart ", re.DOTALL)
 _ROUTINE = frozenset(
     {
         Reason.NOT_FINISHED,
@@ -56,7 +57,7 @@ def events_of_status(before: Status, after: Status, failure: str = "") -> tuple[
     changes = tuple(_changes(before, after))
     if not failure or any(each.reason is Reason.WORKER_FAILED for each in changes):
         return changes
-    return (*changes, JobEvent(reason=Reason.WORKER_FAILED, message=without_times(failure), warning=True))
+    return (*changes, JobEvent(reason=Reason.WORKER_FAILED, message=repeatable(failure), warning=True))
 
 
 def events_of_actions(done: Sequence[Action]) -> tuple[JobEvent, ...]:
@@ -83,12 +84,14 @@ def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
             or (condition.type in _WARNING_WHEN_FALSE and not is_true)
         )
         told.add(condition.reason)
-        yield JobEvent(reason=Reason(condition.reason), message=without_times(condition.message), warning=warning)
+        yield JobEvent(reason=Reason(condition.reason), message=repeatable(condition.message), warning=warning)
 
 
-def without_times(text: str) -> str:
-    """The same Event again has the same text, and is counted instead of posted."""
-    return _SENTENCE_WITH_TIME.sub("", text).rstrip()
+def repeatable(text: str) -> str:
+    """Without times; of a failure, without the number of the restart, how many pods are ready, and the end of the pod's
+    name. So the same Event again has the same text, and is counted instead of posted."""
+    failed = _FAILED.search(text)
+    return f"{host_of(failed[1])} failed ({failed[2]})." if failed else _SENTENCE_WITH_TIME.sub("", text).rstrip()
 
 
 def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:

@@ -268,7 +268,7 @@ def _of_pod(pod: Pod, failure: PodFailure, latest: Round | None) -> Failure:
         round=_round_of(failure, latest),
         exit_code=failure.exit_code,
         reason=failure.reason,
-        message=f"{failure.detail}\n{text}".strip(),
+        message=failure.detail if failure.detail.endswith(text) else f"{failure.detail}\n{text}",
         time=failure.time,
     )
 

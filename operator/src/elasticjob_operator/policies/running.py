@@ -100,12 +100,10 @@ def _training_message(job: ElasticJob, view: RendezvousView, ready: int) -> str:
             f"{ready} of {job.replicas} worker pods are ready; backend {job.spec.rendezvous.backend} does not "
             "report the state of training."
         )
+    count = view.plan.world_size if view.plan else job.status.world_size  # 0: unknown
+    processes = "1 process is" if count == 1 else f"{count or 'worker'} processes are"
     return message(
-        Reason.TRAINING,
-        round=_round_number(job, view),
-        world_size=view.plan.world_size if view.plan else job.status.world_size,
-        ready=ready,
-        wanted=job.replicas,
+        Reason.TRAINING, round=_round_number(job, view), processes=processes, ready=ready, wanted=job.replicas
     )
 
 
@@ -217,12 +215,14 @@ def _restarting(
 
 
 def _failed_or_lost(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], budget: Budget) -> Cause | None:
-    """The first worker that failed or was lost; failures that count come before those that are free."""
+    """The last failure that counts, while a pod that failed so is there; or the first worker that failed otherwise or
+    was lost."""
     failed = [(pod, status.failure) for pod, status in workers if status.failure is not None]
-    for pod, failure in failed:
-        if failure.cost is Cost.COUNTS:
-            text = worker_failed(job, budget) + _replacement_time(job, pod, failure, budget)
-            return Cause(reason=Reason.WORKER_FAILED, message=text)
+    counted = {pod.name: (pod, failure) for pod, failure in failed if failure.cost is Cost.COUNTS}
+    if counted:
+        named = counted.get(budget.last_failure.worker if budget.last_failure is not None else "")
+        text = _replacement_time(job, *named, budget) if named else f"{REMEDY}read status.lastFailure"
+        return Cause(reason=Reason.WORKER_FAILED, message=worker_failed(job, budget) + text)
     for pod, failure in failed:
         text = message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
         return Cause(reason=Reason.WORKER_LOST, message=text + _replacement_time(job, pod, failure, budget))
@@ -237,15 +237,17 @@ def worker_failed(job: ElasticJob, budget: Budget) -> str:
     """The newest failure that counts, and the number of the restart that follows."""
     worker, detail = _described(budget.last_failure)
     limit = job.spec.restart_policy.max_restarts
-    return message(Reason.WORKER_FAILED, worker=worker, detail=detail, restarts=budget.total, max_restarts=limit)
+    return message(Reason.WORKER_FAILED, worker=worker, detail=detail, restarts=budget.used, max_restarts=limit)
 
 
 def undecided_message(job: ElasticJob, view: RendezvousView, budget: Budget) -> str:
     """The next plan or the outcome decides whether the group restarts; the message does not anticipate it."""
     last, limit = budget.last_failure, job.spec.restart_policy.max_restarts
     worker, detail = _described(last)
+    if budget.used >= limit and not budget.some_are_ignored:
+        return f"{worker} failed ({detail}); no restart of at most {limit} is left."
     text = (
-        f"{worker} failed ({detail}); restart {budget.total + 1} of at most {limit} follows unless the agents give up."
+        f"{worker} failed ({detail}); restart {budget.used + 1} of at most {limit} follows unless the agents give up."
     )
     wait = min(view.failure.restart_delay, _LONGEST_WAIT) if view.failure is not None else 0.0
     if wait <= 0 or last is None or last.time is None:

@@ -252,6 +252,44 @@ def test_a_restart_is_not_announced_before_the_agents_decide_on_it() -> None:
     )
 
 
+def test_no_restart_is_announced_if_none_is_left() -> None:
+    budget = Budget(restarts=Restarts(total=3), limit=3, last_failure=FAILURE)
+    failure = dataclasses.replace(make_failure(1, round_number=2), restart_delay=16.0)
+    found = training(
+        make_job(max_restarts=3, status=TRAINED), make_view(plan=make_plan(2), failure=failure), live(4), budget
+    )
+    assert _restarting(found).message == (
+        "digits-worker-1 failed (ApplicationError, exit code 1); no restart of at most 3 is left."
+    )
+
+
+def test_restarts_that_have_left_the_window_are_not_compared_with_the_limit() -> None:
+    budget = Budget(restarts=Restarts(total=40, window=2), limit=3, last_failure=FAILURE)
+    failed = [with_status(failed_pod(1), PodState.FAILED)]
+    found = training(make_job(max_restarts=3, status=TRAINED), make_view(), failed, budget)
+    assert "restart 2 of at most 3" in _restarting(found).message
+
+
+def test_the_log_of_the_failed_pod_is_named_and_no_other() -> None:
+    """Another failed one waits for its replacement, too."""
+    policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
+    job = make_job(spec={"restartPolicy": policy}, status=TRAINED)
+    budget = Budget(restarts=Restarts(total=3), limit=9, last_failure=FAILURE)
+    both = [with_status(failed_pod(index, started=-3), PodState.FAILED) for index in (0, 1)]
+    found = _restarting(training(job, make_view(), both, budget)).message
+    assert found.endswith("kubectl logs digits-worker-1 -n ml")
+    found = _restarting(training(job, make_view(), both[:1], budget)).message
+    assert found.endswith("What to do: read status.lastFailure")
+
+
+@pytest.mark.parametrize(
+    ("world_size", "words"), [(0, "worker processes are"), (1, "1 process is"), (2, "2 processes are")]
+)
+def test_the_processes_that_train_are_counted(world_size: int, words: str) -> None:
+    plan = dataclasses.replace(make_plan(2), world_size=world_size)
+    assert f"Round 2: {words} training;" in training(make_job(), make_view(plan=plan), live(4), CALM).running.message
+
+
 def test_a_crash_loop_that_waits_says_which_restart_comes_when() -> None:
     raised = FAILURE.model_copy(update={"message": "ImportError: no module named x"})
     budget = Budget(restarts=Restarts(total=7), limit=10, last_failure=raised)
