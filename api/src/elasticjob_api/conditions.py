@@ -144,6 +144,8 @@ class Reason(enum.StrEnum):
     WORKER_CREATED = "WorkerCreated"
     WORKER_DELETED = "WorkerDeleted"
     ETCD_CREATED = "EtcdCreated"
+    CERTIFICATES_DELETED = "CertificatesDeleted"
+    """All pods of the job are replaced, by those of a new run: they must have the same certificates."""
 
 
 REMEDY = " What to do: "
@@ -236,6 +238,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.WORKER_CREATED: "Created {worker}.",
     Reason.WORKER_DELETED: "Deleted {worker}: {detail}",
     Reason.ETCD_CREATED: "Created StatefulSet {name} for the job's etcd.",
+    Reason.CERTIFICATES_DELETED: "Secret {secret} was deleted. All worker pods and the job's etcd are replaced, with "
+    "new certificates; this does not count towards maxRestarts.",
 }
 
 

@@ -291,6 +291,8 @@ class JobState:
     unconfirmed: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """By index, names of worker pods whose creation was requested, with an unknown result."""
     objects: Mapping[tuple[Kind, str], OwnedObject] = dataclasses.field(default_factory=dict)
+    foreign: tuple[OwnedObject, ...] = ()
+    """Objects with the job's label that it does not own."""
     nodes: Mapping[str, Node] | None = None
     """None: no permission to read nodes. A pod's node that is missing here does not exist."""
     nodes_watched_since: datetime.datetime | None = LONG_AGO

@@ -9,8 +9,12 @@ import pytest
 
 from hack.support import eventually
 from tests.integration.operator.faulty import Answer, FaultyServer, Request
-from tests.integration.operator.kube import Namespace
+from tests.integration.operator.kube import Namespace, is_worker
 from tests.integration.operator.process import Operator
+from tests.integration.operator.test_waits import warn, warnings_of
+from tests.integration.operator.test_workers import nodes
+
+__all__ = ["nodes"]
 
 CA = "elasticjob-ca"
 FORBIDDEN = Answer(403, "Forbidden")
@@ -115,3 +119,33 @@ def test_an_unusable_certificate_authority_stops_no_other_job(
     ns.delete("secrets", CA)
     eventually(lambda: "own-worker-0" in ns.workers(), what="the operator creates one", timeout=60)
     assert operator.returncode is None
+
+
+def test_a_deleted_secret_replaces_etcd_and_all_worker_pods_one_group_after_the_other(
+    ns: Namespace, nodes: tuple[str, str], operator: Operator, submit: Callable[..., str]
+) -> None:
+    """The kubelet says that it is missing: the operator may not read it."""
+    assert operator
+    submit(endpoint="", replicas=2)
+    eventually(lambda: len(ns.workers()) == 2, what="worker pods")
+    first, second = sorted(ns.workers())
+    ns.run(first, nodes[0])
+    ns.bind(second, nodes[1])
+    old = {ns.pod_name(first), ns.pod_name(second)}
+    (secret,) = secrets_of_jobs(ns)
+    etcd = ns.all("statefulsets")["digits-etcd"]["metadata"]["uid"]
+    ns.delete("secrets", secret)
+    warn(ns, "Pod", ns.pod_name(second), "FailedMount", f'MountVolume.SetUp failed: secret "{secret}" not found')
+    eventually(lambda: secrets_of_jobs(ns), what="the Secret of the next run", timeout=60)
+    (new,) = secrets_of_jobs(ns)
+    assert new == secret.removesuffix("-1") + "-2"
+    eventually(lambda: ns.all("statefulsets")["digits-etcd"]["metadata"]["uid"] != etcd, what="another etcd")
+    workers = [pod for pod in ns.pods() if is_worker(pod)]
+    assert {pod["metadata"]["name"] for pod in workers} == old, "none of the next run while one of the last is left"
+    assert all("deletionTimestamp" in pod["metadata"] for pod in workers)
+    for pod in sorted(old):
+        ns.remove(pod)
+    eventually(lambda: len(ns.workers()) == 2, what="worker pods of the next run")
+    assert not old & {ns.pod_name(host) for host in ns.workers()}
+    assert len(warnings_of(ns, "CertificatesDeleted")) == 1
+    assert ns.status("digits")["restarts"]["total"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -9,7 +10,7 @@ import pytest
 
 from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
-from tests.integration.operator.kube import Json, Namespace
+from tests.integration.operator.kube import Json, Namespace, is_worker
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.shared import operator
@@ -217,20 +218,15 @@ def test_a_foreign_service_of_the_same_name_is_not_touched(
     eventually(lambda: ns.all("services").get("digits", {}).get("spec", {}).get("clusterIP") == "None", what="our own")
 
 
-@pytest.mark.parametrize("policy", ["Background", "Orphan"])
 def test_a_recreated_job_starts_although_pods_of_its_predecessor_do_not_end(
-    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str], policy: str
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str]
 ) -> None:
-    """Its Services go with it, or are named if they are orphans. Keys of its agents are in an etcd of others."""
+    """Its Services go with it. Keys of its agents are in an etcd of others."""
     training(replicas=2, node=nodes[0])
     old = {pod["metadata"]["name"] for pod in ns.pods()}
-    ns.delete("elasticjobs", "digits", propagationPolicy=policy)
+    ns.delete("elasticjobs", "digits")
     eventually(lambda: ns.get("elasticjobs", "digits") is None, 60, what="it is deleted")
     submit(replicas=2)
-    if policy == "Orphan":
-        words = "Service digits exists and was left behind by a deleted ElasticJob of this name: delete it"
-        eventually(lambda: words in ns.condition("digits", "Running").get("message", ""), what="the orphan is named")
-        ns.delete("services", "digits")
 
     def new() -> list[Json]:
         return [pod for pod in ns.pods() if pod["metadata"]["name"] not in old]
@@ -241,6 +237,44 @@ def test_a_recreated_job_starts_although_pods_of_its_predecessor_do_not_end(
     assert {pod["metadata"]["name"] for pod in ns.pods()} > old, "the old pods are still there"
     eventually(lambda: ns.is_true("digits", "Accepted"), what="its own status")
     assert ns.status("digits")["round"] == 0, "nothing of the old job's status"
+
+
+def test_a_job_starts_once_the_orphans_of_its_predecessor_are_deleted(
+    ns: Namespace, nodes: tuple[str, str], operator: Operator, submit: Callable[..., str]
+) -> None:
+    """Its worker pods never meet the etcd of the deleted job, and one command deletes all that holds it."""
+    assert operator
+    submit(endpoint="", replicas=1)
+    (host,) = eventually(ns.workers, what="the worker pod")
+    ns.run(host, nodes[0])
+    old = ns.pod_name(host)
+    ns.delete("elasticjobs", "digits", propagationPolicy="Orphan")
+    eventually(lambda: ns.get("elasticjobs", "digits") is None, 60, what="it is deleted")
+    time.sleep(1.0)  # times of creation have seconds
+    submit(endpoint="", replicas=1)
+
+    def command() -> list[str]:
+        return str(ns.condition("digits", "Running").get("message", "")).partition("kubectl delete ")[2].split()
+
+    *left, _, namespace = eventually(command, what="the command")
+    assert (namespace, len(left)) == (ns.name, 5), left
+    assert {each.partition("/")[2] for each in left} > {"digits", "digits-etcd", old}
+    assert ns.condition("digits", "RendezvousReady")["reason"] == "NameInUse"
+    while left:
+        kind, _, name = left.pop().partition("/")
+        ns.delete(f"{kind}s", name)
+        if left:
+            named = [each for each in left if not each.startswith("secret/")]  # it goes with its StatefulSet
+            eventually(lambda named=named: command()[:-2] == named, what="what is left is named")  # type: ignore[misc]
+            assert {pod["metadata"]["name"] for pod in ns.pods() if is_worker(pod)} == {old}
+
+    def new() -> list[Json]:
+        return [pod for pod in ns.pods() if is_worker(pod) and pod["metadata"]["name"] != old]
+
+    eventually(new, what="its own pod")
+    (etcd,) = ns.all("statefulsets").values()
+    assert etcd["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
+    assert ns.status("digits")["restarts"]["total"] == 0
 
 
 def test_a_failure_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agents]) -> None:

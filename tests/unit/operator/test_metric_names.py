@@ -38,7 +38,7 @@ def families(text: str) -> dict[str, str]:
 def alerts() -> dict[str, str]:
     """Name -> expression."""
     template = (ROOT / "charts" / "elasticjob" / "templates" / "metrics.yaml").read_text(encoding="utf-8")
-    selected = template.replace('{{ include "elasticjob.ownSeries" . }}', 'job="ej"')
+    selected = template.replace('{{- include "elasticjob.ownSeries" . -}}', 'job="ej"')
     return dict(re.findall(r"(?m)^ *- alert: (\w+)\n *expr: (.*)$", selected))
 
 

@@ -88,6 +88,7 @@ class Cluster:
             pods=tuple(pod for pod in pods if pod.job_uid == uid),
             leftovers=tuple(pod for pod in pods if pod.job_uid != uid),
             objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
+            foreign=tuple(each for each in objects if each.owner_uid != uid),
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
             nodes_watched_since=self._node_informer.watching_since,
             heartbeats=self._heartbeats.by_node,

@@ -63,8 +63,6 @@ they take no slots from creates that succeed."""
 REMOVALS, REMOVALS_PER_JOB = 48, 24
 """Concurrent deletes and patches: never behind creates, because they free what creates wait for."""
 
-GARBAGE_TIME = datetime.timedelta(seconds=15)
-"""How long the garbage collector may take to delete the objects of a deleted job before that is reported."""
 _DENIED = re.compile(r"denied (?:the )?request")
 """What an admission policy or webhook says, with any status: what it denies now, it may allow later."""
 _OF_SECRETS = CreateCertificates | CreateRunUser | DeleteCertificates
@@ -191,17 +189,14 @@ class Writer:
         except NotFoundError:
             # Deleted in the meantime, or another conflict, such as with the quota: the next plan creates it.
             return ApplyResult(missed=True)
-        owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
-        if job.uid in owners:
+        if job.uid in [each["uid"] for each in found["metadata"].get("ownerReferences") or []]:
             self._on_written(resource, found)
             return ApplyResult(created=frozenset({resource.kind}), done=(action,))
         owner = (found["metadata"].get("labels") or {}).get(names.LABEL_JOB)
-        whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
         if owner == job.name:
-            created = job.metadata.creation_timestamp
-            if owners and created and datetime.datetime.now(datetime.timezone.utc) - created < GARBAGE_TIME:
-                return ApplyResult()  # its owner was deleted: the garbage collector deletes it, which requeues the job
-            whose = "was left behind by a deleted ElasticJob of this name"
+            self._on_written(resource, found)
+            return ApplyResult()  # of a deleted job of that name: the next plan sees it (planning/left_behind.py)
+        whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
         kind = resource.kind
         rejection = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
         return ApplyResult(rejection=rejection, rejected_kinds=frozenset({kind}))

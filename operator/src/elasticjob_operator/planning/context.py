@@ -11,6 +11,7 @@ from elasticjob_api import ElasticJob, OnPartition, RendezvousBackend
 
 from elasticjob_operator import names
 from elasticjob_operator.planning.actions import Target
+from elasticjob_operator.planning.left_behind import left_behind
 from elasticjob_operator.policies import waits
 from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause
@@ -33,7 +34,7 @@ from elasticjob_operator.policies.waits import Question, Wait
 from elasticjob_operator.resources.etcd import secret_of
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import JobState, Kind, OwnedObject, Pod, RendezvousView
+from elasticjob_operator.state import POD, JobState, Kind, OwnedObject, Pod, PodPhase, RendezvousView
 
 Pods = tuple[tuple[Pod, PodStatus], ...]
 
@@ -59,8 +60,12 @@ class Context:
     scaling: Scaling
     secret: str = ""
     """Name of the Secret with the certificates of the job's own etcd; empty: it has none, or it uses no TLS."""
+    certificates_lost: bool = False
+    """That Secret was deleted, and a pod cannot start without it."""
     unknown_outcome: Cause | None = None
     """Why no worker pod is created: the job may have ended while no operator was running."""
+    left_behind: Wait | None = None
+    """Why nothing is created: a deleted job of that name left its objects."""
 
     @property
     def view(self) -> RendezvousView:
@@ -118,6 +123,8 @@ class Context:
     @property
     def etcd_wait(self) -> Wait | None:
         """What the job's own etcd waits for."""
+        if self.left_behind or self.certificates_lost:
+            return self.left_behind
         stateful_set, pods = self._own_etcd
         return waits.of_etcd(self.job, stateful_set, pods, self.state.leftovers, self.state.explanations)
 
@@ -154,8 +161,8 @@ class Context:
 
     @property
     def target(self) -> Target | None:
-        """The rendezvous to follow."""
-        if not self.rendezvous.followed:
+        """The rendezvous to follow. The etcd of a deleted job is none."""
+        if not self.rendezvous.followed or (self.left_behind and self.rendezvous.managed and not self.workers):
             return None
         ready = ",".join(pod.uid for pod, _ in self.etcd if pod.ready) if self.rendezvous.managed else ""
         if ready and self.rendezvous.several:
@@ -202,7 +209,10 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     tls = bool(secret) if own_etcd is not None else None
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0), tls)
     template = template_of_run(job, rendezvous.run, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job))
-    if outlived_its_template(job, template):
+    lost = _is_missing(secret, job, state)
+    active = not job.is_suspended and not job.status.is_finished
+    if outlived_its_template(job, template) or (lost and active and any(pod.run == rendezvous.run for pod in pods)):
+        # Pods with other certificates are of another run, and none is created before those of the last one have ended.
         rendezvous = rendezvous_of(job, settings, rendezvous.run + 1, tls)
         template = template_of_run(job, rendezvous.run, [], hash_of(job))
     all_workers = [(pod, status_of(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
@@ -230,7 +240,20 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
         # Pods of two runs together would be more than wanted.
         scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
         secret=(secret or names.certificates_name(job.name, job.uid, rendezvous.run)) if rendezvous.tls else "",
+        certificates_lost=lost,
         unknown_outcome=unknown_outcome(job, rendezvous, state.rendezvous, [pod for pod, _ in (*all_workers, *etcd)]),
+        left_behind=left_behind(job, state),
+    )
+
+
+def _is_missing(secret: str, job: ElasticJob, state: JobState) -> bool:
+    """Whether the kubelet says so of a pod that waits to start: the operator may not read Secrets."""
+    if not secret.startswith(names.certificates_prefix(job.name, job.uid)):
+        return False  # it has none, or a user changed the StatefulSet
+    waiting = {(POD, pod.name): pod.created_at for pod in state.pods if pod.phase is PodPhase.PENDING}
+    return any(
+        asked in waiting and answer.at >= waiting[asked] and f'secret "{secret}" not found' in answer.message
+        for asked, answer in state.explanations.items()
     )
 
 

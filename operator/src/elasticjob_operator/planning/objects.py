@@ -3,7 +3,6 @@ needed."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,10 +12,11 @@ from elasticjob_operator.planning.actions import (
     CreateCertificates,
     CreateObject,
     CreateRunUser,
+    DeleteCertificates,
     DeleteObject,
     PatchObject,
 )
-from elasticjob_operator.planning.context import Context
+from elasticjob_operator.planning.context import Context, existing_etcd
 from elasticjob_operator.resources.autoscaler import autoscaler
 from elasticjob_operator.resources.certificates import certificates_secret, credentials_secret, peer_names, server_names
 from elasticjob_operator.resources.drift import correction, exact_correction
@@ -24,7 +24,7 @@ from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.etcd_members import etcd_disruption_budget
 from elasticjob_operator.resources.network_policies import etcd_network_policy, worker_network_policy
 from elasticjob_operator.resources.services import etcd_peers_service, etcd_service, workers_service
-from elasticjob_operator.state import Kind, Pod, PodPhase
+from elasticjob_operator.state import Kind, PodPhase
 
 _OPTIONAL = {
     Kind.AUTOSCALER: "spec.scaling.metrics is empty",
@@ -32,8 +32,6 @@ _OPTIONAL = {
 }
 """Kinds that are deleted from a running job that no longer needs them, and why."""
 
-SLOW_START = datetime.timedelta(seconds=30)
-"""A pod that has had a node for longer, and has not started, may lack its Secret. It is created again if need be."""
 NAMED_FROM_THE_START = 100
 """The most worker pods that have DNS names before they run."""
 
@@ -46,9 +44,8 @@ def missing_objects(context: Context) -> list[Action]:
         for each in state.objects.values()
         if each.kind in _OPTIONAL and (each.kind, each.name) not in names_of_desired and not each.terminating
     ]
-    lacks_etcd = (Kind.STATEFUL_SET, names.etcd_name(job.name)) not in state.objects
-    if context.secret and (lacks_etcd or any(_waits_to_start(pod, context.now) for pod, _ in context.all_pods)):
-        # Created before the StatefulSet: where that exists, so does its Secret, unless someone deleted it.
+    if context.secret and existing_etcd(job, state) is None and not context.workers:
+        # Created before everything else: worker pods that exist trust no others.
         actions.append(
             CreateCertificates(
                 body=certificates_secret(job, context.secret),
@@ -69,10 +66,15 @@ def missing_objects(context: Context) -> list[Action]:
     return actions
 
 
-def _waits_to_start(pod: Pod, now: datetime.datetime) -> bool:
-    """Perhaps for a volume: a pod that cannot mount a Secret does not say so in its status."""
-    since = pod.scheduled_at
-    return pod.phase is PodPhase.PENDING and since is not None and now - since > SLOW_START
+def etcd_to_replace(context: Context) -> list[Action]:
+    """Its certificates were deleted. The next one gets new ones."""
+    reason, etcd = f"Secret {context.secret} was deleted", existing_etcd(context.job, context.state)
+    if etcd is None:
+        return []
+    return [
+        DeleteCertificates(name=context.secret, reason=reason),
+        DeleteObject(kind=etcd.kind, name=etcd.name, uid=etcd.uid, reason=reason),
+    ]
 
 
 def lacks_network_policy(context: Context) -> bool:

@@ -27,7 +27,7 @@ from elasticjob_api import (
     summary_of,
 )
 
-from elasticjob_operator.planning.actions import Plan, earliest
+from elasticjob_operator.planning.actions import JobEvent, Plan, earliest
 from elasticjob_operator.planning.context import Assessment, Context, assess, classify
 from elasticjob_operator.planning.events import events_of_status
 from elasticjob_operator.planning.inactive import plan_for_deleted, plan_for_finished, plan_for_suspended
@@ -74,14 +74,18 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
     acceptance = _acceptance(context)
     if acceptance.status is None and not context.workers:
         return Plan(status=job.status, actions=(dry_run_create(context, "the template is new"),), requeue_at=now)
+    told: list[JobEvent] = []
     if lifecycle.is_new_run(context.job, context.rendezvous.run):
+        if context.certificates_lost:
+            text = message(Reason.CERTIFICATES_DELETED, secret=context.secret)
+            told.append(JobEvent(reason=Reason.CERTIFICATES_DELETED, message=text, warning=True))
         status = lifecycle.forget_last_run(job.status)
         context = dataclasses.replace(context, job=context.job.model_copy(update={"status": status}))
     failed = [(pod, status.failure) for pod, status in context.workers if status.failure is not None]
     assessment = assess(context, acceptance, count_restarts(context.job, context.view, failed, now))
     found = _plan_for_suspended(assessment) if job.is_suspended else _plan_for_active(assessment)
     status = with_history(assessment.job, job.status, found.status, assessment.view, now)
-    return dataclasses.replace(found, status=status)
+    return dataclasses.replace(found, status=status, events=(*told, *found.events))
 
 
 def plan_for_invalid_spec(body: Mapping[str, Any], error: InvalidJobError, now: datetime.datetime) -> Plan:
@@ -164,7 +168,8 @@ def _plan_for_active(assessment: Assessment) -> Plan:
     actions = [*created, *removals(assessment), *replaced, *read_heartbeats(assessment), *read_events(assessment)]
     if assessment.acceptance.dry_run:
         actions.append(dry_run_create(assessment, "retrying after a rejection"))
-    if assessment.may_have_pods:
+    target = assessment.target if assessment.may_have_pods else None
+    if target is not None:
         actions += publication(assessment)
     status = status_of(assessment, trains).model_copy(update={"failing_nodes": failing or None})
     failure = worker_failed(job, budget) if _has_uncounted_failure(assessment) else ""
@@ -172,7 +177,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
         status=status,
         actions=tuple(actions),
         events=events_of_status(job.status, status, failure),
-        target=assessment.target if assessment.may_have_pods else None,
+        target=target,
         requeue_at=earliest(
             [
                 *timers,

@@ -24,7 +24,7 @@ from elasticjob_operator.planning.actions import (
     ReadHeartbeat,
 )
 from elasticjob_operator.planning.context import Assessment, Context
-from elasticjob_operator.planning.objects import lacks_network_policy, missing_objects, run_user
+from elasticjob_operator.planning.objects import etcd_to_replace, lacks_network_policy, missing_objects, run_user
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
@@ -80,8 +80,10 @@ def read_events(context: Context) -> list[Action]:
 def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], Rejection | None]:
     """(creates, deletes and patches of what the job needs, the last create failure if it is about any of it). Kinds
     that failed are not created again before the time of the next attempt."""
-    if not assessment.may_have_pods:
+    if not assessment.may_have_pods or assessment.left_behind:
         return [], None
+    if assessment.certificates_lost:
+        return etcd_to_replace(assessment), None
     state = assessment.state
     wanted = missing_objects(assessment)
     held = assessment.unknown_outcome or assessment.waits_for_etcd
@@ -93,6 +95,8 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
     wanted = [*wanted, *(run_user(assessment) if wants_pods else [])]
     kinds = {kind for each in wanted if (kind := _created_kind(each))} | ({POD} if wants_pods else set())
     failure = state.rejection if state.rejection is not None and state.rejection.kinds & kinds else None
+    if failure is not None and Kind.STATEFUL_SET.value in failure.kinds & kinds:
+        wants_pods = False  # without their etcd, or with another one of that name, they would fail
     delayed = failure.kinds if failure is not None and assessment.now < failure.retry_at else frozenset()
     if SECRET in delayed:
         return [each for each in wanted if not _created_kind(each)], failure  # everything else mounts or follows it

@@ -1,21 +1,18 @@
-"""A name in use: objects of a deleted job of that name are about to be deleted; for all others, someone must act."""
+"""A name in use: objects of a deleted job of that name are told by the plan, all others by the server's conflict."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.client import ConflictError
 from elasticjob_operator.kube.writer import Writer
 from elasticjob_operator.planning import CreateObject
 from elasticjob_operator.state import Kind
 
 from tests.unit.operator.builders import make_job
-
-PREDECESSOR = {"elasticjob.dev/job-name": "digits"}
-LEFT_BEHIND = "was left behind by a deleted ElasticJob of this name"
 
 
 class Server:
@@ -35,28 +32,34 @@ async def no_certificates(_: Sequence[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("labels", "owned", "age", "whose"),
+    ("labels", "whose"),
     [
-        (PREDECESSOR, True, 5, ""),
-        (PREDECESSOR, True, 60, LEFT_BEHIND),
-        (PREDECESSOR, False, 5, LEFT_BEHIND),
-        ({"elasticjob.dev/job-name": "other"}, True, 5, "belongs to ElasticJob other"),
-        ({}, True, 5, "does not belong to this job"),
+        ({"elasticjob.dev/job-name": "other"}, "belongs to ElasticJob other"),
+        ({}, "does not belong to this job"),
     ],
-    ids=["garbage, soon deleted", "garbage, not deleted", "an orphan", "of another job", "of no job"],
+    ids=["of another job", "of no job"],
 )
-async def test_a_name_conflict_names_the_object_and_what_to_do(
-    labels: dict[str, str], owned: bool, age: float, whose: str
-) -> None:
+async def test_a_name_conflict_names_the_object_and_what_to_do(labels: dict[str, str], whose: str) -> None:
+    result, known = await conflict(labels)
+    assert result.rejection == f"Service digits exists and {whose}: delete it, or give this job another name"
+    assert not known
+
+
+async def test_an_object_of_a_deleted_job_is_known_to_the_next_plan() -> None:
+    """Which names all of them."""
+    result, known = await conflict({"elasticjob.dev/job-name": "digits"})
+    assert not result.rejection
+    assert [each["metadata"]["name"] for each in known] == ["digits"]
+
+
+async def conflict(labels: dict[str, str]) -> tuple[ApplyResult, list[Any]]:
+    """The result, and the objects that were passed to the informers."""
+    known: list[Any] = []
     writer = Writer(
-        Server({"labels": labels, "ownerReferences": [{"uid": "another"}] if owned else []}),  # type: ignore[arg-type]
-        lambda *_: None,
+        Server({"labels": labels, "ownerReferences": [{"uid": "another"}]}),  # type: ignore[arg-type]
+        lambda _, body: known.append(body),
         no_certificates,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
     )
     action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, reason="test")
-    created = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=age)
-    job = make_job()
-    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"creation_timestamp": created})})
-    expected = f"Service digits exists and {whose}: delete it, or give this job another name" if whose else ""
-    assert (await writer.apply(job, [action])).rejection == expected
+    return await writer.apply(make_job(), [action]), known

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from elasticjob_api import ConditionType, RendezvousStatus
+from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.names import CERTIFICATES_PATH, CERTIFICATES_VOLUME
 from elasticjob_operator.planning import (
     CreateCertificates,
@@ -15,14 +15,15 @@ from elasticjob_operator.planning import (
     CreatePod,
     DeleteCertificates,
     DeleteObject,
+    DeletePod,
     Plan,
 )
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Kind, OwnedObject, PodPhase, Rejection
+from elasticjob_operator.state import Explanation, Kind, OwnedObject, Pod, PodPhase, Rejection
 
-from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, kinds, owned
+from tests.unit.operator.builders import NOW, UID, at, make_job, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, kinds, owned, trained
 
 TLS, PLAIN = Settings(), Settings(etcd_tls=False)
 SECRET = f"digits-etcd-{UID[:8]}-1"
@@ -141,9 +142,108 @@ def test_certificates_are_deleted_with_the_etcd() -> None:
     assert not kinds(ask(job, settings=TLS, objects=gone))
 
 
-@pytest.mark.parametrize(("seconds", "made"), [(20, False), (40, True)])
-def test_a_deleted_secret_of_certificates_is_created_again(seconds: float, made: bool) -> None:
-    """A pod that waits for its volume does not say for which."""
-    waiting = dataclasses.replace(make_pod(0, PodPhase.PENDING), scheduled_at=NOW)
-    found = ask(make_job(), waiting, settings=TLS, objects=an_etcd(SECRET), seconds=seconds)
-    assert [each.body["metadata"]["name"] for each in created(found, CreateCertificates)] == [SECRET] * made
+MISSING = f'FailedMount: MountVolume.SetUp failed for volume "v" : secret "{SECRET}" not found'
+ETCD_POD = dataclasses.replace(
+    make_pod(phase=PodPhase.PENDING, created=0), name="digits-etcd-0", component="etcd", index=-1
+)
+GROUP = (make_pod(0), make_pod(1, PodPhase.PENDING, created=0))
+
+
+def training_without_secret(*pods: Pod, told: str = MISSING, job: ElasticJob | None = None, **world: Any) -> Plan:
+    """`told`: by the kubelet, of worker pod 1 and of etcd's."""
+    about = Explanation(message=told, warning=True, at=at(9), first_read_at=at(9), read_at=at(9))
+    answers = {("Pod", name): about for name in ("digits-worker-1", "digits-etcd-0")}
+    world = {"objects": an_etcd(SECRET), "rendezvous": make_view(plan=make_plan(2)), **world}
+    return ask(
+        job or trained(2, status=RUNNING),
+        *pods,
+        admission=ADMITTED,
+        settings=TLS,
+        seconds=10,
+        explanations=answers,
+        **world,
+    )
+
+
+RUNNING = make_status(
+    ConditionType.ACCEPTED,
+    ConditionType.RUNNING,
+    round=3,
+    restarts=1,
+    start_time=NOW,
+    rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint="https://digits-etcd.ml.svc:2379"),
+)
+
+
+@pytest.mark.parametrize("pods", [GROUP, (GROUP[0], ETCD_POD)], ids=["a worker pod", "etcd"])
+def test_a_deleted_secret_replaces_etcd_and_all_worker_pods_for_free(pods: tuple[Pod, ...]) -> None:
+    """Whichever pod cannot start without it. New certificates never meet a worker pod with the old ones."""
+    found = training_without_secret(*pods)
+    workers = [pod.name for pod in pods if pod.index >= 0]
+    assert [each.name for each in created(found, DeletePod)] == workers
+    assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
+    assert not created(found, CreateCertificates)
+    assert not created(found, CreatePod)
+    assert found.status.rendezvous is not None
+    assert found.status.rendezvous.id == f"{UID}-2"
+    assert found.status.restarts.total == 1
+    (event,) = [each for each in found.events if each.reason is Reason.CERTIFICATES_DELETED]
+    assert event.warning
+    assert f"Secret {SECRET} was deleted" in event.message
+
+
+def test_no_second_worker_group_is_created_before_the_first_has_ended() -> None:
+    """Even though the new etcd has started."""
+    job = follow(trained(2), training_without_secret(*GROUP))
+    ending = [dataclasses.replace(pod, deletion_timestamp=at(40)) for pod in GROUP]
+    found = training_without_secret(*ending, job=job, objects={}, rendezvous=make_view())
+    (made,) = created(found, CreateCertificates)
+    assert made.body["metadata"]["name"] == f"digits-etcd-{UID[:8]}-2"
+    assert not created(found, CreatePod)
+    assert not [each for each in found.events if each.reason is Reason.CERTIFICATES_DELETED]
+    after = training_without_secret(job=job, objects={}, rendezvous=make_view())
+    assert secrets_mounted(after) == {f"digits-etcd-{UID[:8]}-2"}
+
+
+def test_a_plan_that_is_repeated_starts_no_further_run() -> None:
+    """The StatefulSet could not be deleted yet."""
+    job = follow(trained(2), training_without_secret(*GROUP))
+    again = training_without_secret(*GROUP, job=job)
+    assert again.status.rendezvous is not None
+    assert again.status.rendezvous.id == f"{UID}-2"
+    assert [each.name for each in created(again, DeleteObject)] == ["digits-etcd"]
+    assert not created(again, CreatePod)
+
+
+@pytest.mark.parametrize(
+    ("told", "etcd"),
+    [('FailedMount: secret "mine" not found', SECRET), (MISSING, "mine"), ("", SECRET), (MISSING, "")],
+    ids=["another Secret", "a user changed the StatefulSet", "Events cannot be read", "no TLS"],
+)
+def test_another_missing_secret_restarts_nothing(told: str, etcd: str) -> None:
+    found = training_without_secret(*GROUP, told=told, objects=an_etcd(etcd))
+    assert not created(found, DeletePod)
+    assert not created(found, DeleteCertificates)
+    assert not created(found, CreateCertificates)
+
+
+def test_an_etcd_without_worker_pods_gets_a_new_secret_of_the_same_name() -> None:
+    found = training_without_secret(ETCD_POD, job=make_job())
+    assert [each.name for each in created(found, DeleteCertificates)] == [SECRET]
+    assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
+    assert not created(found, CreatePod)
+
+
+def test_no_certificates_are_made_for_worker_pods_that_have_others() -> None:
+    """Secret and StatefulSet were deleted together: whether the Secret exists is known once etcd's pod cannot start."""
+    found = ask(trained(2, status=RUNNING), *GROUP, admission=ADMITTED, settings=TLS)
+    assert not created(found, CreateCertificates)
+    (etcd,) = [each for each in created(found, CreateObject) if each.kind is Kind.STATEFUL_SET]
+    assert _secret_of(etcd.body) == SECRET
+
+
+def test_a_suspended_job_starts_no_run_without_its_secret() -> None:
+    job = make_job(spec={"lifecycle": {"suspend": True}}, status=RUNNING)
+    found = training_without_secret(*GROUP, job=job)
+    assert found.status.rendezvous is not None
+    assert found.status.rendezvous.id == f"{UID}-1"

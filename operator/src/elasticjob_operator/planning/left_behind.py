@@ -1,0 +1,47 @@
+"""What a deleted job of the same name left behind, as after `kubectl delete --cascade=orphan`. Nothing is created until
+it is gone: the worker pods of the new job would meet the etcd of the old one."""
+
+from __future__ import annotations
+
+from elasticjob_api import KIND, ElasticJob, Reason
+
+from elasticjob_operator import names
+from elasticjob_operator.policies.waits import Wait
+from elasticjob_operator.resources.etcd import secret_of
+from elasticjob_operator.state import JobState, Kind, Pod
+
+_MOST = 50
+"""Objects in one message. The next ones are named once these are gone."""
+
+
+def left_behind(job: ElasticJob, state: JobState) -> Wait | None:
+    """Objects with names that the job needs, and worker pods that no one will delete. None: there are none."""
+    etcd = names.etcd_name(job.name)
+    needed = {names.workers_service(job.name), names.workers_policy(job.name), etcd, names.etcd_peers(job.name)}
+    objects = [each for each in state.foreign if each.name in needed]
+    orphans = [pod for pod in state.leftovers if _is_orphan(job, pod)]
+    if not objects and not orphans:
+        return None
+    found = [f"{each.kind.value.lower()}/{each.name}" for each in objects] + [f"pod/{pod.name}" for pod in orphans]
+    # Nothing but the StatefulSet tells the name of its Secret.
+    secrets = [secret_of(each.body) for each in objects if each.kind is Kind.STATEFUL_SET]
+    found = sorted([*found, *(f"secret/{secret}" for secret in secrets if secret.startswith(f"{etcd}-"))])
+    garbage = not orphans and all(each.owner_uid or each.terminating for each in objects)
+    remedy = "nothing, unless it lasts" if garbage else "give this job another name, or delete them, and it starts"
+    return Wait(
+        reason=Reason.WAITING_FOR_WORKERS if garbage else Reason.NAME_IN_USE,
+        kind=KIND,
+        name=job.name,
+        holder="(deleted)",
+        detail=f"objects of it are left: {len(found)}",
+        since=job.metadata.creation_timestamp,
+        remedy=f"{remedy}: kubectl delete {' '.join(found[:_MOST])} -n {job.namespace}",
+    )
+
+
+def _is_orphan(job: ElasticJob, pod: Pod) -> bool:
+    """A worker pod that is older than the job. A younger one is a copy of one of the job's own."""
+    created = job.metadata.creation_timestamp
+    if created is None or pod.component != names.COMPONENT_WORKER or pod.job_uid or pod.terminating or pod.over:
+        return False
+    return pod.created_at < created and names.host_of(pod.name) == names.worker_host(job.name, pod.index)
