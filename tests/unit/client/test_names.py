@@ -10,6 +10,7 @@ from elasticjob.decisions.job_request import CONTAINER, MAX_NAME, JobOptions, ma
 from elasticjob.decisions.obstacles import REMEDIES
 from elasticjob.sdk.models import check
 from elasticjob_api.crd import validation
+from elasticjob_api.job import SINGULAR
 from elasticjob_operator import names as operator_names
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -17,7 +18,7 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 
 def test_the_api_has_the_names_that_the_client_uses() -> None:
     ours = (names.GROUP, names.VERSION, names.API_VERSION, names.KIND, names.PLURAL, names.SINGULAR, MAX_NAME)
-    theirs = (api.GROUP, api.VERSION, api.API_VERSION, api.KIND, api.PLURAL, api.SINGULAR, validation.MAX_NAME)
+    theirs = (api.GROUP, api.VERSION, api.API_VERSION, api.KIND, api.PLURAL, SINGULAR, validation.MAX_NAME)
     assert ours == theirs
 
 

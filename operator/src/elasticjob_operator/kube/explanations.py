@@ -21,10 +21,12 @@ MOST_EVENTS, MOST_MESSAGE = 200, 1024
 """Events of one object that are read, and characters of the text that is kept: any user may post some."""
 
 
-_GOES_ON = frozenset({"Pulling", "ExternalProvisioning", "Provisioning"})
+_GOES_ON = frozenset({"Pulling", "ExternalProvisioning", "FailedBinding", "Provisioning"})
 """Reasons of Normal Events about something that is not finished yet."""
 _ENDS = frozenset({"Pulled", "Created", "Started", "ProvisioningSucceeded", "SuccessfulCreate"})
 """Reasons of Normal Events that end what earlier ones say. Others say nothing of what the object waits for."""
+_ATTACHED = "SuccessfulAttachVolume"
+"""Ends only what earlier Events say of attaching."""
 
 
 class Explanations:
@@ -55,7 +57,13 @@ def explanation_of(events: Sequence[Json] | None, before: Explanation | None, no
     first = before.first_read_at if before is not None else now
     if events is None and before is not None:
         return dataclasses.replace(before, read_at=now)
-    told = [each for each in events or () if _is_warning(each) or each.get("reason") in _GOES_ON | _ENDS]
+    attached = max((_time_of(each) for each in events or () if each.get("reason") == _ATTACHED), default=LONG_AGO)
+    told = [
+        each
+        for each in events or ()
+        if (_is_warning(each) or each.get("reason") in _GOES_ON | _ENDS)
+        and (each.get("reason") != "FailedAttachVolume" or _time_of(each) > attached)
+    ]
     newest = max(told, key=lambda each: (_time_of(each), _is_warning(each), _name_of(each)), default={})
     if not newest or (newest.get("reason") in _ENDS and not _is_warning(newest)):
         return Explanation(at=LONG_AGO, first_read_at=first, read_at=now)

@@ -34,7 +34,7 @@ from elasticjob_operator.policies.waits import Question, Wait
 from elasticjob_operator.resources.etcd import secret_of
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import POD, JobState, Kind, OwnedObject, Pod, PodPhase, RendezvousView
+from elasticjob_operator.state import LONG_AGO, POD, JobState, Kind, OwnedObject, Pod, PodPhase, RendezvousView
 
 Pods = tuple[tuple[Pod, PodStatus], ...]
 
@@ -209,7 +209,8 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     tls = bool(secret) if own_etcd is not None else None
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0), tls)
     template = template_of_run(job, rendezvous.run, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job))
-    lost = _is_missing(secret, job, state)
+    since = own_etcd.created_at if own_etcd is not None else None
+    lost = _is_missing(secret, since or LONG_AGO, job, state)
     active = not job.is_suspended and not job.status.is_finished
     if outlived_its_template(job, template) or (lost and active and any(pod.run == rendezvous.run for pod in pods)):
         # Pods with other certificates are of another run, and none is created before those of the last one have ended.
@@ -246,13 +247,16 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     )
 
 
-def _is_missing(secret: str, job: ElasticJob, state: JobState) -> bool:
-    """Whether the kubelet says so of a pod that waits to start: the operator may not read Secrets."""
+def _is_missing(secret: str, since: datetime.datetime, job: ElasticJob, state: JobState) -> bool:
+    """Whether the kubelet says so of a pod that waits to start: the operator may not read Secrets. What was said before
+    `since`, when etcd was created, is about an earlier Secret of that name."""
     if not secret.startswith(names.certificates_prefix(job.name, job.uid)):
         return False  # it has none, or a user changed the StatefulSet
     waiting = {(POD, pod.name): pod.created_at for pod in state.pods if pod.phase is PodPhase.PENDING}
     return any(
-        asked in waiting and answer.at >= waiting[asked] and f'secret "{secret}" not found' in answer.message
+        asked in waiting
+        and answer.at >= max(since, waiting[asked])
+        and f'secret "{secret}" not found' in answer.message
         for asked, answer in state.explanations.items()
     )
 

@@ -13,6 +13,8 @@ from elasticjob_operator.state import Kind
 
 _SENTENCE_WITH_TIME = re.compile(r"(?<=\. )[A-Z][^.]*\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\. ?")
 _FAILED = re.compile(r"(A worker process|\S+) failed \((.*)\); (?:no )?restart ", re.DOTALL)
+_LINE_WITH_TIME = re.compile(r": [^:]*\d\d:\d\d\D.*", re.DOTALL)
+"""The last line of a log, if it begins with a time."""
 _ROUTINE = frozenset(
     {
         Reason.NOT_FINISHED,
@@ -88,10 +90,12 @@ def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
 
 
 def repeatable(text: str) -> str:
-    """Without times; of a failure, without the number of the restart, how many pods are ready, and the end of the pod's
-    name. So the same Event again has the same text, and is counted instead of posted."""
+    """Without times; of a failure, without a last line that has one, the number of the restart, how many pods are
+    ready, and the end of the pod's name. So the same Event again has the same text, and is counted, not posted."""
     failed = _FAILED.search(text)
-    return f"{host_of(failed[1])} failed ({failed[2]})." if failed else _SENTENCE_WITH_TIME.sub("", text).rstrip()
+    if failed is None:
+        return _SENTENCE_WITH_TIME.sub("", text).rstrip()
+    return f"{host_of(failed[1])} failed ({_LINE_WITH_TIME.sub('', failed[2])})."
 
 
 def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:

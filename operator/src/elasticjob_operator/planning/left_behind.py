@@ -17,8 +17,8 @@ _MOST = 50
 def left_behind(job: ElasticJob, state: JobState) -> Wait | None:
     """Objects with names that the job needs, and worker pods that no one will delete. None: there are none."""
     etcd = names.etcd_name(job.name)
-    needed = {names.workers_service(job.name), names.workers_policy(job.name), etcd, names.etcd_peers(job.name)}
-    objects = [each for each in state.foreign if each.name in needed]
+    needed = _needed(job, etcd)
+    objects = [each for each in state.foreign if (each.kind, each.name) in needed]
     orphans = [pod for pod in state.leftovers if _is_orphan(job, pod)]
     if not objects and not orphans:
         return None
@@ -37,6 +37,18 @@ def left_behind(job: ElasticJob, state: JobState) -> Wait | None:
         since=job.metadata.creation_timestamp,
         remedy=f"{remedy}: kubectl delete {' '.join(found[:_MOST])} -n {job.namespace}",
     )
+
+
+def _needed(job: ElasticJob, etcd: str) -> set[tuple[Kind, str]]:
+    """Users may give the same names to objects of theirs of other kinds."""
+    services = (names.workers_service(job.name), etcd, names.etcd_peers(job.name))
+    needed = {(Kind.SERVICE, name) for name in services} | {(Kind.STATEFUL_SET, etcd)}
+    needed |= {(Kind.NETWORK_POLICY, name) for name in (names.workers_policy(job.name), etcd)}
+    if job.spec.rendezvous.etcd is not None and job.spec.rendezvous.etcd.members > 1:
+        needed.add((Kind.DISRUPTION_BUDGET, etcd))
+    if job.spec.scaling.metrics:
+        needed.add((Kind.AUTOSCALER, job.name))
+    return needed
 
 
 def _is_orphan(job: ElasticJob, pod: Pod) -> bool:

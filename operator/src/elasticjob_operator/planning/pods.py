@@ -80,7 +80,7 @@ def read_events(context: Context) -> list[Action]:
 def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], Rejection | None]:
     """(creates, deletes and patches of what the job needs, the last create failure if it is about any of it). Kinds
     that failed are not created again before the time of the next attempt."""
-    if not assessment.may_have_pods or assessment.left_behind:
+    if not assessment.may_have_pods or (assessment.left_behind and not assessment.workers):
         return [], None
     if assessment.certificates_lost:
         return etcd_to_replace(assessment), None

@@ -235,7 +235,7 @@ def _rendezvous_ready(assessment: Assessment, training: Training) -> ConditionUp
     if not rendezvous.access.allowed:
         return update(False, Reason.SECRET_NOT_ALLOWED, secret=job.spec.rendezvous.secret_name)
     left = assessment.left_behind
-    if left is not None and left.serious and rendezvous.managed:
+    if left is not None and left.serious and rendezvous.managed and not assessment.workers:
         return ConditionUpdate(status=False, reason=left.reason, message=left.cause.message)
     if not rendezvous.followed:
         if job.spec.rendezvous.backend is not RendezvousBackend.C10D:

@@ -55,6 +55,19 @@ def test_what_is_finished_is_never_what_an_object_waits_for(events: list[tuple[i
     assert explanation_of(listed, None, NOW).message == expected
 
 
+def test_a_claim_that_nothing_can_bind_says_so() -> None:
+    """The controller posts it as Normal."""
+    text = "no persistent volumes available for this claim and no storage class is set"
+    assert explanation_of([event(10**9, "FailedBinding", text)], None, NOW).message == f"FailedBinding: {text}"
+
+
+def test_a_volume_that_is_attached_at_last_is_not_waited_for() -> None:
+    failed = event(10**9, "FailedAttachVolume", "Multi-Attach error", warning=True)
+    assert explanation_of([failed, event(9 * 10**9, "SuccessfulAttachVolume", "s")], None, NOW).message == ""
+    again = event(10 * 10**9, "FailedAttachVolume", "Multi-Attach error", warning=True)
+    assert explanation_of([event(9 * 10**9, "SuccessfulAttachVolume", "s"), again], None, NOW).message
+
+
 def test_a_warning_stays_until_a_container_has_started() -> None:
     failed = event(10**9, "FailedMount", "secret not found", warning=True)
     attached = event(2 * 10**9, "SuccessfulAttachVolume", "attached")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_api import ConditionType, Reason, Status, set_condition
 from elasticjob_operator.planning import CreatePod, DeletePod
-from elasticjob_operator.planning.events import events_of_actions, events_of_status
+from elasticjob_operator.planning.events import events_of_actions, events_of_status, repeatable
 
 from tests.unit.operator.builders import NOW
 
@@ -131,3 +131,16 @@ def test_many_deletions_for_one_reason_are_one_event() -> None:
 )
 def test_every_counted_failure_is_one_event(before: Status, after: Status, expected: list[str]) -> None:
     assert [each.message for each in events_of_status(before, after, "b failed")] == expected
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        ("exit code 1: 2026-11-24 22:00:01,100 ERROR cuda", "exit code 1"),
+        ("InitContainerFailed, exit code 3: init container fetch: no such dataset", None),
+        ("exit code 1: ValueError: a: b", None),
+    ],
+)
+def test_the_event_of_a_failure_has_the_last_line_unless_that_has_a_time(cause: str, expected: str | None) -> None:
+    text = f"digits-worker-0-abcde failed ({cause}); restart 1 of at most 3 follows."
+    assert repeatable(text) == f"digits-worker-0 failed ({expected or cause})."

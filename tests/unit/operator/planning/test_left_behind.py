@@ -89,7 +89,12 @@ def test_what_the_garbage_collector_deletes_is_waited_for_without_a_warning() ->
 
 
 def test_objects_with_the_label_but_other_names_and_copies_of_pods_hold_nothing() -> None:
-    other = found((Kind.SERVICE, "mine"), (Kind.STATEFUL_SET, "digits-etcd-2"))
+    other = found(
+        (Kind.SERVICE, "mine"),
+        (Kind.STATEFUL_SET, "digits-etcd-2"),
+        *((kind, "digits") for kind in (Kind.NETWORK_POLICY, Kind.AUTOSCALER)),  # a user's own
+        (Kind.DISRUPTION_BUDGET, "digits-etcd"),
+    )
     copies = (orphan(created_at=at(-1)), orphan(name="debug"), orphan(component="etcd", name="digits-etcd-0"))
     assert len(names(start(foreign=other, leftovers=copies), CreatePod)) == 4
 
@@ -98,6 +103,8 @@ def test_a_job_that_has_worker_pods_keeps_following_its_etcd() -> None:
     """Someone removed the owner of its Service."""
     plan = ask(new_job(), make_pod(0), admission=ADMITTED, settings=OWN_ETCD, foreign=found(NAMED[1]))
     assert plan.target is not None
+    assert "digits-etcd" in names(plan, CreateObject)
+    assert condition(plan, ConditionType.RENDEZVOUS_READY) != ("False", "NameInUse")
 
 
 def test_no_worker_pod_is_created_while_its_etcd_cannot_be() -> None:

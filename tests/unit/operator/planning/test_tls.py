@@ -234,6 +234,14 @@ def test_an_etcd_without_worker_pods_gets_a_new_secret_of_the_same_name() -> Non
     assert not created(found, CreatePod)
 
 
+def test_what_was_said_of_the_last_secret_does_not_condemn_the_next_one_of_that_name() -> None:
+    """The pod of the etcd before is still listed."""
+    new = {key: dataclasses.replace(each, created_at=at(9.5)) for key, each in an_etcd(SECRET).items()}
+    found = training_without_secret(ETCD_POD, job=make_job(), objects=new)
+    assert not created(found, DeleteCertificates)
+    assert not created(found, DeleteObject)
+
+
 def test_no_certificates_are_made_for_worker_pods_that_have_others() -> None:
     """Secret and StatefulSet were deleted together: whether the Secret exists is known once etcd's pod cannot start."""
     found = ask(trained(2, status=RUNNING), *GROUP, admission=ADMITTED, settings=TLS)
