@@ -226,10 +226,12 @@ def _changes(kind: str, query: Mapping[str, Any], stream: LocalStream) -> Iterat
 
 def _log(folder: Path, query: Mapping[str, Any], stream: LocalStream) -> Iterator[bytes]:
     age = datetime.timedelta(seconds=query.get("sinceSeconds") or 10**9)
-    since = _time(datetime.datetime.now(datetime.timezone.utc) - age).encode()
+    oldest = _time(datetime.datetime.now(datetime.timezone.utc) - age)
+    since = (query.get("sinceTime") or oldest).removesuffix("Z").encode()
     with contextlib.suppress(FileNotFoundError), (folder / LOG).open("rb") as log:
-        lines = log.readlines()
-        yield from (line.rstrip(b"\n") for line in lines[-(query.get("tailLines") or len(lines)) :] if line >= since)
+        lines, tail = log.readlines(), query.get("tailLines")
+        first = 0 if tail is None else max(0, len(lines) - tail)
+        yield from (line.rstrip(b"\n") for line in lines[first:] if line >= since)
         ended = not query.get("follow")
         while not ended and not stream.closed:
             time.sleep(POLL_SECONDS)

@@ -27,6 +27,7 @@ class Selection:
 
     since_seconds: int | None = None
     tail: int | None = None
+    """None, and as with kubectl a negative number: all."""
     container: str | None = None
     """None: the one that trains."""
     previous: bool = False
@@ -121,10 +122,11 @@ def _path(pod: Json) -> str:
 
 
 def _query(container: str, selection: Selection) -> dict[str, Any]:
+    tail = selection.tail
     return {
         "container": container,
         "timestamps": "true",
         "sinceSeconds": selection.since_seconds,
-        "tailLines": selection.tail,
+        "tailLines": None if tail is None or tail < 0 else tail,
         "previous": "true" if selection.previous else None,
     }
