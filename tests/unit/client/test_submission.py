@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,10 +205,15 @@ def test_a_script_travels_with_its_arguments(tmp_path: Path) -> None:
     python = tmp_path / "python3"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    command = command_of('import sys\nprint(sys.argv[1:], "it\'s")\n', ["--lr", "0.1 x"])
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "['--lr', '0.1 x'] it's\n"
+    command = command_of('import sys\nprint(sys.argv[1:], "it\'s")\nprint(__file__)', ["--lr", "0.1 x"])
+    files = set[str]()
+    for job in ({}, {"ELASTICJOB_UID": f"{uuid.uuid4()}"}, {"ELASTICJOB_UID": f"{uuid.uuid4()}"}):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        said, file = done.stdout.splitlines()
+        assert said == "['--lr', '0.1 x'] it's"
+        files.add(file)
+    assert len(files) == 3, "jobs on one machine have a file each"
     with pytest.raises(UsageError, match="too long"):
         command_of("#" * 100_001)
 

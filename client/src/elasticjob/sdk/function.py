@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 MAX_SCRIPT = 100_000
 """Longest script, in bytes: it travels in the pod's command, and Linux limits an argument to 128 KiB."""
-FOLDER = "/tmp/elasticjob"  # noqa: S108 in the container, where a read-only root file system still has /tmp
+FOLDER = "/tmp/elasticjob/${ELASTICJOB_UID:-.}"  # noqa: S108 a read-only root file system still has /tmp
+"""For the script, in the container, or on this machine, which jobs share."""
 
 
 @shows_options
@@ -104,7 +105,7 @@ def command_of(script: str, arguments: Sequence[str] = (), *, packages: Sequence
     pip = "python3 -m pip install --quiet --disable-pip-version-check"
     install = f"{pip} {shlex.join(packages)} && " if packages else ""
     shell = (
-        f'mkdir -p {FOLDER} && printf %s "$0" > {FOLDER}/train.py && {install}'
-        f'exec python3 -m elasticjob_runtime {FOLDER}/train.py "$@"'
+        f'folder="{FOLDER}" && mkdir -p "$folder" && printf %s "$0" > "$folder/train.py" && {install}'
+        'exec python3 -m elasticjob_runtime "$folder/train.py" "$@"'
     )
     return ["sh", "-c", shell, script, *arguments]
