@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pytest
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import checkpoint
-from elasticjob_runtime.training.checkpoint import FencedError
+from elasticjob_runtime.training.checkpoint import FencedError, claims
 from elasticjob_runtime.training.checkpoint.__main__ import main
 from elasticjob_runtime.training.sharded import manifest
 
@@ -79,6 +79,34 @@ def test_a_running_group_goes_on_when_a_person_chooses_during_its_save_and_what_
     assert found is not None
     assert found.state == b"12"
     assert checkpoint.steps(tmp_path) == [10, 11, 12]
+
+
+def test_what_a_running_group_saves_while_a_choice_is_verified_counts(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10)
+    save(tmp_path, 11)
+    write = claims.write_claim
+
+    def save_first(folder: pathlib.Path, claim: claims.Claim) -> bool:
+        save(tmp_path, 12)
+        return write(folder, claim)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "write_claim", save_first)
+        assert main([str(tmp_path), "--use", "step-000000000010-1.ckpt"]) == 0
+    assert checkpoint.steps(tmp_path) == [10, 11, 12]
+
+
+def test_only_a_file_of_the_directory_can_be_chosen(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    act_as("1.0.1")
+    path = save(tmp_path, 10)
+    assert main([str(tmp_path), "--use", f"/backup/{path.name}"]) == 1
+    assert "copy it there first" in capsys.readouterr().err
+    assert main([str(tmp_path), "--use", str(path)]) == 0
 
 
 def test_a_running_group_goes_on_when_a_person_releases_the_directory_during_its_save(

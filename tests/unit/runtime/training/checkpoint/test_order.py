@@ -130,6 +130,15 @@ ON_SEVERAL_MACHINES = {
         "continuing from step 5, from storage; rank 1 sends it to those that lack it: 0 "
         "(not step 9 on storage: step 5 is of this job)",
     ),
+    "this job's, whatever a person has chosen of another one": (
+        [file(9, 7, job="other", claim=9, choice=7), file(5)], (1,),
+        "continuing from step 5, from storage; rank 1 sends it to those that lack it: 0 "
+        "(not step 9 on storage: step 5 is of this job)",
+    ),
+    "one and the same of two that other jobs have left": (
+        [file(9, job="one"), file(9, job="other")], (1,),
+        "continuing from step 9, from storage; rank 1 sends it to those that lack it: 0",
+    ),
     "without agents, the highest step": (
         [State(step=3), State(step=9)], (1,),
         "continuing from step 9, from storage; rank 1 sends it to those that lack it: 0",
@@ -185,6 +194,10 @@ def shard(rank: int, step: int, number: int, of: int = 2, *, round_number: int =
 SHARDS = {
     "all shards of the newest step": (
         [shard(0, 8, 0), shard(1, 8, 1), shard(0, 4, 0), shard(1, 4, 1)], NOTHING, "step 8, from memory",
+    ),
+    "shards of ranks of which one has also loaded what a person has chosen elsewhere": (
+        [dataclasses.replace(shard(0, 8, 0), state=memory(8, NEW, choice=7)), shard(1, 8, 1)], file(5),
+        "step 8, from memory",
     ),
     "the newest step that all have": (
         [shard(0, 8, 0), shard(0, 4, 0), shard(1, 4, 1)], NOTHING,

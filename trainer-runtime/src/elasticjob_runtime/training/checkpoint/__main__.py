@@ -103,7 +103,10 @@ def _owner(claim: Claim) -> str:
 def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
     """Gives the file the number of a new claim, which makes it the newest, also newer than memory, and newer than what
     other machines have. The group that saves here may go on."""
-    wanted = next((found for found in listing.checkpoints if found.name == pathlib.Path(name).name), None)
+    path = pathlib.Path(name)
+    if path.name != name and path.resolve().parent != folder.resolve():
+        raise CheckpointError(f"{name} is not in {folder}: copy it there first")
+    wanted = next((found for found in listing.checkpoints if found.name == path.name), None)
     if wanted is None:
         known = ", ".join(found.name for found in sorted(listing.checkpoints, reverse=True)) or "none"
         raise CheckpointError(f"there is no checkpoint {name}; there are: {known}")
@@ -111,13 +114,18 @@ def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
         _verify(folder / wanted.name, wanted)
     except CorruptCheckpointError as error:
         raise CheckpointError(f"{wanted.name} is corrupt: {error}") from error
+    listing = claims.list_directory(folder)  # it may have taken minutes to verify
+    if wanted not in listing.checkpoints:
+        raise CheckpointError(
+            f"{wanted.name} was removed in this moment: a training that still runs keeps only the newest"
+        )
     choice = max(int(time.time()), 1 + claims.newest_choice(listing))
     claim = _claim(folder, listing, dataclasses.replace(listing.claim.writer, choice=choice), listing.claim.earlier)
     chosen = Found(claim.number, wanted.step)
     (folder / wanted.name).rename(folder / chosen.name)
     return (
         f"The next process that loads from {folder} continues from step {wanted.step} ({chosen.name}). A training that "
-        "still runs goes on from where it is, and what it saves next is newer: suspend it first."
+        "still runs goes on from where it is, and what it saves next in this directory is newer: suspend it first."
     )
 
 
@@ -128,7 +136,9 @@ def _release(folder: pathlib.Path, listing: Listing) -> str:
 
 def _claim(folder: pathlib.Path, listing: Listing, writer: Writer, earlier: tuple[str, ...]) -> Claim:
     """Makes the next claim. Raises CheckpointError if a job does at the same time."""
-    claim = dataclasses.replace(claims.next_claim(listing, writer), earlier=earlier, claimed_at=time.time())
+    follows = (*listing.claim.follows, listing.claim.number)
+    claim = claims.next_claim(listing, writer)
+    claim = dataclasses.replace(claim, earlier=earlier, follows=follows, claimed_at=time.time())
     if not claims.write_claim(folder, claim):
         raise CheckpointError("a job has begun to save there in this moment: try again")
     return claim

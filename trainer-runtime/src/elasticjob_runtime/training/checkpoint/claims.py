@@ -79,6 +79,8 @@ class Claim:
     """Names of the checkpoints that counted when this claim began; None: unknown, all count."""
     savers: tuple[tuple[int, Writer], ...] = ()
     """Earlier claims under which these were saved, as (number, who)."""
+    follows: tuple[int, ...] = ()
+    """Numbers of claims that this one does not fence: a person made it, and what their groups still save counts."""
     claimed_at: float = 0.0
     """Unix time, s."""
 
@@ -114,7 +116,11 @@ def valid(listing: Listing) -> list[Found]:
     """The checkpoints that count, newest first: those of the newest group, then those it found."""
     claim = listing.claim
     kept = claim.kept
-    counted = [one for one in listing.checkpoints if one.number >= claim.number or kept is None or one.name in kept]
+    counted = [
+        found
+        for found in listing.checkpoints
+        if found.number >= claim.number or found.number in claim.follows or kept is None or found.name in kept
+    ]
     return sorted(counted, reverse=True)
 
 
@@ -147,7 +153,7 @@ def state_of(listing: Listing, found: Found) -> State:
 
 def savers(listing: Listing) -> tuple[tuple[int, Writer], ...]:
     """For the next claim."""
-    counting = {found.number for found in valid(listing)}
+    counting = {found.number for found in valid(listing)} | {listing.claim.number, *listing.claim.follows}
     return tuple((number, writer) for number, writer in _writers(listing.claim) if number in counting)
 
 
@@ -283,6 +289,7 @@ def _encode(claim: Claim) -> bytes:
         "kept": claim.kept,
         "choice": claim.writer.choice,
         "savers": [[number, each.owner, str(each.fence), each.choice] for number, each in claim.savers],
+        "follows": claim.follows,
         "claimed_at": claim.claimed_at,
     }
     return 2 * (json.dumps({**document, "sha256": _digest(document)}) + "\n").encode()
@@ -312,6 +319,7 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
         earlier=_texts(document["earlier"]),
         kept=_texts(document["kept"]),
         savers=tuple((int(number), _writer(*writer)) for number, *writer in document["savers"]),
+        follows=tuple(int(each) for each in document.get("follows", ())),
         claimed_at=float(document["claimed_at"]),
     )
 

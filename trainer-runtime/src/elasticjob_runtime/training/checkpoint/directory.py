@@ -164,9 +164,10 @@ def this_writer() -> Writer:
     return claims.writer_of(os.environ, _process.choice)
 
 
-def continue_from(state: State) -> None:
-    """What this process saves comes from this state, and so from what a person has chosen before it."""
-    _process.choice = max(_process.choice, state.choice)
+def continue_from(state: State, *, only: bool = False) -> None:
+    """What this process saves comes from this state, and so from what a person has chosen before it. `only`: and from
+    nothing that it has loaded before."""
+    _process.choice = state.choice if only else max(_process.choice, state.choice)
 
 
 class _Process:

@@ -130,12 +130,13 @@ def _rules(one: State, other: State, job: str, shared: bool) -> Iterator[tuple[C
         yield lambda state: (state.claim, state.kind), "another job has saved step {} since"
     elif shared and one.kind is other.kind is Kind.STORAGE:
         yield lambda state: state.claim, "step {} was saved later"
-    yield lambda state: state.choice, "a person has chosen step {} since"
-    if one.job != other.job:
+    if not shared and one.job != other.job:
         yield lambda state: state.job == job, "step {} is of this job"
-    else:
+    yield lambda state: state.choice, "a person has chosen step {} since"
+    if one.job == other.job:
         yield lambda state: state.fence, "a later worker group has saved step {}"
     yield lambda state: state.step, "step {} is newer"
+    yield lambda state: state.job, "it is of another job"
     # After the same step, the script may have changed its values in the evaluations that are over.
     yield lambda state: (state.evaluation == 0, state.evaluation), "it is further"
 
@@ -146,8 +147,12 @@ def _snapshots(held: Sequence[Held]) -> dict[State, list[Held]]:
     for each in held:
         if each.state.step >= 0:
             in_memory = each.state.kind is Kind.MEMORY
-            found[dataclasses.replace(each.state, claim=0) if in_memory else each.state, each.of].append(each)
-    return {max((each.state for each in parts), key=lambda state: state.claim): parts for parts in found.values()}
+            # Ranks may have loaded something else besides, and so know of other choices.
+            found[dataclasses.replace(each.state, claim=0, choice=0) if in_memory else each.state, each.of].append(each)
+    newest = [
+        max((each.state for each in parts), key=lambda state: (state.claim, state.choice)) for parts in found.values()
+    ]
+    return dict(zip(newest, found.values(), strict=True))
 
 
 def _lacking(parts: Sequence[Held]) -> list[int]:

@@ -155,7 +155,7 @@ class TrainingState:
         agreement = agree(standings)
         self.together = are_together(standings)
         self._choice = standings[agreement.donors[0]].choice
-        continue_from(standings[agreement.donors[0]].state)
+        continue_from(standings[agreement.donors[0]].state, only=True)
         rank = dist.get_rank() if dist.is_initialized() else 0
         if rank in agreement.strangers:
             raise SessionError(

@@ -187,6 +187,8 @@ def _tidy(folder: pathlib.Path, current: str) -> None:
     try:
         listing = claims.list_directory(folder)
         manifests = [manifest.read(folder / found.name) for found in listing.checkpoints]
+        if claims.list_directory(folder).checkpoints != listing.checkpoints:
+            return  # a person has just chosen one, which renames its manifest: next time
         _remove_shards(folder, {current, *(each["folder"] for each in manifests if each)}, listing.claim.number)
     except OSError as error:
         logger.warning("Cannot remove old shards in %s: %s.", folder, error)
