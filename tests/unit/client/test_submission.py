@@ -240,10 +240,17 @@ def test_a_function_that_imports_what_it_uses_travels() -> None:
 
 
 def test_functions_that_cannot_travel_are_rejected() -> None:
-    outside = 3
+    outside = input = 3  # noqa: A001
 
     def closure() -> None:
         print(outside)
+
+    def counter() -> None:
+        nonlocal outside
+        outside += 1
+
+    def like_a_builtin() -> None:
+        print(input)
 
     def reader() -> None:
         print([json.dumps(os.environ.get(each)) for each in "a"])
@@ -253,6 +260,8 @@ def test_functions_that_cannot_travel_are_rejected() -> None:
 
     for function, args, words in (
         (closure, {}, "lack: outside"),
+        (counter, {}, "lack: outside"),
+        (like_a_builtin, {}, "lack: input"),
         (reader, {}, "lack: os.\nImport modules inside the function"),
         (with_default, {}, "lack: RATE"),
         (train_with, {"rate": 1}, "cannot be called"),

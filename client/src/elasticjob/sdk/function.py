@@ -74,7 +74,7 @@ def script_of(func: Callable[..., object], args: Mapping[str, Any]) -> str:
     except TypeError as error:
         raise UsageError(f"{func.__name__} cannot be called with these arguments: {error}.") from error
     script = f"import json\n\n{source}\n\nif __name__ == '__main__':\n    {func.__name__}(**json.loads({given!r}))\n"
-    if missing := _undefined(script):
+    if missing := func.__code__.co_freevars or _undefined(script):
         raise UsageError(
             f"{func.__name__} uses what is defined outside it, which worker pods lack: {', '.join(missing)}.",
             "Import modules inside the function, and pass values as arguments: train(func, {...})",
