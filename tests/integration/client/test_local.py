@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from elasticjob import ElasticJobClient, InvalidManifestError, JobFailedError
 from elasticjob.cli.app import run
-from elasticjob.errors import ElasticJobError, Exit
+from elasticjob.errors import AlreadyExistsError, ElasticJobError, Exit, NotFoundError
 
 from hack.support import eventually
 from tests.integration.client.conftest import Result
@@ -106,6 +108,42 @@ def test_the_python_client_has_the_same_jobs() -> None:
         failing.wait(timeout=120)
     with pytest.raises(InvalidManifestError, match="procsPerWorker"):
         client.submit("gpt", image="a", command="python", procs_per_worker="many")
+
+
+@pytest.mark.usefixtures("local")
+def test_a_job_that_starts_has_not_failed_for_others() -> None:
+    client, seen = ElasticJobClient(local=True), set[str]()
+    with ThreadPoolExecutor() as pool:
+        submitting = [pool.submit(client.submit, "bert", image="a", command="python train.py") for _ in range(2)]
+        while not all(each.done() for each in submitting):
+            with contextlib.suppress(NotFoundError):
+                seen.add(client.get("bert").summary)
+    assert "Failed" not in seen
+    assert [type(each.exception()) for each in submitting].count(AlreadyExistsError) == 1
+    client.wait("bert", timeout=120)
+
+
+@pytest.mark.usefixtures("local")
+def test_training_ends_with_the_process_that_runs_it(tmp_path: Path) -> None:
+    client = ElasticJobClient(local=True)
+    job = client.submit("bert", image="a", command="python train.py", env={"SLEEP": 600})
+    job.wait("Running")
+    eventually(lambda: any("rank 0 of 1 None" in line for line in job.logs()))
+    assert processes_of(job.state.uid)
+    os.kill(int((tmp_path / "state/elasticjob/jobs/bert/lock").read_text()), signal.SIGKILL)
+    eventually(lambda: not processes_of(job.state.uid))
+    with pytest.raises(JobFailedError, match="The process that ran the job has ended"):
+        job.wait()
+
+
+def processes_of(uid: str) -> list[str]:
+    """Those of a job."""
+    variable, found = f"ELASTICJOB_UID={uid}".encode(), list[str]()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if variable in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+    return found
 
 
 @pytest.mark.usefixtures("local")

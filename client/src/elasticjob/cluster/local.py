@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from elasticjob.cluster.api_errors import api_error
 from elasticjob.cluster.kubeconfig import Target
@@ -35,7 +35,12 @@ POLL_SECONDS = 0.2
 JOB, LOG, LOCK, DELETED, TERMINATION = "job.json", "log", "lock", "deleted", "termination"
 """Files of a job's folder. `LOCK`: held by the process that runs it, whose ID it has.
 `DELETED`: there once it is to be deleted."""
-LAUNCH = "from elasticjob_runtime.launch import main; main()"
+LAUNCH = """
+from elasticjob_runtime.launch import main
+from elasticjob_runtime.workers.linux import die_with_parent
+die_with_parent({parent})
+main()
+"""
 """What a container runs before its command, so that it runs under elasticrun."""
 _PATH = re.compile(rf"/({PLURAL}|pods|events)(?:/([^/]+))?(?:/(\w+))?$")
 
@@ -97,25 +102,44 @@ class LocalApi:
         folder = jobs_folder() / metadata["name"]
         if dry_run:
             return job
-        if _read(folder) is not None:
-            raise api_error(409, {"reason": "AlreadyExists"}, "", NAMESPACE, self.target.server)
-        pod = body["spec"]["workers"]["template"]["spec"]
-        if pod.get("volumes") or any(each.get("envFrom") for each in pod["containers"]):
-            self._warn("The job runs without its volumes and Secrets, which this machine does not have.")
+        _read(folder)  # removes it if it has been deleted
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, job)
-        with (folder / "runner").open("wb") as output:
-            runner = subprocess.Popen(
-                [sys.executable, "-m", "elasticjob.cluster.local", str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        (folder / LOCK).write_text(str(runner.pid))
-        while runner.poll() is None and not _is_running(folder):
-            time.sleep(0.01)
+        with (folder / LOCK).open("a") as lock:
+            if not _acquire(lock, folder):
+                raise api_error(409, {"reason": "AlreadyExists"}, "", NAMESPACE, self.target.server)
+            pod = body["spec"]["workers"]["template"]["spec"]
+            if pod.get("volumes") or any(each.get("envFrom") for each in pod["containers"]):
+                self._warn("The job runs without its volumes and Secrets, which this machine does not have.")
+            _start(folder, job, lock)
         return job
+
+
+def _acquire(lock: IO[str], folder: Path) -> bool:
+    """Whether the job is new. Those who read hold its lock, too, for a moment."""
+    while not (folder / JOB).exists():
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return not (folder / JOB).exists()
+        time.sleep(0.01)
+    return False
+
+
+def _start(folder: Path, job: Json, lock: IO[str]) -> None:
+    """The process that runs the job holds the lock from its start, and begins when others can see the job."""
+    with (folder / "runner").open("wb") as output:
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "elasticjob.cluster.local", str(folder), str(lock.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+        )
+    (folder / LOCK).write_text(str(runner.pid))
+    _write(folder, job)
+    assert runner.stdin is not None
+    with contextlib.suppress(BrokenPipeError), runner.stdin:  # one that has ended already has failed
+        runner.stdin.write(json.dumps(job).encode())
 
 
 class LocalStream:
@@ -272,9 +296,8 @@ def _finish(job: Json, code: int, message: str) -> None:
     _condition(job, "Failed", "WorkersFailed", f"elasticrun ended with exit code {code}.")
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, job: Json) -> None:
     """Runs a job from its start to its end, in a process of its own."""
-    job: Json = json.loads((folder / JOB).read_text())
     state, container = job_state(job), training_container(job)
     (folder / TERMINATION).touch()
     gpus = any("gpu" in each for each in (container.get("resources") or {}).get("limits") or ())
@@ -293,7 +316,7 @@ def run(folder: Path) -> None:
     }
     users = {each["name"]: str(each.get("value", "")) for each in container.get("env") or ()}
     with subprocess.Popen(
-        [sys.executable, "-c", LAUNCH, *state.command],
+        [sys.executable, "-c", LAUNCH.format(parent=os.getpid()), *state.command],
         env={**os.environ, **variables, **users},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -314,10 +337,9 @@ def run(folder: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    with (folder / LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        run(folder)
+    folder, lock = Path(sys.argv[1]), int(sys.argv[2])
+    run(folder, json.load(sys.stdin))
+    os.close(lock)
     _read(folder)  # removes it if it is to be deleted
 
 
