@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from elasticjob.cluster.api_errors import api_error
 from elasticjob.cluster.kubeconfig import Target
-from elasticjob.errors import ElasticJobError
+from elasticjob.errors import ElasticJobError, UsageError
 from elasticjob.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_INDEX, LABEL_JOB, PLURAL
 from elasticjob.state import job_state, training_container
 
@@ -99,6 +99,7 @@ class LocalApi:
             )
         metadata = {**body["metadata"], "namespace": NAMESPACE, "uid": str(uuid.uuid4()), "creationTimestamp": _time()}
         job = {**body, "metadata": {**metadata, "resourceVersion": "1"}}
+        lacks = not_here(job)
         folder = jobs_folder() / metadata["name"]
         if dry_run:
             return job
@@ -107,11 +108,24 @@ class LocalApi:
         with (folder / LOCK).open("a") as lock:
             if not _acquire(lock, folder):
                 raise api_error(409, {"reason": "AlreadyExists"}, "", NAMESPACE, self.target.server)
-            pod = body["spec"]["workers"]["template"]["spec"]
-            if pod.get("volumes") or any(each.get("envFrom") for each in pod["containers"]):
-                self._warn("The job runs without its volumes and Secrets, which this machine does not have.")
+            if lacks:
+                self._warn(f"On this machine, the job runs without {', '.join(lacks)}.")
             _start(folder, job, lock)
         return job
+
+
+def not_here(job: Json) -> list[str]:
+    """The fields of a job that have no effect on this machine. Raises UsageError for a suspended job."""
+    lifecycle = job["spec"].get("lifecycle") or {}
+    if lifecycle.get("suspend"):
+        raise UsageError(
+            "A job on this machine cannot be suspended.", "Leave out --suspended (spec.lifecycle.suspend), or --local."
+        )
+    container = training_container(job)
+    fields = [*lifecycle, *(["volumes"] if job["spec"]["workers"]["template"]["spec"].get("volumes") else [])]
+    fields += ["envFrom"] if container.get("envFrom") else []
+    variables = [each["name"] for each in container.get("env") or () if each.get("valueFrom")]
+    return [each for each in fields if each != "suspend"] + [f"the variable {each}" for each in variables]
 
 
 def _acquire(lock: IO[str], folder: Path) -> bool:
@@ -314,7 +328,8 @@ def run(folder: Path, job: Json) -> None:
         "ELASTICJOB_CHECKPOINT_DIRECTORY": str(checkpoints),
         "ELASTICJOB_TERMINATION_LOG": str(folder / TERMINATION),
     }
-    users = {each["name"]: str(each.get("value", "")) for each in container.get("env") or ()}
+    env = [each for each in container.get("env") or () if not each.get("valueFrom")]
+    users = {each["name"]: str(each.get("value") or "") for each in env}
     with subprocess.Popen(
         [sys.executable, "-c", LAUNCH.format(parent=os.getpid()), *state.command],
         env={**os.environ, **variables, **users},
