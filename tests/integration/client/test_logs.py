@@ -121,6 +121,8 @@ def test_jobs_with_a_label_are_read_together(
     result = cli("logs", "-l", "team=nlp", *follow)
     assert result.code == Exit.OK, result.err
     assert sorted(result.out.splitlines()) == ["one-worker-0 | step of one", "two-worker-0 | step of two"]
+    plain = cli("logs", "-l", "team=nlp", "--no-prefix", *follow)
+    assert sorted(plain.out.splitlines()) == ["step of one", "step of two"]
     assert "No job in namespace" in cli("logs", "-l", "team=vision").err
 
 

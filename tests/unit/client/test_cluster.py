@@ -174,6 +174,7 @@ def test_a_program_logs_in_once_for_many_threads(tmp_path: Path) -> None:
         ({"command": "no-such-login", "installHint": "Install it from there."}, "Install it from there."),
         ({"command": "false"}, "false could not log in"),
         ({"command": "true"}, "true printed no credentials"),
+        ({"command": "echo", "args": ['{"status": null}'], "env": [{"name": "A"}]}, "echo printed no credentials"),
     ],
 )
 def test_a_program_that_cannot_log_in_is_named(command: dict[str, Any], words: str) -> None:

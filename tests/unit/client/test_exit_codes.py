@@ -96,3 +96,5 @@ def test_a_plug_in_says_how_it_is_completed_instead_of_breaking_the_shell(
     caught = capsys.readouterr()
     assert caught.out == "", "a shell evaluates it"
     assert "elasticjob --install-completion" in caught.err
+    run(["submit", "bert", "--image", "a", "--dry-run", "--", "prog", flag], "kubectl elasticjob")
+    assert flag in capsys.readouterr().out, "a flag of the job's own program"

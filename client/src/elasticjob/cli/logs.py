@@ -80,7 +80,7 @@ def logs(
         everything=everything,
         selection=Selection(seconds("--since", since) if since else None, tail, container, previous),
         timestamps=timestamps,
-        prefix=rank is None and worker is None if prefix is None else prefix,
+        prefix=prefix,
     )
     if deleted:
         raise typer.Exit(Exit.DELETED)
@@ -96,11 +96,12 @@ def print_logs(
     everything: bool = False,
     selection: Selection | None = None,
     timestamps: bool = False,
-    prefix: bool = True,
+    prefix: bool | None = None,
     namespace: str | None = None,
     timeout: float | None = None,
 ) -> bool:
-    """Returns whether a job was deleted meanwhile. Raises ElasticJobError."""
+    """Returns whether a job was deleted meanwhile. `prefix` None: if there can be several worker pods. Raises
+    ElasticJobError."""
     import sys
 
     from elasticjob.cli.output import note, say, use_color
@@ -122,7 +123,9 @@ def print_logs(
         for name in names
     ]
     one = names[0] if len(names) == 1 else ""
-    view = LineView(one, prefix=prefix or not one, timestamps=timestamps, color=use_color(sys.stdout))
+    if prefix is None:
+        prefix = not one or (rank is None and worker is None)
+    view = LineView(one, prefix=prefix, timestamps=timestamps, color=use_color(sys.stdout))
     for batch in _batches(logs[0] if one else together(logs), follow=follow):
         say(view.text(line) for line in batch)
     return any(getattr(log, "deleted", False) for log in logs)

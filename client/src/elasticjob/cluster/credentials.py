@@ -106,7 +106,7 @@ class Credentials:
     def _run_command(self) -> None:
         """Keeps the token and the certificate of the ExecCredential that the program prints."""
         spec = self._target.command
-        variables = {each["name"]: each["value"] for each in spec.get("env") or []}
+        variables = {each["name"]: str(each.get("value") or "") for each in spec.get("env") or []}
         about: dict[str, Any] = {"interactive": False}
         if spec.get("provideClusterInfo"):
             about["cluster"] = self._target.cluster_info
@@ -123,7 +123,7 @@ class Credentials:
         if done.returncode:
             raise UnreachableError(f"{command[0]} could not log in (exit code {done.returncode}).")
         try:
-            status: dict[str, Any] = json.loads(done.stdout)["status"]
+            status: dict[str, Any] = {**json.loads(done.stdout)["status"]}
         except (ValueError, KeyError, TypeError) as error:
             raise UnreachableError(f"{command[0]} printed no credentials.") from error
         self._token = status.get("token", "")

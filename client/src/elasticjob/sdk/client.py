@@ -172,7 +172,7 @@ class ElasticJobClient:
     def describe(
         self, name: str, *, namespace: str | None = None, width: int | None = None, color: bool = False
     ) -> str:
-        """Everything about a job on a page, and and its problems."""
+        """Everything about a job on a page, and its problems."""
         from elasticjob.views.describe import describe
 
         job = self.get(name, namespace=namespace)

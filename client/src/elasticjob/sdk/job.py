@@ -134,7 +134,7 @@ class Job:
         self._client.delete(self.name, wait=wait, namespace=self.namespace)
 
     def describe(self) -> str:
-        """Everything about it on a page, and and its problems."""
+        """Everything about it on a page, and its problems."""
         return self._client.describe(self.name, namespace=self.namespace)
 
     def __repr__(self) -> str:
