@@ -88,6 +88,8 @@ def test_a_job_that_runs_is_deleted(local: Callable[..., Result]) -> None:
     assert local("scale", "bert", "1").code == Exit.ERROR
     assert "A job on this machine cannot be suspended or resumed." in local("suspend", "bert").err
     assert "There is no cluster to look at" in local("doctor").out
+    assert "bert" in local("list", "-l", "team!=nlp").out
+    assert local("list", "-l", "team in (nlp)").code == Exit.USAGE
     assert "--local and --context cannot be used together" in local("list", "--context", "x").err
     assert local("delete", "bert").code == Exit.OK
     assert local("list").err.startswith("There are no ElasticJobs")
@@ -162,6 +164,16 @@ def test_what_a_cluster_alone_has_is_named(
     suspended = local("submit", "gpt", "--image", "a", "--suspended", "--", "python", "train.py")
     assert suspended.code == Exit.USAGE
     assert local("get", "gpt").code == Exit.NOT_FOUND
+
+
+def test_files_that_are_no_jobs_are_passed_over_or_named(local: Callable[..., Result], tmp_path: Path) -> None:
+    folder = tmp_path / "state/elasticjob/jobs"
+    folder.mkdir(parents=True)
+    (folder / "bert").touch()
+    assert local("list").err.startswith("There are no ElasticJobs")
+    result = local("submit", "bert", "--image", "a", "--", "python", "train.py")
+    assert result.code == Exit.ERROR
+    assert f"Cannot use {folder / 'bert'}" in result.err
 
 
 @pytest.mark.usefixtures("local")

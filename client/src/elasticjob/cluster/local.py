@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from elasticjob.cluster.api_errors import api_error
 from elasticjob.cluster.kubeconfig import Target
+from elasticjob.decisions.label_selectors import selects, terms_of
 from elasticjob.errors import ElasticJobError, UsageError
 from elasticjob.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_INDEX, LABEL_JOB, PLURAL
 from elasticjob.state import job_state, training_container
@@ -66,6 +67,15 @@ class LocalApi:
 
     def call(self, method: str, path: str, body: Any = None, _: str = "", **query: Any) -> Json:
         """Raises ElasticJobError."""
+        try:
+            return self._answer(method, path, body, query)
+        except OSError as error:
+            raise ElasticJobError(
+                f"Cannot use {error.filename or jobs_folder()}, where jobs on this machine are kept: {error.strerror}.",
+                "Make it accessible, or set XDG_STATE_HOME to another folder.",
+            ) from error
+
+    def _answer(self, method: str, path: str, body: Any, query: Mapping[str, Any]) -> Json:
         if re.fullmatch(r"/api/v1/namespaces/[^/]+", path):
             return {}
         kind, name, part = _parts(path)
@@ -181,12 +191,11 @@ def _parts(path: str) -> tuple[str, str | None, str | None]:
 def _objects(kind: str, query: Mapping[str, Any]) -> Iterator[Json]:
     """Those that the selectors of a query match."""
     wanted = str(query.get("fieldSelector") or "").rpartition("=")[2]
-    labels = set(filter(None, str(query.get("labelSelector") or "").split(",")))
-    for job in filter(None, map(_read, sorted(jobs_folder().glob("*")))):
+    terms = terms_of(query.get("labelSelector") or "")
+    for job in filter(None, map(_read, sorted(path.parent for path in jobs_folder().glob(f"*/{JOB}")))):
         for each in [job] if kind == PLURAL else _pods(job) if kind == "pods" else _events(job):
-            known = {f"{key}={value}" for key, value in (each["metadata"].get("labels") or {}).items()}
             names = (each["metadata"]["name"], (each.get("involvedObject") or {}).get("uid"))
-            if labels <= known and (not wanted or wanted in names):
+            if selects(terms, each["metadata"].get("labels") or {}) and (not wanted or wanted in names):
                 yield each
 
 
@@ -218,7 +227,8 @@ def _is_running(folder: Path) -> bool:
 def _delete(folder: Path) -> None:
     (folder / DELETED).touch()
     if _is_running(folder):
-        os.kill(int((folder / LOCK).read_text()), signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(int((folder / LOCK).read_text()), signal.SIGTERM)
     _read(folder)
 
 
