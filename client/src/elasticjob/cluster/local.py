@@ -1,7 +1,7 @@
 """Jobs on this machine: elasticrun in place of a cluster, behind the requests that the client sends to an API server.
 
 Each job has a folder with the ElasticJob and its log. A process of its own runs it
-(`python -m elasticjob.cluster.local FOLDER`), so that it goes on without the client.
+(`python -m elasticjob.cluster.local_runner`), so that it goes on without the client.
 """
 
 from __future__ import annotations
@@ -36,13 +36,6 @@ POLL_SECONDS = 0.2
 JOB, LOG, LOCK, DELETED, TERMINATION = "job.json", "log", "lock", "deleted", "termination"
 """Files of a job's folder. `LOCK`: held by the process that runs it, whose ID it has.
 `DELETED`: there once it is to be deleted."""
-LAUNCH = """
-from elasticjob_runtime.launch import main
-from elasticjob_runtime.workers.linux import die_with_parent
-die_with_parent({parent})
-main()
-"""
-"""What a container runs before its command, so that it runs under elasticrun."""
 _PATH = re.compile(rf"/({PLURAL}|pods|events)(?:/([^/]+))?(?:/(\w+))?$")
 
 
@@ -86,7 +79,7 @@ class LocalApi:
             raise ElasticJobError(f"A job on this machine cannot be {what}.", "Submit it without --local.")
         if not name:
             return {"metadata": {"resourceVersion": "1"}, "items": list(_objects(kind, query))}
-        job = _read(jobs_folder() / name)
+        job = read_job(jobs_folder() / name)
         if job is None:
             raise api_error(404, {"details": {"name": name, "kind": kind}}, path, NAMESPACE, self.target.server)
         if method == "DELETE":
@@ -107,13 +100,13 @@ class LocalApi:
                 "elasticrun, which runs jobs on this machine, is not installed.",
                 f"Install it: {sys.executable} -m pip install elasticjob-runtime",
             )
-        metadata = {**body["metadata"], "namespace": NAMESPACE, "uid": str(uuid.uuid4()), "creationTimestamp": _time()}
-        job = {**body, "metadata": {**metadata, "resourceVersion": "1"}}
+        given = {"namespace": NAMESPACE, "uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+        job = {**body, "metadata": {**body["metadata"], **given, "resourceVersion": "1"}}
         lacks = not_here(job)
-        folder = jobs_folder() / metadata["name"]
+        folder = jobs_folder() / body["metadata"]["name"]
         if dry_run:
             return job
-        _read(folder)  # removes it if it has been deleted
+        read_job(folder)  # removes it if it has been deleted
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK).open("a") as lock:
             if not _acquire(lock, folder):
@@ -152,7 +145,7 @@ def _start(folder: Path, job: Json, lock: IO[str]) -> None:
     """The process that runs the job holds the lock from its start, and begins when others can see the job."""
     with (folder / "runner").open("wb") as output:
         runner = subprocess.Popen(
-            [sys.executable, "-m", "elasticjob.cluster.local", str(folder), str(lock.fileno())],
+            [sys.executable, "-m", "elasticjob.cluster.local_runner", str(folder), str(lock.fileno())],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -160,7 +153,7 @@ def _start(folder: Path, job: Json, lock: IO[str]) -> None:
             pass_fds=[lock.fileno()],
         )
     (folder / LOCK).write_text(str(runner.pid))
-    _write(folder, job)
+    write(folder, job)
     assert runner.stdin is not None
     with contextlib.suppress(BrokenPipeError), runner.stdin:  # one that has ended already has failed
         runner.stdin.write(json.dumps(job).encode())
@@ -192,14 +185,14 @@ def _objects(kind: str, query: Mapping[str, Any]) -> Iterator[Json]:
     """Those that the selectors of a query match."""
     wanted = str(query.get("fieldSelector") or "").rpartition("=")[2]
     terms = terms_of(query.get("labelSelector") or "")
-    for job in filter(None, map(_read, sorted(path.parent for path in jobs_folder().glob(f"*/{JOB}")))):
+    for job in filter(None, map(read_job, sorted(path.parent for path in jobs_folder().glob(f"*/{JOB}")))):
         for each in [job] if kind == PLURAL else _pods(job) if kind == "pods" else _events(job):
             names = (each["metadata"]["name"], (each.get("involvedObject") or {}).get("uid"))
             if selects(terms, each["metadata"].get("labels") or {}) and (not wanted or wanted in names):
                 yield each
 
 
-def _read(folder: Path) -> Json | None:
+def read_job(folder: Path) -> Json | None:
     """The job; None: there is none. One whose process has ended without a word has failed."""
     running, deleted = _is_running(folder), (folder / DELETED).exists()
     if deleted and not running:
@@ -209,9 +202,9 @@ def _read(folder: Path) -> Json | None:
     except FileNotFoundError:
         return None
     if deleted:
-        job["metadata"]["deletionTimestamp"] = _time()
+        job["metadata"]["deletionTimestamp"] = timestamp()
     if not running and not job_state(job).is_finished:
-        _finish(job, 1, "The process that ran the job has ended.")
+        finish(job, 1, "The process that ran the job has ended.")
     return job
 
 
@@ -229,7 +222,7 @@ def _delete(folder: Path) -> None:
     if _is_running(folder):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(int((folder / LOCK).read_text()), signal.SIGTERM)
-    _read(folder)
+    read_job(folder)
 
 
 def _pods(job: Json) -> list[Json]:
@@ -274,7 +267,7 @@ def _changes(kind: str, query: Mapping[str, Any], stream: LocalStream) -> Iterat
 
 def _log(folder: Path, query: Mapping[str, Any], stream: LocalStream) -> Iterator[bytes]:
     age = datetime.timedelta(seconds=query.get("sinceSeconds") or 10**9)
-    oldest = _time(datetime.datetime.now(datetime.timezone.utc) - age)
+    oldest = timestamp(datetime.datetime.now(datetime.timezone.utc) - age)
     since = (query.get("sinceTime") or oldest).removesuffix("Z").encode()
     with contextlib.suppress(FileNotFoundError), (folder / LOG).open("rb") as log:
         lines, tail = log.readlines(), query.get("tailLines")
@@ -287,86 +280,34 @@ def _log(folder: Path, query: Mapping[str, Any], stream: LocalStream) -> Iterato
             yield from (line.rstrip(b"\n") for line in log)
 
 
-def _time(at: datetime.datetime | None = None) -> str:
+def timestamp(at: datetime.datetime | None = None) -> str:
     """RFC 3339; the present by default."""
     return (at or datetime.datetime.now(datetime.timezone.utc)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _write(folder: Path, job: Json) -> None:
+def write(folder: Path, job: Json) -> None:
     """As a whole."""
     job["metadata"]["resourceVersion"] = str(time.time_ns())
     (folder / "new").write_text(json.dumps(job))
     (folder / "new").replace(folder / JOB)
 
 
-def _condition(job: Json, type_: str, reason: str, message: str, *, true: bool = True) -> None:
+def condition(job: Json, type_: str, reason: str, message: str, *, true: bool = True) -> None:
     status = job.setdefault("status", {})
     others = [each for each in status.get("conditions") or () if each["type"] != type_]
-    new = {"type": type_, "status": str(true), "reason": reason, "message": message, "lastTransitionTime": _time()}
+    new = {"type": type_, "status": str(true), "reason": reason, "message": message, "lastTransitionTime": timestamp()}
     status["conditions"] = [*others, new]
     if true:
         status["summary"] = type_
 
 
-def _finish(job: Json, code: int, message: str) -> None:
+def finish(job: Json, code: int, message: str) -> None:
     """`code`: of elasticrun. `message`: why it failed."""
-    _condition(job, "Running", "Finished", "The job has finished.", true=False)
-    job["status"] |= {"completionTime": _time(), "readyReplicas": 0, "replicas": 0}
+    condition(job, "Running", "Finished", "The job has finished.", true=False)
+    job["status"] |= {"completionTime": timestamp(), "readyReplicas": 0, "replicas": 0}
     if code == 0:
-        _condition(job, "Succeeded", "WorkersSucceeded", "All worker processes have succeeded.")
+        condition(job, "Succeeded", "WorkersSucceeded", "All worker processes have succeeded.")
         return
     pod = f"{job['metadata']['name']}-worker-0"
     job["status"]["lastFailure"] = {"worker": pod, "reason": "ApplicationError", "message": message, "exitCode": code}
-    _condition(job, "Failed", "WorkersFailed", f"elasticrun ended with exit code {code}.")
-
-
-def run(folder: Path, job: Json) -> None:
-    """Runs a job from its start to its end, in a process of its own."""
-    state, container = job_state(job), training_container(job)
-    (folder / TERMINATION).touch()
-    gpus = any("gpu" in each for each in (container.get("resources") or {}).get("limits") or ())
-    processes = state.replicas * (int(state.procs) if state.procs.isdecimal() else 1)
-    checkpoints = folder.parent.parent / "checkpoints" / state.name
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    variables = {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "PET_NPROC_PER_NODE": "auto" if gpus else str(processes),
-        "PET_MAX_RESTARTS": str(state.max_restarts),
-        "ELASTICJOB_NAME": state.name,
-        "ELASTICJOB_NAMESPACE": NAMESPACE,
-        "ELASTICJOB_UID": state.uid,
-        "ELASTICJOB_CHECKPOINT_DIRECTORY": str(checkpoints),
-        "ELASTICJOB_TERMINATION_LOG": str(folder / TERMINATION),
-    }
-    env = [each for each in container.get("env") or () if not each.get("valueFrom")]
-    users = {each["name"]: str(each.get("value") or "") for each in env}
-    with subprocess.Popen(
-        [sys.executable, "-c", LAUNCH.format(parent=os.getpid()), *state.command],
-        env={**os.environ, **variables, **users},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # as a kubelet that deletes the pod
-        _condition(job, "Accepted", "Accepted", "The job runs on this machine.")
-        _condition(job, "Running", "Training", "Round 1: the worker processes are training.")
-        sizes = {"workers": "1/1", "replicas": 1, "readyReplicas": 1, "desiredReplicas": 1}
-        job["status"] |= {**sizes, "round": 1, "worldSize": processes, "startTime": _time()}
-        _write(folder, job)
-        assert process.stdout is not None
-        with (folder / LOG).open("ab", buffering=0) as log:
-            for line in process.stdout:
-                log.write(f"{_time()} ".encode() + line.rstrip(b"\n") + b"\n")
-    reason = (folder / TERMINATION).read_text(errors="replace").strip()
-    _finish(job, process.returncode, reason or f"elasticrun ended with exit code {process.returncode}.")
-    _write(folder, job)
-
-
-def main() -> None:
-    folder, lock = Path(sys.argv[1]), int(sys.argv[2])
-    run(folder, json.load(sys.stdin))
-    os.close(lock)
-    _read(folder)  # removes it if it is to be deleted
-
-
-if __name__ == "__main__":
-    main()
+    condition(job, "Failed", "WorkersFailed", f"elasticrun ended with exit code {code}.")
