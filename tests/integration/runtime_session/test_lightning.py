@@ -49,7 +49,7 @@ def train_undisturbed(output: pathlib.Path, settings: Mapping[str, str]) -> Run:
     environment = {
         **os.environ, **settings, "STEP_SECONDS": "0", "OUTPUT": str(output), "PYTHONPATH": str(SOURCE),
     }  # fmt: skip
-    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=environment, check=True, timeout=280)
     return Run.read(output)
 
 
