@@ -56,7 +56,7 @@ class Member:
         """Forms a world, after the end of the one before, as the engine does."""
         self.interruption.end()
         self.interruption = Interruption()
-        world = World(round=number, attempt="1", patience=0.0, environment=self._environment())
+        world = World(round=number, attempt="1", step_grace=0.0, environment=self._environment())
         standing = standing or Standing(committed=number, live=True, layout="")
         formed = form(world, standing, self.interruption, self.backend)
         self.interruption.silent = formed.group.is_silent

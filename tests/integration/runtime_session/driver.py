@@ -106,8 +106,8 @@ class Driver:
         self,
         workers: Sequence[Worker],
         *,
-        patience: float = 0.0,
-        evaluation_patience: float = 0.0,
+        step_grace: float = 0.0,
+        evaluation_grace: float = 0.0,
         told: Sequence[Worker] | None = None,
     ) -> int:
         """Sends the next plan, with `workers` in rank order, to these and those of earlier plans."""
@@ -123,8 +123,8 @@ class Driver:
             }  # fmt: skip
             message = {
                 "type": "plan", "in_place": True, "round": self.round, "attempt": f"attempt-{self.round}",
-                "patience": patience, "environment": None if rank is None else environment,
-                "evaluation_patience": evaluation_patience,
+                "step_grace": step_grace, "environment": None if rank is None else environment,
+                "evaluation_grace": evaluation_grace,
             }  # fmt: skip
             if worker.connection is not None:
                 with contextlib.suppress(OSError):

@@ -54,7 +54,7 @@ def finish(driver: Driver, tmp_path: pathlib.Path, workers: Sequence[Worker]) ->
         ended = [each for each in left if each.process.poll() is not None]
         if ended:
             left[:] = [each for each in left if each not in ended and each.entered]
-            driver.plan(left, patience=5.0, told=left)
+            driver.plan(left, step_grace=5.0, told=left)
         return not left
 
     wait_until(driver, all_end, "all end")

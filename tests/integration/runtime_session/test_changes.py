@@ -34,7 +34,7 @@ def test_survivors_of_a_killed_process_train_on_in_the_same_processes(
 def test_a_joiner_receives_the_state_and_all_train_on(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
     a, b, c = begin(driver, "a", "b", later=["c"])
     wait_for_step(driver, tmp_path, a, 10)
-    driver.plan([a, b, c], patience=0.5)
+    driver.plan([a, b, c], step_grace=0.5)
     for run in finish(driver, tmp_path, [a, b, c]):
         run.assert_same_training(undisturbed)
     assert steps_of(tmp_path, c)[0][1] > 10
@@ -52,7 +52,7 @@ def test_a_donor_lost_in_the_midst_of_sending_leaves_no_mixture(
     try:
         a, b, c = begin(driver, "a", "b", later=["c"])
         wait_for_step(driver, tmp_path, a, 10)
-        number = driver.plan([a, b, c], patience=0.5)
+        number = driver.plan([a, b, c], step_grace=0.5)
         wait_until(driver, lambda: c.formed == number, "c is about to receive the state")
         driver.pump(pause)
         b.kill()
@@ -92,10 +92,10 @@ def test_a_process_outside_the_plan_waits_and_may_return(
 ) -> None:
     a, b, c = begin(driver, "a", "b", "c")
     wait_for_step(driver, tmp_path, a, 10)
-    without_a = driver.plan([b, c], patience=0.5)
+    without_a = driver.plan([b, c], step_grace=0.5)
     wait_for_step(driver, tmp_path, b, 20)
     wait_until(driver, lambda: a.waiting == without_a, "a waits")
-    driver.plan([a, c, b], patience=0.5)
+    driver.plan([a, c, b], step_grace=0.5)
     for run in finish(driver, tmp_path, [a, b, c]):
         run.assert_same_training(undisturbed)
     assert {size for _, step, size in steps_of(tmp_path, b) if 15 < step <= 20} == {2}

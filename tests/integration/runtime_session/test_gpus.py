@@ -80,7 +80,7 @@ def test_survivors_and_joiners_train_on_over_nccl(driver: Driver, tmp_path: path
     driver.plan([a])
     wait_for_step(driver, tmp_path, a, 20)
     c = start(driver, "c", 1)
-    driver.plan([a, c], patience=0.5)
+    driver.plan([a, c], step_grace=0.5)
     expected = undisturbed(tmp_path, SETTINGS)
     for run in finish(driver, tmp_path, [a, c]):
         run.assert_same_training(expected)

@@ -79,7 +79,7 @@ def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
     driver.plan([a, b])
     last = max(step for _, step, _ in steps_of(tmp_path, c))
     wait_for_step(driver, tmp_path, a, last + 10)
-    driver.plan([b, a, d], patience=0.5)  # rank 0 changes hands, too
+    driver.plan([b, a, d], step_grace=0.5)  # rank 0 changes hands, too
     runs = finish(driver, tmp_path, [a, b, d])
     assert len(runs) == 3
     for run in runs:
@@ -90,16 +90,16 @@ def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("patience", [0.0, 0.5])
+@pytest.mark.parametrize("step_grace", [0.0, 0.5])
 def test_changes_in_quick_succession_leave_no_trace(
-    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, patience: float
+    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, step_grace: float
 ) -> None:
     """They fall into batches, validations and ends of epochs."""
     a, b, c, d = begin(driver, "a", "b", later=["c", "d"])
     wait_for_step(driver, tmp_path, a, 2)
     worlds = ([a, b, c], [a, b], [d, a], [c, d, a, b])
     for turn in range(60):
-        follow(driver, worlds[turn % 4], patience)
+        follow(driver, worlds[turn % 4], step_grace)
         driver.pump(0.05)
     runs = finish(driver, tmp_path, worlds[3])
     assert len(runs) == 4
@@ -107,11 +107,11 @@ def test_changes_in_quick_succession_leave_no_trace(
         assert_same(run, undisturbed)
 
 
-def follow(driver: Driver, workers: Sequence[Worker], patience: float) -> None:
+def follow(driver: Driver, workers: Sequence[Worker], step_grace: float) -> None:
     """Plans until all of `workers` follow, or the training is over. On a busy machine, a world may fail to form."""
     failures = -1
     while failures != (failures := sum(len(each.failed) for each in workers)):
-        number = driver.plan(workers, patience=patience)
+        number = driver.plan(workers, step_grace=step_grace)
         wait_until(driver, functools.partial(_ended, workers, number, failures), "all follow the plan, or fail")
 
 

@@ -51,7 +51,7 @@ def test_a_joiner_with_another_model_ends_and_the_others_train_on(
     driver = training("other model")
     a, b, c = begin(driver, "a", "b", later=["c"])
     wait_for_mark(driver, tmp_path, a, "committed 5")
-    driver.plan([c, a, b], patience=0.5)  # as rank 0
+    driver.plan([c, a, b], step_grace=0.5)  # as rank 0
     assert "the models of rank 0 have other parameters or buffers than those of rank 1" in fails(driver, tmp_path, c)
     driver.plan([a, b])
     one, other = results(driver, tmp_path, [a, b])
@@ -97,7 +97,7 @@ def test_more_ranks_than_samples_train_alike(training: Callable[[str], Driver], 
     driver = training("few samples")
     a, b, c, d = begin(driver, "a", "b", later=["c", "d"])
     wait_for_mark(driver, tmp_path, a, "committed 6")
-    driver.plan([a, b, c, d], patience=0.5)
+    driver.plan([a, b, c, d], step_grace=0.5)
     first, *others = results(driver, tmp_path, [a, b, c, d])
     assert all(each == first for each in others)
     assert first["committed"] == 120
@@ -124,7 +124,7 @@ def test_a_planned_join_waits_for_the_end_of_an_evaluation(
     driver = training("evaluate")
     a, b, c = begin(driver, "a", "b", later=["c"])
     wait_for_mark(driver, tmp_path, a, "evaluate 5")
-    driver.plan([a, b, c], patience=0.05, evaluation_patience=20)
+    driver.plan([a, b, c], step_grace=0.05, evaluation_grace=20)
     one, other, joiner = results(driver, tmp_path, [a, b, c])
     assert one["found"] == other["found"] == [2.0] * 5 + [3.0] * 35
     assert joiner["found"] == [3.0] * 35
@@ -161,7 +161,7 @@ def test_a_joiner_evaluates_nothing_before_its_first_batch(
     driver = training("evaluate before the first batch")
     a, b, c = begin(driver, "a", "b", later=["c"])
     wait_for_mark(driver, tmp_path, a, "committed 5")
-    driver.plan([a, b, c], patience=0.5)
+    driver.plan([a, b, c], step_grace=0.5)
     one, other, joiner = results(driver, tmp_path, [a, b, c])
     assert one["found"] == other["found"] == [2.0]
     assert joiner["found"] == [None]

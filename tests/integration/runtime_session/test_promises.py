@@ -27,7 +27,7 @@ def test_a_kill_and_a_planned_change_leave_no_trace_in_the_training(kind: str, t
         b.kill()
         driver.plan([a, c])
         wait_for_step(driver, changed, c, 20)
-        driver.plan([a, d], patience=0.5)
+        driver.plan([a, d], step_grace=0.5)
         for run, same in zip(finish(driver, changed, [a, d]), expected, strict=True):
             run.assert_same_training(same)
         assert steps_of(changed, d)

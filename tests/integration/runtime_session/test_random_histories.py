@@ -33,11 +33,11 @@ def test_any_history_of_changes_is_the_same_training(
         if any(each.process.poll() == 0 for each in inside):
             break  # the training is over
         event = choose.choice(["kill", "freeze", "join", "join", "leave", "again"])
-        patience = 0.0
+        step_grace = 0.0
         lost: Worker | None = None
         if event == "join" and outside and len(inside) < LARGEST_WORLD:
             inside.append(outside.pop())
-            patience = choose.choice([0.0, 0.3])
+            step_grace = choose.choice([0.0, 0.3])
         elif event in ("kill", "freeze", "leave"):
             others = [each for each in inside if _may_be_lost(each, inside)]
             lost = choose.choice(others) if others else None
@@ -50,7 +50,7 @@ def test_any_history_of_changes_is_the_same_training(
                 else:
                     outside.insert(0, lost)  # it waits, and may return
         told = [each for each in driver.workers.values() if each is not lost or event == "leave"]
-        driver.plan(inside, patience=patience, told=told)
+        driver.plan(inside, step_grace=step_grace, told=told)
         history.append(f"{event} {lost.name if lost else ''}: {' '.join(each.name for each in inside)}")
     print(f"seed {seed}:", *history, sep="\n  ")
     for run in finish(driver, tmp_path, inside):

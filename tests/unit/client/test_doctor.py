@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elasticjob.cli.doctor import report
-from elasticjob.decisions.doctor import RIGHTS, Observed, Verdict, findings
+from elasticjob.decisions.doctor import RIGHTS, Observed, Result, findings
 from elasticjob.errors import ForbiddenError, UnreachableError
 from elasticjob.state import Condition, JobState
 
@@ -39,36 +39,34 @@ WAITING = JobState("bert", "ml", conditions={"Running": NO_GPU})
 
 def test_a_healthy_cluster_has_no_problems() -> None:
     found = findings(HEALTHY, NOW)
-    assert {each.verdict for each in found} == {Verdict.GOOD}
+    assert {each.result for each in found} == {Result.GOOD}
     assert any("with 16 GPUs" in each.what for each in found)
 
 
 @pytest.mark.parametrize(
-    ("change", "verdict", "what", "remedy"),
+    ("change", "result", "what", "remedy"),
     [
-        ({"version": UnreachableError("no answer", "vpn")}, Verdict.BAD, "no answer", "vpn"),
-        ({"skew": 120.0}, Verdict.WARNING, "120 s behind", "set-ntp"),
-        ({"skew": -120.0}, Verdict.WARNING, "120 s ahead of", "set-ntp"),
-        ({"crd": None}, Verdict.BAD, "not installed", "helm install"),
-        ({"crd": {**CRD, "spec": {"versions": [{"name": "v2", "served": True}]}}}, Verdict.BAD, "as v2", "pip install"),
-        ({"crd": {**CRD, "status": {}}}, Verdict.BAD, "not established", ""),
-        ({"crd": ForbiddenError("no"), "rights": {"list jobs": False}}, Verdict.UNKNOWN, "Could not check", ""),
-        ({"operators": []}, Verdict.BAD, "no operator", "helm install"),
-        ({"operators": [operator(ready=0)]}, Verdict.BAD, "sys/ej is not ready", "kubectl describe pods -n sys"),
-        ({"operators": [operator("1.1.9")]}, Verdict.WARNING, "older than this client", "helm upgrade"),
-        ({"operators": ForbiddenError("no")}, Verdict.UNKNOWN, "may not read Deployments", ""),
-        ({"nodes": []}, Verdict.BAD, "None of 0 nodes", "kubectl get nodes"),
-        ({"nodes": [node(), node(ready="False")]}, Verdict.WARNING, "1 of 2 nodes", "kubectl get nodes"),
-        ({"gpus": {"nvidia.com/gpu": 16}}, Verdict.BAD, "no node has more than 8", "--gpus 8"),
-        ({"rights": {"list jobs": True, "read logs": False}}, Verdict.WARNING, "no right to read logs", "rolebinding"),
-        ({"job": WAITING}, Verdict.BAD, "no GPU", "add nodes"),
+        ({"version": UnreachableError("no answer", "vpn")}, Result.BAD, "no answer", "vpn"),
+        ({"skew": 120.0}, Result.WARNING, "120 s behind", "set-ntp"),
+        ({"skew": -120.0}, Result.WARNING, "120 s ahead of", "set-ntp"),
+        ({"crd": None}, Result.BAD, "not installed", "helm install"),
+        ({"crd": {**CRD, "spec": {"versions": [{"name": "v2", "served": True}]}}}, Result.BAD, "as v2", "pip install"),
+        ({"crd": {**CRD, "status": {}}}, Result.BAD, "not established", ""),
+        ({"crd": ForbiddenError("no"), "rights": {"list jobs": False}}, Result.UNKNOWN, "Could not check", ""),
+        ({"operators": []}, Result.BAD, "no operator", "helm install"),
+        ({"operators": [operator(ready=0)]}, Result.BAD, "sys/ej is not ready", "kubectl describe pods -n sys"),
+        ({"operators": [operator("1.1.9")]}, Result.WARNING, "older than this client", "helm upgrade"),
+        ({"operators": ForbiddenError("no")}, Result.UNKNOWN, "may not read Deployments", ""),
+        ({"nodes": []}, Result.BAD, "None of 0 nodes", "kubectl get nodes"),
+        ({"nodes": [node(), node(ready="False")]}, Result.WARNING, "1 of 2 nodes", "kubectl get nodes"),
+        ({"gpus": {"nvidia.com/gpu": 16}}, Result.BAD, "no node has more than 8", "--gpus 8"),
+        ({"rights": {"list jobs": True, "read logs": False}}, Result.WARNING, "no right to read logs", "rolebinding"),
+        ({"job": WAITING}, Result.BAD, "no GPU", "add nodes"),
     ],
 )
-def test_every_problem_is_found_with_its_remedy(
-    change: dict[str, Any], verdict: Verdict, what: str, remedy: str
-) -> None:
+def test_every_problem_is_found_with_its_remedy(change: dict[str, Any], result: Result, what: str, remedy: str) -> None:
     found = [each for each in findings(dataclasses.replace(HEALTHY, **change), NOW) if what in each.what]
-    assert [each.verdict for each in found] == [verdict]
+    assert [each.result for each in found] == [result]
     assert remedy in found[0].remedy
 
 

@@ -8,7 +8,7 @@ import datetime
 import pytest
 from elasticjob.decisions.log_lines import Line
 from elasticjob.decisions.obstacles import obstacles
-from elasticjob.decisions.waiting import Outcome, Target, wait_verdict, waits_for
+from elasticjob.decisions.waiting import Outcome, Target, wait_result, waits_for
 from elasticjob.state import (
     Change,
     Condition,
@@ -236,7 +236,7 @@ def test_names_are_escaped_in_notebooks() -> None:
 def test_waiting_ends_when_the_state_is_reached_or_out_of_reach(
     state: JobState | None, target: Target, outcome: Outcome
 ) -> None:
-    assert wait_verdict(state, target).outcome is outcome
+    assert wait_result(state, target).outcome is outcome
 
 
 def test_what_a_job_waits_for_is_in_the_operator_s_words() -> None:

@@ -19,12 +19,12 @@ _STYLES = {"✓": "good", "!": "warn", "✗": "bad", "?": "dim"}
 def doctor(name: OptionalJobName = None) -> None:
     """Check the cluster, the operator, your rights and, with a name, that job; with a remedy for each problem."""
     from elasticjob.cli.output import layout, say
-    from elasticjob.decisions.doctor import Verdict
+    from elasticjob.decisions.doctor import Result
     from elasticjob.sdk.diagnosis import diagnose
 
     found = diagnose(connect().cluster, name)
     say(report(found, **layout()))
-    if any(each.verdict is Verdict.BAD for each in found):
+    if any(each.result is Result.BAD for each in found):
         raise typer.Exit(Exit.ERROR)
 
 
@@ -35,7 +35,7 @@ def report(found: Sequence[Finding], *, width: int | None = None, color: bool = 
     from elasticjob.views.text import plain_lines, wrapped
 
     for each in found:
-        mark = paint(each.verdict.value, _STYLES[each.verdict.value], color=color)
+        mark = paint(each.result.value, _STYLES[each.result.value], color=color)
         yield from wrapped(plain_lines(each.what), f"{mark} ", "  ", width)
         if each.remedy:
             yield from wrapped([addressed(each.remedy, given)], f"  {paint('→', 'good', color=color)} ", "    ", width)

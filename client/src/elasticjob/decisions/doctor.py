@@ -33,7 +33,7 @@ RIGHTS: tuple[tuple[str, str, str, str], ...] = (
 """(verb, resource, API group, what it is needed for)."""
 
 
-class Verdict(enum.Enum):
+class Result(enum.Enum):
     GOOD = "✓"
     WARNING = "!"
     BAD = "✗"
@@ -42,7 +42,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    verdict: Verdict
+    result: Result
     what: str
     remedy: str = ""
 
@@ -71,8 +71,8 @@ class Observed:
 def findings(seen: Observed, now: datetime.datetime) -> list[Finding]:
     """From the bottom up: a problem explains those that follow."""
     if isinstance(seen.version, ElasticJobError):
-        return [Finding(Verdict.BAD, seen.version.message, seen.version.remedy)]
-    found = [Finding(Verdict.GOOD, f"API server {seen.server}, Kubernetes {seen.version.get('gitVersion', '?')}")]
+        return [Finding(Result.BAD, seen.version.message, seen.version.remedy)]
+    found = [Finding(Result.GOOD, f"API server {seen.server}, Kubernetes {seen.version.get('gitVersion', '?')}")]
     found += [*_clock(seen), *_crd(seen), *_operator(seen), *_rights(seen), *_nodes(seen)]
     if seen.job is not None:
         found += _job(seen, seen.job, now)
@@ -83,7 +83,7 @@ def _clock(seen: Observed) -> Iterator[Finding]:
     if abs(seen.skew) > MOST_SKEW:
         ahead = "behind" if seen.skew > 0 else "ahead of"
         yield Finding(
-            Verdict.WARNING,
+            Result.WARNING,
             f"This machine's clock is {abs(seen.skew):.0f} s {ahead} the API server's; ages are shown by the latter.",
             "Synchronize it, for example: sudo timedatectl set-ntp true",
         )
@@ -92,35 +92,35 @@ def _clock(seen: Observed) -> Iterator[Finding]:
 def _crd(seen: Observed) -> Iterator[Finding]:
     if isinstance(seen.crd, ElasticJobError):
         if seen.rights.get("list jobs"):
-            yield Finding(Verdict.GOOD, "The cluster has ElasticJobs; you may not read their definition.")
+            yield Finding(Result.GOOD, "The cluster has ElasticJobs; you may not read their definition.")
         else:
-            yield Finding(Verdict.UNKNOWN, "Could not check whether ElasticJobs are installed: " + seen.crd.message)
+            yield Finding(Result.UNKNOWN, "Could not check whether ElasticJobs are installed: " + seen.crd.message)
         return
     if seen.crd is None:
-        yield Finding(Verdict.BAD, "The CustomResourceDefinition of ElasticJobs is not installed.", f"Run: {INSTALL}")
+        yield Finding(Result.BAD, "The CustomResourceDefinition of ElasticJobs is not installed.", f"Run: {INSTALL}")
         return
     conditions = {each["type"]: each["status"] for each in seen.crd.get("status", {}).get("conditions") or ()}
     served = [each["name"] for each in seen.crd["spec"]["versions"] if each.get("served")]
     if conditions.get("Established") != "True":
         yield Finding(
-            Verdict.BAD, "The CustomResourceDefinition is not established yet.", "Wait, then look at its status."
+            Result.BAD, "The CustomResourceDefinition is not established yet.", "Wait, then look at its status."
         )
     elif VERSION not in served:
         yield Finding(
-            Verdict.BAD,
+            Result.BAD,
             f"The cluster serves ElasticJobs as {', '.join(served)}, this client needs {VERSION}.",
             f"Install the client of the operator's release: pip install elasticjob=={seen.client_version}",
         )
     else:
-        yield Finding(Verdict.GOOD, f"CustomResourceDefinition {GROUP}/{VERSION}")
+        yield Finding(Result.GOOD, f"CustomResourceDefinition {GROUP}/{VERSION}")
 
 
 def _operator(seen: Observed) -> Iterator[Finding]:
     if isinstance(seen.operators, ElasticJobError):
-        yield Finding(Verdict.UNKNOWN, "You may not read Deployments, so the operator was not checked.")
+        yield Finding(Result.UNKNOWN, "You may not read Deployments, so the operator was not checked.")
         return
     if not seen.operators:
-        yield Finding(Verdict.BAD, "There is no operator: no Deployment has its labels.", f"Run: {INSTALL}")
+        yield Finding(Result.BAD, "There is no operator: no Deployment has its labels.", f"Run: {INSTALL}")
         return
     for each in seen.operators:
         metadata = each["metadata"]
@@ -129,15 +129,15 @@ def _operator(seen: Observed) -> Iterator[Finding]:
         ready = (each.get("status") or {}).get("readyReplicas") or 0
         if not ready:
             yield Finding(
-                Verdict.BAD,
+                Result.BAD,
                 f"The operator {where} is not ready.",
                 f"See why: kubectl describe pods -n {metadata['namespace']} -l app.kubernetes.io/component=operator",
             )
             continue
-        yield Finding(Verdict.GOOD, f"Operator {version} is ready ({where})")
+        yield Finding(Result.GOOD, f"Operator {version} is ready ({where})")
         if _number(version) and _number(version) < _number(seen.client_version):
             yield Finding(
-                Verdict.WARNING,
+                Result.WARNING,
                 f"The operator ({version}) is older than this client ({seen.client_version}): it ignores newer fields.",
                 "An administrator upgrades it: helm upgrade elasticjob ...",
             )
@@ -153,32 +153,32 @@ def _rights(seen: Observed) -> Iterator[Finding]:
     missing = [what for what, allowed in seen.rights.items() if not allowed]
     if missing:
         yield Finding(
-            Verdict.BAD if "list jobs" in missing else Verdict.WARNING,
+            Result.BAD if "list jobs" in missing else Result.WARNING,
             f"In namespace {seen.namespace} you have no right to {', '.join(missing)}.",
             "Ask your cluster administrator: kubectl create rolebinding NAME --clusterrole=edit --user=YOU "
             f"--namespace={seen.namespace}",
         )
     elif seen.rights:
-        yield Finding(Verdict.GOOD, f"You have all rights in namespace {seen.namespace}")
+        yield Finding(Result.GOOD, f"You have all rights in namespace {seen.namespace}")
 
 
 def _nodes(seen: Observed) -> Iterator[Finding]:
     if isinstance(seen.nodes, ElasticJobError):
-        yield Finding(Verdict.UNKNOWN, "You may not read nodes, so they were not checked.")
+        yield Finding(Result.UNKNOWN, "You may not read nodes, so they were not checked.")
         return
     ready = [each for each in seen.nodes if _is_ready(each)]
     if not ready:
-        yield Finding(Verdict.BAD, f"None of {len(seen.nodes)} nodes is ready.", "See why: kubectl get nodes")
+        yield Finding(Result.BAD, f"None of {len(seen.nodes)} nodes is ready.", "See why: kubectl get nodes")
         return
     gpus = sum(count for node in ready for count in _gpus(node).values())
     shown = f"{len(ready)} of {len(seen.nodes)} nodes are ready" + (f", with {gpus} GPUs" if gpus else ", without GPUs")
     unready = len(seen.nodes) - len(ready)
-    yield Finding(Verdict.WARNING if unready else Verdict.GOOD, shown, "See why: kubectl get nodes" if unready else "")
+    yield Finding(Result.WARNING if unready else Result.GOOD, shown, "See why: kubectl get nodes" if unready else "")
     for resource, wanted in seen.gpus.items():
         most = max((_gpus(node).get(resource, 0) for node in ready), default=0)
         if wanted > most:
             yield Finding(
-                Verdict.BAD,
+                Result.BAD,
                 f"Each worker pod asks for {wanted} {resource}, but no node has more than {most}.",
                 f"Submit the job with --gpus {most} and more worker pods." if most else "Add nodes with GPUs.",
             )
@@ -202,6 +202,6 @@ def is_gpu(resource: str) -> bool:
 def _job(seen: Observed, job: JobState, now: datetime.datetime) -> Iterator[Finding]:
     found = obstacles(job, seen.workers, now)
     if not found:
-        yield Finding(Verdict.GOOD, f"{job.name} has no problems: {job.summary}, {job.workers_text} ready")
+        yield Finding(Result.GOOD, f"{job.name} has no problems: {job.summary}, {job.workers_text} ready")
     for each in found:
-        yield Finding(Verdict.BAD if each.serious else Verdict.WARNING, f"{job.name}: {each.what}", each.remedy)
+        yield Finding(Result.BAD if each.serious else Result.WARNING, f"{job.name}: {each.what}", each.remedy)

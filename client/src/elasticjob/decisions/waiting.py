@@ -59,25 +59,25 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class WaitResult:
     outcome: Outcome
     waits_for: str = ""
     """One line for the person who waits."""
 
 
-def wait_verdict(job: JobState | None, target: Target) -> Verdict:
+def wait_result(job: JobState | None, target: Target) -> WaitResult:
     """`job`: None if it is gone."""
     if job is None:
-        return Verdict(Outcome.REACHED if target is Target.DELETED else Outcome.DELETED)
+        return WaitResult(Outcome.REACHED if target is Target.DELETED else Outcome.DELETED)
     if target is Target.DELETED:
-        return Verdict(Outcome.WAITING, f"{job.existing} worker pods are left")
+        return WaitResult(Outcome.WAITING, f"{job.existing} worker pods are left")
     if _reached(job, target):
-        return Verdict(Outcome.REACHED)
+        return WaitResult(Outcome.REACHED)
     if job.is_true("Failed"):
-        return Verdict(Outcome.FAILED)
+        return WaitResult(Outcome.FAILED)
     if job.is_true("Succeeded"):
-        return Verdict(Outcome.FINISHED)
-    return Verdict(Outcome.WAITING, waits_for(job))
+        return WaitResult(Outcome.FINISHED)
+    return WaitResult(Outcome.WAITING, waits_for(job))
 
 
 def _reached(job: JobState, target: Target) -> bool:

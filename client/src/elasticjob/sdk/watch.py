@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.watching import Watched
-from elasticjob.decisions.waiting import Outcome, Target, wait_verdict, why_failed, worth_a_line
+from elasticjob.decisions.waiting import Outcome, Target, wait_result, why_failed, worth_a_line
 from elasticjob.errors import (
     ElasticJobError,
     JobDeletedError,
@@ -191,18 +191,18 @@ def wait_for(
     while True:
         now = watch.snapshot()
         last = now.job or last
-        verdict = wait_verdict(now.job, target)
-        if verdict.outcome is Outcome.REACHED:
+        result = wait_result(now.job, target)
+        if result.outcome is Outcome.REACHED:
             return now.job
-        _raise_if_over(verdict.outcome, last, target)
+        _raise_if_over(result.outcome, last, target)
         if on_wait is not None:
             lost = "the API server cannot be reached; trying again"
-            on_wait(lost if now.lost_for > 1 else verdict.waits_for)
+            on_wait(lost if now.lost_for > 1 else result.waits_for)
         left = None if end is None else end - time.monotonic()
         if left is not None and left <= 0:
             name = last.name if last else "the job"
             raise WaitTimeoutError(
-                f"Timed out after {timeout:g}s waiting for {name} to {target.as_verb} ({verdict.waits_for}).",
+                f"Timed out after {timeout:g}s waiting for {name} to {target.as_verb} ({result.waits_for}).",
                 f"See what blocks it: elasticjob describe {name}",
             )
         watch.wait_for_change(min(1.0 if on_wait else LONGEST_PAUSE, left if left is not None else LONGEST_PAUSE))

@@ -42,7 +42,7 @@ _LONGEST_TOLERATION = 10 * 365 * 86400
 MOST_SHARE, MOST_NODES = 0.55, 3
 """If at least this share and this number of nodes is not ready, none is lost: kube-controller-manager's
 --unhealthy-zone-threshold."""
-KUBERNETES_PATIENCE = 40.0
+NODE_MONITOR_GRACE = 40.0
 """kube-controller-manager's --node-monitor-grace-period, in seconds, used if the kubelet's Lease cannot be read. Newer
 releases wait for 50 s."""
 _UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -196,7 +196,7 @@ def _certainly_stopped(node: Node, heartbeat: Heartbeat, rules: LossRules) -> da
     interval = _seconds(heartbeat.lease_seconds / _RENEWALS)
     if renewed is None or unchanged_since is None:
         # When it became Unknown, it had been silent for Kubernetes' grace period, less at most one interval.
-        return node.seen_at + max(_seconds(0), grace + interval - _seconds(KUBERNETES_PATIENCE))
+        return node.seen_at + max(_seconds(0), grace + interval - _seconds(NODE_MONITOR_GRACE))
     stopped = min(renewed + interval, node.seen_at, unchanged_since) + grace
     if renewed <= node.since:
         return stopped

@@ -246,7 +246,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
     RestorePlan: lambda it: f"restore plan {it.plan.round}",
     AmendPlan: lambda it: f"mark plan {it.plan.round} as continuing in place",
     StartWorkers: lambda it: f"start plan {it.plan.round}" + (" alone" if it.alone else ""),
-    MoveWorkers: lambda it: f"move to plan {it.plan.round}" + (f", {it.patience:g} s" if it.patience else ""),
+    MoveWorkers: lambda it: f"move to plan {it.plan.round}" + (f", {it.step_grace:g} s" if it.step_grace else ""),
     StopWorkers: lambda it: (
         ("stop, " + "all leave, " * it.last + "saves for all, " * it.saves + f"{it.grace:g} s to save")
         if it.grace

@@ -219,7 +219,7 @@ class Agent:
     def move_workers(self, action: MoveWorkers, _now: float) -> None:
         assert isinstance(self.workers, SessionWorkerGroup)
         self.world.invariants.starts(self, action.plan)
-        self.workers.move(action.plan, action.patience)
+        self.workers.move(action.plan, action.step_grace)
 
     def stop_workers(self, action: StopWorkers, now: float) -> None:
         self.world.invariants.stops(self, self.view(), now)

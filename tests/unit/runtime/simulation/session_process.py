@@ -111,7 +111,7 @@ class SessionProcess(Process):
             self._newest = told
             if self.phase in (Phase.MEETING, Phase.FORMING):
                 self._again()
-            self.soon(lambda: self._end_older(told), told.patience)
+            self.soon(lambda: self._end_older(told), told.step_grace)
 
         self.soon(heard)
 

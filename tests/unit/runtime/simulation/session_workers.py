@@ -72,8 +72,8 @@ class SessionWorkerGroup:
         assert not self.processes
         self._apply(self._state.start(plan, self._agent.now, alone=alone))
 
-    def move(self, plan: Plan, patience: float) -> None:
-        self._apply(self._state.move(plan, patience, self._agent.now))
+    def move(self, plan: Plan, step_grace: float) -> None:
+        self._apply(self._state.move(plan, step_grace, self._agent.now))
 
     def stop(self, grace: float) -> None:
         self._starts += 1

@@ -178,7 +178,7 @@ class Agent:
     def move_workers(self, action: MoveWorkers, now: float) -> None:
         self._progress.starting(now)
         self._recorder.moving()
-        self._processes.move(action.plan, action.patience, now)
+        self._processes.move(action.plan, action.step_grace, now)
 
     def stop_workers(self, action: StopWorkers, now: float) -> None:
         number = self._leaving[1] if self._leaving else signal.SIGTERM

@@ -128,9 +128,9 @@ class Processes:
         self._enter(plan)
         self.group.start(plan, now, alone=alone)
 
-    def move(self, plan: Plan, patience: float, now: float) -> None:
+    def move(self, plan: Plan, step_grace: float, now: float) -> None:
         self._enter(plan)
-        self.group.move(plan, patience, now)
+        self.group.move(plan, step_grace, now)
 
     def _follows(self, report: PlanReport) -> None:
         self.group.reported(report, time.monotonic())

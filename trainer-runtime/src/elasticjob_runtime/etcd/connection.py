@@ -58,7 +58,7 @@ class Connection:
         self._chunk_open = False
         self._lock = threading.Lock()
         self._closed = False
-        self._patience = 0.0
+        self._socket_timeout = 0.0
         """The socket's timeout in seconds; 0: not known."""
         self.reusable = False
 
@@ -255,9 +255,9 @@ class Connection:
             raise TimeoutError
         if self._socket is None or self._closed:
             raise ConnectionAbortedError("the connection was closed")
-        if not left / 2 <= self._patience <= left:
-            self._patience = left * 0.75
-            self._socket.settimeout(self._patience)
+        if not left / 2 <= self._socket_timeout <= left:
+            self._socket_timeout = left * 0.75
+            self._socket.settimeout(self._socket_timeout)
         return self._socket
 
     def _receive(self, end: float) -> bytes:

@@ -178,7 +178,7 @@ class MoveWorkers(Action):
     this member, they leave their world and wait."""
 
     plan: Plan
-    patience: float = 0.0
+    step_grace: float = 0.0
     """Seconds that a step may take to end before it is interrupted; 0: it cannot end."""
 
 

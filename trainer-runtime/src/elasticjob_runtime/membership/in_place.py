@@ -31,7 +31,7 @@ from elasticjob_runtime.membership.planned_changes import is_planned
 from elasticjob_runtime.membership.sizes import group_size
 from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, WorkersState
 
-PATIENCE = 0.5
+STEP_GRACE = 0.5
 """Seconds that a step may take to end at a planned change. Longer: fewer steps are interrupted and repeated. Shorter: a
 join waits less for a slow step."""
 
@@ -39,7 +39,7 @@ REJECTED_GRACE = 1.0
 """Seconds for the planner to see why a world could not be formed, usually the loss of a process, before another plan is
 requested."""
 
-LEAVE_PATIENCE = 1.0
+LEAVE_GRACE = 1.0
 """Seconds that a leaving member waits for a plan without it, so that the others need not repeat a step."""
 
 
@@ -54,8 +54,8 @@ def move_workers(view: View, plan: Plan, reason: str) -> MoveWorkers | None:
         return None
     if plan.round <= workers.round:
         return None
-    patient = is_planned(plan.value, after=workers.round) and not workers.incomplete
-    return MoveWorkers(plan=plan, patience=PATIENCE if patient else 0.0, reason=reason)
+    planned = is_planned(plan.value, after=workers.round) and not workers.incomplete
+    return MoveWorkers(plan=plan, step_grace=STEP_GRACE if planned else 0.0, reason=reason)
 
 
 def enter_late(view: View) -> MoveWorkers | None:
@@ -120,7 +120,7 @@ def leave_world(view: View, now: float) -> Action | None:
     plan, workers, since = view.store.plan, view.workers, view.leaving_since
     if plan is None or since is None or not workers.in_place or not plan.value.in_place or plan.value.size < 2:
         return None
-    until = since + LEAVE_PATIENCE
+    until = since + LEAVE_GRACE
     if now >= until:
         return None
     if plan.rank is not None and view.stop is not None and view.stop.value.saver:
@@ -130,7 +130,9 @@ def leave_world(view: View, now: float) -> Action | None:
     if plan.rank is not None:
         return Wait(until=until, reason="leaving: waiting for a plan without this member")
     if not view.runs_plan:
-        return MoveWorkers(plan=plan, patience=PATIENCE, reason=f"leaving: plan {plan.round} continues without this")
+        return MoveWorkers(
+            plan=plan, step_grace=STEP_GRACE, reason=f"leaving: plan {plan.round} continues without this"
+        )
     if not workers.waiting:
         return Wait(until=until, reason="leaving: waiting for the end of the step")
     return None

@@ -127,9 +127,9 @@ class WorkerGroup:
         self._failures.begin_round(plan.round)
         self._apply(self._state.start(plan, now, alone=alone))
 
-    def move(self, plan: Plan, patience: float, now: float) -> None:
+    def move(self, plan: Plan, step_grace: float, now: float) -> None:
         """Continues under `plan`: sends it to the workers that can continue and do not know it, and starts those that
-        are missing. patience: s that a step may take to end before it is interrupted."""
+        are missing. step_grace: s that a step may take to end before it is interrupted."""
         self._failures.begin_round(plan.round)
         for local_rank in sorted(self._state.finished):
             logger.warning(
@@ -137,7 +137,7 @@ class WorkerGroup:
                 "all ranks decide alike when to stop: see session.values",
                 local_rank,
             )
-        self._apply(self._state.move(plan, patience, now))
+        self._apply(self._state.move(plan, step_grace, now))
         for worker in self._workers:
             self._update_rank(worker)
 

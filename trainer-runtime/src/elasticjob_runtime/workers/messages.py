@@ -12,7 +12,7 @@ from elasticjob_runtime.workers.state_machine import START_TIMEOUT, SendEnd, Sen
 EVALUATION_SHARE = 2 / 3
 """Of `arrive_timeout`: how long a planned change waits for the end of an evaluation, which others would repeat."""
 
-END_PATIENCE = 0.5
+END_GRACE = 0.5
 """s that the last step may take to end before it is interrupted."""
 
 
@@ -28,19 +28,19 @@ class WorkerMessages(Protocol):
 
 def plan_message(effect: SendPlan, environment: Mapping[str, str] | None, spec: GroupSpec) -> dict[str, Any]:
     """`environment`: the process's in the plan; None: it is not in the plan."""
-    plan, patience = effect.plan, effect.patience
+    plan, step_grace = effect.plan, effect.step_grace
     chosen = None if environment is None else {
         name: environment[name] for name in Env.SET_BY_AGENT if name in environment
     }  # fmt: skip
     return {
-        "type": "plan", "in_place": True, "round": plan.round, "attempt": plan.value.attempt, "patience": patience,
+        "type": "plan", "in_place": True, "round": plan.round, "attempt": plan.value.attempt, "step_grace": step_grace,
         "environment": chosen,
-        "evaluation_patience": EVALUATION_SHARE * (spec.arrive_timeout or START_TIMEOUT) if patience else 0.0,
+        "evaluation_grace": EVALUATION_SHARE * (spec.arrive_timeout or START_TIMEOUT) if step_grace else 0.0,
     }  # fmt: skip
 
 
 def end_message(effect: SendEnd) -> dict[str, Any]:
     return {
         "type": "plan", "in_place": True, "round": effect.plan.round, "attempt": effect.plan.value.attempt,
-        "patience": END_PATIENCE, "environment": None, "ends": True, "saves": effect.saves,
+        "step_grace": END_GRACE, "environment": None, "ends": True, "saves": effect.saves,
     }  # fmt: skip

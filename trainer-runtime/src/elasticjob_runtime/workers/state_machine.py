@@ -63,7 +63,7 @@ class SendPlan:
 
     local_rank: int
     plan: Plan
-    patience: float
+    step_grace: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class GroupState:
         )  # fmt: skip
         return GroupState(spec=self.spec, view=view)._launch(plan, range(self.spec.nproc), now, alone=alone)
 
-    def move(self, plan: Plan, patience: float, now: float) -> Step:
+    def move(self, plan: Plan, step_grace: float, now: float) -> Step:
         """The processes continue under `plan`: those that can are told, and those that are missing start, in worlds of
         their own. Those that have not said yet whether they can are told when they do."""
         view = dataclasses.replace(
@@ -197,7 +197,7 @@ class GroupState:
                     process = process.expect(START, START_TIMEOUT, now)  # from now on, others wait for it
                 state = state._with(number, process)
                 if process.connected:
-                    state, sent = state._tell(number, plan, patience, now)
+                    state, sent = state._tell(number, plan, step_grace, now)
                     effects += sent
         missing = [number for number in range(self.spec.nproc) if number not in self.processes.keys() - self.finished]
         if not missing:
@@ -369,12 +369,12 @@ class GroupState:
             state = state._with(number, process.expect(START, START_TIMEOUT, now) if awaited else process)
         return state._observed(now), [StartProcesses(plan, new, alone)]
 
-    def _tell(self, local_rank: int, plan: Plan, patience: float, now: float) -> Step:
+    def _tell(self, local_rank: int, plan: Plan, step_grace: float, now: float) -> Step:
         process = dataclasses.replace(self.processes[local_rank], report="")
         if process.proven:  # one that still starts has more time
             process = process.expect("respond to a plan", self.spec.ack_timeout, now)
         state = dataclasses.replace(self._with(local_rank, process), attempt=plan.value.attempt)
-        return state, [SendPlan(local_rank, plan, patience)]
+        return state, [SendPlan(local_rank, plan, step_grace)]
 
     def _save_on_request(self, local_ranks: Collection[int], handling: Collection[int]) -> frozenset[int]:
         return frozenset(

@@ -43,7 +43,7 @@ def a_world(store: TCPStore, rank: int) -> World:
         "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
         "ELASTICJOB_ROUND": "1", "ELASTICJOB_FENCE": "1.0.1",
     }  # fmt: skip
-    return World(round=1, attempt="1", patience=0.0, environment=environment)
+    return World(round=1, attempt="1", step_grace=0.0, environment=environment)
 
 
 def test_the_end_of_a_world_cuts_no_connection_that_another_thread_opened_meanwhile(

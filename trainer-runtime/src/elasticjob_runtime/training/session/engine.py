@@ -49,7 +49,7 @@ class Engine:
         self._current: World | None = None
         """The world that is formed, or that this process is in."""
         self._formed = False
-        """Whether it is formed. Before, a newer plan ends it without patience."""
+        """Whether it is formed. Before, a newer plan ends it without a grace period."""
         self._agent_error = ""
         self._old_groups: list[dist.ProcessGroup] = []
         self.interruption = Interruption()
@@ -200,8 +200,8 @@ class Engine:
                     forms = None if self._formed else self.interruption
                 if forms is not None:
                     forms.end()
-                end_at = time.monotonic() + world.patience
-                longest = time.monotonic() + world.evaluation_patience
+                end_at = time.monotonic() + world.step_grace
+                longest = time.monotonic() + world.evaluation_grace
             if end_at is not None and time.monotonic() >= end_at:
                 if self.evaluates and time.monotonic() < longest:
                     end_at = min(longest, time.monotonic() + LOOK_INTERVAL)

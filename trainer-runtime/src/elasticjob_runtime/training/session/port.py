@@ -2,8 +2,8 @@
 
     worker: {"type": "hello", "in_place": true, "local_rank": 0, "pid": 123}
             it can continue under another plan
-    agent:  {"type": "plan", "in_place": true, "round": 3, "attempt": "...", "patience": 0.0,
-             "evaluation_patience": 0.0,
+    agent:  {"type": "plan", "in_place": true, "round": 3, "attempt": "...", "step_grace": 0.0,
+             "evaluation_grace": 0.0,
              "environment": {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": ..., "MASTER_PORT": ...,
                              "ELASTICJOB_ROUND": "3", "ELASTICJOB_FENCE": ...}}
             it continues under this plan; environment null: it is not in the plan, and waits for the next one

@@ -32,12 +32,12 @@ class World:
 
     round: int
     attempt: str
-    patience: float
+    step_grace: float
     """s that a step may continue before it is interrupted, for planned changes; 0: the step cannot complete."""
     environment: Mapping[str, str]
     """The variables that a process started for this plan would have. Empty: this process is not in the plan."""
-    evaluation_patience: float = 0.0
-    """As `patience`, for an evaluation."""
+    evaluation_grace: float = 0.0
+    """As `step_grace`, for an evaluation."""
     ends: bool = False
     """All processes leave, and no other plan follows."""
     saves: bool = False
@@ -49,12 +49,12 @@ class World:
         environment = {
             name: str(value) for name, value in (message["environment"] or {}).items() if name in Env.SET_BY_AGENT
         }
-        patience = max(0.0, float(message.get("patience", 0.0)))
+        step_grace = max(0.0, float(message.get("step_grace", 0.0)))
         world = cls(
             round=int(message["round"]),
             attempt=str(message["attempt"]),
-            patience=patience,
-            evaluation_patience=max(patience, float(message.get("evaluation_patience", 0.0))),
+            step_grace=step_grace,
+            evaluation_grace=max(step_grace, float(message.get("evaluation_grace", 0.0))),
             environment=environment,
             ends=bool(message.get("ends")),
             saves=bool(message.get("saves")),

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 
 from elasticjob_runtime.training.sharded import ranks
 
-PATIENCE = 60.0
+BASE_TIMEOUT = 60.0
 """s for a rank that is behind, at most."""
 SLOWEST = 10 << 20
 """Bytes per second. A rank whose machine has vanished is noticed by the agents, and without agents by this."""
@@ -150,7 +150,7 @@ class MemoryReader(StorageReader):
         largest = max((each.numel() for each in (*sent.values(), *received.values())), default=0)
         for work in works:
             if work is not None:
-                work.wait(datetime.timedelta(seconds=PATIENCE + largest / SLOWEST))
+                work.wait(datetime.timedelta(seconds=BASE_TIMEOUT + largest / SLOWEST))
         if group is not dist.group.WORLD:
             dist.destroy_process_group(group)
         found = {}
