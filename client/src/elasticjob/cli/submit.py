@@ -170,12 +170,10 @@ def submit(
     timeout: Timeout = None,
 ) -> None:
     """Submit a job: elasticjob submit bert --image IMAGE --workers 2:4 -- python train.py --lr 0.1"""
-    from elasticjob.cli.output import note
     from elasticjob.decisions import flag_values as values
     from elasticjob.decisions.flag_values import seconds
     from elasticjob.decisions.job_request import GPU, JobOptions, manifest_of
     from elasticjob.decisions.manifests import with_flags
-    from elasticjob.names import LABEL_INDEX, LABEL_JOB
 
     limit = seconds("--timeout", timeout) if timeout else None
     if ctx.meta["command"] and ctx.meta["command"] == [name, *(command or ())]:  # no NAME before the --
@@ -229,23 +227,36 @@ def submit(
         )
     else:
         manifests = [manifest_of(options, namespace())]
-        for number, service in ports:
-            if service and service != "ClusterIP":
-                note(
-                    f"Port {number} is open in the worker pods, but no Service of type {service} is made. To make one: "
-                    f"kubectl expose service {name} --name={name}-{number} --type={service} --port={number} "
-                    f"--selector={LABEL_JOB}={name},{LABEL_INDEX}=0"
-                )
-    if dry_run is DryRun.CLIENT:
-        _show(manifests, output)
-        return
-    client = connect()
-    if dry_run is DryRun.SERVER:
+        _note_missing_services(name, ports)
+    if dry_run is DryRun.NONE:
+        _submit(manifests, output, wait=wait, follow=follow, limit=limit)
+    elif dry_run is DryRun.SERVER:
+        client = connect()
         _show([dict(client.create(each, dry_run=True).manifest) for each in manifests], output)
-        return
-    jobs = [_create(client, each, output, quiet=wait or follow) for each in manifests]
+    else:
+        _show(manifests, output)
+
+
+def _submit(manifests: Sequence[Json], output: OutputFormat, *, wait: bool, follow: bool, limit: float | None) -> None:
+    """Creates all jobs, and then waits for one after the other."""
+    client = connect()
+    jobs = [_create(client, manifest, output, quiet=wait or follow) for manifest in manifests]
     for job in jobs if wait or follow else ():
         _attend(client, job, follow=follow, limit=limit)
+
+
+def _note_missing_services(name: str, ports: Sequence[tuple[int, str]]) -> None:
+    """Says how to make the Services that flags of other launchers ask for."""
+    from elasticjob.cli.output import note
+    from elasticjob.names import LABEL_INDEX, LABEL_JOB
+
+    for number, service in ports:
+        if service and service != "ClusterIP":
+            note(
+                f"Port {number} is open in the worker pods, but no Service of type {service} is made. To make one: "
+                f"kubectl expose service {name} --name={name}-{number} --type={service} --port={number} "
+                f"--selector={LABEL_JOB}={name},{LABEL_INDEX}=0"
+            )
 
 
 def _check_flags(ctx: typer.Context) -> None:

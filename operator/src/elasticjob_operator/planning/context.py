@@ -12,10 +12,11 @@ from elasticjob_api import ElasticJob, OnPartition, RendezvousBackend
 from elasticjob_operator import names
 from elasticjob_operator.planning.actions import Target
 from elasticjob_operator.planning.left_behind import left_behind
-from elasticjob_operator.policies import waits
+from elasticjob_operator.policies import events_to_read, waits
 from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.etcd_access import waits_for_etcd
+from elasticjob_operator.policies.events_to_read import Question
 from elasticjob_operator.policies.injection import Injection, injection
 from elasticjob_operator.policies.lifecycle import RunTemplate, outlived_its_template, template_of_run
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes, tolerated_seconds
@@ -30,7 +31,7 @@ from elasticjob_operator.policies.rendezvous import (
 from elasticjob_operator.policies.restart_budget import Budget, is_counted
 from elasticjob_operator.policies.scale_up_delay import TargetSize, delay_scale_up
 from elasticjob_operator.policies.scaling import Scaling, scale
-from elasticjob_operator.policies.waits import Question, Wait
+from elasticjob_operator.policies.waits import Wait
 from elasticjob_operator.resources.etcd import secret_of
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
@@ -133,9 +134,9 @@ class Context:
         """Whose Events must be read, and from when on."""
         workers = [pod for pod, status in self.workers if status.state is PodState.LIVE]
         found = []
-        for question, due in waits.questions(self.job, *self._own_etcd, workers):
+        for question, due in events_to_read.questions(self.job, *self._own_etcd, workers):
             answer = self.state.explanations.get(question)
-            found.append((question, due if answer is None else max(due, waits.read_again_at(answer))))
+            found.append((question, due if answer is None else max(due, events_to_read.read_again_at(answer))))
         return found
 
     @property

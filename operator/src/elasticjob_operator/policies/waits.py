@@ -4,15 +4,14 @@ Every wait of a job is made here, so that conditions, Events and `elasticjob des
 most urgent one is told first (`first_wait`): what cannot be created comes before what does not start, and etcd before
 the worker pods that need it.
 
-Controllers and kubelets say only in Events why a StatefulSet has no pod, a claim no volume and a container no start.
-`questions` names the objects whose Events must be read.
+Controllers and kubelets say only in Events why a StatefulSet has no pod, a claim no volume and a container no start:
+see events_to_read.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_api import BLOCKING_REASONS, REMEDY, ElasticJob, Reason, message
@@ -21,19 +20,8 @@ from elasticjob_runtime.contract import UnreadyValue
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import Cause
-from elasticjob_operator.state import LONG_AGO, POD, Blocked, Explanation, OwnedObject, Pod, PodPhase, Rejection
-
-QUIET_SECONDS = 3.0
-"""How long a StatefulSet may have no pod before its Events are read, in seconds."""
-START_SECONDS = 8.0
-"""How long the containers of a scheduled pod may take to start before its Events are read, in seconds."""
-READ_AGAIN_SECONDS, READ_LATER_SECONDS = 5.0, 30.0
-"""Between two reads of the same Events: in the first minute, and later, in seconds."""
-
-CLAIM = "PersistentVolumeClaim"
-Question = tuple[str, str]
-"""Kind and name of an object whose Events must be read."""
-Answers = Mapping[Question, Explanation]
+from elasticjob_operator.policies.events_to_read import CLAIM, GATED, OF_SCHEDULER, Answers, claim_of
+from elasticjob_operator.state import LONG_AGO, POD, Blocked, OwnedObject, Pod, PodPhase, Rejection
 
 _CRASH_LOOP = "CrashLoopBackOff"
 """Of a container that is restarted in its pod: a sidecar, or the etcd."""
@@ -49,10 +37,6 @@ _CONFIG = frozenset(
     }
 )
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
-_GATED = "SchedulingGated"
-_OF_SCHEDULER = frozenset({"Unschedulable", "SchedulerError", _GATED})
-_OF_CLAIM = re.compile(r"persistent ?volume", re.IGNORECASE)
-_QUOTED_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)"')
 
 _REMEDIES = {
     Reason.POD_REJECTED: "follow the message: create the service account or priority class that is missing, satisfy "
@@ -205,7 +189,7 @@ def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
 def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datetime.datetime) -> Wait:
     remedy = _remedy(job, reason, _REMEDIES if pod.index >= 0 else {**_REMEDIES, **_OF_ETCD})
     why = pod.blocked.reason if pod.blocked is not None else ""
-    if why == _GATED:
+    if why == GATED:
         remedy = "wait for the controller that removes these gates, or remove them from spec.workers.template."
     elif why == _CRASH_LOOP:
         remedy = f"read why it ends: kubectl logs {pod.name} -n {job.namespace} --all-containers"
@@ -262,18 +246,6 @@ def _of_claim(job: ElasticJob, pod: Pod, claim: str, answers: Answers) -> Wait:
     )
 
 
-def claim_of(pod: Pod, answers: Answers) -> str:
-    """The claim that keeps the scheduler from placing the pod. Empty: no claim does, as far as is known."""
-    blocked = pod.blocked or Blocked(reason="")
-    if not blocked.reason:  # the scheduler says nothing while a volume is made for the node that it has chosen
-        known = {each: answers.get((CLAIM, each)) for each in blocked.claims}
-        return next((each for each, said in known.items() if said and said.message and said.at >= pod.created_at), "")
-    if blocked.reason not in _OF_SCHEDULER or not _OF_CLAIM.search(blocked.message):
-        return ""
-    quoted = _QUOTED_CLAIM.search(blocked.message)
-    return quoted[1] if quoted else next(iter(blocked.claims), "")
-
-
 def of_etcd(
     job: ElasticJob,
     stateful_set: OwnedObject | None,
@@ -308,42 +280,12 @@ def of_etcd(
     return min(waits, key=lambda each: not each.serious, default=None)
 
 
-def questions(
-    job: ElasticJob, stateful_set: OwnedObject | None, etcd: Sequence[Pod], workers: Iterable[Pod]
-) -> list[tuple[Question, datetime.datetime]]:
-    """Whose Events must be read from when on: of one pod of etcd and one worker pod, because what holds one of them
-    usually holds all."""
-    found: list[tuple[Question, datetime.datetime]] = []
-    if stateful_set is not None and stateful_set.created_at is not None and len(etcd) < job.etcd_members:
-        found.append(((stateful_set.kind.value, stateful_set.name), _after(stateful_set.created_at, QUIET_SECONDS)))
-    for pods in (etcd, workers):
-        found += next((asked for pod in pods if (asked := _of_one(pod))), [])
-    return found
-
-
-def _of_one(pod: Pod) -> list[tuple[Question, datetime.datetime]]:
-    due = _after(pod.scheduled_at or pod.created_at, START_SECONDS)
-    if pod.phase is not PodPhase.PENDING:
-        return []
-    if claim := claim_of(pod, {}):
-        return [((CLAIM, claim), pod.created_at)]
-    if pod.blocked is not None:
-        return [((CLAIM, each), due) for each in pod.blocked.claims if not pod.blocked.reason]
-    return [((POD, pod.name), due)] if pod.node else []
-
-
-def read_again_at(answer: Explanation) -> datetime.datetime:
-    """When the same Events must be read again."""
-    early = (answer.read_at - answer.first_read_at).total_seconds() < 60
-    return _after(answer.read_at, READ_AGAIN_SECONDS if early else READ_LATER_SECONDS)
-
-
 def _reason_of(reason: str) -> Reason:
     if reason in _IMAGE:
         return Reason.IMAGE_UNAVAILABLE
     if reason in _CONFIG:
         return Reason.CONTAINER_CONFIG_ERROR
-    return Reason.UNSCHEDULABLE if reason in _OF_SCHEDULER else Reason.WAITING_FOR_WORKERS
+    return Reason.UNSCHEDULABLE if reason in OF_SCHEDULER else Reason.WAITING_FOR_WORKERS
 
 
 def _remedy(job: ElasticJob, reason: Reason, remedies: Mapping[Reason, str] = _REMEDIES) -> str:
@@ -353,7 +295,3 @@ def _remedy(job: ElasticJob, reason: Reason, remedies: Mapping[Reason, str] = _R
         command = f"kubectl scale elasticjob {job.name} -n {job.namespace} --replicas {job.min_replicas}"
         fewer = f"; or train with fewer worker pods: {command}"
     return remedies.get(reason, "").format(namespace=job.namespace, fewer=fewer)
-
-
-def _after(moment: datetime.datetime, seconds: float) -> datetime.datetime:
-    return moment + datetime.timedelta(seconds=seconds)
