@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import yaml
+from elasticjob.cli import options
 from elasticjob.cli.app import run
 from elasticjob.cli.output import progress, say, to_json, to_yaml, use_color
 from elasticjob.decisions.waiting import worth_a_line
@@ -23,6 +24,23 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 def test_help_exits_with_success(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == Exit.OK
     assert "Usage: elasticjob" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "namespace"),
+    [
+        (["-n", "one", "list"], "one"),
+        (["list", "-n", "two"], "two"),
+        (["-n", "one", "list", "-n", "two"], "two"),
+        (["list"], None),
+    ],
+)
+def test_global_flags_stand_before_or_after_the_command(
+    words: list[str], namespace: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/missing/config")
+    assert run(words) != Exit.OK
+    assert options.namespace() == namespace
 
 
 class Terminal(io.StringIO):

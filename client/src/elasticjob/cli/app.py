@@ -43,7 +43,7 @@ def app_of(called: Collection[str] = tuple(COMMANDS)) -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(root)
+    app.callback()(with_global_flags(root))
     for name, command in COMMANDS.items():
         kind = submit.Submit if name == "submit" else None
         if name not in called:

@@ -112,7 +112,8 @@ GLOBAL: dict[str, tuple[Any, Any]] = {
 
 
 def with_global_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the flags that say which cluster it talks to, for `connect`."""
+    """The command with the flags that say which cluster it talks to, for `connect`. A flag after the command outranks
+    the same one before it."""
     own = inspect.signature(command, eval_str=True)
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -121,7 +122,8 @@ def with_global_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        chosen.update({name: values.pop(name) for name in GLOBAL})
+        here = {name: values.pop(name) for name in GLOBAL}
+        chosen.update({name: value for name, value in here.items() if value or name not in chosen})
         command(**values)
 
     run.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
