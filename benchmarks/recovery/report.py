@@ -257,7 +257,9 @@ def pages(measured: Measured) -> dict[str, str]:
     return {
         "README.md": headline(measured, all_of_them, "docs/bench/recovery.md"),
         "docs/index.md": headline(measured, all_of_them, "bench/recovery.md"),
-        "docs/torchrun.md": headline(measured, ("torchrun", "torchrun-etcd-v3", "level-1"), "bench/recovery.md"),
+        "docs/guides/torchrun.md": headline(
+            measured, ("torchrun", "torchrun-etcd-v3", "level-1"), "../bench/recovery.md"
+        ),
         "docs/explanation/recovery.md": headline(measured, ("level-1", "level-2"), "../bench/recovery.md"),
     }
 

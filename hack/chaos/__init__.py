@@ -1,4 +1,4 @@
-"""Injects faults into real pods, and audits a ledger of what they cost: `python -m hack.chaos --help`, docs/chaos.md.
+"""Injects faults into real pods, and audits a ledger of what they cost: docs/bench/chaos.md.
 
 script.py                             the training script in the pods, which writes the ledger
 ledger.py, audit.py                   the ledger, read back; a pure audit of it

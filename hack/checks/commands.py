@@ -15,7 +15,7 @@ from elasticjob_runtime.cli.arguments import build_parser
 from hack.checks import SOURCES
 from hack.checks.pages import Code, Problem, blocks, commands
 
-FLAG_PAGES = ("docs/elasticrun.md",)
+FLAG_PAGES = ("docs/reference/elasticrun.md",)
 """Pages whose code spans that start with -- are elasticrun's flags."""
 FLAGS_OF_OTHERS = {
     "--auto-compaction-mode": "etcd",

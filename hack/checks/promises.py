@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from hack.checks.pages import Problem
 
-THREAT_MODEL = "docs/threat-model.md"
+THREAT_MODEL = "docs/explanation/threat-model.md"
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 NOT_STOPPED = "**not stopped**"
 

@@ -47,8 +47,8 @@ EPOCH = "epoch"
 EPOCHS_OF_DATA = {
     "Dockerfile": "SOURCE_DATE_EPOCH of reproducible builds",
     "CONTRIBUTING.md": "says what an epoch is, and what it is not",
-    "docs/chaos.md": "the ledger proves that no sample of an epoch is lost",
-    "docs/glossary.md": "says what an epoch is, and what it is not",
+    "docs/bench/chaos.md": "the ledger proves that no sample of an epoch is lost",
+    "docs/reference/glossary.md": "says what an epoch is, and what it is not",
     "docs/design/0014-names-and-layout.md": "tells of the rename",
     "docs/explanation/in-place.md": "epochs of the training data",
     "docs/guides/frameworks.md": "epochs of the training data",

@@ -13,7 +13,7 @@ GENERATED = "\n<!-- Generated from the code by `make generate`. Do not edit. -->
 def pages() -> dict[str, str]:
     """Path, relative to the root of the repository -> text."""
     made = {
-        "docs/compatibility.md": compatibility.page(),
+        "docs/reference/compatibility.md": compatibility.page(),
         "docs/reference/cli.md": cli.page(),
         "docs/reference/conditions.md": conditions.page(),
         "docs/reference/contract.md": contract.page(),

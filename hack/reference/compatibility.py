@@ -1,4 +1,4 @@
-"""docs/compatibility.md: versions that the tests use, read from the settings of the tests."""
+"""docs/reference/compatibility.md: versions that the tests use, read from the settings of the tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = """\
 |---|---|---|---|
 | Python, in training images | {runtime_python} or newer | {dev_python} (development), {image_python} (images of the end-to-end tests) | {ci_python} |
 | Python, for the client | {client_python} or newer | {dev_python} | {ci_client_python} |
-| torch | any for `elasticrun`; 2.6 or newer for [torchrun with our rendezvous](torchrun.md) and for [sessions](explanation/in-place.md); 2.7 for [sharded models](guides/sharded.md) on CPUs | {torch} (development), {image_torch} (images) | {ci_torch} |
+| torch | any for `elasticrun`; 2.6 or newer for [torchrun with our rendezvous](../guides/torchrun.md) and for [sessions](../explanation/in-place.md); 2.7 for [sharded models](../guides/sharded.md) on CPUs | {torch} (development), {image_torch} (images) | {ci_torch} |
 | Kubernetes | {kubernetes_required} or newer | {kubernetes}, with containerd {containerd} | {ci_kubernetes}, with kind |
 | etcd | 3.4 or newer; one that jobs share, with users: 3.4.44, 3.5.30, 3.6.11 or newer | {etcd} | |
 | Helm | 3 | {helm} | |
@@ -32,7 +32,7 @@ This page is generated from the settings of the tests; `make check` fails if the
 
 - *Every run of the tests* is `make nightly`, of which `make test` leaves out what takes long: a version in this column has passed all tests of its tier.
 - *The CI workflow* is `.github/workflows/ci.yaml`, which runs the tests that depend on a version with more of them. It has not run yet, so read this column as what is planned.
-- Versions of torch that were tried by hand: [with torchrun](torchrun.md#torch-versions), [with sessions](design/0022-in-place.md#versions-of-torch). `make check-torch VERSION=2.9` runs the tests that depend on torch with another version.
+- Versions of torch that were tried by hand: [with torchrun](../guides/torchrun.md#torch-versions), [with sessions](../design/0022-in-place.md#versions-of-torch). `make check-torch VERSION=2.9` runs the tests that depend on torch with another version.
 - GPUs and NCCL: no test has used any yet. The tests train over gloo on CPUs; `make check-gpu` runs those that wait for a GPU.
 - Architectures: all tests run on x86-64. A release has the runtime's image for amd64 and arm64; nothing has run on arm64, and the operator's image is built for the architecture of the machine that builds it.
 - Distributions: OpenShift's user IDs are tested by `helm template`; nothing has run on OpenShift, EKS, GKE or AKS.

@@ -15,7 +15,7 @@ from hack.reference.source import assignments
 INTRODUCTION = f"""\
 # Contract between operator and agents
 
-The operator and the agents of a job share names, and nothing else: [environment variables](environment.md), [exit codes](../elasticrun.md#exit-codes), and the keys in etcd that this page lists.
+The operator and the agents of a job share names, and nothing else: [environment variables](environment.md), [exit codes](elasticrun.md#exit-codes), and the keys in etcd that this page lists.
 It is for those who write another agent or operator, or who look into a job's etcd.
 [Rendezvous](../design/0002-rendezvous.md) explains how the keys are used.
 

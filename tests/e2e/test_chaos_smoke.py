@@ -1,4 +1,4 @@
-"""The smoke part of the chaos suite (docs/chaos.md): a few faults on one job, and an audit of its ledger."""
+"""The smoke part of the chaos suite (docs/bench/chaos.md): a few faults on one job, and an audit of its ledger."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 another run.
 
 The queue is tests/integration/operator/queue.py, which acts as Kueue does; Kueue itself is not here. The contract:
-docs/queueing.md.
+docs/guides/queueing.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from elasticjob import errors
 from elasticjob.cli.app import run
 from elasticjob.errors import ElasticJobError, Exit
 
-PAGE = Path(__file__).parents[3] / "docs" / "client.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -57,7 +57,7 @@ def test_the_docs_name_every_metric_of_the_operator_with_its_type() -> None:
 
 
 def test_the_docs_name_every_metric_of_the_agents_with_its_type() -> None:
-    text = (ROOT / "docs" / "elasticrun.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "elasticrun.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"(?ms)^## Metrics\n(.*?)^## ", text)
     rows = re.findall(r"(?m)^\| (`.*?`) \| (\w+) \|", section)
     documented = {AGENT + name: kind for names, kind in rows for name in re.findall(r"`(\w+)`", names)}

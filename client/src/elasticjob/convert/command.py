@@ -166,7 +166,7 @@ def _value(flag: Field | None, rest: Sequence[Word]) -> tuple[str, int]:
 def _removed(flag: Field | None, words: Sequence[Word]) -> Note:
     at, text = words[0].path, " ".join(word.text for word in words)
     if flag is None:
-        return Note(at, Outcome.LOST, f"elasticrun has no flag {text}", "see docs/elasticrun.md")
+        return Note(at, Outcome.LOST, f"elasticrun has no flag {text}", "see docs/reference/elasticrun.md")
     if flag.to:
         return Note(at, Outcome.IRRELEVANT, f"{text}: the operator sets this from {flag.to}")
     return Note(at, flag.outcome, f"{text}: {flag.why}", flag.instead)

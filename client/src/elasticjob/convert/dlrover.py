@@ -52,7 +52,7 @@ TABLE: Table = (
     lost(
         "spec.replicaSpecs.~worker.restartTimeout",
         "worker pods that hang are not restarted unless you ask for it",
-        "add --hang-factor 20 to elasticrun: see docs/elasticrun.md",
+        "add --hang-factor 20 to elasticrun: see docs/reference/elasticrun.md",
     ),
     lost(
         "spec.replicaSpecs.~worker.priority",
@@ -62,7 +62,7 @@ TABLE: Table = (
     lost(
         "spec.replicaSpecs.~worker.BatchScheduler",
         "the operator does not create PodGroups",
-        "set schedulerName in the template, or use a queue: see docs/queueing.md",
+        "set schedulerName in the template, or use a queue: see docs/guides/queueing.md",
     ),
     irrelevant("spec.replicaSpecs.~dlrover-master", "the operator and the agents do what the master did"),
     lost("spec.replicaSpecs.~ps", _ROLES, "train with DistributedDataParallel or FSDP"),

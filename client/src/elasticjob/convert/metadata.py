@@ -29,7 +29,7 @@ TABLE: Table = (
         f"metadata.labels['{_KUEUE}queue-name']",
         "metadata.labels",
         "Kueue needs an integration for ElasticJobs to manage them",
-        "see docs/queueing.md; without it, the label has no effect",
+        "see docs/guides/queueing.md; without it, the label has no effect",
     ),
     computed("metadata.annotations", "metadata.annotations"),
     irrelevant(f"metadata.annotations['{_LAST_APPLIED}']", "kubectl apply writes it"),

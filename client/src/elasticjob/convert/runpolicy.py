@@ -17,7 +17,7 @@ WHOLE_GROUP = "counts restarts of the whole group; lost and preempted worker pod
 NO_POD_GROUPS = "the operator does not create PodGroups; a job starts once minReplicas worker pods are ready"
 _OWN_CONTROLLERS = ("kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller")
 
-_QUEUE = "use a queue such as Kueue, which admits all worker pods together: see docs/queueing.md"
+_QUEUE = "use a queue such as Kueue, which admits all worker pods together: see docs/guides/queueing.md"
 
 
 def run_policy(at: str) -> tuple[Field, ...]:

@@ -23,7 +23,7 @@ def test_fault_names_are_unique_and_few_run_in_the_smoke_test() -> None:
 
 
 def test_the_docs_list_exactly_the_faults_that_exist() -> None:
-    text = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "bench" / "chaos.md").read_text(encoding="utf-8")
     listed = re.findall(
         r"^\| `([a-z0-9-]+)` \|", text.partition("## Faults")[2].partition("## Results")[0], re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Who may connect to the pods of a job: the table of docs/operations.md, judged by what a network would enforce."""
+"""Who may connect to the pods of a job: the table of docs/guides/security.md, judged by what a network enforces."""
 
 from __future__ import annotations
 

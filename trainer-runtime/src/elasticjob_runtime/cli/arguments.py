@@ -142,7 +142,7 @@ def _rendezvous_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rdzv-conf", "--rdzv_conf", action=_Env, type=str, default="",
-        help="Settings of the rendezvous: key=value,key=value (see docs/elasticrun.md).",
+        help="Settings of the rendezvous: key=value,key=value (see docs/reference/elasticrun.md).",
     )  # fmt: skip
     parser.add_argument(
         "--standalone", action=_EnvFlag, help="Run a single member on this machine, without a rendezvous service."

@@ -1,7 +1,7 @@
 """The flags that torchrun does not have, each declared once: its name, type, default, help, reference and the setting
 that it sets.
 
-`PET_<FLAG>`, the handover to torchrun and the table in docs/elasticrun.md (`make generate`) follow from it.
+`PET_<FLAG>`, the handover to torchrun and the table in docs/reference/elasticrun.md (`make generate`) follow from it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Flag:
     variable: str = ""
     """An environment variable that replaces the default, besides PET_<FLAG>."""
     about: str
-    """For docs/elasticrun.md, in Markdown, and --help."""
+    """For docs/reference/elasticrun.md, in Markdown, and --help."""
     sets: tuple[type, str] | None = None
     """The dataclass of settings, and its field; None: the flag is read where it is used in cli/."""
     check: Check = lambda _value: None
@@ -102,7 +102,7 @@ OWN_FLAGS = (
         value="auto|off",
         convert=either("auto", "off"),
         default=True,
-        about="`auto` (default): worker processes whose script has an [ElasticSession](explanation/in-place.md) "
+        about="`auto` (default): worker processes whose script has an [ElasticSession](../explanation/in-place.md) "
         "continue when the group changes. `off`: they restart, as those of other scripts do",
         sets=(GroupSpec, "in_place"),
     ),
@@ -210,6 +210,6 @@ def settings_from_flags(args: argparse.Namespace, settings: type) -> dict[str, A
 
 
 def reference() -> str:
-    """The table of docs/elasticrun.md."""
+    """The table of docs/reference/elasticrun.md."""
     rows = [f"| `{' '.join(filter(None, (flag.name, flag.value)))}` | {flag.about} |" for flag in OWN_FLAGS]
     return "\n".join(["| flag | meaning |", "|---|---|", *rows]) + "\n"

@@ -246,7 +246,7 @@ class _Warnings:
             self._next_dropped = now + WARN_SECONDS
             logger.warning(
                 "dropped %d connections (the last from %s) that are not from an agent of this run. A port scanner or "
-                "a health check is harmless; anything else should not reach this port (docs/elasticrun.md)",
+                "a health check is harmless; anything else should not reach this port (docs/reference/elasticrun.md)",
                 self._dropped,
                 address,
             )

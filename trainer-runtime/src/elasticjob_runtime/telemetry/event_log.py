@@ -1,4 +1,4 @@
-"""The --events file: what happened when, as JSON lines. docs/elasticrun.md has the schema."""
+"""The --events file: what happened when, as JSON lines. docs/reference/elasticrun.md has the schema."""
 
 from __future__ import annotations
 
