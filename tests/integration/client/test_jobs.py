@@ -113,6 +113,10 @@ def test_get_prints_names_and_documents_as_they_change(
     assert process.stdout.readline() == f"elasticjob.elasticjob.dev/{submitted}\n"
     cli("submit", "gpt", "--image", "train:1", "--", "python", "train.py")
     assert process.stdout.readline() == "elasticjob.elasticjob.dev/gpt\n"
+    documents = start("get", "-w", "-o", "yaml").stdout
+    assert documents is not None
+    eventually(lambda: documents.readline() == "---\n")
+    assert documents.readline().startswith("apiVersion:")
     assert cli("get", "nothing", "-w").code == Exit.NOT_FOUND
 
 

@@ -127,10 +127,11 @@ def test_a_job_that_starts_has_not_failed_for_others() -> None:
     client.wait("bert", timeout=120)
 
 
+@pytest.mark.parametrize("command", ["python train.py", "sh -c 'sleep 600 & RANK=0 WORLD_SIZE=1 python train.py; :'"])
 @pytest.mark.usefixtures("local")
-def test_training_ends_with_the_process_that_runs_it(tmp_path: Path) -> None:
+def test_training_ends_with_the_process_that_runs_it(tmp_path: Path, command: str) -> None:
     client = ElasticJobClient(local=True)
-    job = client.submit("bert", image="a", command="python train.py", env={"SLEEP": 600})
+    job = client.submit("bert", image="a", command=command, env={"SLEEP": 600})
     job.wait("Running")
     eventually(lambda: any("rank 0 of 1 None" in line for line in job.logs()))
     assert processes_of(job.state.uid)
@@ -138,6 +139,14 @@ def test_training_ends_with_the_process_that_runs_it(tmp_path: Path) -> None:
     eventually(lambda: not processes_of(job.state.uid))
     with pytest.raises(JobFailedError, match="The process that ran the job has ended"):
         job.wait()
+
+
+@pytest.mark.usefixtures("local")
+def test_what_a_command_leaves_running_ends_with_it() -> None:
+    """As in a container."""
+    job = ElasticJobClient(local=True).submit("bert", image="a", command="sh -c 'sleep 600 & echo done'")
+    assert job.wait(timeout=120).summary == "Succeeded"
+    eventually(lambda: not processes_of(job.state.uid))
 
 
 def processes_of(uid: str) -> list[str]:
@@ -174,10 +183,3 @@ def test_files_that_are_no_jobs_are_passed_over_or_named(local: Callable[..., Re
     result = local("submit", "bert", "--image", "a", "--", "python", "train.py")
     assert result.code == Exit.ERROR
     assert f"Cannot use {folder / 'bert'}" in result.err
-
-
-@pytest.mark.usefixtures("local")
-def test_a_missing_elasticrun_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ElasticJobError, match="-m pip install elasticjob-runtime"):
-        ElasticJobClient(local=True).submit("bert", image="a", command="python train.py")

@@ -20,6 +20,7 @@ from elasticjob.errors import (
     NotFoundError,
     NotInstalledError,
     UnreachableError,
+    UsageError,
 )
 
 
@@ -126,6 +127,41 @@ def test_a_kubeconfig_may_act_as_another_user(
 ) -> None:
     target = select(read([write(tmp_path / "c", config("one", **user))], explicit=True), None, None)
     assert list(target.impersonate) == headers
+
+
+@pytest.mark.parametrize(
+    ("user", "acting", "headers"),
+    [
+        ({"as": "ann"}, {"as-groups": ["ml"]}, [("Impersonate-User", "ann"), ("Impersonate-Group", "ml")]),
+        (
+            {"as": "ann", "as-groups": ["dev"], "as-uid": "7"},
+            {"as": "eve", "as-groups": ["ml"]},
+            [("Impersonate-User", "eve"), ("Impersonate-Group", "ml"), ("Impersonate-Uid", "7")],
+        ),
+    ],
+)
+def test_each_flag_takes_precedence_over_the_same_of_the_kubeconfig(
+    user: dict[str, Any], acting: dict[str, Any], headers: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    target = find(str(write(tmp_path / "c", config("one", **user))), None, None, acting)
+    assert list(target.impersonate) == headers
+
+
+def test_a_group_needs_a_user(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="add --as USER"):
+        find(str(write(tmp_path / "c", config("one"))), None, None, {"as-groups": ["ml"]})
+
+
+@pytest.mark.parametrize(
+    ("command", "run"),
+    [("bin/login", "FOLDER/bin/login"), ("./login", "FOLDER/login"), ("login", "login"), ("/x", "/x")],
+)
+def test_the_relative_path_of_a_login_program_starts_where_the_kubeconfig_is(
+    tmp_path: Path, command: str, run: str
+) -> None:
+    content = config("one", exec={"command": command})
+    target = select(read([write(tmp_path / "c", content)], explicit=True), None, None)
+    assert target.command["command"] == run.replace("FOLDER", str(tmp_path))
 
 
 def test_the_token_file_of_a_kubeconfig_comes_before_its_token(tmp_path: Path) -> None:

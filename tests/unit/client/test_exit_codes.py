@@ -30,7 +30,6 @@ def test_every_error_says_which_code_it_is() -> None:
         (["submit", "a", "--nnodes", "2"], "Did you mean --workers MIN:MAX?"),
         (["list", "--namspace", "a"], "Did you mean --all-namespaces or --namespace?"),
         (["get", "-o", "table"], "Invalid value for '--output'"),
-        (["list", "--as-group", "ml"], "add --as USER"),
         (["logs"], "elasticjob logs -l team=nlp"),
         (["logs", "a", "-l", "team=nlp"], "logs needs either the name of a job or --selector."),
         (["get", "a", "-l", "team=nlp"], "cannot be used together"),

@@ -9,7 +9,7 @@ import pytest
 from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
 from elasticjob.decisions.log_selection import choose_workers
 from elasticjob.errors import NotFoundError, UsageError
-from elasticjob.state import JobState, WorkerState
+from elasticjob.state import Change, JobState, WorkerState
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
 
@@ -69,6 +69,14 @@ def test_processes_per_pod_follow_from_the_world_size() -> None:
     assert choose_workers(job, [worker(0), worker(1)], rank=7, everything=False)[0].index == 1
     with pytest.raises(NotFoundError, match="ranks 0 to 7"):
         choose_workers(job, [worker(0), worker(1)], rank=8, everything=False)
+
+
+def test_a_rank_of_a_finished_job_is_where_the_last_round_had_it() -> None:
+    """Its worker pods are not ready, and its world size is 0."""
+    rounds = Change(type="Round", world_size=8, workers=2), Change(type="Succeeded", world_size=0)
+    job = JobState("bert", "ml", procs="auto", history=rounds)
+    ended = [dataclasses.replace(worker(index), ready=False, phase="Succeeded") for index in range(2)]
+    assert choose_workers(job, ended, rank=7)[0].index == 1
 
 
 def test_many_logs_are_read_only_when_asked_for() -> None:

@@ -100,11 +100,14 @@ def _watch(
 
     for name in names:
         client.get(name)  # raises NotFoundError
-    wide, titles = output == Output.WIDE, not no_headers
+    wide, titles, shown = output == Output.WIDE, not no_headers, False
     for jobs in changed_jobs(client.cluster, "" if all_namespaces else client.namespace, names, selector):
         if output is not None and not wide:
             for job in jobs:
+                if shown and output == Output.YAML:
+                    say("---")
                 show_objects([job], output, single=True)
+                shown = True
             continue
         states, now = [job_state(job) for job in jobs], client.cluster.api.now()
         lines = job_table(states, now, wide=wide, namespaces=all_namespaces, **layout())

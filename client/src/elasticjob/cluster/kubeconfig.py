@@ -99,17 +99,18 @@ def _merge(merged: Json, content: Json, folder: Path) -> None:
 
 
 def _absolute(value: Json, folder: Path) -> Json:
-    """Relative paths are relative to their file."""
+    """Relative paths are relative to their file; a command without a slash is looked up on the PATH."""
     files = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-    return {
-        key: str(folder / each) if key in files and each and not os.path.isabs(each) else each
-        for key, each in value.items()
-    }
+    absolute: Json = {key: str(folder / value[key]) for key in files if value.get(key)}
+    login = value.get("exec") or {}
+    if "/" in login.get("command", ""):
+        absolute["exec"] = login | {"command": str(folder / login["command"])}
+    return value | absolute
 
 
 def select(config: Json, context: str | None, namespace: str | None, acting: Json | None = None) -> Target:
-    """The target of a context; None: the current one. `acting`: see `impersonation`. Raises
-    UnreachableError that names the known contexts."""
+    """The target of a context; None: the current one. `acting`: see `impersonation`; each takes precedence over the
+    kubeconfig's. Raises UnreachableError that names the known contexts."""
     contexts: Json = config["contexts"]
     name = context or config.get("current-context") or ""
     if name not in contexts:
@@ -162,7 +163,9 @@ def _cluster_info(cluster: Json) -> Json:
 
 
 def impersonation(user: Json) -> tuple[tuple[str, str], ...]:
-    """The headers for `as`, `as-groups`, `as-uid` and `as-user-extra`."""
+    """The headers for `as`, `as-groups`, `as-uid` and `as-user-extra`. Raises UsageError without `as`."""
+    if not user.get("as") and (user.get("as-groups") or user.get("as-uid") or user.get("as-user-extra")):
+        raise UsageError("--as-group and --as-uid need a user to act as: add --as USER.")
     headers = {
         "Impersonate-User": [user["as"]] if user.get("as") else [],
         "Impersonate-Group": user.get("as-groups") or [],
@@ -189,8 +192,6 @@ def in_cluster(environment: Mapping[str, str], namespace: str | None, folder: Pa
 
 def find(explicit: str | None, context: str | None, namespace: str | None, acting: Json | None = None) -> Target:
     """The target that kubectl would choose. `acting`: see `impersonation`. Raises UnreachableError, UsageError."""
-    if acting and "as" not in acting:
-        raise UsageError("--as-group and --as-uid need a user to act as: add --as USER.")
     environment = os.environ
     files = paths(explicit, environment)
     config = read(files, explicit=bool(explicit))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
-import importlib.util
 import json
 import os
 import re
@@ -95,11 +94,6 @@ class LocalApi:
 
     def _create(self, body: Json, *, dry_run: bool) -> Json:
         """Starts the job."""
-        if not importlib.util.find_spec("elasticjob_runtime"):
-            raise ElasticJobError(
-                "elasticrun, which runs jobs on this machine, is not installed.",
-                f"Install it: {sys.executable} -m pip install elasticjob-runtime",
-            )
         given = {"namespace": NAMESPACE, "uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
         job = {**body, "metadata": {**body["metadata"], **given, "resourceVersion": "1"}}
         lacks = not_here(job)

@@ -16,12 +16,20 @@ from elasticjob.cluster.local import LOG, NAMESPACE, TERMINATION, Json, conditio
 from elasticjob.state import job_state, training_container
 
 LAUNCH = """
+import os, select, signal
 from elasticjob_runtime.launch import main
-from elasticjob_runtime.workers.linux import die_with_parent
-die_with_parent({parent})
+first = os.pidfd_open(os.getpid())
+if not os.fork():
+    os.closerange(1, 3)
+    select.select([0, first], [], [])
+    os.killpg(0, signal.SIGKILL)
+os.close(first)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 main()
 """
-"""What a container runs before its command, so that it runs under elasticrun."""
+"""What a container runs before its command, so that it runs under elasticrun. A second process ends the whole process
+group when the command or the process that runs the job (at the other end of standard input) has ended, as a container
+ends with its first process."""
 
 
 def run(folder: Path, job: Json) -> None:
@@ -45,10 +53,12 @@ def run(folder: Path, job: Json) -> None:
     env = [each for each in container.get("env") or () if not each.get("valueFrom")]
     users = {each["name"]: str(each.get("value") or "") for each in env}
     with subprocess.Popen(
-        [sys.executable, "-c", LAUNCH.format(parent=os.getpid()), *state.command],
+        [sys.executable, "-c", LAUNCH, *state.command],
         env={**os.environ, **variables, **users},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        start_new_session=True,
     ) as process:
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # as a kubelet that deletes the pod
         condition(job, "Accepted", "Accepted", "The job runs on this machine.")

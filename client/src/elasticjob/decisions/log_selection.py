@@ -15,6 +15,9 @@ def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
     """Worker processes in each worker pod; 1 if it is not known."""
     if job.procs.isdigit():
         return int(job.procs)
+    newest = next((change for change in reversed(job.history) if change.type == "Round" and change.workers), None)
+    if newest is not None:
+        return newest.world_size // newest.workers
     ready = sum(each.ready for each in workers)
     return job.world_size // ready if ready and job.world_size % ready == 0 and job.world_size else 1
 

@@ -42,10 +42,10 @@ class ElasticJobClient:
     """ElasticJobs of one cluster, or with `local` of this machine.
 
     The cluster is that of kubectl's current context, unless `context` or `kubeconfig` name another; in a pod without a
-    kubeconfig, the pod's own. With `local=True`, jobs run on this machine, by elasticrun (`pip install
-    elasticjob-runtime`), to try a script before it goes to a cluster: a job has one worker pod, with as many worker
-    processes as it starts with on a cluster. Its image, volumes and Secrets are not used, and it cannot be scaled or
-    suspended. Every method raises an `ElasticJobError` that says what is wrong and what to do.
+    kubeconfig, the pod's own. With `local=True`, jobs run on this machine, by elasticrun, to try a script before it
+    goes to a cluster: a job has one worker pod, with as many worker processes as it starts with on a cluster. Its
+    image, volumes and Secrets are not used, and it cannot be scaled or suspended. Every method raises an
+    `ElasticJobError` that says what is wrong and what to do.
 
         client = ElasticJobClient()
         job = client.submit("bert", image="my-company/train:1.4", command="python train.py", workers=(2, 4))

@@ -58,6 +58,7 @@ class Change:
     round: int | None = at("round", None)
     world_size_before: int = at("worldSizeBefore", 0)
     world_size: int = at("worldSize", 0)
+    workers: int = at("workers", 0)
     step: int | None = at("step", None)
     """Last reported before it."""
     steps_lost: int | None = at("stepsLost", None)
