@@ -228,7 +228,7 @@ MESSAGES: dict[Reason, str] = {
     "({max_restarts}) allows. Last failure: {detail}",
     Reason.FAILED_BY_RULE: "A rule in spec.restartPolicy.rules with action Fail matches the failure of {worker}: "
     "{detail}",
-    Reason.SCRIPT_FAILS: "The job failed twice in the same way before its first step, so restarts would not help "
+    Reason.SCRIPT_FAILS: "The script fails in the same way whenever it starts, so restarts would not help "
     "(spec.restartPolicy.beforeFirstStep): {detail}",
     Reason.RUNTIME_UNUSABLE: "{worker} cannot run the injected runtime: {detail}",
     Reason.DEADLINE_EXCEEDED: "The job was active longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",

@@ -128,7 +128,7 @@ class Backoff(Model, frozen=True, json_schema_extra=validation.BACKOFF):
 
 
 class BeforeFirstStep(enum.StrEnum):
-    """What happens if a script fails twice in the same way before the job's first step."""
+    """What happens if a script fails twice in the same way, or does not exist, before the job's first step."""
 
     FAIL = "Fail"
     RESTART = "Restart"

@@ -48,7 +48,8 @@ class RendezvousStatus(Model, frozen=True):
     """The rendezvous in use."""
 
     id: str = ""
-    """Run ID under which the worker pods of this run rendezvous (PET_RDZV_ID)."""
+    """Run ID under which the worker pods of this run, or of its newest attempt with torchrun's own backends, rendezvous
+    (PET_RDZV_ID)."""
     backend: str = ""
     """Rendezvous backend in use."""
     endpoint: str = ""

@@ -18,6 +18,8 @@ of both resolves to the replacement."""
 LABEL_COMPONENT = "elasticjob.dev/component"
 LABEL_INDEX = "elasticjob.dev/worker-index"
 LABEL_RUN = "elasticjob.dev/run"
+LABEL_ATTEMPT = "elasticjob.dev/attempt"
+"""On pods of a later attempt of a run: see policies/replacement.py."""
 LABEL_TEMPLATE = "elasticjob.dev/template-hash"
 """Hash of the user-defined part of a worker pod."""
 
@@ -47,6 +49,8 @@ ETCD_HEALTH_PORT_NAME = "health"
 
 FIRST_RUN = 1
 """Number of a job's first run. Resuming a job starts a new run."""
+FIRST_ATTEMPT = 1
+"""Number of a run's first attempt; with backend etcd-v3, of the only one."""
 
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -153,19 +157,34 @@ def run_user(run_id: str) -> str:
     return f"elasticjob-{run_id}"
 
 
-def run_id(uid: str, run: int) -> str:
-    """Run ID of the agents of one run. It contains the UID, so that jobs that share an etcd never mix."""
-    return f"{uid}-{run}"
+def run_id(uid: str, run: int, attempt: int = FIRST_ATTEMPT) -> str:
+    """Run ID of the agents of one attempt of a run. It contains the UID, so that jobs that share an etcd never mix.
+
+    >>> run_id("8c", 2), run_id("8c", 2, 3)
+    ('8c-2', '8c-2.3')
+    """
+    return f"{uid}-{run}" if attempt == FIRST_ATTEMPT else f"{uid}-{run}.{attempt}"
 
 
 def run_of(run_id: str, uid: str) -> int:
     """The run number in a run ID; FIRST_RUN if the ID belongs to another job.
 
-    >>> run_of("8c-2", "8c"), run_of("", "8c")
-    (2, 1)
+    >>> run_of("8c-2", "8c"), run_of("8c-2.3", "8c"), run_of("", "8c")
+    (2, 2, 1)
     """
-    prefix, _, number = run_id.rpartition("-")
+    prefix, _, numbers = run_id.rpartition("-")
+    number = numbers.partition(".")[0]
     return int(number) if prefix == uid and number.isdigit() else FIRST_RUN
+
+
+def attempt_of(run_id: str) -> int:
+    """The number of the attempt in a run ID.
+
+    >>> attempt_of("8c-2"), attempt_of("8c-2.3")
+    (1, 3)
+    """
+    number = run_id.rpartition("-")[2].partition(".")[2]
+    return int(number) if number.isdigit() else FIRST_ATTEMPT
 
 
 def worker_selector(job: str) -> str:

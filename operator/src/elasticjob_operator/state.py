@@ -89,6 +89,7 @@ class Pod:
     index: int = -1
     """Worker index; -1: not a worker pod."""
     run: int = 0
+    attempt: int = 1
     template_hash: str = ""
     in_dns: bool = False
     """Its Service selects it."""

@@ -112,6 +112,37 @@ def test_a_failed_worker_pod_is_replaced(ns: Namespace, training: Callable[..., 
     assert len(told(ns, "WorkerDeleted")) == (0 if row.happens is deleted else 1), "what it did itself, once"
 
 
+@pytest.mark.parametrize("backend", ["etcd-v2", "c10d"])
+def test_a_crash_under_torchruns_own_backends_costs_one_restart(
+    ns: Namespace, submit: Callable[..., str], operator: Operator, backend: str
+) -> None:
+    """The torchrun that fails closes the rendezvous of its run ID: a torchrun that joins it later fails too."""
+    assert operator
+    rendezvous = {"backend": backend, **({"endpoint": "v2:2379"} if backend == "etcd-v2" else {})}
+    submit(replicas=2, minReplicas=2, spec={"rendezvous": rendezvous})
+    workers = ("digits-worker-0", WORKER)
+    for attempt in (1, 2, 3):
+        eventually(lambda: len(ns.workers()) == 2, what="the pods of the attempt are there")
+        before = {worker: uid_of(ns, worker) for worker in workers}
+        (run_id,) = {rendezvous_id(ns, worker) for worker in workers}
+        assert run_id.endswith("-1" if attempt == 1 else f"-1.{attempt}")
+        for worker in workers:
+            ns.run(worker)
+        eventually(lambda: ns.is_true("digits", "Running"), what=f"attempt {attempt} trains")
+        assert ns.status("digits")["rendezvous"]["id"] == run_id
+        ns.end(WORKER, 1, at=rfc3339(), started=rfc3339(-600))
+        for worker in workers:
+            successor(ns, worker, before[worker])
+    assert ns.status("digits")["restarts"]["total"] == 3, "one for each crash"
+
+
+def rendezvous_id(ns: Namespace, worker: str) -> str:
+    pod = ns.get("pods", worker)
+    assert pod is not None
+    (container,) = pod["spec"]["containers"]
+    return next(str(each["value"]) for each in container["env"] if each["name"] == "PET_RDZV_ID")
+
+
 def test_a_worker_pod_in_a_crash_loop_waits_and_status_says_until_when(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:

@@ -50,6 +50,7 @@ def pod_of(body: Json) -> Pod:
         component=component,
         index=_number(labels.get(names.LABEL_INDEX), -1),
         run=_number(labels.get(names.LABEL_RUN), 0),
+        attempt=_number(labels.get(names.LABEL_ATTEMPT), names.FIRST_ATTEMPT),
         template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
         in_dns=names.LABEL_JOB_UID in labels,
         phase=phase,

@@ -17,6 +17,7 @@ from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.etcd_access import waits_for_etcd
 from elasticjob_operator.policies.events_to_read import Question
+from elasticjob_operator.policies.failures import PodFailure
 from elasticjob_operator.policies.injection import Injection, injection
 from elasticjob_operator.policies.lifecycle import RunTemplate, outlived_its_template, template_of_run
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes, tolerated_seconds
@@ -28,6 +29,7 @@ from elasticjob_operator.policies.rendezvous import (
     unknown_outcome,
     with_store,
 )
+from elasticjob_operator.policies.replacement import Replacement, closes_rendezvous, replacement
 from elasticjob_operator.policies.restart_budget import Budget, is_counted
 from elasticjob_operator.policies.scale_up_delay import TargetSize, delay_scale_up
 from elasticjob_operator.policies.scaling import Scaling, scale
@@ -51,9 +53,9 @@ class Context:
     rendezvous: Rendezvous
     template: RunTemplate
     workers: Pods
-    """Worker pods of the current run, by index."""
+    """Worker pods of the current run and attempt, by index."""
     stale: Pods
-    """Worker pods of earlier runs."""
+    """Worker pods of earlier runs, and of earlier attempts of this run."""
     etcd: Pods
     """Pods of the job's own etcd."""
     leftovers: Pods
@@ -189,6 +191,21 @@ class Assessment(Context):
     def may_have_pods(self) -> bool:
         return bool(self.acceptance.status or self.workers)
 
+    @property
+    def due(self) -> tuple[tuple[Pod, PodFailure, Replacement], ...]:
+        """Failed pods, with when each is replaced."""
+        policy, counted = self.job.spec.restart_policy, self.job.status.last_failure
+        return tuple(
+            (pod, failure, replacement(pod, failure, policy, budget=self.budget, counted=counted, now=self.now))
+            for pod, status in self.staying
+            if (failure := status.failure) is not None
+        )
+
+    @property
+    def ends_attempt(self) -> bool:
+        """A failed pod is replaced now that has closed the rendezvous."""
+        return any(found.delete and closes_rendezvous(self.job, failure) for _, failure, found in self.due)
+
     def is_counted(self, pod: Pod, status: PodStatus) -> bool:
         """Whether the failure of `pod` is counted in the status that is written."""
         failure, written = status.failure, self.job.status
@@ -218,8 +235,9 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
         rendezvous = rendezvous_of(job, settings, rendezvous.run + 1, tls)
         template = template_of_run(job, rendezvous.run, [], hash_of(job))
     all_workers = [(pod, status_of(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
-    workers = tuple((pod, status) for pod, status in all_workers if pod.run == rendezvous.run)
-    stale = tuple((pod, status) for pod, status in all_workers if pod.run != rendezvous.run)
+    current = (rendezvous.run, rendezvous.attempt)
+    workers = tuple((pod, status) for pod, status in all_workers if (pod.run, pod.attempt) == current)
+    stale = tuple((pod, status) for pod, status in all_workers if (pod.run, pod.attempt) != current)
     etcd = tuple((pod, status_of_etcd(pod)) for pod in state.pods if pod.component == names.COMPONENT_ETCD)
     rendezvous = with_store(
         rendezvous, job.status.rendezvous, [(pod, status.state is PodState.LOST) for pod, status in etcd]

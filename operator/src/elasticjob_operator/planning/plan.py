@@ -248,10 +248,12 @@ def _silence_timers(assessment: Assessment, trains: Training) -> list[datetime.d
 
 def _continues_at_once(assessment: Assessment) -> bool:
     """The next plan does what must wait for this one's status or reads: it deletes a failed pod that is counted now, or
-    an etcd that is superseded now; it uses the answer to a dry-run create or the heartbeat of a node."""
+    an etcd that is superseded now; it replaces all pods of an attempt that ends now; it uses the answer to a dry-run
+    create or the heartbeat of a node."""
     lost_etcd = [pod for pod, status in assessment.etcd if status.state is PodState.LOST]
     return bool(
         assessment.budget.new_failure
+        or assessment.ends_attempt
         or assessment.acceptance.dry_run
         or assessment.nodes_to_verify
         or any(not is_superseded(pod, assessment.job.status.rendezvous) for pod in lost_etcd)

@@ -28,7 +28,6 @@ from elasticjob_operator.planning.objects import etcd_to_replace, lacks_network_
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
-from elasticjob_operator.policies.replacement import replacement
 from elasticjob_operator.resources.injection import InjectionWay, inject
 from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.state import POD, SECRET, Connectivity, Kind, Pod, Rejection
@@ -56,6 +55,7 @@ def _worker(context: Context, index: int, avoid: Sequence[str] = (), name: str =
         name=name,
         index=index,
         run=rendezvous.run,
+        attempt=rendezvous.attempt,
         endpoint=rendezvous.endpoint,
         template_hash=context.template.label,
         avoid=avoid,
@@ -146,7 +146,7 @@ def removals(assessment: Assessment) -> list[Action]:
             reason = "another pod has its index" if pod in scaling.twins else "fewer worker pods are requested"
             actions.append(delete_pod(pod, reason))
     actions += [
-        delete_pod(pod, "of an earlier run")
+        delete_pod(pod, "of an earlier run or attempt")
         for pod, status in assessment.stale
         if not pod.terminating and status.state is not PodState.LOST
     ]
@@ -194,23 +194,13 @@ def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
 
 def replacements(assessment: Assessment) -> tuple[list[Action], list[datetime.datetime]]:
     """(deletes of failed pods, times of later replacements)"""
-    job, budget = assessment.job, assessment.budget
+    if assessment.ends_attempt:
+        return [], []  # once status has the next attempt, all pods are of an earlier one
     actions: list[Action] = []
-    timers: list[datetime.datetime] = []
-    for pod, status in assessment.staying:
-        if status.failure is not None:
-            found = replacement(
-                pod,
-                status.failure,
-                job.spec.restart_policy,
-                budget=budget,
-                counted=job.status.last_failure,
-                now=assessment.now,
-            )
-            timers += [found.requeue_at] if found.requeue_at is not None else []
-            if found.delete:
-                actions += [delete_pod(pod, found.reason), *_evict(assessment, pod, found.reason)]
-    return actions, timers
+    for pod, _, found in assessment.due:
+        if found.delete:
+            actions += [delete_pod(pod, found.reason), *_evict(assessment, pod, found.reason)]
+    return actions, [found.requeue_at for _, _, found in assessment.due if found.requeue_at is not None]
 
 
 def publication(assessment: Assessment) -> list[Action]:

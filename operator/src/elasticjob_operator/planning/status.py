@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 from elasticjob_api import (
@@ -279,6 +280,9 @@ def _rendezvous(assessment: Assessment) -> RendezvousStatus | None:
     job, rendezvous = assessment.job, assessment.rendezvous
     if not rendezvous.allowed:
         return job.status.rendezvous
+    if assessment.ends_attempt:
+        next_id = names.run_id(job.uid, rendezvous.run, rendezvous.attempt + 1)
+        rendezvous = dataclasses.replace(rendezvous, run_id=next_id)
     return rendezvous.to_status(str(job.spec.rendezvous.backend), assessment.template)
 
 

@@ -45,8 +45,8 @@ def outcome(
         if now >= due or (all(pod.ended for pod in workers) and not unread):
             return _succeeded()
         return not_ended(due)
-    if budget.repeated is not None:
-        detail = f"{budget.repeated.worker}: {_first_line(budget.repeated)}"
+    if budget.unstartable is not None:
+        detail = f"{budget.unstartable.worker}: {_first_line(budget.unstartable)}"
         return update(False, Reason.SCRIPT_FAILS, detail=detail)
     if budget.fatal is not None:
         return _by_rule(budget.fatal)

@@ -62,7 +62,7 @@ _NOT_STARTED = 128
 _MISSING_PROGRAM = re.compile(r'exec: \\?"([^"\\]+)\\?": (?:executable file not found|stat \S+: no such file)')
 """In the kubelet's message: runc and crun say it in the same words."""
 _OTHER_ARCHITECTURE = "exec format error"
-_SIGNAL_BASE, _LAST_SIGNAL = 128, 64
+SIGNAL_BASE, _LAST_SIGNAL = 128, 64
 
 
 class Cost(enum.Enum):
@@ -134,7 +134,7 @@ def classify_failure(
 
 def action_for(rules: Iterable[RestartRule], exit_code: int | None, reason: str) -> RuleAction | None:
     """The action of the first rule that matches. None: no rule does. `exit_code` negative: the number of the signal."""
-    code = _SIGNAL_BASE - exit_code if exit_code is not None and exit_code < 0 else exit_code
+    code = SIGNAL_BASE - exit_code if exit_code is not None and exit_code < 0 else exit_code
     for rule in rules:
         if (not rule.exit_codes or code in rule.exit_codes) and (not rule.reasons or reason in rule.reasons):
             return rule.action
@@ -224,8 +224,8 @@ def _of_exit(end: ContainerEnd) -> tuple[str, str, Cost, int | None]:
     if not end.container and code in _OF_AGENT:
         reason, detail, cost = _OF_AGENT[code]
         return reason, _text(end) if code == ExitCode.CANNOT_JOIN and end.message else detail, cost, code
-    if _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL:
-        signal = code - _SIGNAL_BASE
+    if SIGNAL_BASE < code <= SIGNAL_BASE + _LAST_SIGNAL:
+        signal = code - SIGNAL_BASE
         return "Signal", f"killed by signal {signal}", Cost.COUNTS, -signal
     general = "InitContainerFailed" if end.container else "ApplicationError"
     last = ": ".join([f"exit code {code}", *end.message.strip().splitlines()[-1:]])[:_LONGEST_DETAIL]

@@ -1,4 +1,5 @@
-"""Whether a job fails as soon as its script has failed twice in the same way (restartPolicy.beforeFirstStep).
+"""Whether a job fails as soon as its script has failed twice in the same way, or does not exist
+(restartPolicy.beforeFirstStep).
 
 The agents decide about exceptions of worker processes, because they restart them (membership/crash_loop.py of the
 runtime); the operator tells them whether they may. It decides about agents that cannot start the script at all.
@@ -18,7 +19,6 @@ from elasticjob_operator.policies.failures import PodFailure, action_for
 
 TRAINED_SECONDS = 60.0
 """A worker group that ran for this long has trained, even if no step was reported, in seconds."""
-_NO_START = (ExitCode.NO_SCRIPT, ExitCode.USAGE)
 
 
 def fails_fast(job: ElasticJob) -> bool:
@@ -28,12 +28,14 @@ def fails_fast(job: ElasticJob) -> bool:
     return policy.before_first_step is BeforeFirstStep.FAIL and rule is None and not _has_trained(job)
 
 
-def repeats(job: ElasticJob, failure: PodFailure, last: Failure | None) -> bool:
-    """Whether the agent could not start the script, for the second time, in a job that has never started it."""
+def cannot_start(job: ElasticJob, failure: PodFailure, last: Failure | None) -> bool:
+    """Whether an agent, in a job that has never started its script, found no script in its image, or rejected its flags
+    for the second time."""
     code, policy = failure.exit_code, job.spec.restart_policy
-    same = last is not None and last.exit_code == code and last.reason == failure.reason
+    again = last is not None and last.exit_code == code and last.reason == failure.reason
+    fails = code == ExitCode.NO_SCRIPT or (code == ExitCode.USAGE and again)
     ruled = action_for(policy.rules, code, failure.reason) is not None
-    return code in _NO_START and same and not ruled and job.status.round == 0 and fails_fast(job)
+    return fails and not ruled and job.status.round == 0 and fails_fast(job)
 
 
 def _has_trained(job: ElasticJob) -> bool:

@@ -37,6 +37,7 @@ class Rendezvous:
 
     run: int
     run_id: str
+    attempt: int = names.FIRST_ATTEMPT
     endpoint: str
     """host:port; with TLS: https://host:port."""
     managed: bool
@@ -110,12 +111,21 @@ def _managed_endpoint(job: ElasticJob, members: int, *, tls: bool) -> str:
 
 
 def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
-    run = max(_run(job), newest_run)
+    run, before = max(_run(job), newest_run), job.status.rendezvous
+    same_run = before is not None and run == names.run_of(before.id, job.uid)
+    attempt = names.attempt_of(before.id) if before is not None and same_run else names.FIRST_ATTEMPT
     endpoint = job.spec.rendezvous.endpoint
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
         host = f"{names.worker_host(job.name, 0)}.{names.workers_service(job.name)}.{job.namespace}.svc"
         endpoint = f"{host}:{DEFAULT_C10D_PORT}"
-    return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=False, followed=False)
+    return Rendezvous(
+        run=run,
+        run_id=names.run_id(job.uid, run, attempt),
+        attempt=attempt,
+        endpoint=endpoint,
+        managed=False,
+        followed=False,
+    )
 
 
 def _run(job: ElasticJob) -> int:

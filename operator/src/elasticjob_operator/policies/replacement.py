@@ -3,6 +3,11 @@
 A failed pod is deleted once its failure is counted (see restart_budget.py). If pods keep failing right after they
 start, the delay doubles each time, whether they count or not (see free_ends.py); the failed pod stays until then, so
 that its log can be read. Lost pods are deleted immediately, by force, because no kubelet is left to stop them.
+
+With torchrun's own backends, a torchrun that ends with an error closes the rendezvous for all: with etcd-v2 forever,
+with c10d as long as worker pod 0 lives. Who joins it later fails, which would use up the restart budget. So then all
+worker pods are replaced together, and the new ones are another attempt of the run, with a run ID of its own. Its number
+is written to status before any pod is deleted, and none of its pods is created before those of the last have ended.
 """
 
 from __future__ import annotations
@@ -10,9 +15,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_api import Failure, RestartPolicy
+from elasticjob_api import ElasticJob, Failure, RestartPolicy
 
-from elasticjob_operator.policies.failures import STEADY_SECONDS, Cost, PodFailure, ran_seconds
+from elasticjob_operator.policies.failures import SIGNAL_BASE, STEADY_SECONDS, Cost, PodFailure, ran_seconds
 from elasticjob_operator.policies.free_ends import delay_seconds
 from elasticjob_operator.policies.restart_budget import Budget, is_counted
 from elasticjob_operator.state import Pod
@@ -46,6 +51,13 @@ def replacement(
         ended = min(now, counted.time) if counted is not None and counted.time is not None else pod.created_at
     due = ended + delay(pod, failure, policy, budget)
     return Replacement(delete=now >= due, reason=reason, requeue_at=None if now >= due else due)
+
+
+def closes_rendezvous(job: ElasticJob, failure: PodFailure) -> bool:
+    """Whether the rendezvous of that pod must be taken for closed: its torchrun ended by itself, with an error. After a
+    signal, it leaves the rendezvous open."""
+    code = failure.exit_code
+    return not job.has_plans and not failure.before_training and code is not None and 0 < code < SIGNAL_BASE
 
 
 def delay(pod: Pod, failure: PodFailure, policy: RestartPolicy, budget: Budget) -> datetime.timedelta:

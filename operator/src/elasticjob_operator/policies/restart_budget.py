@@ -28,7 +28,7 @@ from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanReason
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.failures import Cost, PodFailure, action_for
-from elasticjob_operator.policies.first_step import repeats
+from elasticjob_operator.policies.first_step import cannot_start
 from elasticjob_operator.policies.free_ends import free_ends
 from elasticjob_operator.state import Pod, RendezvousView
 
@@ -65,8 +65,8 @@ class Budget:
     """The newest failure of a whole pod that is counted for the first time now."""
     fatal: Failure | None = None
     """A failure that ends the job because of a rule."""
-    repeated: Failure | None = None
-    """The script could not be started, for the second time."""
+    unstartable: Failure | None = None
+    """The script cannot be started at all."""
     requeue_at: datetime.datetime | None = None
     """When a restart leaves the window."""
     latest: Round | None = None
@@ -128,14 +128,15 @@ def count_restarts(
         cause, time = (reported.reason or UNKNOWN, reported.time or now) if reported else (UNKNOWN, now)
         tally.add(cause, time, fresh)
     new: Failure | None = None
-    repeated: Failure | None = None
+    unstartable: Failure | None = None
     for pod, failure in sorted(failed, key=lambda each: (each[1].time, each[0].index)):
         # The image runs elsewhere, so this is about one node: a job that has trained must not end because of it.
         trained = failure.reason == Reason.RUNTIME_UNUSABLE and job.status.round > 0
         if failure.ends_job and not trained:
             fatal = fatal or _of_pod(pod, failure, latest)
         if failure.cost is Cost.COUNTS and not is_counted(pod, failure, last, latest):
-            repeated = repeated or (_of_pod(pod, failure, latest) if repeats(job, failure, last) else None)
+            if unstartable is None and cannot_start(job, failure, last):
+                unstartable = _of_pod(pod, failure, latest)
             tally.add(failure.reason, min(failure.time, now))
             last = new = _clamped(_of_pod(pod, failure, latest), now)
     restarts, again = _within_window(policy, tally, count, now)
@@ -145,7 +146,7 @@ def count_restarts(
         last_failure=last,
         new_failure=new,
         fatal=fatal,
-        repeated=repeated,
+        unstartable=unstartable,
         requeue_at=again,
         latest=latest,
         free_ends=free_ends(job, failed, now),

@@ -99,7 +99,8 @@ def first_wait(
     unready: UnreadyValue | None = None,
 ) -> Wait | None:
     """The most urgent one. `rejection`: of something that is missing now; `etcd`: what its own etcd waits for;
-    `workers`: live worker pods; `stale`: those of an earlier run; `unready`: those without which the agents train."""
+    `workers`: live worker pods; `stale`: those of an earlier run or attempt;
+    `unready`: those without which the agents train."""
     if rejection is not None:
         return of_rejection(job, rejection)
     first, known = of_stale(job, stale[0]) if stale and not (etcd and etcd.serious) else etcd, answers or {}
@@ -150,7 +151,7 @@ def of_stale(job: ElasticJob, pod: Pod) -> Wait:
         kind=POD,
         name=pod.name,
         holder=pod.place,
-        detail="it is of an earlier run of the job, and has not ended",
+        detail="it is of an earlier run or attempt of the job, and has not ended",
         since=pod.deletion_timestamp or pod.created_at,
         remedy=ending(job, pod),
     )

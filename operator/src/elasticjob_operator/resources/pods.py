@@ -44,6 +44,7 @@ def worker_pod(
     index: int,
     run: int,
     endpoint: str,
+    attempt: int = names.FIRST_ATTEMPT,
     name: str = "",
     template_hash: str = "",
     avoid: Sequence[str] = (),
@@ -61,6 +62,7 @@ def worker_pod(
         names.LABEL_INDEX: str(index),
         names.LABEL_RUN: str(run),
         names.LABEL_TEMPLATE: template_hash or hash_of(job),
+        **({names.LABEL_ATTEMPT: str(attempt)} if attempt != names.FIRST_ATTEMPT else {}),
     }
     # `<host name>.<service>` resolves to the pod, or to its replacement once there is one.
     pod["spec"]["hostname"] = names.worker_host(job.name, index)
@@ -77,7 +79,7 @@ def worker_pod(
     elif credentials_secret:
         _mount_secret(pod["spec"], container, {"secretName": credentials_secret})
     conf = _rendezvous_conf(job, index, certificates_secret, credentials_secret)
-    ours = _environment(job, run, endpoint, workers_grace, conf)
+    ours = _environment(job, run, attempt, endpoint, workers_grace, conf)
     container["env"] = _with_users(ours, container.get("env") or [])
     return pod
 
@@ -192,13 +194,13 @@ def _rendezvous_conf(job: ElasticJob, index: int, certificates_secret: str, cred
 
 
 def _environment(
-    job: ElasticJob, run: int, endpoint: str, workers_grace: int, rendezvous_conf: str
+    job: ElasticJob, run: int, attempt: int, endpoint: str, workers_grace: int, rendezvous_conf: str
 ) -> list[dict[str, Any]]:
     """Variables that torchrun and elasticrun read as flags, and ElasticJob's own."""
     values = {
         Env.NNODES: f"{job.min_replicas}:{job.max_replicas}",
         Env.NPROC_PER_NODE: str(job.spec.workers.procs_per_worker),
-        Env.RDZV_ID: names.run_id(job.uid, run),
+        Env.RDZV_ID: names.run_id(job.uid, run, attempt),
         Env.RDZV_BACKEND: str(job.spec.rendezvous.backend),
         Env.RDZV_ENDPOINT: endpoint,
         Env.MAX_RESTARTS: str(job.spec.restart_policy.max_restarts),

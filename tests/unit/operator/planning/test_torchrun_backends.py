@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from elasticjob_api import ConditionType, ElasticJob
+from elasticjob_operator.kube.convert import pod_of
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,
     DeletePod,
+    Plan,
 )
 from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.settings import Settings
@@ -32,6 +34,13 @@ from tests.unit.operator.planning.plans import (
     follow,
     names,
 )
+
+CREATED = {"uid": "u", "creationTimestamp": "2026-01-01T12:00:00Z"}
+
+
+def run_id(found: Plan) -> str:
+    assert found.status.rendezvous is not None
+    return found.status.rendezvous.id
 
 
 class TestC10d:
@@ -68,14 +77,46 @@ class TestC10d:
         found = ask(job, make_pod(0, PodPhase.PENDING), make_pod(1), make_pod(2))
         assert names(found, DeletePod) == ["digits-worker-2"]
 
-    def test_training_resumes_once_a_failed_pod_is_replaced(self) -> None:
+    def test_training_resumes_once_a_killed_pod_is_replaced(self) -> None:
         job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1)
-        first = ask(job, make_pod(0), failed_pod(1))
+        first = ask(job, make_pod(0), failed_pod(1, code=137))
         assert first.status.restarts.total == 1
         assert condition(first, ConditionType.RESTARTING) == ("True", "WorkerFailed")
         again = ask(follow(job, first), make_pod(0), make_pod(1, incarnation=1, created=9), seconds=9)
         assert condition(again, ConditionType.RUNNING) == ("True", "Training")
         assert condition(again, ConditionType.RESTARTING) == ("False", "Resumed")
+
+    def test_a_failure_that_closes_the_rendezvous_starts_another_attempt_with_all_pods(self) -> None:
+        """A pod that joins a closed rendezvous fails: one crash would use up the budget."""
+        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1)
+        old = [make_pod(0), failed_pod(1)]
+        counted = ask(job, *old)
+        assert (counted.status.restarts.total, run_id(counted)) == (1, f"{UID}-1")
+        written = ask(follow(job, counted), *old)
+        assert run_id(written) == f"{UID}-1.2"
+        assert not names(written, DeletePod), "the attempt is in status before anything is deleted"
+        assert written.requeue_at == NOW
+        ended = ask(follow(job, written), *old)
+        assert sorted(names(ended, DeletePod)) == ["digits-worker-0", "digits-worker-1"]
+        assert not names(ended, CreatePod), "no pod of the next attempt meets one of the last"
+        late = ask(follow(job, ended), make_pod(0, deletion_timestamp=30))
+        assert not names(late, CreatePod)
+        found = ask(follow(job, late))
+        pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+        ids = [
+            next(each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PET_RDZV_ID")
+            for pod in pods
+        ]
+        assert ids == [f"{UID}-1.2"] * 2
+        assert [pod_of({**pod, "metadata": {**pod["metadata"], **CREATED}}).attempt for pod in pods] == [2, 2]
+        again = ask(follow(job, found), *(make_pod(index, attempt=2, incarnation=1) for index in (0, 1)), seconds=9)
+        assert condition(again, ConditionType.RUNNING) == ("True", "Training")
+        assert (again.status.restarts.total, again.status.start_time) == (1, NOW), "the run goes on"
+
+    def test_a_later_run_begins_with_its_first_attempt(self) -> None:
+        known = {"id": f"{UID}-1.7", "backend": "c10d"}
+        found = ask(self.job(ConditionType.ACCEPTED, ConditionType.SUSPENDED, rendezvous=known))
+        assert run_id(found) == f"{UID}-2"
 
     def test_no_etcd_is_created_for_backend_etcd_v2(self) -> None:
         rendezvous = {"backend": "etcd-v2", "endpoint": "old:2379"}

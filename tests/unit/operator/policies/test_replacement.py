@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from elasticjob_api import Backoff, Failure, RestartPolicy, RestartRule, Restarts, RuleAction
 from elasticjob_operator.policies.failures import classify_failure
-from elasticjob_operator.policies.replacement import replacement
+from elasticjob_operator.policies.replacement import closes_rendezvous, replacement
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import Pod, PodPhase
+from elasticjob_operator.state import ContainerEnd, Pod, PodPhase
 
-from tests.unit.operator.builders import NOW, at, failed_pod, make_pod
+from tests.unit.operator.builders import NOW, at, failed_pod, make_job, make_pod
 
 COUNTED = Failure(worker="digits-worker-0", reason="ApplicationError", time=NOW)
 QUICK = -5.0
@@ -71,3 +73,26 @@ def test_the_backoff_is_that_of_the_job(pod: Pod, restarts: int, wait: float | N
     failure, budget = classify_failure(pod, policy.rules), Budget(restarts=Restarts(total=restarts))
     found = replacement(pod, failure, policy, budget=budget, counted=COUNTED, now=NOW)
     assert (found.delete, found.requeue_at) == ((True, None) if wait is None else (False, at(wait)))
+
+
+_INIT = dataclasses.replace(make_pod(0, PodPhase.FAILED), init_end=ContainerEnd(exit_code=1, container="download"))
+
+
+@pytest.mark.parametrize(
+    ("pod", "backend", "expected"),
+    [
+        pytest.param(failed_pod(), "etcd-v2", True, id="torchrun gave up"),
+        pytest.param(failed_pod(), "c10d", True, id="with worker pod 0's store: as long as that pod lives"),
+        pytest.param(failed_pod(), "etcd-v3", False, id="ours is never closed by one agent"),
+        pytest.param(failed_pod(code=137), "etcd-v2", False, id="killed: torchrun could not close it"),
+        pytest.param(failed_pod(code=137, reason="OOMKilled"), "etcd-v2", False, id="out of memory: killed too"),
+        pytest.param(failed_pod(code=143), "etcd-v2", False, id="after SIGTERM, torchrun leaves it open"),
+        pytest.param(failed_pod(disruption="EvictionByEvictionAPI"), "etcd-v2", False, id="evicted: SIGTERM"),
+        pytest.param(failed_pod(reason="ContainerStatusUnknown"), "etcd-v2", False, id="vanished with its node"),
+        pytest.param(make_pod(0, PodPhase.FAILED, reason="OutOfcpu"), "etcd-v2", False, id="never started"),
+        pytest.param(_INIT, "etcd-v2", False, id="an init container failed: torchrun never ran"),
+    ],
+)
+def test_which_failures_close_the_rendezvous_of_torchrun(pod: Pod, backend: str, expected: bool) -> None:
+    job = make_job(spec={"rendezvous": {"backend": backend}})
+    assert closes_rendezvous(job, classify_failure(pod)) is expected
