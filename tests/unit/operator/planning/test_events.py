@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_api import ConditionType, Reason, Status, set_condition
-from elasticjob_operator.planning import CreatePod, DeletePod
+from elasticjob_operator.planning import CreateObject, CreatePod, DeletePod
 from elasticjob_operator.planning.events import events_of_actions, events_of_status, repeatable
+from elasticjob_operator.state import Kind
 
 from tests.unit.operator.builders import NOW
 
@@ -91,8 +92,11 @@ def test_many_pods_are_one_event() -> None:
     created = [
         CreatePod(body={"metadata": {"name": f"digits-worker-{index}-wgz5q"}}, reason="") for index in range(1000)
     ]
-    (event,) = events_of_actions(created)
-    assert event.message == "Created 1000 worker pods, digits-worker-0 to digits-worker-999."
+    etcd = CreateObject(kind=Kind.STATEFUL_SET, body={"metadata": {"name": "digits-etcd"}}, reason="")
+    assert [(event.reason, event.message) for event in events_of_actions([*created, etcd])] == [
+        (Reason.WORKER_CREATED, "Created 1000 worker pods, digits-worker-0 to digits-worker-999."),
+        (Reason.ETCD_CREATED, "Created StatefulSet digits-etcd for the job's etcd."),
+    ]
 
 
 def test_worker_pods_are_named_in_the_order_of_their_indices() -> None:
@@ -109,7 +113,7 @@ def test_conditions_with_the_same_cause_are_one_event() -> None:
 
 def test_the_event_of_a_deletion_has_its_reason() -> None:
     (event,) = events_of_actions([DeletePod(name="digits-worker-3", uid="u", reason="node n1 is not ready")])
-    assert event.message == "Deleted digits-worker-3: node n1 is not ready"
+    assert (event.reason, event.message) == (Reason.WORKER_DELETED, "Deleted digits-worker-3: node n1 is not ready")
 
 
 def test_many_deletions_for_one_reason_are_one_event() -> None:

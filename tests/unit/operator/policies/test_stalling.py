@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_api import ConditionType, Progress
+from elasticjob_api import ConditionType, Progress, Reason
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import ProgressValue
@@ -39,6 +39,7 @@ def test_when_training_has_stalled(
     )
     found = stalled(make_job(), view, progress, running=running, now=NOW)
     assert (found.status if found else None) is expected
+    assert found is None or found.reason is (Reason.NO_PROGRESS if expected else Reason.PROGRESSING)
 
 
 def test_time_without_etcd_is_not_a_stall() -> None:
