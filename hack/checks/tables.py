@@ -44,7 +44,7 @@ def _families(text: str) -> list[str]:
 
 TABLES: dict[str, list[tuple[str, Callable[[], list[str]]]]] = {
     "docs/reference/elasticrun.md": [("exit code", exit_codes), ("metric", agent_metrics)],
-    "docs/operator-metrics.md": [("metric", metrics_of_the_operator)],
+    "docs/guides/monitoring.md": [("metric", metrics_of_the_operator)],
 }
 """Page -> what its tables list."""
 

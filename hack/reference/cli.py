@@ -18,7 +18,7 @@ INTRODUCTION = """\
 # elasticjob
 
 The client's commands. `kubectl elasticjob` is the same program, and `elasticjob COMMAND --help` shows the same text.
-[The command line](../guides/command-line.md) shows how to use them, and the [Python client](python-client.md) has the same functions.
+[The command line](../guides/command-line.md) shows how to use them, and the [Python client](python.md#client) has the same functions.
 
 All commands{but} have these flags:
 

@@ -18,6 +18,7 @@ OF_THE_OPERATOR = {f"ELASTICJOB_{name}" for name in ("RESYNC_SECONDS", "NODE_SET
 PAGES = (
     "docs/guides/command-line.md",
     "docs/guides/operations.md",
+    "docs/guides/queueing.md",
     "docs/guides/torchrun.md",
     "docs/reference/elasticrun.md",
     "docs/reference/images.md",

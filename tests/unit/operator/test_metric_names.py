@@ -50,7 +50,7 @@ def test_alerts_use_metrics_and_labels_that_the_operator_exports(alert: str) -> 
 
 
 def test_the_docs_name_every_metric_of_the_operator_with_its_type() -> None:
-    table = (ROOT / "docs" / "operator-metrics.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (`elasticjob_.*?`) \| (\w+?)s? \|", table)
     documented = {name: kind for names, kind in rows for name in re.findall(r"elasticjob_\w+", names)}
     assert documented == exported_by_operator()
