@@ -54,6 +54,7 @@ EPOCHS_OF_DATA = {
     "docs/guides/frameworks.md": "epochs of the training data",
     "docs/tutorials/adapt-your-script.md": "epochs of the training data",
     "docs/tutorials/four-lines.md": "epochs of the training data",
+    "docs/promises.md": "epochs of the training data",
     "client/src/elasticjob/starter/*": "epochs of the training data",
     "docs/design/0022-in-place.md": "epochs of the training data",
     "docs/design/0025-frameworks.md": "epochs of the training data",

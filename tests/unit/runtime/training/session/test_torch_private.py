@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import gc
 import sys
 import threading
@@ -18,6 +19,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT
 from torch.distributed import HashStore, PrefixStore, distributed_c10d  # type: ignore[attr-defined]
 
 from hack.support import eventually
@@ -81,11 +83,14 @@ def test_the_default_process_group_has_what_was_connected_for_cpu_and_gpu(monkey
     try:
         for world in ("first", "next"):
             first, second = (torch_private.connect(PrefixStore(f"{world}/{n}", store), 0, 1, 5.0) for n in range(2))
-            torch_private.replace_group(first, PrefixStore(world, store), 0, 1, 60.0, nccl=second, device=device)
+            store_of_world = PrefixStore(world, store)
+            torch_private.replace_group(first, store_of_world, 0, 1, OPERATION_TIMEOUT, nccl=second, device=device)
             assert dist.group.WORLD is not None
             assert dist.group.WORLD._get_backend(torch.device("cpu")) is first
             assert dist.group.WORLD._get_backend(device) is second
             assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
+            options = getattr(first, "options", None)  # older versions of torch do not show them
+            assert options is None or options._timeout == datetime.timedelta(minutes=30), "as the docs say"
     finally:
         dist.destroy_process_group()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import types
 from collections.abc import Callable
 from typing import Any, cast
@@ -135,3 +136,10 @@ def test_a_large_buffer_that_two_modules_share_is_undone(model: Model) -> None:
     model.large += 1
     assert undo.restore()
     assert model.large.unique().tolist() == [0.0]
+
+
+def test_a_step_that_is_taken_again_draws_the_same_random_numbers(model: Model) -> None:
+    undo = Undo(Parts({"model": model}))
+    drawn = (random.random(), torch.rand(1).item())
+    assert undo.restore()
+    assert (random.random(), torch.rand(1).item()) == drawn
