@@ -308,3 +308,20 @@ def test_an_ignored_failure_is_free_and_the_agents_learn_the_remaining_budget(
 
     # A hundred more than the two that are left: the agents cannot tell which ones a rule ignores.
     eventually(lambda: told() == 102, what="what is left")
+
+
+@pytest.mark.parametrize(
+    "label", ["elasticjob.dev/job-name", "elasticjob.dev/component", "elasticjob.dev/worker-index"]
+)
+def test_no_two_pods_of_an_index_train_when_a_label_is_removed_by_hand(
+    ns: Namespace, training: Callable[..., Agents], label: str
+) -> None:
+    training(replicas=2)
+    before = {pod["metadata"]["uid"] for pod in ns.pods()}
+    ns.patch("pods", "digits-worker-1", {"metadata": {"labels": {label: None}}})
+    if label == "elasticjob.dev/job-name":
+        eventually(lambda: label in ns.workers()["digits-worker-1"]["metadata"]["labels"], what="the pod is adopted")
+    ns.scale("digits", 3)
+    eventually(lambda: len(ns.pods()) > 2, what="the operator has looked")
+    assert before < {pod["metadata"]["uid"] for pod in ns.pods()}
+    assert sorted(pod["spec"]["hostname"] for pod in ns.pods()) == [f"digits-worker-{index}" for index in range(3)]

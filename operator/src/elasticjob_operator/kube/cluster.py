@@ -11,6 +11,7 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
+from elasticjob_operator.kube.adoption import Adoption
 from elasticjob_operator.kube.api_resources import AUTOSCALERS, NETWORK_POLICIES, NODES, OWNED, PODS, ApiResource
 from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.cache import Json, ObjectCache
@@ -57,18 +58,26 @@ class Cluster:
         self._heartbeats = Heartbeats(api)
         self._explanations = Explanations(api)
         self._informers: dict[tuple[str, str], Informer] = {}
-        self._watch(PODS, self._pods)
+        self._watch(PODS, self._pods, Adoption(api, self._pods).may_exist)
         for kind, resource in OWNED.items():
             self._watch(resource, self._objects[kind])
         self._node_informer = Informer(api, NODES, self._nodes, optional=True)
         self._writer = Writer(api, self._on_written, make_certificates, etcd_secrets)
 
-    def _watch(self, resource: ApiResource, store: ObjectCache[Any]) -> None:
+    def _watch(
+        self, resource: ApiResource, store: ObjectCache[Any], may_exist: Callable[[Json], bool] = lambda _: False
+    ) -> None:
         for namespace in self._namespaces:
             # Jobs work without these, and an older chart grants no access to them.
             optional = resource in (AUTOSCALERS, NETWORK_POLICIES)
             informer = Informer(
-                self._client, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional
+                self._client,
+                resource,
+                store,
+                namespace=namespace,
+                selector=names.LABEL_JOB,
+                optional=optional,
+                may_exist=may_exist,
             )
             self._informers[resource.plural, namespace] = informer
 

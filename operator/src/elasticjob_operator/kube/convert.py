@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sys import intern
 from typing import Any
 
+from elasticjob_api import KIND
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
@@ -34,12 +35,22 @@ def job_of(body: Json) -> NamespacedName | None:
     return (intern(metadata.get("namespace", "")), intern(job)) if job else None
 
 
+def is_of_job(metadata: Json) -> bool:
+    """Whether an ElasticJob is the controller of that object."""
+    owners = metadata.get("ownerReferences") or []
+    return any(each.get("controller") and each.get("kind") == KIND for each in owners)
+
+
 def pod_of(body: Json) -> Pod:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or []}
     phase, ready = PodPhase(status.get("phase") or PodPhase.PENDING), _is_ready(spec, status, conditions)
-    component = intern(labels.get(names.LABEL_COMPONENT, ""))
+    # Labels may be removed by hand, while what the pod does does not change.
+    component = intern(labels.get(names.LABEL_COMPONENT) or (names.COMPONENT_WORKER if is_of_job(metadata) else ""))
+    index = _number(labels.get(names.LABEL_INDEX), -1)
+    if component == names.COMPONENT_WORKER and index < 0:
+        index = names.index_of(metadata["name"])
     # A copy of a worker pod (`kubectl debug --copy-to`) has its labels, but no owner. etcd's owner is its StatefulSet.
     job_uid = _owner_uid(metadata) if component == names.COMPONENT_WORKER else labels.get(names.LABEL_JOB_UID, "")
     return Pod(
@@ -48,7 +59,7 @@ def pod_of(body: Json) -> Pod:
         # Interned: the same strings occur in thousands of pods.
         job_uid=intern(job_uid),
         component=component,
-        index=_number(labels.get(names.LABEL_INDEX), -1),
+        index=index,
         run=_number(labels.get(names.LABEL_RUN), 0),
         attempt=_number(labels.get(names.LABEL_ATTEMPT), names.FIRST_ATTEMPT),
         template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),

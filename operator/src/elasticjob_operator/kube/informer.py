@@ -13,7 +13,7 @@ import datetime
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -38,7 +38,8 @@ STUCK_SECONDS = 240.0
 
 
 class Informer:
-    """`run` until cancelled. `optional`: if access is forbidden, the cache stays empty and `forbidden` is set."""
+    """`run` until cancelled. `optional`: if access is forbidden, the cache stays empty and `forbidden` is set.
+    `may_exist`: whether to keep an object that is reported as deleted, because it may only have lost its labels."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Informer:
         namespace: str = "",
         selector: str = "",
         optional: bool = False,
+        may_exist: Callable[[Json], bool] = lambda _: False,
     ) -> None:
         self._client = api
         self._resource = resource
@@ -56,6 +58,7 @@ class Informer:
         self._namespace = namespace
         self._selector = selector
         self._optional = optional
+        self._may_exist = may_exist
         self._path = resource.path(namespace)
         self._version = 0
         self._failures = 0
@@ -153,7 +156,8 @@ class Informer:
             case "ADDED" | "MODIFIED":
                 self._store.put(body)
             case "DELETED":
-                self._store.remove(body)
+                if not self._may_exist(body):
+                    self._store.remove(body)
             case "ERROR":
                 raise error_of(int(body.get("code", 500)), body)
             case _:
