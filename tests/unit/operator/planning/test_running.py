@@ -17,6 +17,7 @@ from tests.unit.operator.builders import (
     UID,
     at,
     failed_pod,
+    make_failure,
     make_plan,
     make_pod,
     make_status,
@@ -73,6 +74,15 @@ def test_round_and_restarts_never_decrease_when_etcd_loses_its_data() -> None:
 def test_a_deleted_pod_is_replaced_with_the_same_index() -> None:
     found = ask(trained(), make_pod(0), make_pod(1), make_pod(3), rendezvous=make_view(plan=make_plan()))
     assert names(found, CreatePod) == ["digits-worker-2"]
+
+
+def test_a_restart_by_the_agents_is_counted_and_touches_no_pod() -> None:
+    view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1))
+    found = ask(trained(), *[make_pod(index) for index in range(4)], rendezvous=view)
+    assert found.status.restarts.total == 1
+    assert found.status.last_failure is not None
+    assert found.status.last_failure.worker == "digits-worker-1"
+    assert names(found, CreatePod) == names(found, DeletePod) == []
 
 
 class TestFailedPod:
