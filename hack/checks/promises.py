@@ -57,3 +57,4 @@ def unproved(page: str, text: str) -> Iterator[Problem]:
             listed.update(re.findall(r"`([\w-]+)`", cells[0]))
     wanted = (*Reason, *(fault.name for fault in FAULTS)) if page == PROMISES else ()
     yield from (Problem(page, 1, f"no line names the test of {name}") for name in wanted if name not in listed)
+    yield from (Problem(page, 1, f"{name} is no reason and no fault") for name in sorted(listed.difference(wanted)))
