@@ -9,8 +9,9 @@ from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.shared import operator
+from tests.integration.operator.test_workers import nodes
 
-__all__ = ["operator"]
+__all__ = ["nodes", "operator"]
 
 
 def change(ns: Namespace, spec: Json) -> None:
@@ -64,6 +65,25 @@ def test_a_suspended_job_holds_nothing_and_resumes_as_a_new_run_with_a_new_templ
         lambda: ns.status("digits").get("restarts", {}).get("total") == 3,
         what="the second run's restart is counted on top",
     )
+
+
+def test_a_job_resumed_at_once_waits_until_its_pods_have_saved(
+    ns: Namespace, training: Callable[..., Agents], nodes: tuple[str, str]
+) -> None:
+    training(replicas=2, node=nodes[0])
+    old = {pod["metadata"]["name"] for pod in ns.pods()}
+    uid = ns.job("digits")["metadata"]["uid"]
+    change(ns, {"lifecycle": {"suspend": True}})
+    eventually(lambda: all("deletionTimestamp" in pod["metadata"] for pod in ns.pods()), what="the pods are ending")
+    eventually(lambda: ns.condition("digits", "Suspended").get("reason") == "Suspending", what="status says so")
+    change(ns, {"lifecycle": {"suspend": False}})
+    eventually(lambda: ns.condition("digits", "Suspended")["reason"] == "JobResumed", what="it is resumed")
+    ns.remove("digits-worker-0")
+    eventually(lambda: ns.status("digits").get("replicas") == 1, what="the operator has looked")
+    assert {pod["metadata"]["name"] for pod in ns.pods()} < old, "the other one is still saving"
+    ns.remove("digits-worker-1")
+    eventually(lambda: len(ns.workers()) == 2, what="new pods")
+    assert {environment(pod)["PET_RDZV_ID"] for pod in ns.pods()} == {f"{uid}-2"}
 
 
 def test_the_managed_etcd_of_a_suspended_job_is_deleted_and_recreated(

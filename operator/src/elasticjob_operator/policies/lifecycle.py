@@ -2,9 +2,10 @@
 
 A suspended job holds no resources: its pods are deleted first, then its etcd, Services and keys. Only then is the
 condition Suspended true. A resumed job starts a new run with a new number, so that agents and keys of the last run
-cannot interfere: as long as Suspended is true in status, the run is the one after the run in status. A job that has
-never started, or was resumed before it was fully suspended, keeps its run, unless its template has changed: a run never
-has workers of two templates. Until a run has trained, its template may change at any time, and starts the next run.
+cannot interfere: as long as Suspended is true in status, or its reason says that pods are ending, the run is the one
+after the run in status. No pod of a run is created before those of the last one have ended, which may be saving what
+the new ones continue from. A job that has never started keeps its run, unless its template has changed: a run never has
+workers of two templates. Until a run has trained, its template may change at any time, and starts the next run.
 
 All deadlines count from times in status, so restarts of the operator do not move them.
 """
@@ -29,7 +30,10 @@ def is_resuming(job: ElasticJob) -> bool:
 
 
 def starts_new_run(job: ElasticJob) -> bool:
-    return is_resuming(job) and job.status.start_time is not None
+    """It is resumed after it was suspended, or while its pods are ending."""
+    suspended = job.status.condition(ConditionType.SUSPENDED)
+    ending = not job.is_suspended and suspended is not None and suspended.reason == Reason.SUSPENDING
+    return (is_resuming(job) or ending) and job.status.start_time is not None
 
 
 def is_new_run(job: ElasticJob, run: int) -> bool:

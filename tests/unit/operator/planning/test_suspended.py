@@ -92,6 +92,20 @@ class TestSuspended:
         assert found.status.rendezvous is not None
         assert found.status.rendezvous.id == f"{UID}-2"
 
+    def test_a_job_resumed_while_its_pods_end_waits_for_them_and_starts_a_new_run(self) -> None:
+        """They may be saving what the new ones continue from."""
+        saving = [make_pod(index, deletion_timestamp=30) for index in range(4)]
+        job = follow(self.job(), ask(self.job(), *saving, rendezvous=self.old))
+        job = self.job(False).model_copy(update={"status": job.status})
+        for _ in range(2):
+            found = ask(job, *saving, rendezvous=self.old)
+            assert names(found, CreatePod) == []
+            job = follow(job, found)
+        found = ask(job, rendezvous=self.old)
+        assert len(names(found, CreatePod)) == 4
+        assert found.target is not None
+        assert found.target.run_id == f"{UID}-2"
+
     def test_a_resumed_job_keeps_its_new_run(self) -> None:
         job = self.job(False, *self.at_rest)
         job = follow(job, ask(job))
