@@ -191,7 +191,7 @@ def test_nothing_is_communicated_in_a_world_that_is_over(backend: str, size: int
 
 def sent_state(member: Member) -> list[float] | None:
     own = Standing(committed=7 if member.rank == 0 else NO_STATE, live=member.rank == 0, layout="")
-    agreement = agree(member.enter(1, own))
+    agreement = agree(member.enter(1, own), "")
     state = {"weights": member.tensor(*range(5)), "step": 7} if member.rank == 0 else None
     received = share(agreement, member.rank, state)
     return None if received is None else [*received["weights"].tolist(), received["step"]]

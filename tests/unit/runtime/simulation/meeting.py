@@ -124,7 +124,7 @@ class Meeting:
         for each in members:
             each.links = self
             each.soon(lambda each=each: each.formed(self), pause)  # type: ignore[misc]
-        agreement = agree([self._standings[rank][0] for rank in range(self.size)])
+        agreement = agree([self._standings[rank][0] for rank in range(self.size)], "")
         donors = [self._standings[rank][1] for rank in agreement.donors]
         state = donors[0] or State(0, None, self.plan.attempt)
         self._sessions.history.agreed(members, state, [donor or state for donor in donors])

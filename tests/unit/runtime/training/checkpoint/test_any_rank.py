@@ -88,3 +88,17 @@ def test_ranks_without_a_process_group_are_told_to_make_one_first(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CheckpointError, match=r"after torch\.distributed\.init_process_group"):
         load_checkpoint(tmp_path, from_any_rank=True)
+
+
+def test_a_checkpoint_that_one_rank_cannot_read_is_taken_from_one_that_can(tmp_path: pathlib.Path) -> None:
+    for disk in ("disk-0", "disk-1"):
+        save_checkpoint(tmp_path / disk, state(7))
+    (unreadable,) = (tmp_path / "disk-0").glob("*.ckpt")
+    unreadable.unlink()
+    unreadable.symlink_to("not-mounted")
+    assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [7, 7]
+    save_checkpoint(tmp_path / "disk-1", state(6))
+    next((tmp_path / "disk-1").glob("*7.ckpt")).unlink()
+    for kind, message in run(2, load, tmp_path, tmp_path):
+        assert kind == "CheckpointError"
+        assert message.startswith("Rank 0: Cannot read the checkpoint")

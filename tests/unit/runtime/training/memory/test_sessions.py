@@ -9,6 +9,7 @@ import pytest
 import torch
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import ElasticSession
+from elasticjob_runtime.training.checkpoint import CheckpointError, reading
 from elasticjob_runtime.training.checkpoint.__main__ import main
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(60)]
@@ -95,3 +96,37 @@ def test_a_checkpoint_that_a_person_chose_stays_newer_than_memory_when_the_claim
     assert main([str(tmp_path), "--release"]) == 0
     own_job(2)
     assert train(tmp_path, 0) == 2
+
+
+def make_unreadable(file: pathlib.Path) -> None:
+    file.unlink()
+    file.symlink_to("not-mounted")
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_a_session_that_has_something_newer_in_memory(
+    tmp_path: pathlib.Path, own_job: NewProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PAUSE", 0.0)
+    own_job(1)
+    train(tmp_path, 4, every=2)
+    own_job(2)
+    assert train(tmp_path, 3, snapshot=True) == 4
+    make_unreadable(max(tmp_path.glob("*.ckpt")))
+    own_job(3)
+    assert train(tmp_path, 0) == 7
+
+
+def test_a_file_that_cannot_be_read_stops_a_session_if_what_is_in_memory_is_older(
+    tmp_path: pathlib.Path, own_job: NewProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PAUSE", 0.0)
+    own_job(1)
+    train(tmp_path, 4, every=2, snapshot=True)
+    monkeypatch.setenv(Env.MEMORY_SNAPSHOTS, "0")
+    own_job(2)
+    train(tmp_path, 2, every=2)
+    newest = max(tmp_path.glob("*.ckpt"))
+    make_unreadable(newest)
+    own_job(3)
+    with pytest.raises(CheckpointError, match=f"Cannot read the checkpoint {newest}"):
+        train(tmp_path, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.session.world import (
     NO_STATE,
     SPREAD,
@@ -19,7 +20,12 @@ from elasticjob_runtime.training.session.world import (
 def standing(
     committed: int, *, live: bool = True, layout: str = "same", fence: str = "", evaluation: int = 0
 ) -> Standing:
-    return Standing(committed=committed, live=live, layout=layout, fence=fence, evaluation=evaluation)
+    return Standing(committed=committed, live=live, layout=layout, job="own", fence=fence, evaluation=evaluation)
+
+
+def saved(committed: int, job: str, fence: str, *, unreadable: str = "") -> Standing:
+    """From a checkpoint."""
+    return Standing(committed=committed, live=False, layout="same", job=job, fence=fence, unreadable=unreadable)
 
 
 FRESH = standing(NO_STATE, live=False)
@@ -48,12 +54,18 @@ FRESH = standing(NO_STATE, live=False)
         ([standing(8, evaluation=1), standing(8), standing(8, evaluation=2)], (1,)),
         ([standing(8, evaluation=1), standing(8, evaluation=2)], (1,)),
         ([standing(8, evaluation=1), standing(7)], (0,)),
+        ([saved(150, "old", "1.0.4"), saved(110, "old", "1.0.5")], (1,)),
+        ([saved(150, "old", "1.0.4"), saved(110, "older", "9.0.5")], (0,)),
+        ([saved(150, "old", "9.0.4"), saved(110, "own", "1.0.1")], (1,)),
+        ([saved(150, "own", "1.0.4", unreadable="EIO"), saved(150, "own", "1.0.4")], (1,)),
+        ([saved(150, "own", "1.0.4", unreadable="EIO"), saved(110, "own", "1.0.5")], (1,)),
+        ([saved(150, "own", "1.0.4", unreadable="EIO"), standing(8)], (1,)),
     ],
 )
 def test_the_newest_whole_state_wins_and_running_training_outranks_checkpoints(
     standings: list[Standing], donors: tuple[int, ...]
 ) -> None:
-    agreement = agree(standings)
+    agreement = agree(standings, "own")
     assert agreement.donors == donors
     assert sorted((*agreement.donors, *agreement.receivers)) == list(range(len(standings)))
 
@@ -80,7 +92,13 @@ def test_only_processes_at_the_same_place_evaluate_together(standings: list[Stan
 @pytest.mark.parametrize("others", [[], [FRESH]])
 def test_torn_states_are_never_a_beginning(others: list[Standing]) -> None:
     with pytest.raises(SessionError, match=r"after optimizer\.step"):
-        agree([standing(TORN, live=False), *others])
+        agree([standing(TORN, live=False), *others], "own")
+
+
+@pytest.mark.parametrize("other", [FRESH, saved(140, "own", "1.0.4"), saved(150, "own", "1.0.4", unreadable="ESTALE")])
+def test_a_checkpoint_that_no_process_can_read_is_an_error_if_it_is_the_newest(other: Standing) -> None:
+    with pytest.raises(CheckpointError, match="Rank 0: EIO"):
+        agree([saved(150, "own", "1.0.4", unreadable="EIO"), other], "own")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +112,7 @@ def test_torn_states_are_never_a_beginning(others: list[Standing]) -> None:
 def test_a_process_with_another_model_has_no_part_in_the_training(
     standings: list[Standing], strangers: tuple[int, ...]
 ) -> None:
-    agreement = agree(standings)
+    agreement = agree(standings, "own")
     assert agreement.strangers == strangers
     assert not set(strangers) & {*agreement.donors, *agreement.receivers}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from elasticjob_runtime.training import channel, checkpoint
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.order import Held, State, choose
+from elasticjob_runtime.training.checkpoint.reading import UnreadableError
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ def load(
     """Collective. find: this rank's checkpoint and its state. restored: called with the step of one that another rank
     has sent.
 
-    Raises CheckpointError on all ranks if one has failed.
+    Raises CheckpointError on all ranks if one has failed, unless it only cannot read what another has as new or newer.
     """
     import torch
     import torch.distributed as dist
@@ -45,14 +46,18 @@ def load(
         )
     state: Any = None
 
-    def own() -> State:
+    def own() -> Held:
         nonlocal state
-        found, state = find()
-        return found
+        try:
+            found, state = find()
+        except UnreadableError as error:  # another rank may have it, or something newer
+            return Held(rank=ranks.rank(), state=error.state, unreadable=str(error))
+        return Held(rank=ranks.rank(), state=found)
 
-    found = ranks.from_all(own)
-    held = [Held(rank=rank, state=each) for rank, each in enumerate(found)]
+    held = ranks.from_all(own)
     choice = choose(held, checkpoint.this_job(), shared=False, ranks=len(held))
+    if choice.unreadable:
+        raise CheckpointError(choice.unreadable)
     if ranks.rank() == 0:
         logger.info("%s", choice.why)
     if len(choice.ranks) in (0, len(held)):

@@ -60,6 +60,8 @@ class Held:
     """How many shards there are."""
     copied: bool = False
     """From another member, which may be lost."""
+    unreadable: str = ""
+    """Why this rank cannot read it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +69,11 @@ class Choice:
     state: State
     """NOTHING: there is none."""
     held: tuple[Held, ...] = ()
-    """All that are as new, those at hand first."""
+    """All that are as new and can be read, those at hand first."""
     why: str
     """A sentence."""
+    unreadable: str = ""
+    """Why no rank can read it; empty: one can."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -99,6 +103,10 @@ def choose(held: Sequence[Held], job: str, *, shared: bool, ranks: int = 1) -> C
         best = best if newer(best, state) else state
     equal = [state for state in whole if not newer(best, state) and not newer(state, best)]
     found = [each for state in equal for each in whole[state]]
+    problems = [f"Rank {each.rank}: {each.unreadable}" if ranks > 1 else each.unreadable for each in found]
+    found = [each for each in found if not each.unreadable]
+    if problems and not found:
+        return Choice(state=best, why="it cannot be read", unreadable=problems[0])
     found.sort(key=lambda each: (-each.state.kind, each.copied, each.rank, each.shard))
     notes = [
         f"step {state.step} in memory lacks {_shards(_lacking(parts))} of {parts[0].of}"

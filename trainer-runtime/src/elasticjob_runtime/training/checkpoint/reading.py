@@ -31,6 +31,9 @@ class CheckpointError(Exception):
 class UnreadableError(CheckpointError):
     """The storage does not return a checkpoint that it lists."""
 
+    state = NOTHING
+    """Of that checkpoint."""
+
     def __init__(self, path: object, reason: object) -> None:
         super().__init__(
             f"Cannot read the checkpoint {path}: {reason}. It may be intact, so no older one is used and nothing was "
@@ -59,8 +62,9 @@ def newest(
         except CorruptCheckpointError as error:
             corrupt.add(choice.state)
             skipped(choice.state, error)
-        except UnreadableError:
+        except UnreadableError as error:
             failures[choice.state] += 1
             if failures[choice.state] == TRIES:
+                error.state = choice.state
                 raise
             time.sleep(PAUSE)  # it may be absent by then

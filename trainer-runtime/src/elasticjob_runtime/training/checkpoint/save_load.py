@@ -8,6 +8,7 @@ makes it safe, and `elasticjob_runtime.training.memory` for the snapshots in mem
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -26,7 +27,7 @@ from elasticjob_runtime.training.checkpoint.order import NOTHING, Choice, Held, 
 if TYPE_CHECKING:
     import torch
 
-    from elasticjob_runtime.training.memory import Keeper, Recovered
+    from elasticjob_runtime.training.memory import Keeper
     from elasticjob_runtime.training.memory.kept import KeptCopy
 
 logger = logging.getLogger("elasticjob_runtime.training")
@@ -106,7 +107,15 @@ def _find(
                 memory = None
         if file.step >= 0:
             progress.remember_checkpoint(file.step)
-        return find_durable(path, map_location, weights_only=weights_only, memory=memory)
+        if memory is None:
+            return find_durable(path, map_location, weights_only=weights_only)
+        began = time.time()
+        load = functools.partial(memory.load, map_location, any_object=not weights_only)
+        held = Held(rank=0, state=memory.state(checkpoint.this_job()))
+        found, state = find_durable(path, map_location, weights_only=weights_only, memory=held, read_memory=load)
+        if found.kind is Kind.MEMORY:
+            channel.send_phase("restore", began=began, step=found.step)
+        return found, state
 
 
 def find_durable(
@@ -114,9 +123,13 @@ def find_durable(
     map_location: str | torch.device | None = "cpu",
     *,
     weights_only: bool = True,
-    memory: Recovered | None = None,
+    memory: Held | None = None,
+    read_memory: Callable[[], Any | None] = lambda: None,
 ) -> tuple[State, Any | None]:
-    """What is in the directory, or in memory if that is as new. Raises CheckpointError."""
+    """What is in the directory, or in memory if that is as new. Raises CheckpointError.
+
+    read_memory: returns None if that is no longer there.
+    """
 
     def read(file: BinaryIO) -> Any:
         import torch
@@ -128,17 +141,15 @@ def find_durable(
         file.seek(0)
         return torch.load(file, map_location=map_location, weights_only=weights_only)
 
-    def read_memory(_choice: Choice) -> Any:
-        assert memory is not None
-        state = memory.load(map_location, any_object=not weights_only)
+    def read_state(_choice: Choice) -> Any:
+        state = read_memory()
         if state is None:
             raise CorruptCheckpointError("it is replaced, or has objects that weights_only=True refuses")
         return state
 
     began = time.time()
-    held = [Held(rank=0, state=memory.state(checkpoint.this_job()))] if memory is not None else []
     try:
-        found = checkpoint.load(path, read, memory=held, read_memory=read_memory)
+        found = checkpoint.load(path, read, memory=[memory] if memory is not None else [], read_memory=read_state)
     except pickle.UnpicklingError as error:
         raise checkpoint.CheckpointError(
             f"The newest checkpoint in {path} is intact, but torch.load refuses it: {_first_line(error)} "
@@ -148,7 +159,7 @@ def find_durable(
         return NOTHING, None
     if found.about.kind is Kind.STORAGE:
         progress.remember_checkpoint(found.step)
-    channel.send_phase("restore", began=began, step=found.step)
+        channel.send_phase("restore", began=began, step=found.step)
     return found.about, found.state
 
 

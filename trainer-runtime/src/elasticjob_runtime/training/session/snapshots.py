@@ -33,18 +33,29 @@ class Snapshots:
         self.found: Recovered | None = self._keeper.newest(self._purpose) if self._keeper is not None else None
         """The newest one that earlier processes left; None after `entered`."""
 
-    def compare(self, file: State) -> None:
-        """file: the checkpoint that this process has loaded. A snapshot that is not newer no longer counts."""
-        if self._keeper is None:
+    @property
+    def held(self) -> Held | None:
+        """The same, for `choose`."""
+        return Held(rank=0, state=self.found.state(this_job())) if self.found is not None else None
+
+    def continues(self, claim: int) -> None:
+        """claim: of the newest file in the directory of the checkpoints."""
+        if self._keeper is not None:
+            self._keeper.continues(self._purpose, claim)
+
+    def compare(self, loaded: State) -> None:
+        """loaded: what this process has. A snapshot that is not newer no longer counts."""
+        self.continues(loaded.claim)
+        if self.held is None:
             return
-        self._keeper.continues(self._purpose, file.claim)
-        if self.found is None:
-            return
-        job = this_job()
-        held = [Held(rank=0, state=each) for each in (file, self.found.state(job))]
-        choice = choose(held, job, shared=True)
-        if held[0] in choice.held:
+        held = Held(rank=0, state=loaded)
+        choice = choose([held, self.held], this_job(), shared=True)
+        if held in choice.held:
             logger.info("%s", choice.why)
+            self.forget()
+
+    def forget(self) -> None:
+        if self.found is not None:
             self.found.close()
             self.found = None
 
@@ -60,9 +71,7 @@ class Snapshots:
 
     def entered(self) -> None:
         """All processes of the world have the same state, which the next step changes."""
-        if self.found is not None:
-            self.found.close()
-            self.found = None
+        self.forget()
         self._pace.changed()
 
     def committed(self, step: int, state: Callable[[], Any]) -> None:

@@ -10,9 +10,17 @@ from typing import Any
 
 import torch.distributed as dist
 
-from elasticjob_runtime.contract import Env, Fence
-from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, continue_from, this_job
-from elasticjob_runtime.training.checkpoint.order import NO_FENCE, State
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training import progress
+from elasticjob_runtime.training.checkpoint import (
+    CheckpointError,
+    FencedError,
+    continue_from,
+    newest_state,
+    this_job,
+)
+from elasticjob_runtime.training.checkpoint.order import NOTHING, Kind, State
+from elasticjob_runtime.training.checkpoint.reading import UnreadableError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
 from elasticjob_runtime.training.session import randomness, torch_private
@@ -31,6 +39,7 @@ from elasticjob_runtime.training.session.world import (
     World,
     agree,
     are_together,
+    parse_fence,
 )
 from elasticjob_runtime.training.sharded import ranks
 
@@ -71,9 +80,10 @@ class TrainingState:
         """Whether all processes were at the same place in the script when the world began."""
         self._live = False
         self._layout = parts.layout()
-        self._fence = ""
-        self._choice = 0
-        """See `Standing`."""
+        self._origin = NOTHING
+        """Job, fence and choice of this state. See `Standing`."""
+        self._unreadable: UnreadableError | None = None
+        """Of the newest checkpoint, until it has become clear whether something newer is there."""
         self._snapshots = Snapshots(self._layout, enabled=snapshots)
         self._storage: Storage | None = None
         self.saves_before_changes = False
@@ -82,20 +92,23 @@ class TrainingState:
         """All is saved for a planned change."""
 
     def standing(self) -> Standing:
-        """Of this process's state, or of the one in memory if that is newer; then it is not loaded yet."""
-        own = Standing(
-            committed=self.committed,
+        """Of this process's state, or of what is newer: in memory, which is not loaded yet, or cannot be read."""
+        in_memory = self._snapshots.held
+        state = dataclasses.replace(self._origin, step=self.committed)
+        if self._unreadable is not None:
+            state = self._unreadable.state
+        elif in_memory is not None:
+            state = in_memory.state
+        return Standing(
+            committed=state.step,
             live=self._live,
             layout=self._layout,
-            fence=self._fence,
+            job=state.job,
+            fence=str(state.fence),
             evaluation=self.evaluation,
-            choice=self._choice,
+            choice=state.choice,
+            unreadable=str(self._unreadable or ""),
         )
-        found = self._snapshots.found
-        if found is None:
-            return own
-        header = found.header
-        return dataclasses.replace(own, committed=found.step, live=False, fence=str(header.fence), choice=header.choice)
 
     def begin_epoch(self, epoch: int, order: Order, *, restart: bool) -> None:
         """Raises SessionError if that epoch began in an order in which `cursor` is another sample, unless `restart`."""
@@ -142,7 +155,7 @@ class TrainingState:
 
     def tear(self) -> None:
         """A step has changed part of the state, and cannot be undone."""
-        self.committed, self._live, self._fence = TORN, False, ""
+        self.committed, self._live, self._origin = TORN, False, NOTHING
 
     def agree(
         self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None
@@ -151,11 +164,12 @@ class TrainingState:
         several.
 
         Raises SessionError in a process whose models are not those of the training, and in all if none has the state.
+        Raises CheckpointError in all if none can read it.
         """
-        agreement = agree(standings)
+        agreement = agree(standings, this_job())
         self.together = are_together(standings)
-        self._choice = standings[agreement.donors[0]].choice
-        continue_from(standings[agreement.donors[0]].state, only=True)
+        chosen = standings[agreement.donors[0]]
+        continue_from(chosen.state, only=True)
         rank = dist.get_rank() if dist.is_initialized() else 0
         if rank in agreement.strangers:
             raise SessionError(
@@ -167,20 +181,21 @@ class TrainingState:
             for ddp in self.parts.ddp:
                 torch_private.rebuild(ddp)
         if rank in agreement.donors:
-            self._become(standings[rank])
+            self._load_from_memory()
         given = self.collect() if rank in agreement.donors and agreement.receivers else None
         into = None
-        if rank in agreement.receivers and self.committed == NO_STATE and standings[agreement.donors[0]].live:
+        if rank in agreement.receivers and self.committed == NO_STATE and chosen.live:
             into = self.collect()
             self.tear()
         received = _share(agreement, rank, given, into, interruption)
         if received is not None:
             self.apply(received)
         self.committed = max(self.committed, 0)
-        self._live = True
+        self._live, self._origin, self._unreadable = True, chosen.state, None
         self._restore_random()
         if world is not None:
-            self._fence = world.environment.get(Env.FENCE, "")
+            fence = world.environment.get(Env.FENCE, "")
+            self._origin = dataclasses.replace(self._origin, job=this_job(), fence=parse_fence(fence))
         self._snapshots.entered()
 
     def keep(self) -> None:
@@ -271,11 +286,10 @@ class TrainingState:
     def _saves_at(self, step: int) -> bool:
         return self._storage is not None and self._storage.every > 0 and step % self._storage.every == 0
 
-    def _become(self, standing: Standing) -> None:
-        """Makes this process's state the one that it stood for."""
-        if (standing.committed, standing.live, standing.fence) != (self.committed, self._live, self._fence):
+    def _load_from_memory(self) -> None:
+        """If this process stood for what is there."""
+        if self._snapshots.found is not None:
             self.apply(self._snapshots.load())
-            self._fence = standing.fence
 
     def collect(self) -> dict[str, Any]:
         return {
@@ -283,28 +297,36 @@ class TrainingState:
             "parts": self.parts.collect(),
         }
 
-    def continue_from(self, committed: int, cursor: Cursor, fence: str) -> None:
+    def continue_from(self, saved: State, cursor: Cursor) -> None:
         """The rest of the state is loaded from a checkpoint by someone else."""
-        self.committed, self.cursor, self._fence = committed, cursor, fence
-        saved = Fence.parse(fence) if fence else NO_FENCE
-        self._snapshots.compare(State(step=committed, job=this_job() if fence else "", fence=saved))
+        self.committed, self.cursor, self._origin = saved.step, cursor, saved
+        self._snapshots.compare(saved)
 
     def load(self, storage: Storage) -> None:
-        """Continues from the newest checkpoint there, if there is one. Raises CheckpointError."""
+        """Continues from the newest checkpoint there, if there is one, and memory has nothing newer. Raises
+        CheckpointError; one that cannot be read is an error later, unless another process has it or something newer."""
         self._storage = storage
-        file, checkpoint = find_durable(storage.path)
-        if checkpoint is not None:
-            try:
-                self.apply(checkpoint)
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
-                reason = " ".join(str(error).split())
-                raise CheckpointError(
-                    f"The checkpoint of step {file.step} in {storage.path} does not fit the session: {reason}. "
-                    "Give it the same models and optimizers, or use another directory."
-                ) from error
-            self._fence = str(file.fence) if file.job == this_job() else ""
-            self._choice = file.choice
-        self._snapshots.compare(file)
+        newest, in_memory = newest_state(storage.path), self._snapshots.held
+        self._snapshots.continues(newest.claim)
+        if newest.step >= 0:
+            progress.remember_checkpoint(newest.step)
+        try:
+            found, checkpoint = find_durable(storage.path, memory=in_memory, read_memory=lambda: in_memory)
+        except UnreadableError as error:
+            self._unreadable = error
+            return
+        if found.step < 0 or found.kind is Kind.MEMORY:
+            return
+        self._snapshots.forget()
+        try:
+            self.apply(checkpoint)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(
+                f"The checkpoint of step {found.step} in {storage.path} does not fit the session: {reason}. "
+                "Give it the same models and optimizers, or use another directory."
+            ) from error
+        self._origin = found
 
     def _save(self) -> None:
         assert self._storage is not None

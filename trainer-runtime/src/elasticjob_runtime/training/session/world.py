@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
+from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.order import NO_FENCE, Held, Kind, State, choose
 
 NO_STATE = -1
@@ -83,6 +84,11 @@ class World:
         return f"in-place/{self.round}/{self.attempt}"
 
 
+def parse_fence(text: str) -> Fence:
+    """text: empty for none."""
+    return Fence.parse(text) if text else NO_FENCE
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing:
     """How far one process is, for the others."""
@@ -93,22 +99,25 @@ class Standing:
     """False: it has this state from a checkpoint, which any running training outranks."""
     layout: str
     """Digest of names, shapes and types of the model's parameters and buffers."""
+    job: str = ""
     fence: str = ""
-    """Fencing token of the last world in which this process agreed with others on its state, or of the worker group
-    that saved the checkpoint; empty: none. A step that it has committed in an older world may have been taken again,
-    with another result in the last bits."""
+    """Job, and fencing token of the last world, in which this process agreed with others on its state, or of the worker
+    group that saved the checkpoint; empty: none. A step that it has committed in an older world may have been taken
+    again, with another result in the last bits."""
     evaluation: int = 0
     """The number of the evaluation, after the last committed step, in which it is; 0: at the next batch."""
-
     choice: int = 0
     """See `checkpoint.order.State`."""
+    unreadable: str = ""
+    """Why it cannot read this checkpoint."""
 
     @property
     def state(self) -> State:
         return State(
             step=self.committed,
             kind=Kind.LIVE if self.live else Kind.STORAGE,
-            fence=Fence.parse(self.fence) if self.fence else NO_FENCE,
+            job=self.job,
+            fence=parse_fence(self.fence),
             choice=self.choice,
             evaluation=self.evaluation,
         )
@@ -145,13 +154,17 @@ def are_together(standings: Sequence[Standing]) -> bool:
     return len({each.state if each.live else each.evaluation for each in standings}) == 1
 
 
-def agree(standings: Sequence[Standing]) -> Agreement:
+def agree(standings: Sequence[Standing], job: str) -> Agreement:
     """The highest committed step of a running training wins, among the processes that were in its latest world; without
     one, the newest checkpoint; without any, the state with which rank 0 begins.
 
-    Raises SessionError if no process has a whole state.
+    job: that of these processes. Raises SessionError if no process has a whole state, CheckpointError if none can read
+    the newest one.
     """
-    choice = choose([Held(rank=rank, state=each.state) for rank, each in enumerate(standings)], "", shared=False)
+    held = [Held(rank=rank, state=each.state, unreadable=each.unreadable) for rank, each in enumerate(standings)]
+    choice = choose(held, job, shared=False, ranks=len(held))
+    if choice.unreadable:
+        raise CheckpointError(choice.unreadable)
     if not choice.held and any(each.committed == TORN for each in standings):
         raise SessionError(
             "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.checkpoint import this_job
+from elasticjob_runtime.training.checkpoint.order import State
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.engine import first_line
 from elasticjob_runtime.training.session.feed import Cursor
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.session import ElasticSession
+from elasticjob_runtime.training.session.world import parse_fence
 
 T = TypeVar("T")
 
@@ -85,8 +87,8 @@ class LoopSession(ElasticSession):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
-        fence = str(state["fence"]) if state["job"] == this_job() else ""
-        self._state.continue_from(int(state["committed"]), cursor, fence)
+        fence = parse_fence(str(state["fence"]))
+        self._state.continue_from(State(step=int(state["committed"]), job=str(state["job"]), fence=fence), cursor)
 
     def _reported_step(self) -> int:
         return self._count()
