@@ -11,9 +11,8 @@ from typing import BinaryIO
 import pytest
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import checkpoint
-from elasticjob_runtime.training.checkpoint import FencedError, claims
+from elasticjob_runtime.training.checkpoint import FencedError, claims, manifest
 from elasticjob_runtime.training.checkpoint.__main__ import main
-from elasticjob_runtime.training.sharded import manifest
 
 from tests.unit.runtime.training.checkpoint.steps import load_step, save
 

@@ -25,7 +25,7 @@ EVER = 1_000
 
 
 class Storage:
-    """A file layer between `directory` and the disk. Its errors are raised by `open`, because real ones need root."""
+    """A file layer between this package and the disk. Its errors are raised by `open`, because real ones need root."""
 
     def __init__(self) -> None:
         self.failures: dict[str, tuple[int, int]] = {}
@@ -42,7 +42,7 @@ class Storage:
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> Storage:
     layer = Storage()
-    monkeypatch.setattr("elasticjob_runtime.training.checkpoint.directory.open", layer.open, raising=False)
+    monkeypatch.setattr("elasticjob_runtime.training.checkpoint.intact.open", layer.open, raising=False)
     monkeypatch.setattr(reading, "PAUSE", 0.0)
     return layer
 

@@ -25,12 +25,14 @@ import torch.distributed.checkpoint as dcp
 from elasticjob_runtime.training import (
     CheckpointError,
     background,
+    checkpoint,
     load_checkpoint,
     load_sharded_checkpoint,
     save_checkpoint,
     save_sharded_checkpoint,
 )
-from elasticjob_runtime.training.sharded import manifest, saving, writing
+from elasticjob_runtime.training.checkpoint import manifest
+from elasticjob_runtime.training.sharded import saving, writing
 from torch import nn
 
 from tests.unit.runtime.training.sharded.worlds import Training, needs_fsdp2, run
@@ -106,6 +108,28 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     shutil.copytree(two_checkpoints, tmp_path / "c")
     damage(shards(tmp_path / "c")[1] / name)
     assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
+
+
+def test_a_checkpoint_whose_folder_of_shards_is_missing_is_skipped(
+    tmp_path: pathlib.Path, two_checkpoints: pathlib.Path
+) -> None:
+    shutil.copytree(two_checkpoints, tmp_path / "c")
+    shutil.rmtree(shards(tmp_path / "c")[1])
+    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
+
+
+@pytest.mark.parametrize("damage", [_flip, pathlib.Path.unlink], ids=["corrupt", "missing"])
+def test_checkpoints_with_damaged_shards_do_not_displace_an_intact_one(
+    tmp_path: pathlib.Path, damage: Callable[[pathlib.Path], None]
+) -> None:
+    run(1, train_and_save, tmp_path, tmp_path, 1, 2, 3)
+    for folder in shards(tmp_path)[1:]:
+        damage(folder / "__0_0.distcp")
+    run(1, train_and_save, tmp_path, tmp_path, 4)
+    assert checkpoint.steps(tmp_path) == [1, 4]
+    shutil.rmtree(shards(tmp_path)[-1])
+    run(1, train_and_save, tmp_path, tmp_path, 5)
+    assert checkpoint.steps(tmp_path) == [1, 5]
 
 
 def load_with_errors(path: pathlib.Path, times: int) -> int | None:

@@ -10,11 +10,10 @@ import pathlib
 import sys
 import time
 
-from elasticjob_runtime.training.checkpoint import claims, directory
+from elasticjob_runtime.training.checkpoint import claims, intact
 from elasticjob_runtime.training.checkpoint.claims import ANONYMOUS, Claim, Found, Listing, Writer
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError, read_footer
 from elasticjob_runtime.training.checkpoint.reading import CheckpointError
-from elasticjob_runtime.training.sharded import manifest
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,7 +72,7 @@ def _about(path: pathlib.Path) -> tuple[str, str]:
 def _state(path: pathlib.Path, found: Found, *, complete: bool) -> str:
     try:
         if complete:
-            _verify(path, found)
+            intact.verify(path, found.step)
             return "intact"
         with open(path, "rb") as file:
             read_footer(file)
@@ -82,13 +81,6 @@ def _state(path: pathlib.Path, found: Found, *, complete: bool) -> str:
     except OSError as error:
         return f"unreadable: {error.strerror}"
     return "complete"
-
-
-def _verify(path: pathlib.Path, found: Found) -> None:
-    """Reads all of a checkpoint, and of its shards. Raises CorruptCheckpointError, OSError."""
-    directory.verify(path, found.step)
-    if problem := manifest.damage_of_all(path):
-        raise CorruptCheckpointError(problem)
 
 
 def _owner(claim: Claim) -> str:
@@ -111,7 +103,7 @@ def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
         known = ", ".join(found.name for found in sorted(listing.checkpoints, reverse=True)) or "none"
         raise CheckpointError(f"there is no checkpoint {name}; there are: {known}")
     try:
-        _verify(folder / wanted.name, wanted)
+        intact.verify(folder / wanted.name, wanted.step)
     except CorruptCheckpointError as error:
         raise CheckpointError(f"{wanted.name} is corrupt: {error}") from error
     listing = claims.list_directory(folder)  # it may have taken minutes to verify

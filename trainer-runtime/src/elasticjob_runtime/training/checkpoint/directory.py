@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from elasticjob_runtime.training.checkpoint import claims, files, reading
+from elasticjob_runtime.training.checkpoint import claims, files, intact, reading
 from elasticjob_runtime.training.checkpoint import format as file_format
 from elasticjob_runtime.training.checkpoint.claims import Claim, Found, Listing, Writer
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
@@ -86,7 +86,7 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
             write(writer)  # type: ignore[arg-type]  # a binary file in all but typeshed's class tree
             writer.finish(step)
             file.flush()
-            _intact.add(_identity(file))
+            intact.remember(file)
     except claims.RejectedError as error:
         raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
     except OSError as error:
@@ -130,7 +130,7 @@ def load(
         if about.kind is not Kind.STORAGE:
             assert read_memory is not None
             return Checkpoint(step=about.step, path=path, state=read_memory(choice), about=about)
-        with _storage_errors(path), _open_intact(path, about.step) as (file, footer):
+        with _storage_errors(path), intact.opened(path, about.step) as (file, footer):
             found = read(file_format.open_payload(file, footer))
             return Checkpoint(step=about.step, path=path, state=found, about=about)
 
@@ -227,36 +227,6 @@ def _storage_errors(path: pathlib.Path) -> Iterator[None]:
         raise UnreadableError(path, error.strerror or error) from error
 
 
-@contextlib.contextmanager
-def _open_intact(path: pathlib.Path, step: int) -> Iterator[tuple[BinaryIO, file_format.Footer]]:
-    """Opens a checkpoint and verifies it completely. Raises CorruptCheckpointError, OSError."""
-    with open(path, "rb") as file:
-        footer = file_format.read_footer(file)
-        if footer.step != step:
-            raise CorruptCheckpointError(f"it says that it is of step {footer.step}")
-        file_format.verify(file, footer)
-        _intact.add(_identity(file))
-        yield file, footer
-
-
-_intact: set[tuple[int, ...]] = set()
-"""The files that this process has written, or read completely, as they were then."""
-
-
-def _identity(file: BinaryIO) -> tuple[int, ...]:
-    about = os.fstat(file.fileno())
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
-
-
-def verify(path: pathlib.Path, step: int) -> None:
-    """Reads the whole file, unless this process did so before. Raises CorruptCheckpointError, OSError."""
-    with open(path, "rb") as file:
-        if _identity(file) in _intact:
-            return
-    with _open_intact(path, step):
-        pass
-
-
 def _warn_of_ignored(folder: pathlib.Path) -> None:
     """A person may have put a checkpoint back, which looks like one that a replaced group has added."""
     listing = _list(folder)
@@ -293,7 +263,7 @@ def _keep_newest(folder: pathlib.Path, earlier: list[Found], keep: int) -> None:
         path = folder / found.name
         try:
             if kept < keep:
-                verify(path, found.step)
+                intact.verify(path, found.step)
                 kept += 1
                 continue
         except CorruptCheckpointError as error:

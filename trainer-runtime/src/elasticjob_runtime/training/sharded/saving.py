@@ -20,9 +20,9 @@ import time
 from collections.abc import Collection, Sequence
 
 from elasticjob_runtime.training import background, channel, checkpoint, progress
-from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files
+from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError, claims, files, intact, manifest
 from elasticjob_runtime.training.checkpoint.directory import PathLike, cannot_write
-from elasticjob_runtime.training.sharded import manifest, plain, ranks
+from elasticjob_runtime.training.sharded import plain, ranks
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.writing import Writing, Written
 
@@ -161,6 +161,7 @@ def _commit(
                 f"Rank 0 cannot use {folder / name / file}: {problem}. A sharded checkpoint needs a directory that all "
                 "ranks share."
             )
+        intact.remember(folder / name / file)
     document = {
         "format": manifest.FORMAT,
         "step": step,

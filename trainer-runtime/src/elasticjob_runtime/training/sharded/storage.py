@@ -21,12 +21,12 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from elasticjob_runtime.training import checkpoint
-from elasticjob_runtime.training.checkpoint import CheckpointError
+from elasticjob_runtime.training.checkpoint import CheckpointError, intact, manifest
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
 from elasticjob_runtime.training.checkpoint.order import Choice, Held
 from elasticjob_runtime.training.checkpoint.reading import UnreadableError
-from elasticjob_runtime.training.sharded import manifest, plain, ranks
+from elasticjob_runtime.training.sharded import plain, ranks
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.writing import first_line
 
@@ -98,6 +98,8 @@ def _check_together(wanted: dict[str, Any], path: PathLike) -> Choice | dict[str
     for rank, problem in enumerate(problems):
         if problem is not None:
             raise CorruptCheckpointError(f"rank {rank} found that {problem}" if len(problems) > 1 else str(problem))
+    for file, _ in manifest.files_of(pathlib.Path(path), wanted):
+        intact.remember(file)
     return wanted
 
 
@@ -122,10 +124,9 @@ class Unreadable:
 def _problem(folder: pathlib.Path, wanted: dict[str, Any]) -> Unreadable | str | None:
     """What is wrong with this rank's share of the files: the storage does not return one, or one is corrupt (in words).
     None: nothing."""
-    for name in sorted(wanted["files"])[ranks.rank() :: ranks.size()]:
-        file = folder / wanted["folder"] / name
+    for file, about in manifest.files_of(folder, wanted)[ranks.rank() :: ranks.size()]:
         try:
-            if problem := manifest.damage(file, *wanted["files"][name]):
+            if problem := manifest.damage(file, *about):
                 return f"{file} {problem}"
         except OSError as error:
             return Unreadable(file, error.strerror or str(error))

@@ -18,10 +18,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from elasticjob_runtime.training.checkpoint import files
 from elasticjob_runtime.training.checkpoint.directory import cannot_write
+from elasticjob_runtime.training.checkpoint.manifest import digest_of
 from elasticjob_runtime.training.memory.kept import KeptCopy
 from elasticjob_runtime.training.sharded import ranks
 from elasticjob_runtime.training.sharded.contents import Contents
-from elasticjob_runtime.training.sharded.manifest import digest_of
 
 FileDigests = dict[str, tuple[int, str]]
 """Name -> size and SHA-256."""

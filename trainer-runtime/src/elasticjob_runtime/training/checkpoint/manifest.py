@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 FORMAT = "elasticjob-sharded-1"
@@ -44,22 +45,19 @@ def read(file: pathlib.Path) -> dict[str, Any] | None:
         return None
 
 
+def files_of(folder: pathlib.Path, found: Mapping[str, Any]) -> list[tuple[pathlib.Path, tuple[int, str]]]:
+    """The files that a manifest in `folder` names, each with its size and SHA-256."""
+    return [(folder / found["folder"] / name, tuple(about)) for name, about in sorted(found["files"].items())]
+
+
 def damage(file: pathlib.Path, size: int, digest: str) -> str:
     """How the file differs from what was written; empty: not at all. Raises OSError."""
-    if file.name not in os.listdir(file.parent):
+    shards = file.parent
+    if shards.name not in os.listdir(shards.parent) or file.name not in os.listdir(shards):
         return "is missing"
     if problem := size_problem(file, size):
         return problem
     return "" if digest_of(file) == (size, digest) else "has another checksum than when it was written"
-
-
-def damage_of_all(path: pathlib.Path) -> str:
-    """The same for all files of the checkpoint `path`, if it is sharded. Raises OSError."""
-    found = read(path) or {"folder": "", "files": {}}
-    for name, about in sorted(found["files"].items()):
-        if problem := damage(path.parent / found["folder"] / name, *about):
-            return f"{found['folder']}/{name} {problem}"
-    return ""
 
 
 def size_problem(file: pathlib.Path, size: int) -> str:
