@@ -61,6 +61,29 @@ def test_a_checkpoint_that_a_person_chooses_is_the_next_to_be_loaded_and_saving_
     assert load_step(tmp_path) == 11
 
 
+def test_a_chosen_checkpoint_is_listed_with_who_has_saved_it_and_the_claim_with_when_it_began(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    act_as("1.0.1", job="first")
+    save(tmp_path, 10)
+    act_as("2.0.1", job="second")
+    save(tmp_path, 20)
+    claimed_at = claims.list_directory(tmp_path).claim.claimed_at
+    assert main([str(tmp_path), "--use", "step-000000000010-1.ckpt"]) == 0
+    assert claims.list_directory(tmp_path).claim.claimed_at == claimed_at
+
+    def saved_by() -> dict[str, str]:
+        capsys.readouterr()
+        assert main([str(tmp_path)]) == 0
+        _, *rows, _ = capsys.readouterr().out.splitlines()
+        return {row.split()[1]: " ".join(row.split()[5:8]) for row in rows}
+
+    assert saved_by() == {"10": "first, run 1", "20": "second, run 2"}
+    assert load_step(tmp_path) == 10
+    save(tmp_path, 11)
+    assert saved_by() == {"11": "second, run 2", "10": "first, run 1", "20": "second, run 2"}
+
+
 def test_a_running_group_goes_on_when_a_person_chooses_during_its_save_and_what_it_saves_is_newer(
     tmp_path: pathlib.Path, act_as: Callable[..., None]
 ) -> None:

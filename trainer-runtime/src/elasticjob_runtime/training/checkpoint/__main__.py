@@ -9,6 +9,7 @@ import datetime
 import pathlib
 import sys
 import time
+from typing import Any
 
 from elasticjob_runtime.training.checkpoint import claims, intact
 from elasticjob_runtime.training.checkpoint.claims import ANONYMOUS, Claim, Found, Listing, Writer
@@ -51,9 +52,8 @@ def _table(folder: pathlib.Path, listing: Listing, *, complete: bool) -> str:
     for found in (*counting, *others):
         state = _state(folder / found.name, found, complete=complete)
         counts = "yes" if found in counting else "no: added after a newer group had begun to save (--use FILE)"
-        by = claims.state_of(listing, found)
-        saved_by = f"{by.job}, run {by.fence.run}" if by.job else "?"
-        rows.append((found.name, str(found.step), *_about(folder / found.name), saved_by, state, counts))
+        by = claims.saver_of(listing, found).saved_by or "?"
+        rows.append((found.name, str(found.step), *_about(folder / found.name), by, state, counts))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, _owner(listing.claim)])
@@ -112,7 +112,9 @@ def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
             f"{wanted.name} was removed in this moment: a training that still runs keeps only the newest"
         )
     choice = max(int(time.time()), 1 + claims.newest_choice(listing))
-    claim = _claim(folder, listing, dataclasses.replace(listing.claim.writer, choice=choice), listing.claim.earlier)
+    by = claims.saver_of(listing, wanted).saved_by
+    writer = dataclasses.replace(listing.claim.writer, choice=choice, chosen=by)
+    claim = _claim(folder, listing, writer, earlier=listing.claim.earlier, claimed_at=listing.claim.claimed_at)
     chosen = Found(claim.number, wanted.step)
     (folder / wanted.name).rename(folder / chosen.name)
     return (
@@ -122,15 +124,14 @@ def _use(folder: pathlib.Path, listing: Listing, name: str) -> str:
 
 
 def _release(folder: pathlib.Path, listing: Listing) -> str:
-    _claim(folder, listing, ANONYMOUS, ())
+    _claim(folder, listing, ANONYMOUS, earlier=(), claimed_at=time.time())
     return f"Any job may save in {folder} again; the next one that does claims it."
 
 
-def _claim(folder: pathlib.Path, listing: Listing, writer: Writer, earlier: tuple[str, ...]) -> Claim:
+def _claim(folder: pathlib.Path, listing: Listing, writer: Writer, **about: Any) -> Claim:
     """Makes the next claim. Raises CheckpointError if a job does at the same time."""
     follows = (*listing.claim.follows, listing.claim.number)
-    claim = claims.next_claim(listing, writer)
-    claim = dataclasses.replace(claim, earlier=earlier, follows=follows, claimed_at=time.time())
+    claim = dataclasses.replace(claims.next_claim(listing, writer), follows=follows, **about)
     if not claims.write_claim(folder, claim):
         raise CheckpointError("a job has begun to save there in this moment: try again")
     return claim

@@ -64,6 +64,12 @@ class Writer:
     fence: Fence
     choice: int = 0
     """See `order.State`."""
+    chosen: str = ""
+    """Who saved the checkpoint that a person has chosen, if this is the claim of that choice. In words."""
+
+    @property
+    def saved_by(self) -> str:
+        return self.chosen or (f"{self.owner}, run {self.fence.run}" if self.owner else "")
 
 
 ANONYMOUS = Writer(owner="", fence=Fence(0, 0, 0))
@@ -147,8 +153,12 @@ def rejection(claim: Claim, writer: Writer) -> str:
 
 
 def state_of(listing: Listing, found: Found) -> State:
-    writer = dict(_writers(listing.claim)).get(found.number, ANONYMOUS)
+    writer = saver_of(listing, found)
     return State(step=found.step, job=writer.owner, fence=writer.fence, claim=found.number, choice=writer.choice)
+
+
+def saver_of(listing: Listing, found: Found) -> Writer:
+    return dict(_writers(listing.claim)).get(found.number, ANONYMOUS)
 
 
 def savers(listing: Listing) -> tuple[tuple[int, Writer], ...]:
@@ -168,8 +178,8 @@ def _writers(claim: Claim) -> tuple[tuple[int, Writer], ...]:
 
 
 def is_current(claim: Claim, writer: Writer) -> bool:
-    """Whether `writer` has the newest claim, or needs none because there are no claims. A group that has not continued
-    from what a person has chosen meanwhile makes a claim of its own: it goes on, and what it saves is newer."""
+    """Whether `writer` has the newest claim, or needs none because there are no claims. If a person has chosen a
+    checkpoint, each group makes a claim of its own: it goes on, and what it saves is newer."""
     return claim.writer == writer and (claim.number > 0 or not writer.owner)
 
 
@@ -288,7 +298,8 @@ def _encode(claim: Claim) -> bytes:
         "earlier": claim.earlier,
         "kept": claim.kept,
         "choice": claim.writer.choice,
-        "savers": [[number, each.owner, str(each.fence), each.choice] for number, each in claim.savers],
+        "chosen": claim.writer.chosen,
+        "savers": [[number, each.owner, str(each.fence), each.choice, each.chosen] for number, each in claim.savers],
         "follows": claim.follows,
         "claimed_at": claim.claimed_at,
     }
@@ -315,7 +326,7 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
         raise ValueError("the checksum does not match")
     return Claim(
         number=number,
-        writer=_writer(document["owner"], document["fence"], document.get("choice", 0)),
+        writer=_writer(document["owner"], document["fence"], document.get("choice", 0), document.get("chosen", "")),
         earlier=_texts(document["earlier"]),
         kept=_texts(document["kept"]),
         savers=tuple((int(number), _writer(*writer)) for number, *writer in document["savers"]),
@@ -324,8 +335,8 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
     )
 
 
-def _writer(owner: object, fence: object, choice: int = 0) -> Writer:
-    return Writer(owner=_text(owner), fence=Fence.parse(_text(fence)), choice=int(choice))
+def _writer(owner: object, fence: object, choice: int = 0, chosen: object = "") -> Writer:
+    return Writer(owner=_text(owner), fence=Fence.parse(_text(fence)), choice=int(choice), chosen=_text(chosen))
 
 
 def _text(value: object) -> str:

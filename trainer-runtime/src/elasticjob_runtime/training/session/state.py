@@ -315,7 +315,7 @@ class TrainingState:
         except UnreadableError as error:
             self._unreadable = error
             return
-        if found.step < 0 or found.kind is Kind.MEMORY:
+        if checkpoint is None or found.kind is Kind.MEMORY:
             return
         self._snapshots.forget()
         try:
