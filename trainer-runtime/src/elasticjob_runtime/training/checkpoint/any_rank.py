@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,8 @@ def load(
     map_location: str | torch.device | None,
     *,
     weights_only: bool,
-    restored: Callable[[int], None],
 ) -> Any | None:
-    """Collective. find: this rank's checkpoint and its state. restored: called with the step of one that another rank
-    has sent.
+    """Collective. find: this rank's checkpoint and its state.
 
     Raises CheckpointError on all ranks if one has failed, unless it only cannot read what another has as new or newer.
     """
@@ -67,7 +66,7 @@ def load(
     if ranks.rank() in choice.ranks:
         return state
     state = torch.load(io.BytesIO(data), map_location=map_location, weights_only=weights_only)
-    restored(choice.state.step)
+    channel.send_phase("restore", began=time.time(), step=choice.state.step)
     return state
 
 

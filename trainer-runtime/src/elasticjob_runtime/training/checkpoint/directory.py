@@ -26,7 +26,7 @@ from elasticjob_runtime.training.checkpoint import format as file_format
 from elasticjob_runtime.training.checkpoint.claims import Claim, Found, Listing, Writer
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
 from elasticjob_runtime.training.checkpoint.order import Choice, Held, Kind, State, choose
-from elasticjob_runtime.training.checkpoint.reading import CheckpointError, UnreadableError
+from elasticjob_runtime.training.checkpoint.reading import CheckpointError, UnreadableError, first_line
 
 logger = logging.getLogger("elasticjob_runtime.training.checkpoint")
 
@@ -277,7 +277,7 @@ def _keep_newest(folder: pathlib.Path, earlier: list[Found], keep: int) -> None:
 
 def cannot_write(target: pathlib.Path, error: Exception) -> CheckpointError:
     """error: an OSError, or what torch made of one."""
-    reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0].rstrip(".") or repr(error)
+    reason = getattr(error, "strerror", None) or first_line(error)
     if getattr(error, "errno", errno.ENOSPC) in (errno.ENOSPC, errno.EDQUOT):
         with contextlib.suppress(OSError):
             reason += f" ({shutil.disk_usage(target.parent).free / 2**20:.0f} MiB are free)"

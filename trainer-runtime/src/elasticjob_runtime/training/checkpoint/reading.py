@@ -24,6 +24,11 @@ PAUSE = 0.2
 """s before the next: the cache of a shared file system, or a file server that changes over, may need a moment."""
 
 
+def first_line(error: BaseException) -> str:
+    """A reason for the middle of a sentence. Messages of torch go on with tracebacks."""
+    return str(error).strip().partition("\n")[0].rstrip(".") or repr(error)
+
+
 class CheckpointError(Exception):
     """A checkpoint cannot be written or read, for a reason that a person has to fix. The message says which."""
 

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import background, channel, checkpoint, progress
-from elasticjob_runtime.training.checkpoint import any_rank
+from elasticjob_runtime.training.checkpoint import any_rank, manifest
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
 from elasticjob_runtime.training.checkpoint.order import NOTHING, Choice, Held, Kind, State
+from elasticjob_runtime.training.checkpoint.reading import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +84,7 @@ def load_checkpoint(
         return _find(path, map_location, weights_only, anywhere=anywhere)
 
     if from_any_rank:
-        return any_rank.load(lambda: find(anywhere=True), map_location, weights_only=weights_only, restored=_restored)
+        return any_rank.load(lambda: find(anywhere=True), map_location, weights_only=weights_only)
     return find(anywhere=False)[1]
 
 
@@ -134,11 +135,10 @@ def find_durable(
     def read(file: BinaryIO) -> Any:
         import torch
 
-        if file.read(2) == b'{"':  # what torch writes begins otherwise
+        if manifest.is_manifest(file):  # what torch writes begins otherwise
             raise checkpoint.CheckpointError(
                 f"The newest checkpoint in {path} is sharded: load it with load_sharded_checkpoint, on all ranks."
             )
-        file.seek(0)
         return torch.load(file, map_location=map_location, weights_only=weights_only)
 
     def read_state(_choice: Choice) -> Any:
@@ -152,7 +152,7 @@ def find_durable(
         found = checkpoint.load(path, read, memory=[memory] if memory is not None else [], read_memory=read_state)
     except pickle.UnpicklingError as error:
         raise checkpoint.CheckpointError(
-            f"The newest checkpoint in {path} is intact, but torch.load refuses it: {_first_line(error)} "
+            f"The newest checkpoint in {path} is intact, but torch.load refuses it: {first_line(error)}. "
             "If you trust this directory, use load_checkpoint(..., weights_only=False)."
         ) from error
     if found is None:
@@ -262,11 +262,6 @@ def _purpose(path: PathLike) -> str:
     return f"checkpoint {os.path.realpath(path)}"
 
 
-def _restored(step: int) -> None:
-    """Another rank has sent the checkpoint of this step."""
-    channel.send_phase("restore", began=time.time(), step=step)
-
-
 def _is_device(map_location: object) -> bool:
     import torch
 
@@ -300,7 +295,3 @@ def _warn_of_objects(path: pathlib.Path) -> None:
             path.parent,
             ", ".join(sorted(objects)),
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

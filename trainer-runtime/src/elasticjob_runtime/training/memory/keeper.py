@@ -123,7 +123,9 @@ class Keeper:
         self._adopt()
         purpose = self._purpose(what)
         chosen: Recovered | None = None
-        for recovered in sorted(self._found(purpose), key=lambda each: each.header.age, reverse=True):
+        local_ranks = range(max(1, number("LOCAL_WORLD_SIZE")))
+        found = [each for local_rank in local_ranks for each in self._found(purpose, local_rank)]
+        for recovered in sorted(found, key=lambda each: each.header.age, reverse=True):
             if chosen is None and recovered.is_intact():
                 chosen = recovered
                 continue
@@ -137,17 +139,9 @@ class Keeper:
         Unchecked. The caller closes them."""
         self._adopt()
         purpose = self._purpose(what)
-        local_rank = own_local_rank()
-        size = max(1, number("LOCAL_WORLD_SIZE"))
-        held = [
-            *((fd, False) for fd in self._fetch(local_rank)),
-            *((fd, True) for fd in self._fetch(local_rank, copies_of=size)),
-        ]
-        found = [(recovered, copied) for fd, copied in held if (recovered := _recovered(fd)) is not None]
-        for recovered, _ in found:
-            if recovered.header.purpose != purpose:
-                recovered.close()
-        return [each for each in found if each[0].header.purpose == purpose]
+        own = self._found(purpose, own_local_rank())
+        copies = self._found(purpose, own_local_rank(), copies_of=max(1, number("LOCAL_WORLD_SIZE")))
+        return [*((each, False) for each in own), *((each, True) for each in copies)]
 
     def refuses(self, what: str) -> bool:
         """Whether it has turned out that `keep` cannot take snapshots for this purpose."""
@@ -172,16 +166,15 @@ class Keeper:
     def _purpose(self, what: str) -> bytes:
         return snapshot_format.purpose(self._run_id, str(self._fence.run), what)
 
-    def _found(self, purpose: bytes) -> list[Recovered]:
-        """All that the agent holds: also those of other local ranks, and of the earlier processes of this one."""
+    def _found(self, purpose: bytes, local_rank: int, *, copies_of: int = 0) -> list[Recovered]:
+        """The complete snapshots for this purpose that the agent holds for a local rank. Unchecked."""
         found = []
-        for local_rank in range(max(1, number("LOCAL_WORLD_SIZE"))):
-            for fd in self._fetch(local_rank):
-                recovered = _recovered(fd)
-                if recovered is not None and recovered.header.purpose == purpose:
-                    found.append(recovered)
-                elif recovered is not None:
-                    recovered.close()
+        for fd in self._fetch(local_rank, copies_of=copies_of):
+            recovered = _recovered(fd)
+            if recovered is not None and recovered.header.purpose == purpose:
+                found.append(recovered)
+            elif recovered is not None:
+                recovered.close()
         return found
 
     def _fetch(self, local_rank: int, *, copies_of: int = 0) -> list[int]:

@@ -25,10 +25,9 @@ from elasticjob_runtime.training.checkpoint import CheckpointError, intact, mani
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.checkpoint.format import CorruptCheckpointError
 from elasticjob_runtime.training.checkpoint.order import Choice, Held
-from elasticjob_runtime.training.checkpoint.reading import UnreadableError
+from elasticjob_runtime.training.checkpoint.reading import UnreadableError, first_line
 from elasticjob_runtime.training.sharded import plain, ranks
 from elasticjob_runtime.training.sharded.contents import Contents
-from elasticjob_runtime.training.sharded.writing import first_line
 
 
 def load(path: PathLike, found: Mapping[str, Any], contents: Contents) -> int:

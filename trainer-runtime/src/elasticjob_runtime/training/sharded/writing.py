@@ -109,7 +109,3 @@ _copy = KeptCopy()
 
 def _new_copy(value: torch.Tensor | bytes) -> torch.Tensor | bytes:
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".") or repr(error)
