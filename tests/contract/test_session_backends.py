@@ -18,13 +18,14 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from elasticjob_runtime.training.checkpoint.order import NOTHING, Kind, State
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.backend import Backend, Begin, Gloo
 from elasticjob_runtime.training.session.forming import form
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.nccl import Nccl
 from elasticjob_runtime.training.session.transfer import share
-from elasticjob_runtime.training.session.world import NO_STATE, Standing, World, agree
+from elasticjob_runtime.training.session.world import Standing, World, agree
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.integration.runtime_session.forks import FORKS
@@ -57,7 +58,7 @@ class Member:
         self.interruption.end()
         self.interruption = Interruption()
         world = World(round=number, attempt="1", step_grace=0.0, environment=self._environment())
-        standing = standing or Standing(committed=number, live=True, layout="")
+        standing = standing or Standing(state=State(step=number, kind=Kind.LIVE), layout="")
         formed = form(world, standing, self.interruption, self.backend)
         self.interruption.silent = formed.group.is_silent
         self.interruption.at_end(formed.group.interrupt)
@@ -140,7 +141,7 @@ def worlds_in_a_row(member: Member) -> list[tuple[list[float], list[int]]]:
     found = []
     for number in range(1, 5):
         standings = member.enter(number)
-        found.append((member.add_up(member.tensor(1.0)), [each.committed for each in standings]))
+        found.append((member.add_up(member.tensor(1.0)), [each.state.step for each in standings]))
     torch_private.release(member.old)
     return found
 
@@ -190,10 +191,11 @@ def test_nothing_is_communicated_in_a_world_that_is_over(backend: str, size: int
 
 
 def sent_state(member: Member) -> list[float] | None:
-    own = Standing(committed=7 if member.rank == 0 else NO_STATE, live=member.rank == 0, layout="")
+    state = State(step=7, kind=Kind.LIVE) if member.rank == 0 else NOTHING
+    own = Standing(state=state, layout="")
     agreement = agree(member.enter(1, own), "")
-    state = {"weights": member.tensor(*range(5)), "step": 7} if member.rank == 0 else None
-    received = share(agreement, member.rank, state)
+    given = {"weights": member.tensor(*range(5)), "step": 7} if member.rank == 0 else None
+    received = share(agreement, member.rank, given)
     return None if received is None else [*received["weights"].tolist(), received["step"]]
 
 

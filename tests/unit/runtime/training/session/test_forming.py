@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from elasticjob_runtime.training.checkpoint.order import Kind, State
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.forming import form
@@ -26,7 +27,7 @@ from hack.support import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
-STANDING = Standing(committed=0, live=True, layout="")
+STANDING = Standing(state=State(step=0, kind=Kind.LIVE), layout="")
 
 
 @contextlib.contextmanager

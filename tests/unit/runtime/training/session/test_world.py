@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training.checkpoint import CheckpointError
+from elasticjob_runtime.training.checkpoint.order import NO_FENCE, Kind, State
 from elasticjob_runtime.training.session.world import (
     NO_STATE,
     SPREAD,
@@ -20,12 +22,19 @@ from elasticjob_runtime.training.session.world import (
 def standing(
     committed: int, *, live: bool = True, layout: str = "same", fence: str = "", evaluation: int = 0
 ) -> Standing:
-    return Standing(committed=committed, live=live, layout=layout, job="own", fence=fence, evaluation=evaluation)
+    kind = Kind.LIVE if live else Kind.STORAGE
+    state = State(step=committed, kind=kind, job="own", fence=parse(fence), evaluation=evaluation)
+    return Standing(state=state, layout=layout)
 
 
 def saved(committed: int, job: str, fence: str, *, unreadable: str = "") -> Standing:
     """From a checkpoint."""
-    return Standing(committed=committed, live=False, layout="same", job=job, fence=fence, unreadable=unreadable)
+    state = State(step=committed, job=job, fence=parse(fence))
+    return Standing(state=state, layout="same", unreadable=unreadable)
+
+
+def parse(fence: str) -> Fence:
+    return Fence.parse(fence) if fence else NO_FENCE
 
 
 FRESH = standing(NO_STATE, live=False)

@@ -42,7 +42,7 @@ class State:
     choice: int = 0
     """Unix time of the last choice of a person that it comes from, s; 0: none."""
     evaluation: int = 0
-    """See `session.world.Standing`."""
+    """The number of the evaluation, after this step, in which a rank is; 0: at the next batch."""
 
 
 NOTHING = State(step=-1)

@@ -320,7 +320,7 @@ class ElasticSession:
 
     def _settle(self, *, evaluation: int = 0) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
-        same state. evaluation: see `Standing`."""
+        same state. evaluation: see `State`."""
         if self._offered is not None:
             return  # a batch is in use, and its step not yet committed
         self._state.before_step()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from elasticjob_runtime.contract import Env
+from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training import progress
 from elasticjob_runtime.training.checkpoint import (
     CheckpointError,
@@ -19,7 +19,7 @@ from elasticjob_runtime.training.checkpoint import (
     newest_state,
     this_job,
 )
-from elasticjob_runtime.training.checkpoint.order import NOTHING, Kind, State
+from elasticjob_runtime.training.checkpoint.order import NO_FENCE, NOTHING, Kind, State
 from elasticjob_runtime.training.checkpoint.reading import UnreadableError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
@@ -39,7 +39,6 @@ from elasticjob_runtime.training.session.world import (
     World,
     agree,
     are_together,
-    parse_fence,
 )
 from elasticjob_runtime.training.sharded import ranks
 
@@ -75,13 +74,13 @@ class TrainingState:
         """Of all ranks: while they save, and after a checkpoint was loaded until all are there. See `randomness`."""
         self.committed = NO_STATE
         self.evaluation = 0
-        """See `Standing`."""
+        """See `State`."""
         self.together = True
         """Whether all processes were at the same place in the script when the world began."""
         self._live = False
         self._layout = parts.layout()
         self._origin = NOTHING
-        """Job, fence and choice of this state. See `Standing`."""
+        """Job, fence and choice of this state."""
         self._unreadable: UnreadableError | None = None
         """Of the newest checkpoint, until it has become clear whether something newer is there."""
         self._snapshots = Snapshots(self._layout, enabled=snapshots)
@@ -99,14 +98,10 @@ class TrainingState:
             state = self._unreadable.state
         elif in_memory is not None:
             state = in_memory.state
+        kind = Kind.LIVE if self._live else Kind.STORAGE
         return Standing(
-            committed=state.step,
-            live=self._live,
+            state=dataclasses.replace(state, kind=kind, evaluation=self.evaluation),
             layout=self._layout,
-            job=state.job,
-            fence=str(state.fence),
-            evaluation=self.evaluation,
-            choice=state.choice,
             unreadable=str(self._unreadable or ""),
         )
 
@@ -184,7 +179,7 @@ class TrainingState:
             self._load_from_memory()
         given = self.collect() if rank in agreement.donors and agreement.receivers else None
         into = None
-        if rank in agreement.receivers and self.committed == NO_STATE and chosen.live:
+        if rank in agreement.receivers and self.committed == NO_STATE and chosen.is_live:
             into = self.collect()
             self.tear()
         received = _share(agreement, rank, given, into, interruption)
@@ -195,7 +190,9 @@ class TrainingState:
         self._restore_random()
         if world is not None:
             fence = world.environment.get(Env.FENCE, "")
-            self._origin = dataclasses.replace(self._origin, job=this_job(), fence=parse_fence(fence))
+            self._origin = dataclasses.replace(
+                self._origin, job=this_job(), fence=Fence.parse(fence) if fence else NO_FENCE
+            )
         self._snapshots.entered()
 
     def keep(self) -> None:

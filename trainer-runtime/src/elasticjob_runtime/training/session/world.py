@@ -9,13 +9,13 @@ from typing import Any
 
 from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training.checkpoint import CheckpointError
-from elasticjob_runtime.training.checkpoint.order import NO_FENCE, Held, Kind, State, choose
+from elasticjob_runtime.training.checkpoint.order import Held, Kind, State, choose
 
 NO_STATE = -1
-"""`Standing.committed` of a process that has taken no part in the training so far."""
+"""Step of a process that has taken no part in the training so far."""
 
 TORN = -2
-"""`Standing.committed` of a process whose state is between two steps: its optimizer has stepped, but its step was
+"""Step of a process whose state is between two steps: its optimizer has stepped, but its step was
 interrupted before the end."""
 
 SPREAD = 1 << 20
@@ -84,50 +84,33 @@ class World:
         return f"in-place/{self.round}/{self.attempt}"
 
 
-def parse_fence(text: str) -> Fence:
-    """text: empty for none."""
-    return Fence.parse(text) if text else NO_FENCE
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing:
     """How far one process is, for the others."""
 
-    committed: int
-    """Steps; NO_STATE; TORN."""
-    live: bool
-    """False: it has this state from a checkpoint, which any running training outranks."""
+    state: State
+    """Its step: also NO_STATE or TORN. Its fence: of the last world in which this process agreed with others on its
+    state. A step that it has committed in an older world may have been taken again, with another result in the last
+    bits."""
     layout: str
     """Digest of names, shapes and types of the model's parameters and buffers."""
-    job: str = ""
-    fence: str = ""
-    """Job, and fencing token of the last world, in which this process agreed with others on its state, or of the worker
-    group that saved the checkpoint; empty: none. A step that it has committed in an older world may have been taken
-    again, with another result in the last bits."""
-    evaluation: int = 0
-    """The number of the evaluation, after the last committed step, in which it is; 0: at the next batch."""
-    choice: int = 0
-    """See `checkpoint.order.State`."""
     unreadable: str = ""
     """Why it cannot read this checkpoint."""
 
     @property
-    def state(self) -> State:
-        return State(
-            step=self.committed,
-            kind=Kind.LIVE if self.live else Kind.STORAGE,
-            job=self.job,
-            fence=parse_fence(self.fence),
-            choice=self.choice,
-            evaluation=self.evaluation,
-        )
+    def is_live(self) -> bool:
+        """Whether it has trained with others. A state from a checkpoint is outranked by any such."""
+        return self.state.kind is Kind.LIVE
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Standing:
-        return cls(**json.loads(text))
+        document = json.loads(text)
+        state = document.pop("state")
+        state |= {"kind": Kind(state["kind"]), "fence": Fence(**state["fence"])}
+        return cls(state=State(**state), **document)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +134,7 @@ class Agreement:
 
 def are_together(standings: Sequence[Standing]) -> bool:
     """Whether all processes are at the same place in the script, so that they can evaluate together."""
-    return len({each.state if each.live else each.evaluation for each in standings}) == 1
+    return len({each.state if each.is_live else each.state.evaluation for each in standings}) == 1
 
 
 def agree(standings: Sequence[Standing], job: str) -> Agreement:
@@ -165,7 +148,7 @@ def agree(standings: Sequence[Standing], job: str) -> Agreement:
     choice = choose(held, job, shared=False, ranks=len(held))
     if choice.unreadable:
         raise CheckpointError(choice.unreadable)
-    if not choice.held and any(each.committed == TORN for each in standings):
+    if not choice.held and any(each.state.step == TORN for each in standings):
         raise SessionError(
             "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "
             "Communicate before optimizer.step(), not between it and the end of session.step()"

@@ -7,15 +7,14 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from elasticjob_runtime.contract import Env
+from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training.checkpoint import this_job
-from elasticjob_runtime.training.checkpoint.order import State
+from elasticjob_runtime.training.checkpoint.order import NO_FENCE, State
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.engine import first_line
 from elasticjob_runtime.training.session.feed import Cursor
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.session import ElasticSession
-from elasticjob_runtime.training.session.world import parse_fence
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class LoopSession(ElasticSession):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         cursor = Cursor(epoch=int(state["epoch"]), consumed=int(state["consumed"]))
-        fence = parse_fence(str(state["fence"]))
+        fence = Fence.parse(str(state["fence"])) if state["fence"] else NO_FENCE
         self._state.continue_from(State(step=int(state["committed"]), job=str(state["job"]), fence=fence), cursor)
 
     def _reported_step(self) -> int:
