@@ -32,7 +32,6 @@ from elasticjob_runtime.training.checkpoint.order import State
 
 _CLAIM = re.compile(r"\.claim-(\d{12,})\.json")
 _CHECKPOINT = re.compile(r"step-(\d{12,})(?:-(\d+))?\.ckpt")
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _REMEMBERED = 64
 """Earlier owners that a claim lists: more than share a directory in practice."""
 COMMAND = "elasticjob_runtime.training.checkpoint"
@@ -253,41 +252,7 @@ def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 def write_claim(folder: pathlib.Path, claim: Claim) -> bool:
     """Returns False if another group has that number. Raises OSError."""
-    target = _path(folder, claim.number)
-    temporary, file = files.create_temporary(target)
-    try:
-        with file:
-            file.write(_encode(claim))
-            file.flush()
-            os.fsync(file.fileno())
-            if not _link(temporary, target):
-                return False
-        files.sync_directory(folder)
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _link(temporary: pathlib.Path, target: pathlib.Path) -> bool:
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        return _reserve_and_rename(temporary, target)
-    return True
-
-
-def _reserve_and_rename(temporary: pathlib.Path, target: pathlib.Path) -> bool:
-    """For file systems without links. A reader in between sees an empty claim, under which all checkpoints count."""
-    try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-    except FileExistsError:
-        return False
-    temporary.rename(target)
-    return True
+    return files.create(_path(folder, claim.number), _encode(claim))
 
 
 def _encode(claim: Claim) -> bytes:
@@ -311,8 +276,8 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def _read(folder: pathlib.Path, number: int) -> Claim:
-    """Raises FileNotFoundError, OSError. A claim of which both lines are damaged is an anonymous one, under which all
-    checkpoints count."""
+    """Raises FileNotFoundError, OSError. A claim that is empty, or of which both lines are damaged, is an anonymous
+    one, under which all checkpoints count."""
     data = _path(folder, number).read_bytes()
     half = len(data) // 2
     for line in (data[:half], data[half:]):

@@ -25,6 +25,7 @@ machine or the file system has no locks. Much longer than the time between two w
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<kernel>[0-9a-f]+)\.\d+\.[0-9a-f]+\.tmp")
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _NO_DIRECTORY_SYNC = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -50,6 +51,44 @@ def replace_atomically(
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(target.parent)
+
+
+def create(target: pathlib.Path, data: bytes) -> bool:
+    """Writes a new file, for only one of several processes; False: there is one of that name. Raises OSError."""
+    temporary, file = create_temporary(target)
+    try:
+        with file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            if not _link(temporary, target):
+                return False
+        sync_directory(target.parent)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _link(temporary: pathlib.Path, target: pathlib.Path) -> bool:
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _reserve_and_rename(temporary, target)
+    return True
+
+
+def _reserve_and_rename(temporary: pathlib.Path, target: pathlib.Path) -> bool:
+    """For file systems without links. A reader in between sees an empty file."""
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+    except FileExistsError:
+        return False
+    temporary.rename(target)
+    return True
 
 
 def make_directory(path: pathlib.Path) -> None:

@@ -6,12 +6,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.utils.data
 
 from elasticjob_runtime.data.permutation import Permutation
+from elasticjob_runtime.training.session.world import SessionError
+
+logger = logging.getLogger("elasticjob_runtime.training")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,23 @@ class Order:
         if self.shuffle and before.seed != self.seed:
             return f"seed was {before.seed}, and now is {self.seed}"
         return None
+
+
+def beginning(cursor: Cursor, before: Order | None, epoch: int, order: Order, *, restart: bool) -> Cursor:
+    """Where `epoch` begins or goes on, after `cursor` in the order `before`. Raises SessionError if it began in an
+    order in which `cursor` is another sample, unless `restart`."""
+    if epoch > cursor.epoch:
+        return Cursor(epoch=epoch)
+    difference = order.difference(before) if cursor.consumed and before is not None else None
+    if not difference:
+        return cursor
+    if not restart:
+        raise SessionError(
+            f"epoch {epoch} cannot go on after {cursor.consumed} samples: {difference}. Use what it began with, or "
+            "begin it again: session.batches(..., restart_epoch=True)"
+        )
+    logger.warning("epoch %d begins again: %s", epoch, difference)
+    return Cursor(epoch=epoch)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import torch
+import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import port, torch_private
 from elasticjob_runtime.training.session.backend import Backend, Gloo
+from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.parts import Parts
 
 logger = logging.getLogger("elasticjob_runtime.training")
+
+
+def new_engine(parts: Parts) -> Engine | None:
+    """None: without an agent that can continue in place, or because something is against it, which is logged."""
+    agent = port.connect()
+    if agent is None:
+        return None
+    backend = dist.get_backend_config() if dist.is_initialized() else ""
+    nccl = os.environ.get(Env.IN_PLACE_NCCL) == "1"
+    problem = torch_private.missing() or refusal(parts, backend=backend, groups=torch_private.groups(), nccl=nccl)
+    problem = problem or torch_private.swap_problem()
+    if problem:
+        logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
+        return None
+    _warm_up()
+    return Engine(agent, _backend_for(parts, backend))
 
 
 def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
@@ -56,7 +75,7 @@ def _refusal_of_nccl(parts: Parts, wanted: bool) -> str:
     return torch_private.missing_nccl()
 
 
-def backend_for(parts: Parts, backend: str) -> Backend:
+def _backend_for(parts: Parts, backend: str) -> Backend:
     """What the session uses if nothing is against it. backend: as above."""
     if "nccl" not in backend:
         return Gloo()
@@ -70,7 +89,7 @@ def _devices(parts: Parts) -> list[torch.device]:
     return list(dict.fromkeys(parameter.device for ddp in parts.ddp for parameter in ddp.parameters()))
 
 
-def warm_up() -> None:
+def _warm_up() -> None:
     """torch initializes much at the first step of a process, for which all others of its world would wait."""
     parameter = torch.nn.Parameter(torch.zeros(8, 8))
     optimizer = torch.optim.SGD([parameter], lr=0.0)

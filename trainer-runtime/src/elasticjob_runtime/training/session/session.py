@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,13 +15,13 @@ from elasticjob_runtime.training import channel, progress
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
-from elasticjob_runtime.training.session import port, torch_private
-from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS, Engine
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Order, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Parts
-from elasticjob_runtime.training.session.refusals import backend_for, refusal, warm_up
+from elasticjob_runtime.training.session.refusals import new_engine
 from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.values import Values
@@ -89,7 +88,7 @@ class ElasticSession:
         """Since the last batch."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._at_end: Callable[[], None] | None = None
-        self._engine = engine = self._new_engine()
+        self._engine = engine = new_engine(self._parts)
         self._steps = Steps(self._parts, self._state, engine)
         self._state.saves_before_changes = engine is None
         if engine is not None:
@@ -375,21 +374,6 @@ class ElasticSession:
     def _communicate(self, function: Callable[[], T]) -> T:
         """What `function` returns, which communicates. It ends with the world, whatever gloo waits for."""
         return function() if self._engine is None else self._engine.interruption.run(function)
-
-    def _new_engine(self) -> Engine | None:
-        agent = port.connect()
-        if agent is None:
-            return None
-        backend = dist.get_backend_config() if dist.is_initialized() else ""
-        nccl = os.environ.get(Env.IN_PLACE_NCCL) == "1"
-        groups = torch_private.groups()
-        problem = torch_private.missing() or refusal(self._parts, backend=backend, groups=groups, nccl=nccl)
-        problem = problem or torch_private.swap_problem()
-        if problem:
-            logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
-            return None
-        warm_up()
-        return Engine(agent, backend_for(self._parts, backend))
 
 
 def _place() -> tuple[int, int]:

@@ -24,16 +24,15 @@ from elasticjob_runtime.training.checkpoint.reading import UnreadableError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
 from elasticjob_runtime.training.session import randomness, torch_private
-from elasticjob_runtime.training.session.feed import Cursor, Order, Share
+from elasticjob_runtime.training.session.feed import Cursor, Order, Share, beginning
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
-from elasticjob_runtime.training.session.transfer import share
+from elasticjob_runtime.training.session.transfer import share_until
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import (
     NO_STATE,
     TORN,
-    Agreement,
     SessionError,
     Standing,
     World,
@@ -46,9 +45,6 @@ logger = logging.getLogger("elasticjob_runtime.training")
 
 SHARE_FOR_MEMORY = 0.5
 """Of the time to save before a planned change. What is left is for storage, if memory does not suffice."""
-
-LAST_BYTES = 5.0
-"""s for gloo to see that the connections of a world have ended. It takes milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,21 +102,10 @@ class TrainingState:
         )
 
     def begin_epoch(self, epoch: int, order: Order, *, restart: bool) -> None:
-        """Raises SessionError if that epoch began in an order in which `cursor` is another sample, unless `restart`."""
-        if epoch < self.cursor.epoch:
-            return
-        began = epoch == self.cursor.epoch and self.cursor.consumed > 0
-        difference = order.difference(self._order) if began and self._order is not None else None
-        if difference and not restart:
-            raise SessionError(
-                f"epoch {epoch} cannot go on after {self.cursor.consumed} samples: {difference}. Use what it began "
-                "with, or begin it again: session.batches(..., restart_epoch=True)"
-            )
-        if difference:
-            logger.warning("epoch %d begins again: %s", epoch, difference)
-        if difference or epoch > self.cursor.epoch:
-            self.cursor = Cursor(epoch=epoch)
-        self._order = order
+        """See `feed.beginning`."""
+        if epoch >= self.cursor.epoch:
+            self.cursor = beginning(self.cursor, self._order, epoch, order, restart=restart)
+            self._order = order
 
     def position(self) -> dict[str, Any]:
         """How far the training is, and the script's values: plain data and tensors."""
@@ -182,7 +167,7 @@ class TrainingState:
         if rank in agreement.receivers and self.committed == NO_STATE and chosen.is_live:
             into = self.collect()
             self.tear()
-        received = _share(agreement, rank, given, into, interruption)
+        received = share_until(interruption, agreement, rank, given, into=into)
         if received is not None:
             self.apply(received)
         self.committed = max(self.committed, 0)
@@ -345,15 +330,3 @@ def _despite_earlier(save: Callable[[], None]) -> None:
         raise
     except CheckpointError:
         save()
-
-
-def _share(agreement: Agreement, rank: int, given: Any, into: Any, interruption: Interruption | None) -> Any | None:
-    """See `share`. If it is interrupted, nothing arrives in `into` any more."""
-    if interruption is None:
-        return share(agreement, rank, given, into=into)
-    try:
-        return interruption.run(lambda: share(agreement, rank, given, into=into))
-    except Exception:
-        if into is not None and not interruption.wait_for_silence(LAST_BYTES):
-            raise SessionError("the state of another process may still arrive in this one's memory") from None
-        raise
