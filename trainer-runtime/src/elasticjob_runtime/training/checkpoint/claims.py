@@ -232,18 +232,14 @@ def next_claim(listing: Listing, writer: Writer) -> Claim:
     over = before.writer.owner if before.writer.owner != writer.owner else ""
     earlier = [owner for owner in (*before.earlier, over) if owner and owner != writer.owner]
     return Claim(
-        number=_next_number(listing),
+        # Higher than that of any checkpoint, too: a person may have removed the claims, and what is saved next must
+        # still be newer than what is there.
+        number=1 + max((before.number, *(found.number for found in listing.checkpoints))),
         writer=writer,
         earlier=tuple(dict.fromkeys(earlier))[-_REMEMBERED:],
         kept=tuple(one.name for one in valid(listing)),
         savers=savers(listing),
     )
-
-
-def _next_number(listing: Listing) -> int:
-    """Higher than that of any claim and of any checkpoint: a person may have removed the claims, and what is saved next
-    must still be newer than what is there."""
-    return 1 + max((listing.claim.number, *(found.number for found in listing.checkpoints)))
 
 
 def _path(folder: pathlib.Path, number: int) -> pathlib.Path:
@@ -292,28 +288,16 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
     return Claim(
         number=number,
         writer=_writer(document["owner"], document["fence"], document.get("choice", 0), document.get("chosen", "")),
-        earlier=_texts(document["earlier"]),
-        kept=_texts(document["kept"]),
+        earlier=tuple(document["earlier"]),
+        kept=tuple(document["kept"]),
         savers=tuple((int(number), _writer(*writer)) for number, *writer in document["savers"]),
         follows=tuple(int(each) for each in document.get("follows", ())),
         claimed_at=float(document["claimed_at"]),
     )
 
 
-def _writer(owner: object, fence: object, choice: int = 0, chosen: object = "") -> Writer:
-    return Writer(owner=_text(owner), fence=Fence.parse(_text(fence)), choice=int(choice), chosen=_text(chosen))
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a string, got {value!r}")
-    return value
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, got {value!r}")
-    return tuple(_text(one) for one in value)
+def _writer(owner: str, fence: str, choice: int = 0, chosen: str = "") -> Writer:
+    return Writer(owner=owner, fence=Fence.parse(fence), choice=choice, chosen=chosen)
 
 
 def _forget(folder: pathlib.Path, numbers: Sequence[int]) -> None:

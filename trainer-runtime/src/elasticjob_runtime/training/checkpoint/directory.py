@@ -181,16 +181,11 @@ _process = _Process()
 def steps(directory: PathLike) -> list[int]:
     """Steps of the checkpoints in a directory, intact or not, in ascending order. Raises CheckpointError if the
     directory cannot be read."""
-    return sorted({found.step for found in _history(pathlib.Path(directory))})
-
-
-def _history(folder: pathlib.Path) -> list[Found]:
-    """The checkpoints that count, newest first. Raises CheckpointError."""
-    return claims.valid(_list(folder))
+    return sorted({found.step for found in claims.valid(_list(pathlib.Path(directory)))})
 
 
 def _held(folder: pathlib.Path) -> list[Held]:
-    """The same, for `choose`."""
+    """The checkpoints that count. Raises CheckpointError."""
     listing = _list(folder)
     return [Held(rank=0, state=claims.state_of(listing, found)) for found in claims.valid(listing)]
 

@@ -98,13 +98,17 @@ def _find(
     keeper = _keeper()
     if keeper is None:
         return find_durable(path, map_location, weights_only=weights_only)
+    import torch
+
     file = checkpoint.newest_state(path)
     keeper.continues(_purpose(path), file.claim)
     with contextlib.ExitStack() as stack:
-        memory = keeper.newest(_purpose(path)) if _is_device(map_location) else None
+        is_device = map_location is None or isinstance(map_location, str | torch.device)
+        memory = keeper.newest(_purpose(path)) if is_device else None
         if memory is not None:
             stack.enter_context(contextlib.closing(memory))
-            if memory.step != file.step and not (anywhere or _all_ranks_are_here()):
+            all_here = channel.number("WORLD_SIZE") <= channel.number("LOCAL_WORLD_SIZE")
+            if memory.step != file.step and not (anywhere or all_here):
                 memory = None
         if file.step >= 0:
             progress.remember_checkpoint(file.step)
@@ -260,16 +264,6 @@ def _keeper() -> Keeper | None:
 
 def _purpose(path: PathLike) -> str:
     return f"checkpoint {os.path.realpath(path)}"
-
-
-def _is_device(map_location: object) -> bool:
-    import torch
-
-    return map_location is None or isinstance(map_location, str | torch.device)
-
-
-def _all_ranks_are_here() -> bool:
-    return channel.number("WORLD_SIZE") <= channel.number("LOCAL_WORLD_SIZE")
 
 
 def _step_of(path: PathLike, state: Any, durable: bool) -> int:

@@ -26,6 +26,7 @@ from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import SessionError
+from elasticjob_runtime.training.sharded import ranks
 
 T = TypeVar("T")
 
@@ -325,9 +326,8 @@ class ElasticSession:
         self._state.before_step()
         self._state.values.roll_back()
         self._state.evaluation = evaluation
-        engine = self._engine
-        if engine is not None and (self._steps.broken or engine.due or not self._formed):
-            first = not self._formed
+        engine, first = self._engine, not self._formed
+        if engine is not None and (self._steps.broken or engine.due or first):
             engine.between_steps = False
             engine.enter(
                 self._state.standing,
@@ -338,18 +338,14 @@ class ElasticSession:
             engine.between_steps = True
             self._steps.broken = ""
             self._reported = False
-            self._formed, self._place = True, _place()
-            self._entered()
-            for callback in () if first else self._callbacks:
-                callback(self)
-        elif not self._formed:
-            standings: list[Any] = [self._state.standing()]
-            if self._size > 1:
-                standings *= self._size
-                dist.all_gather_object(standings, self._state.standing())
-            self._state.agree(standings, None)
-            self._formed, self._place = True, _place()
-            self._entered()
+        elif first:
+            self._state.agree(ranks.gather(self._state.standing()))
+        else:
+            return
+        self._formed, self._place = True, _place()
+        self._entered()
+        for callback in () if first else self._callbacks:
+            callback(self)
 
     def _reported_step(self) -> int:
         """How many steps the training has taken, as its agent shows it."""
