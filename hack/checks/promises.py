@@ -33,7 +33,7 @@ def missing_tests(page: str, text: str, files: Mapping[str, str]) -> Iterator[Pr
 def _is_nightly(name: str, source: str) -> bool:
     """By a mark of its own or of its file."""
     own = rf"^@{NIGHTLY}\n(?:@.*\n)*(?:async )?def {name}\("
-    return re.search(rf"{own}|^pytestmark = .*{NIGHTLY}", source, re.MULTILINE) is not None
+    return re.search(rf"{own}|^pytestmark = (?:\[[^\]]*)?{NIGHTLY}", source, re.MULTILINE) is not None
 
 
 def unproved(page: str, text: str) -> Iterator[Problem]:
