@@ -139,7 +139,7 @@ class Engine:
                 continue  # no step begins in a world that is over, or about to be
             torch_private.release(self._old_groups)
             os.environ.update(world.environment)
-            self._port.report("entered", world, committed=standing().committed)
+            self._port.report("entered", world, committed=standing().state.step)
             return world
 
     def _form(self, world: World, standing: Standing) -> list[Standing]:
