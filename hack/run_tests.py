@@ -35,11 +35,26 @@ class Stage:
         return [sys.executable, "-m", "pytest", "-q", *self.arguments, *(("-m", marks) if marks else ())]
 
 
-# All but unit tests mostly wait for other processes: it takes three or four at a time to keep two cores busy.
+# All but unit tests mostly wait for other processes: it takes several at a time to keep two cores busy. Those of the
+# runtime import torch again and again; those of operator, client and chart wait most, and need an API server for each
+# process of pytest, which would only burn processor time beside the runtime's.
 STAGES = (
     Stage("unit", ("-n", "2", "tests/unit")),
     Stage("contract", ("-n", "4", "--dist", "worksteal", "tests/contract")),
-    Stage("integration", ("-n", "4", "--dist", "worksteal", "tests/integration")),
+    Stage(
+        "integration",
+        ("-n", "6", "--dist", "worksteal", "tests/integration", "--ignore-glob=tests/integration/runtime*"),
+    ),
+    Stage(
+        "integration, runtime",
+        (
+            "-n",
+            "4",
+            "--dist",
+            "worksteal",
+            *(f"tests/integration/runtime{part}" for part in ("", "_session", "_torchrun")),
+        ),
+    ),
     Stage("end-to-end", ("-n", "3", "--dist", "loadfile", "tests/e2e"), "not alone", needs_nodes=True),
     Stage("end-to-end, alone", ("tests/e2e",), "alone", needs_nodes=True),
 )

@@ -1,8 +1,8 @@
 """Shows the progress of long operations: each step's name and reason, how long it takes, its current state, and its
 outcome.
 
-On a terminal the running steps are live lines; elsewhere each start and end is a line. Steps may run concurrently
-(`concurrently`). Thread-safe.
+On a terminal the running steps are live lines; elsewhere each start and end is a line, and each minute between them.
+Steps may run concurrently (`concurrently`). Thread-safe.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ CACHE = Path(os.environ.get("ELASTICJOB_CACHE", "~/.cache/elasticjob")).expandus
 """Outside the checkout, so that all checkouts on this machine share it."""
 
 
+REPORT_EVERY = 60.0
+"""s between the lines of a running step where no terminal is."""
+
+
 class StepError(Exception):
     """A program that a step started has failed; the message names it, its last lines and its log."""
 
@@ -48,10 +52,19 @@ class Step:
     """One running step."""
 
     task: TaskID
+    name: str
+    started: float
 
     def say(self, text: str) -> None:
-        """Shows its current state, on a terminal."""
+        """Shows its current state: at once on a terminal, with the next line elsewhere."""
         _PROGRESS.update(self.task, detail=text[: max(20, _PROGRESS.console.width - 60)])
+
+    def report_until(self, done: threading.Event, every: float) -> None:
+        """A line each `every` seconds, for logs: without one, a long build looks like one that hangs."""
+        while not done.wait(every):
+            detail = next((task.fields["detail"] for task in _PROGRESS.tasks if task.id == self.task), "")
+            line = f"  {self.name}: {time.monotonic() - self.started:.0f} s {detail}"
+            _PROGRESS.console.print(line, markup=False, soft_wrap=True)
 
 
 class Steps:
@@ -79,16 +92,20 @@ class Steps:
         notes = "; ".join(filter(None, (why, f"takes about {usually:.0f} s on 2 cores" if usually else "")))
         self.console.print(f"[bold]·[/] {name}" + (f" [dim]({notes})[/]" if notes else ""), soft_wrap=True)
         started = time.monotonic()
-        task = _PROGRESS.add_task(name, total=None, detail="")
+        step = Step(_PROGRESS.add_task(name, total=None, detail=""), name, started)
+        done = threading.Event()
+        if not self.console.is_terminal:
+            threading.Thread(target=step.report_until, args=(done, REPORT_EVERY), daemon=True).start()
         try:
-            yield Step(task)
+            yield step
         except BaseException:
             self.console.print(f"[bold red]✗[/] {name} [dim]failed after {time.monotonic() - started:.1f} s[/]")
             raise
         else:
             self.console.print(f"[bold green]✓[/] {name} [dim]{time.monotonic() - started:.1f} s[/]")
         finally:
-            _PROGRESS.remove_task(task)
+            done.set()
+            _PROGRESS.remove_task(step.task)
 
 
 def concurrently(*calls: Callable[[], T]) -> list[T]:

@@ -16,13 +16,9 @@ pytestmark = pytest.mark.torch
 
 
 EVERYTHING = """
-import atexit, json, multiprocessing, os, pickle, signal, sys, threading, time
-import torch
-import torch._dynamo
-from torch.distributed.elastic import events, metrics, timer
-from torch.utils.data import DataLoader, Dataset
+import atexit, json, multiprocessing, os, pickle, signal, sys, time
 
-class Squares(Dataset):
+class Squares:
     def __len__(self): return 8
     def __getitem__(self, index): return torch.tensor(float(index * index))
 
@@ -33,6 +29,7 @@ def square(queue, number):
     queue.put((number * number, __name__))
 
 def sleeps(queue):
+    from torch.distributed.elastic import timer
     timer.configure(timer.LocalTimerClient(queue))
     with timer.expires(after=0.5):
         time.sleep(600)
@@ -43,7 +40,11 @@ def by(context):
     answer = queue.get(); process.join()
     return answer, process.exitcode
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # spawned processes do without torch, which takes seconds to import
+    import torch
+    import torch._dynamo
+    from torch.distributed.elastic import events, metrics, timer
+    from torch.utils.data import DataLoader
     fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
     found = {"loader": sorted(float(x) for x in DataLoader(Squares(), num_workers=2, batch_size=None))}
     found["fork"], found["spawn"] = by(fork), by(spawn)

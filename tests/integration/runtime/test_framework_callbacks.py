@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from elasticjob_runtime.contract import ProgressValue
 
 from tests.integration.runtime import framework_environments
 from tests.integration.runtime.agents import Job
@@ -48,7 +49,7 @@ class Ledger(TrainerCallback):
 
 arguments = TrainingArguments(
     output_dir=str(here / "output"), max_steps={STEPS}, per_device_train_batch_size={BATCH} // world,
-    save_strategy="no", learning_rate=0.01, use_cpu=True, ddp_backend="gloo" if world > 1 else None,
+    save_strategy="no", logging_steps=1, learning_rate=0.01, use_cpu=True, ddp_backend="gloo" if world > 1 else None,
     disable_tqdm=True, report_to="none",
 )
 model = Model()
@@ -164,6 +165,11 @@ accelerator.end_training()
 def test_a_join_loses_no_step_of_hugging_faces_trainer(job: Job, tmp_path: Path) -> None:
     python = framework_environments.interpreter(framework_environments.TRANSFORMERS)
     assert_a_join_loses_no_step(job, tmp_path, python, TRANSFORMERS)
+    kv = job.client.get(job.keys.progress)
+    assert kv is not None
+    progress = ProgressValue.from_json(kv.value)
+    assert (progress.total_steps, progress.percent, progress.remaining_seconds) == (STEPS, 100, 0)
+    assert {"loss", "learning_rate", "grad_norm", "train_loss"} <= set(progress.metrics), "transformers reports it"
 
 
 @pytest.mark.nightly

@@ -23,8 +23,6 @@ from elasticjob_runtime.training import checkpoint_wanted, load_checkpoint, repo
 here, mode = pathlib.Path(sys.argv[1]), sys.argv[2]
 member, round = os.environ["ELASTICJOB_MEMBER_ID"], int(os.environ["ELASTICJOB_ROUND"])
 saves_on_sigterm, signalled = mode.startswith("SIGTERM"), []
-if mode == "handles":
-    signal.signal(signal.SIGTERM, lambda *_: ((here / f"signalled-{member}").touch(), sys.exit(0)))
 if saves_on_sigterm:
     signal.signal(signal.SIGTERM, lambda *_: signalled.append(True))
 state = load_checkpoint(here / "checkpoints")  # before the process group forms, when a stale one is most likely
@@ -42,9 +40,10 @@ while True:
     while mode == "late" and rank == 1 and not (here / "go").exists():
         time.sleep(0.01)
     if saves_on_sigterm:
+        assert not checkpoint_wanted(), "who handles SIGTERM is not asked as well"
         wanted = bool(flags[1])  # all ranks save together
     else:
-        wanted = mode != "never" and (mode != "not rank 1" or rank != 1) and checkpoint_wanted()
+        wanted = (mode != "not rank 1" or rank != 1) and checkpoint_wanted()
     ledger.write(json.dumps({"round": round, "rank": rank, "step": step, "wanted": wanted}) + "\\n")
     if wanted:
         if saves_on_sigterm:
@@ -158,36 +157,15 @@ def test_no_planned_change_loses_a_step(job: Job, mode: str, nproc: int, leaver:
 
 
 @pytest.mark.torch
-def test_the_only_member_saves_before_it_leaves(job: Job) -> None:
-    (agent,) = start(job, "a", nnodes="1:1")
-    before = wait_for_steps(job, "a")
-    agent.signal(signal.SIGTERM)
-    assert agent.exit_code() == ExitCode.TERMINATED
-    start(job, "a", nnodes="1:1")
-    assert_all_saved_at_the_same_step(job, "a", before, wait_for_steps(job, "a", after=before))
-
-
-@pytest.mark.torch
-def test_a_rank_that_first_calls_after_the_request_saves_too(job: Job) -> None:
+def test_the_only_member_saves_before_it_leaves_with_a_rank_that_first_calls_after_the_request(job: Job) -> None:
     (agent,) = start(job, "a", "--nproc-per-node", "2", mode="late", nnodes="1:1")
     eventually(lambda: "a" in job.members and job.members["a"].saves, 90.0, what="rank 0 is known to save")
     agent.signal(signal.SIGTERM)
     eventually(lambda: "the workers get time to save" in agent.output, what="rank 0 is asked")
     (job.directory / "go").touch()
     assert agent.exit_code() == ExitCode.TERMINATED
-    last = {rank: steps[-1] for rank, steps in ledger(job, "a", 1).items()}
-    assert last[0] == last[1], job.logs
-    assert last[0][1], "True in the last step"
-
-
-@pytest.mark.torch
-def test_worker_processes_that_handle_sigterm_are_signalled_and_not_asked(job: Job) -> None:
-    start(job, "a b", mode="handles")
-    before = wait_for_steps(job, "ab")
-    start(job, "c", mode="handles")
-    wait_for_steps(job, "abc", after=before)
-    assert all((job.directory / f"signalled-{member}").exists() for member in "ab")
-    assert not any(wanted for steps in ledger(job, "ab", before).values() for _, wanted in steps)
+    start(job, "a", "--nproc-per-node", "2", mode="late", nnodes="1:1")
+    assert_all_saved_at_the_same_step(job, "a", 1, wait_for_steps(job, "a", after=1, nproc=2))
 
 
 @pytest.mark.torch
@@ -202,13 +180,3 @@ def test_a_rank_that_never_calls_costs_the_shutdown_timeout(job: Job) -> None:
     plan = job.plan
     assert plan is not None
     assert plan.restart_count == 0
-
-
-@pytest.mark.torch
-def test_a_script_that_never_calls_is_stopped_at_once(job: Job) -> None:
-    agents = start(job, "a b", mode="never")
-    before = wait_for_steps(job, "ab", saves=False)
-    start(job, "c", mode="never")
-    wait_for_steps(job, "abc", after=before, saves=False)
-    assert not any(member.saves for member in job.members.values())
-    assert not any("time to save" in agent.output for agent in agents)

@@ -20,7 +20,7 @@ from elasticjob_runtime.contract import ExitCode, PlanReason, PlanValue, Unready
 from elasticjob_runtime.membership.unready import UNREADY_SECONDS
 
 from hack.support import eventually
-from tests.integration.runtime.agents import QUICK
+from tests.integration.runtime.agents import QUICK, Agent
 from tests.integration.runtime_session.session_job import START, SessionJob
 
 HELD = float(os.environ.get("ELASTICJOB_JOINER_SECONDS", "3"))
@@ -63,7 +63,23 @@ def report(job: SessionJob, what: str, began: float) -> None:
     )
 
 
-def test_a_joiner_that_is_slow_to_start_does_not_hold_up_the_others(four: SessionJob) -> None:
+def test_a_joiner_costs_the_others_nothing(four: SessionJob) -> None:
+    """However it fails: the job has no restarts."""
+    is_slow_to_start(four)
+    crashes_as_it_starts(four)
+    is_killed_before_its_first_step(four)
+    assert plan_of(four).restart_count == 0
+    assert [len(four.pids(name)) for name in "abcd"] == [1] * 4
+    assert all(agent.process.poll() is None for agent in four.agents[:4])
+
+
+def leaves(four: SessionJob, joiner: Agent) -> None:
+    joiner.signal(signal.SIGTERM)
+    joiner.exit_code(START)
+    four.wait_for_world(4, *"abcd", timeout=START)
+
+
+def is_slow_to_start(four: SessionJob) -> None:
     hold, began, before = four.directory / "hold", time.monotonic(), plan_of(four)
     hold.touch()
     joiner = four.start("e", "--max-restarts=0", nnodes="2:5", conf=SCALED, HOLD=str(hold))
@@ -83,37 +99,37 @@ def test_a_joiner_that_is_slow_to_start_does_not_hold_up_the_others(four: Sessio
     report(four, "with its join", began)
     eventually(lambda: four.client.get(four.keys.unready) is None, 30, what="all are ready")
     assert joiner.process.poll() is None
-    assert [len(four.pids(name)) for name in "abcde"] == [1] * 5
+    assert len(four.pids("e")) == 1
+    leaves(four, joiner)
 
 
-def test_a_joiner_whose_processes_crash_costs_the_others_nothing(four: SessionJob) -> None:
-    """The job has no restarts, and the agents of the joiner are replaced as the operator does."""
+def crashes_as_it_starts(four: SessionJob) -> None:
+    """Its agents are replaced as the operator does."""
     crash, began, before = four.directory / "crash", time.monotonic(), plan_of(four)
     crash.touch()
     ends: list[int] = []
-    joiner = four.start("e", "--max-restarts=0", nnodes="2:5", conf=SCALED, CRASH=str(crash))
+    joiner = four.start("f", "--max-restarts=0", nnodes="2:5", conf=SCALED, CRASH=str(crash))
     while time.monotonic() < began + CRASHES or not ends:
         if joiner.process.poll() is not None:
             ends.append(joiner.exit_code())
-            joiner = four.start("e", "--max-restarts=0", nnodes="2:5", conf=SCALED, CRASH=str(crash))
+            joiner = four.start("f", "--max-restarts=0", nnodes="2:5", conf=SCALED, CRASH=str(crash))
         assert time.monotonic() < began + CRASHES + START, four.logs
         time.sleep(0.1)
     assert set(ends) == {ExitCode.CANNOT_JOIN}, four.logs
     assert "this machine is broken" in four.logs
     assert plan_of(four).round == before.round, "they have formed another world"
-    report(four, f"while a joiner crashed {len(four.pids('e'))} times, {len(ends)} agents", began)
+    report(four, f"while a joiner crashed {len(four.pids('f'))} times, {len(ends)} agents", began)
     crash.unlink()
-    four.wait_for_world(5, *"abcde", timeout=START)
-    assert [len(four.pids(name)) for name in "abcd"] == [1] * 4
-    assert all(agent.process.poll() is None for agent in four.agents[:4])
+    four.wait_for_world(5, *"abcdf", timeout=START)
+    leaves(four, next(each for each in reversed(four.agents) if each.name == "f"))
 
 
-def test_a_joiner_that_crashes_before_its_first_step_costs_the_job_no_restart(four: SessionJob) -> None:
+def is_killed_before_its_first_step(four: SessionJob) -> None:
     """It has been in the plan: its process is killed as soon as the others have a world with it."""
     began = time.monotonic()
-    four.start("e", "--max-restarts=0", nnodes="2:5", SLOW_SECONDS="60")
-    eventually(lambda: plan_of(four).size == 5, START, what="e joins")
-    os.kill(four.pids("e")[-1], signal.SIGKILL)
+    four.start("g", "--max-restarts=0", nnodes="2:5", SLOW_SECONDS="60")
+    eventually(lambda: plan_of(four).size == 5, START, what="g joins")
+    os.kill(four.pids("g")[-1], signal.SIGKILL)
 
     def go_on() -> bool:
         assert plan_of(four).reason is PlanReason.MEMBER_LOST, four.logs
@@ -122,6 +138,3 @@ def test_a_joiner_that_crashes_before_its_first_step_costs_the_job_no_restart(fo
     eventually(go_on, 30)
     four.wait_for_world(4, *"abcd")
     report(four, "a joiner is killed before its first step", began)
-    assert plan_of(four).restart_count == 0
-    assert [len(four.pids(name)) for name in "abcd"] == [1] * 4
-    assert all(agent.process.poll() is None for agent in four.agents[:4])

@@ -93,6 +93,7 @@ def test_training_continues_without_a_disk_when_all_processes_are_killed(job: Jo
         assert max(steps(job, name)) == STEPS
 
 
+@pytest.mark.nightly
 def test_memory_of_one_agent_serves_all(job: Job, undisturbed: Run) -> None:
     """The others' has been turned off."""
     agents = [start(job, "a", ELASTICJOB_MEMORY_SNAPSHOTS="0"), start(job, "b")]

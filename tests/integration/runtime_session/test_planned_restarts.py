@@ -3,6 +3,7 @@ checkpoints are."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from elasticjob_runtime.contract import ExitCode
 from elasticjob_runtime.training import checkpoint
 
+from hack.support import eventually
 from tests.integration.runtime.agents import Agent
 from tests.integration.runtime_session.conftest import SETTINGS, STEPS, Run
 from tests.integration.runtime_session.session_job import START, SessionJob
@@ -61,13 +63,23 @@ def test_members_join_and_leave(job: RestartingJob, undisturbed: Run) -> None:
 def test_storage_serves_where_snapshots_in_memory_are_turned_off(
     job: RestartingJob, undisturbed: Run, tmp_path: pathlib.Path
 ) -> None:
+    """At a planned change, and after a crash, which restarts all processes."""
     settings = {"CHECKPOINTS": str(tmp_path / "checkpoints"), "ELASTICJOB_MEMORY_SNAPSHOTS": "0"}
     job.begin("a", **settings)
     job.begin("b", **settings)
     job.wait_for_world(2, "a", "b", timeout=START)
     job.begin("c", **settings)
     job.wait_for_world(3, "a", "b", "c", timeout=START)
-    job.finish_as(undisturbed, "a", "b", "c")
+    for name in "abc":
+        job.assert_no_step_is_repeated(name)
+    (saved,) = checkpoint.steps(tmp_path / "checkpoints")
+    os.kill(job.pids("b")[-1], signal.SIGKILL)
+    eventually(lambda: len(job.pids("a")) == 3, START, what=f"all processes restart; logs:\n{job.logs}")
+    job.hurry()
+    for agent in job.agents:
+        assert agent.exit_code(START) == 0, job.logs
+        Run.read(job.directory / f"{agent.name}-0").assert_same_training(undisturbed)
+    assert [step for step, _ in job.steps("a")].count(saved) == 1, "it has continued after what was saved"
 
 
 @pytest.mark.parametrize("in_place", ["auto", pytest.param("off", marks=pytest.mark.nightly)])

@@ -99,6 +99,7 @@ def test_trainer_continues_from_its_checkpoint_if_processes_must_restart(
     assert_same_reports(job, undisturbed, "a", "b", "c")
 
 
+@pytest.mark.nightly
 def test_trainer_saves_when_all_members_leave(
     trainer_job: SessionJob, undisturbed: Run, tmp_path: pathlib.Path
 ) -> None:
