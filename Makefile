@@ -18,7 +18,7 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./api -e ./operator -e ./client --group dev --group docs --group release --group torch
 	@touch $@
 
-quickstart: setup ## no cluster, no root, two minutes: agents on this machine lose a worker process and gain a member
+quickstart: setup ## no cluster, no root, a minute: agents on this machine lose a worker process and gain a member
 	$(BIN)/python -m hack.quickstart
 demo: setup ## a session on a real cluster: a pod is deleted mid-training; no other process restarts, no step is lost
 	$(BIN)/python -m hack.demo run
@@ -62,7 +62,7 @@ chaos: setup ## faults on real pods, with a ledger of everything trained and sav
 bench-recovery: setup ## what each change costs where processes restart and in place, next to torchrun and torchft (ARGS=--save)
 	$(BIN)/python -m benchmarks.recovery $(ARGS)
 random-run: setup ## a training in place with random faults must be the undisturbed one (ARGS="--seconds 1800 --seed 1")
-	$(BIN)/python -m benchmarks.random_run $(ARGS)
+	$(BIN)/python -m tests.integration.runtime_session.random_run $(ARGS)
 checkpoint-trials: setup ## kills and I/O errors in the midst of saves and loads lose no checkpoint (ARGS="--seconds 1800 --seed 1")
 	$(BIN)/python -m tests.unit.runtime.training.checkpoint.trials $(ARGS)
 bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one

@@ -37,7 +37,7 @@ class Stage:
 
 # All but unit tests mostly wait for other processes: it takes several at a time to keep two cores busy. Those of the
 # runtime import torch again and again; those of operator, client and chart wait most, and need an API server for each
-# process of pytest, which would only burn processor time beside the runtime's.
+# process of pytest, which would only cost processor time while the others run.
 STAGES = (
     Stage("unit", ("-n", "2", "tests/unit")),
     Stage("contract", ("-n", "4", "--dist", "worksteal", "tests/contract")),

@@ -95,7 +95,8 @@ def spare_node(cluster: ClusterDriver, job: Job) -> str:
     return free[0]
 
 
-@pytest.mark.parametrize("trouble", [pytest.param("power_off", marks=pytest.mark.nightly), "partition"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("trouble", ["power_off", "partition"])
 def test_workers_on_a_silent_node_are_replaced(
     cluster: ClusterDriver, power: NodePower, new_job: NewJob, trouble: str
 ) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.drivers import ClusterDriver
 from hack.support import eventually
@@ -55,10 +54,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "no-image": {
         "command": shell("exit 0"),
         "edit": edited(container={"image": NO_IMAGE, "imagePullPolicy": "IfNotPresent"}),
-    },
-    "no-config": {
-        "command": shell("exit 0"),
-        "edit": edited(container={"envFrom": [{"configMapRef": {"name": "forgotten"}}]}),
     },
     "no-start": {"command": ("no-such-program",), "edit": edited(lifecycle={"startupDeadlineSeconds": 30})},
 }
@@ -139,20 +134,6 @@ def test_an_unavailable_image_is_reported_and_no_pod_is_recreated(cluster: Clust
     job.apply()
     ends(job, "Succeeded")
     assert job.pods[0]["metadata"]["uid"] != uid
-
-
-def test_a_job_waits_for_a_missing_config_map(cluster: ClusterDriver, jobs: dict[str, Job]) -> None:
-    job = jobs["no-config"]
-    running = waits_for(job, "ContainerConfigError")
-    assert 'configmap "forgotten" not found' in running["message"]
-    uid = job.pods[0]["metadata"]["uid"]
-    cluster.kubectl.apply(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "forgotten"}}))
-    try:
-        ends(job, "Succeeded")
-    finally:
-        cluster.kubectl.delete("configmap", "forgotten")
-    assert [pod["metadata"]["uid"] for pod in job.pods] == [uid]
-    assert job.restarts == 0
 
 
 def test_a_missing_program_is_named_in_the_failure(jobs: dict[str, Job]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hack.drivers import ClusterDriver
 from hack.support import eventually
-from tests.e2e.jobs import ARGUMENTS, Job
+from tests.e2e.jobs import Job
 
 NewJob = Callable[..., Job]
 
@@ -47,24 +47,6 @@ def test_a_deleted_pod_is_replaced_while_the_others_train(cluster: ClusterDriver
     assert [name for host, name in names.items() if after[host] != name] == [victim]
 
 
-def test_scaling_keeps_progress_and_the_remaining_pods(new_job: NewJob) -> None:
-    """Complaints: pytorch/elastic#97 (progress resets), pytorch#91943 (scale-down kills the job), pytorch/elastic#77
-    (pods are left)."""
-    job = new_job("scaled", replicas=2, arguments=(*ARGUMENTS, "--checkpoint-every=1", "--print-every=1"))
-    job.trains(2)
-    two = {pod["metadata"]["uid"] for pod in job.pods}
-    job.scale(4)
-    four = job.trains(4)
-    assert two <= {pod["metadata"]["uid"] for pod in job.pods}
-    job.scale(2)
-    assert job.trains(2) >= four - 10
-    eventually(lambda: len(job.pods) == 2, 60, 0.5, "two pods are left")
-    assert {pod["metadata"]["uid"] for pod in job.pods} == two
-    assert job.restarts == 0
-    steps = job.steps(job.pod_of_rank_zero())
-    assert steps == sorted(set(steps))  # with a checkpoint of each step, none is done twice
-
-
 def test_a_python_error_is_shown_in_status_and_events(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Complaint: the traceback is in some pod's log, if that pod still exists. It may not: pods that still run when the
     job has failed are deleted. What the agent leaves in its pod: tests/integration/runtime/test_membership_changes.py.
@@ -84,18 +66,3 @@ def test_a_python_error_is_shown_in_status_and_events(cluster: ClusterDriver, ne
         lambda: any("the data are not there" in event.get("message", "") for event in cluster.kubectl.items("events")),
         30, 0.5, "an event contains the message",
     )  # fmt: skip
-
-
-def test_workers_wait_for_an_unreachable_external_etcd(new_job: NewJob) -> None:
-    job = new_job("no-etcd", replicas=1, endpoint="absent.default.svc:2379")
-
-    def names_the_address() -> bool:
-        condition = job.condition("RendezvousReady")
-        return condition.get("status") == "False" and "absent.default.svc:2379" in condition.get("message", "")
-
-    eventually(names_the_address, 60, 0.5, "RendezvousReady=False names the address")
-    running = eventually(
-        lambda: [pod for pod in job.pods if pod["status"]["phase"] == "Running"], 60, 0.5, "the worker pod waits"
-    )
-    for pod in running:
-        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0

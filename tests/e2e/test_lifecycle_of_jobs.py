@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hack.drivers import ClusterDriver
 from hack.support import eventually
 from tests.e2e.jobs import COUNTING, Job
 
@@ -25,17 +24,3 @@ def test_a_suspended_job_frees_its_pods_and_resumes_from_its_checkpoint(new_job:
     assert not uids & {pod["metadata"]["uid"] for pod in job.pods}
     assert not job.is_true("Suspended")
     assert job.restarts == 0
-
-
-def test_a_job_past_its_deadline_fails_and_is_deleted_after_its_ttl(cluster: ClusterDriver, new_job: NewJob) -> None:
-    job = new_job(
-        "late",
-        replicas=1,
-        least=1,
-        command=COUNTING,
-        lifecycle={"activeDeadlineSeconds": 10, "ttlSecondsAfterFinished": 5},
-    )
-    cluster.kubectl.wait("elasticjob/late", "condition=Failed", timeout=120)
-    assert job.condition("Failed")["reason"] == "DeadlineExceeded"
-    eventually(lambda: not job.exists, 90, 0.5, "the job is deleted")
-    eventually(lambda: not job.leftovers(), 60, 0.5, "and everything it owned")

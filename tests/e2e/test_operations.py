@@ -67,6 +67,7 @@ def test_training_survives_an_operator_upgrade(
     eventually(lambda: cluster.kubectl.items("pods", elsewhere), 90, 0.5, "the waiting job gets its pods")
 
 
+@pytest.mark.nightly
 def test_jobs_survive_the_removal_of_the_operator(cluster: ClusterDriver, new_job: NewJob, release: Release) -> None:
     """Without an operator, jobs continue and can be deleted with everything they own. A new operator adopts the rest as
     it finds them."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
-from benchmarks.random_run.__main__ import run
 from benchmarks.recovery import scenarios
 from benchmarks.recovery.report import Row
 from benchmarks.recovery.systems import SYSTEMS
@@ -46,12 +44,3 @@ def test_members_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:
     assert result.start.seconds > 0
     assert result.start.etcd.puts == 1 + 5 + 5 + 5 + 1  # secret, members, each as the last to join, ranks, plan
     assert result.loss.etcd.puts == 4 + 1
-
-
-@pytest.mark.nightly
-@pytest.mark.torch
-def test_a_training_with_random_faults_is_the_undisturbed_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, seconds=12, every=3, chance=random.Random(4))
-    assert "faults," in capsys.readouterr().out

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from tests.integration.runtime_session import random_run
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.driver import Driver, Worker
 from tests.integration.runtime_session.history import begin, finish
@@ -61,3 +62,8 @@ def test_any_history_of_changes_is_the_same_training(
 def _may_be_lost(worker: Worker, inside: list[Worker]) -> bool:
     """One that has the state remains."""
     return any(other.entered for other in inside if other is not worker)
+
+
+@pytest.mark.nightly
+def test_random_faults_under_real_agents_leave_no_trace(tmp_path: pathlib.Path) -> None:
+    random_run.run(tmp_path, seconds=12, every=3, chance=random.Random(4))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.recovery import picture, report
+from benchmarks.recovery import report
 from benchmarks.recovery.__main__ import ROOT, rendered
 from benchmarks.recovery.ledger import Ledger, change, longest_pause, samples_lost, usual_step
 from benchmarks.recovery.report import Measured, Row, Sample
@@ -157,50 +155,6 @@ def test_training_that_never_continues_is_a_result_and_no_failure() -> None:
     found = measured(*of("torchrun", Row.SILENT, *[report.NEVER] * 5), *of("level-1", Row.SILENT, *[2.5] * 5))
     assert found.median(Row.SILENT, "torchrun") == "not within 90 s"
     assert report.from_json(json.loads(json.dumps(report.to_json(found)))) == found
-
-
-def test_no_table_has_a_blank_cell_and_each_says_how_often() -> None:
-    found = measured(
-        *of("torchrun", Row.KILL, *[9.0] * 5),
-        *of("level-2", Row.KILL, *[0.04] * 6),
-        *of("level-2", Row.REPLACEMENT, *[0.04] * 6),
-        *of("level-2", Row.STATE, *[1.2] * 5),
-    )
-    pages = [report.page(found), *report.pages(found).values()]
-    assert not [line for page in pages for line in page.splitlines() if re.search(r"\|\s+\|(?! torchrun)", line)]
-    assert f"| {Row.KILL.value} | 9.00 s | 40 ms | 5 to 6 | <= 50 ms: met |" in report.pages(found)["README.md"]
-    assert "| part of the row above | 40 ms | 6 |" in report.page(found)
-    assert "other processes used 2% of its processors (median), at most 2%" in report.page(found)
-
-
-def test_a_missed_goal_is_told_with_the_headline() -> None:
-    found = measured(*of("level-2", Row.KILL, 0.07, 0.08, 0.09, 0.07, 0.07), *of("level-2", Row.OVERHEAD, *[1.038] * 5))
-    for page in ("README.md", "docs/index.md", "docs/explanation/recovery.md"):
-        part = report.pages(found)[page]
-        assert "<= 50 ms: missed" in part
-        assert "with a session / without 1.038, goal 1.010" in part
-
-
-def test_a_page_without_a_place_for_the_figures_is_an_error() -> None:
-    page = f"before\n{report.BEGIN}old\n{report.END}after\n"
-    assert report.inserted(page, "new\n") == f"before\n{report.BEGIN}\nnew\n\n{report.END}after\n"
-    with pytest.raises(ValueError, match="end of recovery"):
-        report.inserted("before\n", "new\n")
-
-
-def test_the_picture_shows_what_was_measured_and_nothing_else() -> None:
-    found = measured(
-        *of("torchrun", Row.KILL, *[8.0] * 5),
-        *of("torchft", Row.KILL, *[0.3] * 4),
-        *of("level-1", Row.KILL, *[0.2] * 5),
-        *of("level-2", Row.KILL, *[0.075] * 6),
-    )
-    drawn = picture.kill(found)
-    ElementTree.fromstring(drawn)  # noqa: S314 our own
-    assert "8.00 s: all restart from the last checkpoint" in drawn
-    assert "200 ms: all restart" in drawn
-    assert "75 ms: the others go on" in drawn
-    assert "torchft" not in drawn, "too few runs"
 
 
 def test_the_docs_show_the_figures_that_are_saved() -> None:
