@@ -12,8 +12,10 @@ thread, since the event loop renews the lease.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +30,7 @@ from elasticjob_operator.kube import MetricsAccess
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 32
-"""On each port. A further one replaces the oldest."""
+"""On each port, from before their handshake. A further one replaces the oldest."""
 HANDSHAKE_SECONDS = 5.0
 PAGE_SECONDS = 1.0
 """How long a rendered page of metrics is served, s."""
@@ -86,7 +88,7 @@ class Health:
         self._metrics_access = metrics_access
         self._certificate = certificate
         self._runners: list[web.AppRunner] = []
-        self._listeners: list[asyncio.Server] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._page, self._rendered_at = b"", -math.inf
         self._rendering = asyncio.Lock()
         self.port = port
@@ -109,16 +111,17 @@ class Health:
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         self._runners.append(runner)
         await runner.setup()
-        seconds = HANDSHAKE_SECONDS if context is not None else None
-        listener = await asyncio.get_running_loop().create_server(
-            lambda: _accept(runner), port=port, backlog=MOST_CONNECTIONS, ssl=context, ssl_handshake_timeout=seconds
-        )
-        self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        listener = socket.create_server(("", port), family=family, backlog=MOST_CONNECTIONS, dualstack_ipv6=dual)
+        listener.setblocking(False)
+        self._accepting.append(asyncio.create_task(_accept(listener, runner, context)))
+        return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
-        for listener in self._listeners:
-            listener.close()
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         for runner in self._runners:
             await runner.cleanup()
 
@@ -146,11 +149,30 @@ class Health:
             return self._page
 
 
-def _accept(runner: web.AppRunner) -> asyncio.Protocol:
-    """Called for each new connection."""
-    server = runner.server
+async def _accept(listener: socket.socket, runner: web.AppRunner, context: ssl.SSLContext | None) -> None:
+    """Serves connections until cancelled."""
+    loop, server = asyncio.get_running_loop(), runner.server
     assert server is not None
-    for oldest in server.connections[: 1 - MOST_CONNECTIONS]:
-        if oldest.transport is not None:
-            oldest.transport.abort()  # not close(): a peer that does not read must not keep it open
-    return server()
+    seconds = HANDSHAKE_SECONDS if context is not None else None
+    connections: list[socket.socket] = []
+
+    async def serve(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # a handshake that fails
+            await loop.connect_accepted_socket(server, connection, ssl=context, ssl_handshake_timeout=seconds)
+
+    with listener:
+        async with asyncio.TaskGroup() as handshakes:
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError as error:
+                    log.warning("Cannot accept a connection: %s", error)
+                    await asyncio.sleep(1)
+                    continue
+                connections = [each for each in connections if each.fileno() >= 0]
+                for oldest in connections[: 1 - MOST_CONNECTIONS]:
+                    connections.remove(oldest)
+                    with contextlib.suppress(OSError):  # its peer has closed it
+                        oldest.shutdown(socket.SHUT_RDWR)
+                connections.append(connection)
+                handshakes.create_task(serve(connection))

@@ -9,7 +9,8 @@ import ssl
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.health import Health, ServerCertificate
+from elasticjob_operator import health as served_by
+from elasticjob_operator.health import MOST_CONNECTIONS, Health, ServerCertificate
 
 from tests.contract.certificates import Pki
 from tests.integration.operator.process import free_port
@@ -62,3 +63,24 @@ async def test_new_connections_get_a_renewed_certificate(tmp_path: Path, caplog:
 def test_a_folder_without_a_certificate_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"tls\.crt"):
         ServerCertificate(tmp_path)
+
+
+async def test_connections_that_never_begin_tls_keep_no_reader_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_by, "HANDSHAKE_SECONDS", 600.0)
+    pki = Pki(tmp_path / "pki")
+    mount(pki, "server", tmp_path / "metrics")
+    certificate = ServerCertificate(tmp_path / "metrics")
+    health = Health(free_port(), list, lambda: (True, "ok"), certificate=certificate, metrics_port=free_port())
+    await health.start()
+    silent = [await asyncio.open_connection("localhost", health.metrics_port) for _ in range(3 * MOST_CONNECTIONS)]
+    reads = [asyncio.create_task(reader.read()) for reader, _ in silent]
+    try:
+        await until(lambda: sum(each.done() for each in reads) >= 2 * MOST_CONNECTIONS, what="the oldest are closed")
+        assert await served(health.metrics_port, pki) == der(pki, "server")
+    finally:
+        for _, writer in silent:
+            writer.close()
+        await asyncio.gather(*reads, return_exceptions=True)
+        await health.stop()
