@@ -181,8 +181,8 @@ def test_scaling_stays_within_the_limits(cli: Cli, submitted: str, ns: Namespace
     assert cli("scale", submitted, "2").out == "bert: 3 -> 2 worker pods\n"
     assert ns.job(submitted)["spec"]["workers"]["replicas"] == 2
     result = cli("scale", submitted, "9")
-    assert result.code == Exit.USAGE
-    assert "bert trains with 2 to 4 worker pods, not with 9" in result.err
+    assert result.code == Exit.ERROR
+    assert "replicas (9) is above maxReplicas (4)" in result.err
 
 
 def test_a_suspended_job_is_resumed(cli: Cli, submitted: str, ns: Namespace) -> None:

@@ -7,7 +7,7 @@ import datetime
 
 import pytest
 from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
-from elasticjob.decisions.log_selection import choose_workers
+from elasticjob.decisions.log_selection import Selection, choose_workers
 from elasticjob.errors import NotFoundError, UsageError
 from elasticjob.state import Change, JobState, WorkerState
 
@@ -53,22 +53,22 @@ def test_a_line_without_a_time_is_kept() -> None:
 def test_a_rank_is_in_the_worker_pod_that_has_it(rank: int, procs: str, workers: list[WorkerState], name: str) -> None:
     """A replacement of worker pod 0 has the last rank."""
     job = JobState("bert", "ml", procs=procs)
-    assert [each.name for each in choose_workers(job, workers, rank=rank, everything=False)] == [name]
+    assert [each.name for each in choose_workers(job, workers, Selection(rank=rank))] == [name]
 
 
 @pytest.mark.parametrize("given", ["1", "worker-1", "bert-worker-1", "bert-worker-1-gwtch"])
 def test_a_worker_pod_is_given_by_its_index_or_its_name(given: str) -> None:
     workers = [dataclasses.replace(worker(index), name=f"bert-worker-{index}-gwtch") for index in range(3)]
-    assert choose_workers(JobState("bert", "ml"), workers, worker=given) == [workers[1]]
+    assert choose_workers(JobState("bert", "ml"), workers, Selection(worker=given)) == [workers[1]]
     with pytest.raises(NotFoundError, match="bert has no worker pod 7: give its index"):
-        choose_workers(JobState("bert", "ml"), workers, worker="7")
+        choose_workers(JobState("bert", "ml"), workers, Selection(worker="7"))
 
 
 def test_processes_per_pod_follow_from_the_world_size() -> None:
     job = JobState("bert", "ml", procs="auto", world_size=8)
-    assert choose_workers(job, [worker(0), worker(1)], rank=7, everything=False)[0].index == 1
+    assert choose_workers(job, [worker(0), worker(1)], Selection(rank=7))[0].index == 1
     with pytest.raises(NotFoundError, match="ranks 0 to 7"):
-        choose_workers(job, [worker(0), worker(1)], rank=8, everything=False)
+        choose_workers(job, [worker(0), worker(1)], Selection(rank=8))
 
 
 def test_a_rank_of_a_finished_job_is_where_the_last_round_had_it() -> None:
@@ -76,11 +76,11 @@ def test_a_rank_of_a_finished_job_is_where_the_last_round_had_it() -> None:
     rounds = Change(type="Round", world_size=8, workers=2), Change(type="Succeeded", world_size=0)
     job = JobState("bert", "ml", procs="auto", history=rounds)
     ended = [dataclasses.replace(worker(index), ready=False, phase="Succeeded") for index in range(2)]
-    assert choose_workers(job, ended, rank=7)[0].index == 1
+    assert choose_workers(job, ended, Selection(rank=7))[0].index == 1
 
 
 def test_many_logs_are_read_only_when_asked_for() -> None:
     job, workers = JobState("bert", "ml"), [worker(index) for index in range(65)]
     with pytest.raises(UsageError, match="--rank 0"):
-        choose_workers(job, workers, rank=None, everything=False)
-    assert len(choose_workers(job, workers, rank=None, everything=True)) == 65
+        choose_workers(job, workers, Selection(everything=False))
+    assert len(choose_workers(job, workers, Selection(everything=True))) == 65

@@ -20,9 +20,10 @@ import pytest
 from elasticjob.cluster.api_errors import ServerBusyError
 from elasticjob.cluster.http import METADATA, ApiServer
 from elasticjob.cluster.kubeconfig import Target
-from elasticjob.cluster.pod_logs import PodLog, Selection
+from elasticjob.cluster.pod_logs import PodLog
 from elasticjob.cluster.watching import Watched
 from elasticjob.decisions.log_lines import Line
+from elasticjob.decisions.log_selection import Selection
 from elasticjob.errors import UnreachableError
 
 from hack.support import eventually

@@ -21,8 +21,7 @@ from elasticjob.state import (
     worker_state,
 )
 from elasticjob.views.describe import describe
-from elasticjob.views.html import job_html
-from elasticjob.views.jobs import job_table, worker_table
+from elasticjob.views.jobs import job_html, job_table, worker_table
 from elasticjob.views.log_lines import LineView
 from elasticjob.views.table import Cell, Column, render
 from elasticjob.views.words import duration

@@ -11,8 +11,8 @@ from elasticjob.cli.options import OptionalJobName, Selector, connect
 from elasticjob.errors import ElasticJobError, Exit, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from elasticjob.cluster.pod_logs import Selection
     from elasticjob.decisions.log_lines import Line
+    from elasticjob.decisions.log_selection import Selection
     from elasticjob.sdk.client import ElasticJobClient
 
 
@@ -59,8 +59,8 @@ def logs(
         raise UsageError("Only one of --rank, --worker and --all can be used.")
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together: a container that has ended prints no more.")
-    from elasticjob.cluster.pod_logs import Selection
     from elasticjob.decisions.flag_values import seconds
+    from elasticjob.decisions.log_selection import Selection
 
     if bool(name) == bool(selector):
         raise UsageError(
@@ -71,30 +71,18 @@ def logs(
     names = [name] if name else client.cluster.names(selector=selector)
     if not names:
         raise NotFoundError(f"No job in namespace {client.namespace} has the labels {selector}.")
-    deleted = print_logs(
-        client,
-        names,
-        follow=follow,
-        rank=rank,
-        worker=worker,
-        everything=everything,
-        selection=Selection(seconds("--since", since) if since else None, tail, container, previous),
-        timestamps=timestamps,
-        prefix=prefix,
-    )
-    if deleted:
+    newer = seconds("--since", since) if since else None
+    selection = Selection(newer, tail, container, previous, rank, worker, everything)
+    if print_logs(client, names, selection, follow=follow, timestamps=timestamps, prefix=prefix):
         raise typer.Exit(Exit.DELETED)
 
 
 def print_logs(
     client: ElasticJobClient,
     names: Sequence[str],
+    selection: Selection,
     *,
     follow: bool,
-    rank: int | None = None,
-    worker: str | None = None,
-    everything: bool = False,
-    selection: Selection | None = None,
     timestamps: bool = False,
     prefix: bool | None = None,
     namespace: str | None = None,
@@ -109,22 +97,12 @@ def print_logs(
     from elasticjob.views.log_lines import LineView
 
     logs = [
-        client.log_lines(
-            name,
-            follow=follow,
-            rank=rank,
-            worker=worker,
-            everything=everything,
-            selection=selection,
-            namespace=namespace,
-            timeout=timeout,
-            notify=note,
-        )
+        client.log_lines(name, selection, follow=follow, namespace=namespace, timeout=timeout, notify=note)
         for name in names
     ]
     one = names[0] if len(names) == 1 else ""
     if prefix is None:
-        prefix = not one or (rank is None and worker is None)
+        prefix = not one or not selection.is_of_one
     view = LineView(one, prefix=prefix, timestamps=timestamps, color=use_color(sys.stdout))
     for batch in _batches(logs[0] if one else together(logs), follow=follow):
         say(view.text(line) for line in batch)

@@ -313,6 +313,7 @@ def _attend(client: ElasticJobClient, job: Job, *, follow: bool, limit: float | 
 
     from elasticjob.cli.logs import print_logs
     from elasticjob.cli.output import note, progress
+    from elasticjob.decisions.log_selection import Selection
     from elasticjob.decisions.waiting import Target
     from elasticjob.errors import JobDeletedError, NotFoundError
 
@@ -327,7 +328,7 @@ def _attend(client: ElasticJobClient, job: Job, *, follow: bool, limit: float | 
                 job.wait(Target.STARTED, timeout=left(), on_wait=report)
             if not job.is_finished:
                 note(f"{job.name} is training; Ctrl-C stops the log, not the job.")
-            print_logs(client, [job.name], follow=True, namespace=job.namespace, timeout=left())
+            print_logs(client, [job.name], Selection(), follow=True, namespace=job.namespace, timeout=left())
         with progress(f"Waiting for {job.name}") as report:
             job.wait(timeout=left(), on_wait=report)
     except NotFoundError:

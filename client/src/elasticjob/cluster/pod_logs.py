@@ -6,11 +6,11 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elasticjob.cluster.http import ApiServer, Json, Stream
 from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
+from elasticjob.decisions.log_selection import Selection
 from elasticjob.errors import ElasticJobError, InvalidManifestError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 0.5
 SECOND = 1_000_000_000
 """In ns."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which lines of a pod's log."""
-
-    since_seconds: int | None = None
-    tail: int | None = None
-    """None, and as with kubectl a negative number: all."""
-    container: str | None = None
-    """None: the one that trains."""
-    previous: bool = False
 
 
 def read_log(api: ApiServer | LocalApi, pod: Json, container: str, selection: Selection) -> Iterator[Line]:

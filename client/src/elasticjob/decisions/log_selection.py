@@ -1,14 +1,38 @@
-"""Which worker pods' logs to read. Pure."""
+"""Which worker pods' logs to read, and which lines of them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from elasticjob.errors import NotFoundError, UsageError
 from elasticjob.state import JobState, WorkerState, in_rank_order
 
 MOST_STREAMS = 64
 """Logs that are read at the same time unless the user asks for all: each is a connection."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which lines of which worker pods."""
+
+    since_seconds: int | None = None
+    tail: int | None = None
+    """Of each pod. None, and as with kubectl a negative number: all."""
+    container: str | None = None
+    """None: the one that trains."""
+    previous: bool = False
+    rank: int | None = None
+    """Only the worker pod of that rank."""
+    worker: str | None = None
+    """Only those of that index, or the one with that name."""
+    everything: bool = False
+    """All worker pods, however many there are."""
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether it is of one worker pod at a time."""
+        return self.rank is not None or self.worker is not None
 
 
 def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
@@ -22,19 +46,9 @@ def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
     return job.world_size // ready if ready and job.world_size % ready == 0 and job.world_size else 1
 
 
-def choose_workers(
-    job: JobState,
-    workers: Sequence[WorkerState],
-    *,
-    rank: int | None = None,
-    worker: str | None = None,
-    everything: bool = False,
-) -> list[WorkerState]:
-    """`rank`: only the worker pod of that rank. `worker`: only those of that index, or the one with that name.
-    `everything`: however many there are.
-
-    Raises NotFoundError, UsageError.
-    """
+def choose_workers(job: JobState, workers: Sequence[WorkerState], selection: Selection) -> list[WorkerState]:
+    """Raises NotFoundError, UsageError."""
+    rank, worker = selection.rank, selection.worker
     if rank is not None:
         order = in_rank_order(workers) or list(workers)
         per_pod = processes_per_pod(job, workers)
@@ -50,7 +64,7 @@ def choose_workers(
         if found := [each for each in workers if worker == each.name or index == str(each.index)]:
             return found
         raise NotFoundError(f"{job.name} has no worker pod {worker}: give its index, such as 0, or its name.")
-    if len(workers) > MOST_STREAMS and not everything:
+    if len(workers) > MOST_STREAMS and not selection.everything:
         raise UsageError(
             f"{job.name} has {len(workers)} worker pods.",
             "Read one with --rank 0, or all with --all (a connection to the API server for each).",

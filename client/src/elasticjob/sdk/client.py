@@ -5,16 +5,15 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticjob.cluster.http import ApiServer
 from elasticjob.cluster.kubeconfig import find
 from elasticjob.cluster.local import NAMESPACE, LocalApi
 from elasticjob.cluster.objects import Cluster
-from elasticjob.cluster.pod_logs import Selection
 from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.job_request import JobOptions, manifest_of, options_of, shows_options
-from elasticjob.decisions.scaling import check_scale, check_suspend
+from elasticjob.decisions.log_selection import Selection
 from elasticjob.decisions.waiting import Target
 from elasticjob.errors import (
     AlreadyExistsError,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from elasticjob.sdk.log_reader import LogFollower
 
 
+T = TypeVar("T")
 Jobs = list[dict[str, Any]]
 Workers = list[WorkerState]
 Events = list[EventState]
@@ -227,41 +227,37 @@ class ElasticJobClient:
         `rank`: those of its worker pod only, without a name. `follow`: as they arrive until the job has finished, also
         of worker pods that are created meanwhile. `since`: such as 5m. `tail`: only the last lines of each pod.
         """
-        selection = Selection(since_seconds=seconds("--since", since) if since else None, tail=tail)
-        for line in self.log_lines(name, follow=follow, rank=rank, selection=selection, namespace=namespace):
+        newer = seconds("--since", since) if since else None
+        selection = Selection(newer, tail, rank=rank, everything=True)
+        for line in self.log_lines(name, selection, follow=follow, namespace=namespace):
             yield line.text if rank is not None else f"{line.source}: {line.text}"
 
     def log_lines(
         self,
         name: str,
+        selection: Selection,
         *,
         follow: bool = False,
-        rank: int | None = None,
-        worker: str | None = None,
-        everything: bool = True,
-        selection: Selection | None = None,
         namespace: str | None = None,
         timeout: float | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> Iterator[Line] | LogFollower:
-        """Like `logs`, with time and source of each line. `worker`: only that worker pod, by its index or its name."""
+        """Like `logs`, with time and source of each line."""
         from elasticjob.sdk.log_reader import LogFollower, read_logs
 
-        if rank is not None and rank < 0:
-            raise UsageError(f"--rank {rank}: ranks start at 0.")
+        if selection.rank is not None and selection.rank < 0:
+            raise UsageError(f"--rank {selection.rank}: ranks start at 0.")
         where = namespace or self.namespace
         self._job(name, where)
-        options: dict[str, Any] = {"rank": rank, "worker": worker, "everything": everything}
-        options |= {"selection": selection or Selection(), "notify": notify}
         if follow:
-            return LogFollower(self.cluster, name, where, timeout=timeout, **options)
-        return read_logs(self.cluster, name, where, **options)
+            return LogFollower(self.cluster, name, where, selection, notify, timeout=timeout)
+        return read_logs(self.cluster, name, where, selection, notify)
 
     # Changing
 
     def scale(self, name: str, workers: int, *, namespace: str | None = None) -> Job:
-        """Sets the number of worker pods of a job. Raises UsageError if its limits do not allow it."""
-        check_scale(job_state(self._job(name, namespace)), workers)
+        """Sets the number of worker pods of a job. Raises InvalidManifestError if its limits do not allow it."""
+        self._job(name, namespace)
         self.cluster.patch_job(name, {"spec": {"replicas": workers}}, "scale", namespace)
         return self.get(name, namespace=namespace)
 
@@ -312,18 +308,20 @@ class ElasticJobClient:
             return
 
     def _set_suspended(self, name: str, namespace: str | None, *, suspend: bool) -> Job:
-        check_suspend(job_state(self._job(name, namespace)), suspend=suspend)
+        job = job_state(self._job(name, namespace))
+        if job.is_finished:
+            raise ElasticJobError(
+                f"{name} has finished ({job.summary}): it cannot be {'suspended' if suspend else 'resumed'}.",
+                "" if suspend else "Submit it again under another name: it can continue from the same checkpoints.",
+            )
         return Job(self, self.cluster.patch_job(name, {"spec": {"lifecycle": {"suspend": suspend}}}, "", namespace))
 
     def _job(self, name: str, namespace: str | None) -> Json:
-        try:
-            return self.cluster.job(name, namespace)
-        except NotFoundError as error:
-            raise self._with_similar(error, name, namespace) from None
+        return self._found(Cluster.job, name, namespace)
 
-    def _found(self, watch: Any, name: str, namespace: str | None) -> Any:
+    def _found(self, read: Callable[[Cluster, str, str | None], T], name: str, namespace: str | None) -> T:
         try:
-            return watch(self.cluster, name, namespace)
+            return read(self.cluster, name, namespace)
         except NotFoundError as error:
             raise self._with_similar(error, name, namespace) from None
 

@@ -143,7 +143,7 @@ class Job:
         return f"Job({state.namespace}/{state.name}, {state.summary}, workers={state.workers_text}{step})"
 
     def _repr_html_(self) -> str:
-        from elasticjob.views.html import job_html
+        from elasticjob.views.jobs import job_html
 
         return job_html([self.state], datetime.datetime.now(datetime.timezone.utc))
 
@@ -161,6 +161,6 @@ class JobList(list[Job]):
     """Jobs, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        from elasticjob.views.html import job_html
+        from elasticjob.views.jobs import job_html
 
         return job_html([each.state for each in self], datetime.datetime.now(datetime.timezone.utc))

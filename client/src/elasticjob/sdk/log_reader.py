@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from elasticjob.cluster.objects import Cluster
-from elasticjob.cluster.pod_logs import PodLog, Selection, read_log
+from elasticjob.cluster.pod_logs import PodLog, read_log
 from elasticjob.decisions.log_lines import Line
-from elasticjob.decisions.log_selection import MOST_STREAMS, choose_workers
+from elasticjob.decisions.log_selection import MOST_STREAMS, Selection, choose_workers
 from elasticjob.decisions.waiting import waits_for
 from elasticjob.errors import ElasticJobError, NotFoundError
 from elasticjob.sdk.watch import JobWatch, Snapshot
@@ -33,15 +33,7 @@ MOST_LINES = 1000
 
 
 def read_logs(
-    cluster: Cluster,
-    name: str,
-    namespace: str,
-    *,
-    selection: Selection,
-    rank: int | None = None,
-    worker: str | None = None,
-    everything: bool = False,
-    notify: Callable[[str], None] = lambda _: None,
+    cluster: Cluster, name: str, namespace: str, selection: Selection, notify: Callable[[str], None]
 ) -> Iterator[Line]:
     """The lines up to now, oldest first. Raises ElasticJobError, if only some can be read after their lines.
 
@@ -67,7 +59,7 @@ def read_logs(
         except ElasticJobError as error:
             failed.append(error)
 
-    chosen = choose_workers(job, worker_states(pods.values()), rank=rank, worker=worker, everything=everything)
+    chosen = choose_workers(job, worker_states(pods.values()), selection)
     yield from heapq.merge(*map(read, chosen), key=lambda line: line.at)
     if failed:
         raise failed[0]
@@ -106,18 +98,16 @@ class LogFollower:
         cluster: Cluster,
         name: str,
         namespace: str,
-        *,
         selection: Selection,
-        rank: int | None = None,
-        worker: str | None = None,
-        everything: bool = False,
+        notify: Callable[[str], None],
+        *,
         timeout: float | None = None,
-        notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`timeout`: follows no longer than this, s. `notify`: called when the API server goes away, or the job is
-        suspended or deleted."""
-        self._cluster, self._rank, self._worker, self._everything = cluster, rank, worker, everything
-        self._selection, self._notify = selection, notify
+        """`notify`: called when the API server goes away, or the job is suspended or deleted. `timeout`: follows no
+        longer than this, s."""
+        self._cluster, self._selection, self._notify = cluster, selection, notify
+        self._all = selection.everything or selection.is_of_one
+        """Whether there are never more worker pods to follow than are wanted."""
         self._end = float("inf") if timeout is None else time.monotonic() + timeout
         self._watch = JobWatch(cluster, name, namespace, workers=True)
         self._logs: dict[str, PodLog] = {}
@@ -180,10 +170,10 @@ class LogFollower:
         return listed and (now.job is None or now.job.is_finished)
 
     def _chosen(self, job: JobState, workers: list[WorkerState]) -> list[WorkerState]:
-        if self._began and self._rank is None and self._worker is None and not self._everything:
+        if self._began and not self._all:
             return workers[:MOST_STREAMS]  # `_say` tells of the others
         try:
-            return choose_workers(job, workers, rank=self._rank, worker=self._worker, everything=self._everything)
+            return choose_workers(job, workers, self._selection)
         except NotFoundError:  # the rank or index comes back with the next worker pod
             if not job.is_finished or self._logs:
                 return []
@@ -192,7 +182,7 @@ class LogFollower:
     def _open(self, worker: WorkerState, pod: Json, container: str) -> None:
         if worker.uid in self._logs or (worker.phase == "Pending" and not worker.deleting):
             return
-        took_over = self._rank is not None and bool(self._logs)
+        took_over = self._selection.rank is not None and bool(self._logs)
         selection = Selection(since_seconds=JOINED_SECONDS) if took_over and worker.ready else self._selection
         if self._began and not took_over:
             selection = Selection()  # a new worker pod: all of it
@@ -212,7 +202,7 @@ class LogFollower:
             said = f"{now.job.name} is suspended; waiting until it is resumed."
         elif not self._logs and not now.job.is_finished and self._watch.knows_workers:
             said = f"Waiting for worker pods: {waits_for(now.job)}"
-        elif len(now.workers) > MOST_STREAMS and self._rank is None and self._worker is None and not self._everything:
+        elif len(now.workers) > MOST_STREAMS and not self._all:
             said = f"{len(now.workers)} worker pods: following the first {MOST_STREAMS}, and all of them with --all."
         if said and said != self._said:
             self._notify(said)

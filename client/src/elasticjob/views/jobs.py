@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 
 from elasticjob.state import JobState, WorkerState
-from elasticjob.views.table import Cell, Column, render
+from elasticjob.views.table import Cell, Column, html, render
 from elasticjob.views.words import age, count, first_line, number
 
 MOST_WORKERS = 40
@@ -51,7 +51,18 @@ def job_table(
 ) -> list[str]:
     """`elasticjob list`. `namespaces`: of several namespaces. `wide`: all columns, however narrow the terminal.
     `rates`: whether steps per second are known."""
-    columns = [
+    columns = _job_columns(wide=wide, rates=rates, namespaces=namespaces)
+    rows = [_job_row(job, now, wide=wide, rates=rates, namespaces=namespaces) for job in jobs]
+    return render(columns, rows, width=None if wide else width, color=color)
+
+
+def job_html(jobs: Sequence[JobState], now: datetime.datetime) -> str:
+    """The same for notebooks."""
+    return html(_job_columns(namespaces=True), [_job_row(job, now, namespaces=True) for job in jobs])
+
+
+def _job_columns(*, wide: bool = False, rates: bool = True, namespaces: bool = False) -> list[Column]:
+    return [
         *([Column("NAMESPACE")] if namespaces else []),
         Column("NAME", shrinks=not wide),
         Column("STATUS"),
@@ -62,11 +73,11 @@ def job_table(
         Column("AGE", 2),
         *([Column("SIZES"), Column("WORLD"), Column("ROUND"), Column("IMAGE"), Column("MESSAGE")] if wide else []),
     ]
-    rows = [_job_row(job, now, wide=wide, rates=rates, namespaces=namespaces) for job in jobs]
-    return render(columns, rows, width=None if wide else width, color=color)
 
 
-def _job_row(job: JobState, now: datetime.datetime, *, wide: bool, rates: bool, namespaces: bool) -> list[Cell | str]:
+def _job_row(
+    job: JobState, now: datetime.datetime, *, wide: bool = False, rates: bool = True, namespaces: bool = False
+) -> list[Cell | str]:
     progress = job.progress
     rate = number(progress.steps_per_second) if progress and not job.is_finished else ""
     row: list[Cell | str] = [job.namespace] if namespaces else []

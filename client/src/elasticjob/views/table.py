@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -12,6 +13,15 @@ GAP = 3
 _READABLE, _SMALLEST = 24, 8
 """Texts are cut to the first before columns are left out, and to the second after that."""
 _STYLES = {"good": "32", "busy": "36", "warn": "33", "bad": "31", "dim": "2", "bold": "1"}
+_CSS = {
+    "good": "color:#1a7f37",
+    "busy": "color:#0969da",
+    "warn": "color:#9a6700",
+    "bad": "color:#cf222e",
+    "dim": "color:#6e7781",
+    "bold": "font-weight:600",
+}
+"""For notebooks."""
 
 
 class Cell(NamedTuple):
@@ -52,6 +62,15 @@ def render(
     shown = _fit(columns, widths, width)
     titles = [Cell(column.title, "bold") for column in columns]
     return [_line(columns, row, widths, shown, color=color) for row in (titles, *cells)]
+
+
+def html(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> str:
+    """The same as an HTML table."""
+    lines = [[Cell(column.title, "bold") for column in columns], *([_cell(each) for each in row] for row in rows)]
+    cells = (
+        "".join(f"<td style='{_CSS.get(cell.style, '')}'>{escape(cell.text)}</td>" for cell in row) for row in lines
+    )
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _cell(value: Cell | str) -> Cell:
