@@ -11,8 +11,8 @@ from hack.drivers import ClusterDriver
 from hack.support import eventually
 from tests.e2e.jobs import Job
 
-ONCE = 'mkdir "$ELASTICJOB_CHECKPOINT_DIRECTORY/$ELASTICJOB_UID" 2>/dev/null && exit {code}; exit 0'
-"""A command that fails with `code` the first time and succeeds the second."""
+ONCE = 'mkdir "$ELASTICJOB_CHECKPOINT_DIRECTORY/$ELASTICJOB_UID" 2>/dev/null && exit 143; exit 0'
+"""A command that ends as by SIGTERM the first time and succeeds the second."""
 
 # Under a shell, no agent sees the kernel kill it: the kubelet reports it.
 HOG = "import time; kept = [bytearray(b'x' * 10_000_000) for _ in range(100)]; time.sleep(600)"
@@ -20,12 +20,10 @@ HOG = "import time; kept = [bytearray(b'x' * 10_000_000) for _ in range(100)]; t
 
 def edited(
     *,
-    rules: tuple[Mapping[str, Any], ...] = (),
     container: Mapping[str, Any] | None = None,
     lifecycle: Mapping[str, Any] | None = None,
 ) -> Callable[[dict[str, Any]], None]:
     def edit(manifest: dict[str, Any]) -> None:
-        manifest["spec"]["restartPolicy"]["rules"] = list(rules)
         manifest["spec"]["workers"]["template"]["spec"]["containers"][0].update(container or {})
         manifest["spec"]["lifecycle"] = dict(lifecycle or {})
 
@@ -42,10 +40,7 @@ NO_IMAGE = "127.0.0.1:1/trainer:1"
 NO_RESTARTS = {"max_restarts": 0}
 
 JOBS: dict[str, dict[str, Any]] = {
-    "fatal": {"command": shell("exit 42"), "edit": edited(rules=({"exitCodes": [42], "action": "Fail"},))},
-    "ignored": NO_RESTARTS
-    | {"command": shell(ONCE.format(code=43)), "edit": edited(rules=({"exitCodes": [43], "action": "Ignore"},))},
-    "terminated": {"command": shell(ONCE.format(code=143))},
+    "terminated": {"command": shell(ONCE)},
     "hungry": NO_RESTARTS
     | {
         "command": shell(f'exec python3 -c "{HOG}"'),
@@ -85,21 +80,6 @@ def waits_for(job: Job, reason: str) -> dict[str, Any]:
         return running if running.get("reason") == reason else {}
 
     return eventually(running_for_that_reason, 90, 0.5, f"{job.name}: {reason}")
-
-
-def test_a_fail_rule_ends_the_job_at_once(jobs: dict[str, Job]) -> None:
-    job = jobs["fatal"]
-    failed = ends(job, "Failed")
-    assert failed["reason"] == "FailedByRule"
-    assert "fatal-worker-0" in failed["message"]
-    assert "exit code 42" in failed["message"]
-    assert (job.status["lastFailure"]["exitCode"], job.status["lastFailure"]["reason"]) == (42, "ApplicationError")
-    assert len(job.pods) == 1  # kept for its log
-
-
-def test_an_ignore_rule_restarts_at_no_cost(jobs: dict[str, Job]) -> None:
-    ends(jobs["ignored"], "Succeeded")
-    assert jobs["ignored"].restarts == 0
 
 
 def test_sigterm_counts_as_a_restart_unless_the_pod_was_deleted(jobs: dict[str, Job]) -> None:

@@ -45,24 +45,3 @@ def test_a_deleted_pod_is_replaced_while_the_others_train(cluster: ClusterDriver
     after = {pod["spec"]["hostname"]: pod["metadata"]["name"] for pod in job.pods}
     assert set(after) == set(names)
     assert [name for host, name in names.items() if after[host] != name] == [victim]
-
-
-def test_a_python_error_is_shown_in_status_and_events(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """Complaint: the traceback is in some pod's log, if that pod still exists. It may not: pods that still run when the
-    job has failed are deleted. What the agent leaves in its pod: tests/integration/runtime/test_membership_changes.py.
-    """
-    script = (
-        "import os, sys, time; time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('the data are not "
-        "there')\ntime.sleep(600)"
-    )
-    command = ("sh", "-c", 'echo "$0" > /tmp/train.py && exec elasticrun /tmp/train.py', script)
-    job = new_job("raises", replicas=2, least=2, command=command, max_restarts=1)
-    cluster.kubectl.wait("elasticjob/raises", "condition=Failed", timeout=120)
-    failure = job.status["lastFailure"]
-    assert failure["rank"] == 1
-    assert "ValueError: the data are not there" in failure["message"]
-    assert job.restarts == 1
-    eventually(
-        lambda: any("the data are not there" in event.get("message", "") for event in cluster.kubectl.items("events")),
-        30, 0.5, "an event contains the message",
-    )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -88,25 +87,6 @@ def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     yield bring_up
     cluster.kubectl.delete("pod", "outside-etcd")
     cluster.kubectl.delete("service", "outside-etcd")
-
-
-@pytest.mark.nightly
-@pytest.mark.alone  # neighbours whose heartbeats are late for seconds would look cut off
-def test_training_survives_a_long_etcd_outage(
-    cluster: ClusterDriver, new_job: NewJob, outside_etcd: Callable[[], None]
-) -> None:
-    job = new_job("etcd-away", replicas=2, endpoint="outside-etcd.default.svc:2379", command=COUNTING)
-    job.trains(2)
-    started = workers_started(cluster, job)
-    cluster.kubectl.delete("pod", "outside-etcd", wait=True)
-    time.sleep(OUTAGE)
-    steps_on(job)
-    assert job.condition("RendezvousReady")["status"] == "False"
-    outside_etcd()
-    eventually(lambda: job.is_true("RendezvousReady"), 90, 0.5, "the rendezvous is ready again")
-    job.trains(2)
-    assert workers_started(cluster, job) == started
-    assert job.restarts == 0
 
 
 def test_a_job_that_loses_all_pods_resumes_from_its_checkpoint(cluster: ClusterDriver, new_job: NewJob) -> None:

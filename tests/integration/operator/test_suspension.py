@@ -96,16 +96,3 @@ def test_the_managed_etcd_of_a_suspended_job_is_deleted_and_recreated(
     eventually(lambda: not ns.all("statefulsets") and not ns.all("services") and not ns.workers(), what="all is gone")
     change(ns, {"lifecycle": {"suspend": False}})
     eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="all is back")
-
-
-def test_a_job_created_suspended_starts_with_run_1(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit(spec={"lifecycle": {"suspend": True}})
-    eventually(lambda: ns.is_true("digits", "Suspended"), what="Suspended")
-    assert not ns.workers()
-    assert "startTime" not in ns.status("digits")
-    change(ns, {"lifecycle": {"suspend": False}})
-    eventually(lambda: len(ns.workers()) == 2, what="workers")
-    assert environment(ns.workers()["digits-worker-0"])["PET_RDZV_ID"].endswith("-1")

@@ -60,19 +60,6 @@ def test_a_failed_pod_counts_is_replaced_and_its_member_is_evicted(
     eventually(lambda: agents.members() == [], what="the dead member's key is gone")
 
 
-def test_failed_pods_exhaust_the_restart_budget(ns: Namespace, training: Callable[..., Agents]) -> None:
-    training(replicas=1, spec={"restartPolicy": {"maxRestarts": 1}})
-    before = uid_of(ns, "digits-worker-0")
-    ns.end("digits-worker-0", 1, at=rfc3339(-60), started=rfc3339(-600))
-    successor(ns, "digits-worker-0", before)
-    ns.run("digits-worker-0")
-    ns.end("digits-worker-0", 1, at=rfc3339(2), message="ValueError: no")
-    eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
-    assert ns.condition("digits", "Failed")["reason"] == "MaxRestartsExceeded"
-    assert "ValueError: no" in ns.status("digits")["lastFailure"]["message"]
-    assert set(ns.workers()) == {"digits-worker-0"}, "the failed pod stays for its log"
-
-
 def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
 ) -> None:
