@@ -55,6 +55,7 @@ def test_a_restarted_operator_continues_where_it_was_killed(
     assert ns.status("digits")["progress"]["step"] == 50
 
 
+@pytest.mark.nightly
 def test_a_job_starts_although_the_operator_is_killed_repeatedly(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:

@@ -38,6 +38,7 @@ def error_file(folder: pathlib.Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_the_error_file_has_torchelastics_format_with_and_without_record(
     launch: Launch, tmp_path: pathlib.Path
 ) -> None:

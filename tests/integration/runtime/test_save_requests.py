@@ -168,6 +168,7 @@ def test_the_only_member_saves_before_it_leaves_with_a_rank_that_first_calls_aft
     assert_all_saved_at_the_same_step(job, "a", 1, wait_for_steps(job, "a", after=1, nproc=2))
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_a_rank_that_never_calls_costs_the_shutdown_timeout(job: Job) -> None:
     start(job, "a b", "--shutdown-timeout", "2", mode="not rank 1")

@@ -109,6 +109,7 @@ def test_storage_serves_when_all_members_leave_together(
         second.close()
 
 
+@pytest.mark.nightly
 def test_storage_serves_when_the_only_member_leaves(job: RestartingJob, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "checkpoints"
     a = job.begin("a", "--in-place=auto", "--nproc-per-node=2", nnodes="1:1", CHECKPOINTS=str(folder))

@@ -194,10 +194,11 @@ def test_two_neighbours_leave_their_shards_to_the_member_that_stays(
     assert bool(checkpoint.steps(folder)) != copies
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param("1", id="it waits for saves", marks=pytest.mark.nightly),
+        pytest.param("1", id="it waits for saves"),
         pytest.param("0", id="saves in the background"),
     ],
 )

@@ -71,6 +71,7 @@ def test_training_continues_while_agents_are_killed_leave_and_join(jobs: Jobs) -
     assert [agents[name].exit_code() for name in "cde"] == [0, 0, 0]
 
 
+@pytest.mark.nightly
 def test_the_job_fails_when_torch_has_no_restarts_left(jobs: Jobs) -> None:
     job = jobs("2:2", max_restarts=0)
     (job.folder / "fail-b").touch()
@@ -93,6 +94,7 @@ def test_sigterm_before_workers_start_leaves_at_once(jobs: Jobs) -> None:
     assert last.startswith("torchrun: Process "), "one line, no traceback"
 
 
+@pytest.mark.nightly
 def test_a_silent_node_is_excluded_and_rejoins_when_it_wakes(jobs: Jobs) -> None:
     """torchrun never notices: it looks for waiting members, not for silent ones."""
     job = jobs("2:3")
@@ -112,6 +114,7 @@ def test_a_silent_node_is_excluded_and_rejoins_when_it_wakes(jobs: Jobs) -> None
     assert [agent.exit_code() for agent in job.agents] == [0, 0, 0]
 
 
+@pytest.mark.nightly
 def test_a_job_below_its_minimum_waits_for_a_joiner(jobs: Jobs) -> None:
     job = jobs("2:2")
     job.start("a")
