@@ -17,7 +17,7 @@ from elasticjob_runtime.contract import (
     SpecValue,
     UnreadyValue,
 )
-from elasticjob_runtime.etcd import EtcdClient, Get, KeyRange
+from elasticjob_runtime.etcd import Delete, EtcdClient, Get, KeyRange
 
 
 class Agents:
@@ -31,9 +31,10 @@ class Agents:
         return SpecValue.from_json(found.value) if found else None
 
     def lose_spec(self) -> None:
-        from elasticjob_runtime.etcd import Delete
-
         self._store.txn((), [Delete(KeyRange(self._keys.spec))])
+
+    def lose_all_keys(self) -> None:
+        self._store.txn((), [Delete(KeyRange.prefix(self._keys.root))])
 
     def plan(
         self,

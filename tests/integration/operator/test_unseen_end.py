@@ -27,6 +27,23 @@ def test_a_job_that_finished_unseen_stays_finished_without_its_pods(
     assert ns.workers() == {}, "nothing was created again"
 
 
+def test_a_job_with_its_end_in_status_never_runs_again_whatever_vanishes(
+    ns: Namespace, operator: Operator, training: Callable[..., Agents], submit: Callable[..., str]
+) -> None:
+    agents = training(replicas=2)
+    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
+    operator.stop()
+    for name in ns.workers():
+        ns.remove(name)
+    agents.lose_all_keys()
+    operator.restart()
+    submit(name="later")
+    eventually(lambda: "later-worker-1" in ns.workers(), 60, what="the operator has looked")
+    assert all(name.startswith("later-") for name in ns.workers())
+    assert ns.is_true("digits", "Succeeded")
+
+
 def test_a_job_whose_pods_vanished_continues_unless_etcd_has_an_outcome(
     ns: Namespace, operator: Operator, training: Callable[..., Agents]
 ) -> None:
