@@ -79,8 +79,8 @@ def test_nothing_is_written_when_the_input_is_wrong(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("-f", "/nowhere.yaml"), Exit.NOT_FOUND, "there is no file /nowhere.yaml"),
-        (("-f", "/"), Exit.ERROR, "cannot read /: Is a directory"),
+        (("-f", "/nowhere.yaml"), Exit.NOT_FOUND, "There is no file /nowhere.yaml."),
+        (("-f", "/"), Exit.ERROR, "Cannot read /: Is a directory."),
         (("-f", str(INPUT), "--file", "/dev/null/job.yaml"), Exit.ERROR, "Cannot write /dev/null/job.yaml"),
         (("--report", "xml", "-f", str(INPUT)), Exit.USAGE, "xml"),
         ((), Exit.USAGE, "--filename"),

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import enum
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elasticjob.cli import files
-from elasticjob.errors import ElasticJobError, Exit, NotFoundError, UsageError
+from elasticjob.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from elasticjob.convert import Converted
-    from elasticjob.decisions.documents import Document
-
-STANDARD_STREAM = "-"
 
 
 class Format(str, enum.Enum):
@@ -44,7 +40,7 @@ def convert(
     ] = None,
     target: Annotated[
         str, typer.Option("--file", metavar="FILE", help="Where to write the manifest; - for stdout.")
-    ] = STANDARD_STREAM,
+    ] = files.STANDARD_STREAM,
     output: Annotated[Format, typer.Option("--output", "-o", help="Format of the manifest.")] = Format.YAML,
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
     name: Annotated[str, typer.Option("--name", help="A new name for the job.")] = "",
@@ -66,8 +62,8 @@ def convert(
     from elasticjob import convert as conversion  # the API's models take a tenth of a second
     from elasticjob.convert import report as reports
 
-    documents = [document for each in filename for document in _read(each)]
-    runtimes = [document for each in runtime or [] for document in _read(each)]
+    documents = [document for file in filename for document in conversion.parse(*files.read(file))]
+    runtimes = [document for file in runtime or [] for document in conversion.parse(*files.read(file))]
     converted = conversion.convert_all(documents, runtimes, name=name)
     if output is Format.JSON:
         _write(_json(converted), target, force=force)
@@ -77,22 +73,6 @@ def convert(
         typer.echo(reports.as_json(converted) if report is Report.JSON else reports.text(converted), err=True, nl=False)
     if strict and not reports.is_complete(converted):
         raise typer.Exit(Exit.INCOMPLETE)
-
-
-def _read(filename: str) -> list[Document]:
-    from elasticjob.convert import parse
-
-    if filename == STANDARD_STREAM:
-        return parse(sys.stdin.read(), "stdin")
-    try:
-        text = Path(filename).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise NotFoundError(f"there is no file {filename}") from None
-    except UnicodeDecodeError:
-        raise ElasticJobError(f"{filename} is not text in UTF-8") from None
-    except OSError as error:
-        raise ElasticJobError(f"cannot read {filename}: {error.strerror}") from None
-    return parse(text, filename)
 
 
 def _manifest(converted: list[Converted], *, comments: bool) -> str:
@@ -114,7 +94,7 @@ def _write(text: str, output: str, *, force: bool) -> None:
     """Raises AlreadyExistsError if the file exists and the user does not want it replaced."""
     from elasticjob.cli.output import say
 
-    if output == STANDARD_STREAM:
+    if output == files.STANDARD_STREAM:
         say(text.rstrip("\n"))
     else:
         files.write(Path(output), text.encode(), force=force)

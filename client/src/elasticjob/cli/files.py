@@ -1,4 +1,4 @@
-"""Writing files: nothing is overwritten without asking, and no file is written in part."""
+"""Reading and writing files: nothing is overwritten without asking, and no file is written in part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,23 @@ from pathlib import Path
 
 import typer
 
-from elasticjob.errors import AlreadyExistsError, ElasticJobError
+from elasticjob.errors import AlreadyExistsError, ElasticJobError, NotFoundError
+
+STANDARD_STREAM = "-"
+
+
+def read(file: str) -> tuple[str, str]:
+    """Its text, and what messages call it. Raises NotFoundError, ElasticJobError."""
+    if file == STANDARD_STREAM:
+        return sys.stdin.read(), "standard input"
+    try:
+        return Path(file).read_text(encoding="utf-8-sig"), file
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no file {file}.") from None
+    except UnicodeDecodeError:
+        raise ElasticJobError(f"Cannot read {file}: it is not UTF-8 text.") from None
+    except OSError as error:
+        raise ElasticJobError(f"Cannot read {file}: {error.strerror}.") from None
 
 
 def write(file: Path, content: bytes, *, force: bool) -> None:

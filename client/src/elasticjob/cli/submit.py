@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from elasticjob.cli import files
 from elasticjob.cli.options import GLOBAL, Output, OutputFormat, Timeout, connect, given, namespace
 from elasticjob.errors import UsageError
 
@@ -340,30 +341,17 @@ def _sent(script: Path, arguments: list[str]) -> list[str]:
     """The command that runs a script of this machine."""
     from elasticjob.sdk.function import command_of
 
-    return command_of(_text(script), arguments)
+    return command_of(files.read(str(script))[0], arguments)
 
 
-def manifests_of(files: Sequence[Path], where: str | None) -> list[Json]:
-    """Raises UsageError, InvalidManifestError."""
+def manifests_of(names: Sequence[Path], where: str | None) -> list[Json]:
+    """Of files. Raises ElasticJobError."""
     from elasticjob.decisions.manifests import parse_manifests
 
-    found = []
-    for file in files:
-        found += parse_manifests(_text(file), "standard input" if str(file) == "-" else str(file))
+    found = [manifest for file in names for manifest in parse_manifests(*files.read(str(file)))]
     for manifest in found:
         _check_namespace(manifest, where)
     return found
-
-
-def _text(file: Path) -> str:
-    """Raises UsageError."""
-    import sys
-
-    try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"Cannot read {file}: {reason}.") from error
 
 
 def _sizes(workers: str, replicas: int | None, least: int | None, most: int | None) -> Any:
