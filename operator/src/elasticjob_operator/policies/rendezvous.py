@@ -214,14 +214,12 @@ def wanted_spec(job: ElasticJob, *, draining: Iterable[str], max_restarts: int, 
     )
 
 
-def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str:
-    """Why `wanted` must be written; empty: etcd has it, or is unreachable."""
-    if view.connectivity is not Connectivity.REACHABLE:
-        return ""
+def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str | None:
+    """Why `wanted` must be written. None: etcd has it, or is unreachable."""
+    if view.connectivity is not Connectivity.REACHABLE or view.spec == wanted:
+        return None
     if view.spec is None:
         return "etcd has no spec of this run"
-    if view.spec == wanted:
-        return ""
     if view.spec.draining != wanted.draining:
         return f"draining {', '.join(wanted.draining) or 'no members'}"
     return "the desired membership changed"
