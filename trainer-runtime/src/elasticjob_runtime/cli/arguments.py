@@ -114,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     _static_flags(parser)
     _own_flags(parser)
     parser.add_argument(
-        "training_script", type=str, help="Script, module (-m) or program (--no-python) that every worker runs."
+        "training_script", type=str, help="Script, module (-m) or program (--no-python) that every worker process runs."
     )
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Arguments of the script.")
     return parser
@@ -152,11 +152,11 @@ def _rendezvous_flags(parser: argparse.ArgumentParser) -> None:
 def _launch_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-restarts", "--max_restarts", action=_Env, type=int, default=0,
-        help="Restarts of the workers after failures before the job fails; membership changes do not count.",
+        help="Restarts of the worker group after failures before the job fails; membership changes do not count.",
     )  # fmt: skip
     parser.add_argument(
         "--monitor-interval", "--monitor_interval", action=_Env, type=float, default=0.1,
-        help="Accepted for compatibility and ignored: the kernel notifies the agent at once when a worker exits.",
+        help="Accepted for compatibility and ignored: the kernel reports at once when a worker process exits.",
     )  # fmt: skip
     parser.add_argument(
         "--start-method", "--start_method", action=_Env, type=str, default="zygote",
@@ -178,8 +178,8 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--signals-to-handle", "--signals_to_handle", action=_Env, type=str, default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        help="Signals out of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its workers get the same "
-            "signal. SIGUSR1 and SIGUSR2 are always forwarded to the workers.",
+        help="Signals out of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its processes get the "
+            "signal. SIGUSR1 and SIGUSR2 are always forwarded to them.",
     )  # fmt: skip
     parser.add_argument(
         "--shutdown-timeout", "--shutdown_timeout", action=_Env, type=int, default=None,
@@ -198,7 +198,7 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
 
 def _output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Directory for the workers' log files."
+        "--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Log directory of worker processes."
     )
     parser.add_argument(
         "-r", "--redirects", action=_Env, type=str, default="0",

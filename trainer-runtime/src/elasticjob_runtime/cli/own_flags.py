@@ -91,11 +91,11 @@ OWN_FLAGS = (
         name="--preload",
         value="MODULES",
         default="auto",
-        about="further modules for the process that forks the workers, separated by commas. `auto` (default): what the "
-        "script imports, from site-packages only, learned in the first seconds of a run and passed on to members that "
-        "join later. A module that cannot be shared (it starts threads or processes, touches a GPU, opens a connection "
-        "or creates a semaphore) is left out, and the log names it. A module that reads `RANK` or similar variables is "
-        "imported by each waiting worker, for the rank it will have",
+        about="further modules for the process that forks the worker processes, separated by commas. `auto` (default): "
+        "what the script imports, from site-packages only, learned in the first seconds of a run and passed on to "
+        "members that join later. A module that cannot be shared (it starts threads or processes, touches a GPU, "
+        "opens a connection or creates a semaphore) is left out, and the log names it. A module that reads `RANK` "
+        "or similar variables is imported by each waiting worker process, for the rank it will have",
     ),
     Flag(
         name="--in-place",
@@ -183,8 +183,8 @@ OWN_FLAGS = (
         value="K",
         convert=float,
         default=default_of(HangLimits, "factor"),
-        about="treats workers as failed if they report no step for K times the median, except during pauses that they "
-        f"announce; 0: never. Default: {default_of(HangLimits, 'factor'):g}",
+        about="treats worker processes as failed if they report no step for K times the median, except during "
+        f"pauses that they announce; 0: never. Default: {default_of(HangLimits, 'factor'):g}",
         sets=(HangLimits, "factor"),
         check=factor_or_0,
     ),

@@ -12,7 +12,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     plan                               the current plan, without ranks    the planner, by compare-and-swap
     assigned-ranks/<attempt>/<member>  a member's rank in a plan          the planner, before the plan
     members-unready                    who is not ready to train          the planner, if that lasts
-    stop                               workers get time to save           the planner, before a planned change
+    stop                               time for processes to save         the planner, before a planned change
     failures/<round>/<member>          a member's first failure           that member's agent
     suspects/<round>/<suspect>/<by>    heartbeats stopped                 the agent of `by`, a neighbour
     outcome                            succeeded or failed, and why       the planner, once

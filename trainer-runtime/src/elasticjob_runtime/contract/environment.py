@@ -1,4 +1,4 @@
-"""Names of the environment variables that operator, agent and workers share."""
+"""Names of the environment variables that operator, agent and worker processes share."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Env:
     METRICS_PORT = "ELASTICJOB_METRICS_PORT"
     """TCP port of the agent's metrics; unset or 0: none."""
 
-    # Set by the agent for its workers.
+    # Set by the agent for its worker processes.
     AGENT_SOCKET = "ELASTICJOB_AGENT_SOCKET"
-    """Unix socket (SOCK_SEQPACKET) on which a worker reports to its agent."""
+    """Unix socket (SOCK_SEQPACKET) on which a worker process reports to its agent."""
     ROUND = "ELASTICJOB_ROUND"
     """Number of the round, which grows with every restart and resize."""
     FENCE = "ELASTICJOB_FENCE"
@@ -97,7 +97,7 @@ class Env:
         "TORCHELASTIC_ERROR_FILE",
         AGENT_SOCKET, LOCAL_RANK, ROUND, FENCE, IN_PLACE,
     )  # fmt: skip
-    """For its workers, overriding other values."""
+    """For its worker processes, overriding other values."""
     RESERVED = (*SET_BY_OPERATOR, RUNTIME, *SET_BY_AGENT)
     """Variables that a pod template must not set: they would be overridden, or break the job. All others that torchrun,
     elasticrun and torch read are allowed."""

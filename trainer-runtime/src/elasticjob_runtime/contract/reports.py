@@ -20,7 +20,7 @@ PEER_LOST = "PeerLost"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FailureValue(Value):
-    """`failures/<round>/<member>`: the first failure among this member's workers in this round."""
+    """`failures/<round>/<member>`: the first failure among this member's worker processes in this round."""
 
     member: str
     round: int
@@ -38,9 +38,9 @@ class FailureValue(Value):
     time: float = 0.0
     """Unix time of the failure, seconds."""
     step: int | None = None
-    """Highest training step that this member's workers reported in this round; None: none."""
+    """Highest training step that this member's worker processes reported in this round; None: none."""
     ran_seconds: float = 0.0
-    """How long this member's workers had run, seconds."""
+    """How long this member's worker processes had run, seconds."""
     restart_delay: float = 0.0
     """How long the planner waits before it restarts them, if the job restarts because of this failure, seconds."""
     joining: bool = False

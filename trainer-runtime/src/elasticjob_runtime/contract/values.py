@@ -96,25 +96,25 @@ class MemberValue(Value):
 
     address: str
     ports: list[int]
-    """TCP ports that the agent reserves for the worker store. Round n uses ports[n % len(ports)], so that no worker
-    connects to an old store."""
+    """TCP ports that the agent reserves for the store of its worker processes. Round n uses ports[n % len(ports)], so
+    that no worker process connects to an old store."""
     nproc: int
     """Worker processes that this member starts."""
     incarnation: str
     """Random, new at each start of the agent."""
     state: MemberState = MemberState.WARMING
     round: int = 0
-    """The round of its last workers. In state `succeeded`: the round that succeeded. After a store came back empty,
-    rounds continue from here."""
+    """The round of its last worker group. In state `succeeded`: the round that succeeded. After a store came back
+    empty, rounds continue from here."""
     contract: int = CONTRACT_VERSION
     peer_port: int = 0
     """TCP port on which the agent answers probes and heartbeats; 0: none."""
     stores: bool = False
-    """A TCPStore already listens on each of `ports`, so no worker needs to host it."""
+    """A TCPStore already listens on each of `ports`, so no worker process needs to host it."""
     changed_at: float = 0.0
     """When it entered this state, or its worker processes got ready to join; Unix time, seconds."""
     saves: bool = False
-    """One of its workers handles SIGTERM or calls `checkpoint_wanted`, so a planned change gives them time to save."""
+    """A worker process handles SIGTERM or calls `checkpoint_wanted`, so a planned change gives it time to save."""
     saved: int = 0
     """The round that was stopped for a planned change and whose state is saved here; 0: none."""
     in_place: int = 0
@@ -189,7 +189,7 @@ class PlanValue(Value):
     nproc: int
     """Worker processes per member, the same for all."""
     agent_store: bool = False
-    """The agents host the worker stores, and the leader's already listens."""
+    """The agents host the stores of worker processes, and the leader's already listens."""
     in_place: bool = False
     """Its worker processes form the world of this plan themselves, and continue under the next one. Set later if that
     shows only after their start."""
@@ -223,7 +223,7 @@ class PlanValue(Value):
     """When its cause happened, Unix time, seconds: the first failure, the last heartbeat of a lost member, the
     announcement of one that leaves or is ready to join; 0: not known."""
     crash: str = ""
-    """Kind of the last crash after which workers were restarted; empty: none yet."""
+    """Kind of the last crash after which worker processes were restarted; empty: none yet."""
     same_crashes: int = 0
     """Consecutive restarts because of it, without progress."""
     stalled_restarts: int = 0
@@ -257,17 +257,19 @@ class PlanValue(Value):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StopValue(Value):
-    """`stop`: a change is planned, and the workers of the current plan get time to save. The next plan deletes it."""
+    """`stop`: a change is planned, and the worker processes of the current plan get time to save. The next plan
+    deletes it."""
 
     attempt: str
-    """Attempt of the plan whose workers must stop; irrelevant to any other plan."""
+    """Attempt of the plan whose worker processes must stop; irrelevant to any other plan."""
     reason: PlanReason
     """Reason of the next plan."""
     message: str = ""
     caused_at: float = 0.0
     """As in the plan."""
     saver: str = ""
-    """The member whose workers save before all members leave, where workers continue in place; empty: some stay."""
+    """The member whose worker processes save before all members leave, where they continue in place; empty: some
+    stay."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", PlanReason(self.reason))
