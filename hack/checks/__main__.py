@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.checks import client, commands, examples, flags, links, navigation, pins, promises, reasons, tables, words
+from hack.checks import client, commands, examples, flags, links, pins, promises, reasons, tables, words
 from hack.checks.pages import Problem, texts, tracked
 from hack.reference import outdated
 
@@ -31,7 +31,6 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         if not path.startswith(("hack/checks/", "tests/unit/hack/checks/")):
             yield from links.missing_pages(path, text, files)
     yield from pins.outdated_requirements(root)
-    yield from navigation.problems((root / navigation.FILE).read_text(encoding="utf-8"), pages)
     yield from outdated(pages)
     yield from reasons.unexplained(pages[reasons.PAGE])
     for page, text in pages.items():
