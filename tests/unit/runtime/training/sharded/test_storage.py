@@ -118,10 +118,11 @@ def test_a_checkpoint_whose_folder_of_shards_is_missing_is_skipped(
     assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
 
 
-@pytest.mark.parametrize("damage", [_flip, pathlib.Path.unlink], ids=["corrupt", "missing"])
+@pytest.mark.parametrize("damage", [_cut, pathlib.Path.unlink], ids=["torn", "missing"])
 def test_checkpoints_with_damaged_shards_do_not_displace_an_intact_one(
     tmp_path: pathlib.Path, damage: Callable[[pathlib.Path], None]
 ) -> None:
+    """Only sizes are compared: to read the shards of all that are kept would hold up the first save after a restart."""
     run(1, train_and_save, tmp_path, tmp_path, 1, 2, 3)
     for folder in shards(tmp_path)[1:]:
         damage(folder / "__0_0.distcp")
