@@ -51,7 +51,8 @@ def files_of(folder: pathlib.Path, found: Mapping[str, Any]) -> list[tuple[pathl
 
 
 def damage(file: pathlib.Path, size: int, digest: str, *, read: bool = True) -> str:
-    """How the file differs from what was written; empty: not at all. read: False compares sizes only. Raises OSError."""
+    """How the file differs from what was written; empty: not at all. Without `read`, only sizes are compared. Raises
+    OSError."""
     shards = file.parent
     if shards.name not in os.listdir(shards.parent) or file.name not in os.listdir(shards):
         return "is missing"
