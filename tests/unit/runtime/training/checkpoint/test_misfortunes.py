@@ -111,6 +111,27 @@ def test_a_directory_that_its_parent_lists_is_not_taken_for_absent(
         load_step(path)
 
 
+@pytest.mark.parametrize(("code", "absent"), [(errno.EIO, False), (errno.ESTALE, False), (errno.EACCES, True)])
+def test_a_parent_that_does_not_tell_is_an_error_but_for_one_that_may_not_be_listed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int, absent: bool
+) -> None:
+    monkeypatch.setattr(reading, "PAUSE", 0.0)
+    path, real = tmp_path / "checkpoints", os.listdir
+    codes = {path: errno.ENOENT, tmp_path: code}
+
+    def listdir(folder: os.PathLike[str]) -> list[str]:
+        if found := codes.get(pathlib.Path(folder)):
+            raise OSError(found, os.strerror(found))
+        return real(folder)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    if absent:
+        assert load_step(path) is None
+        return
+    with pytest.raises(checkpoint.CheckpointError, match="Cannot read the checkpoint directory"):
+        load_step(path)
+
+
 def test_a_checkpoint_that_is_no_longer_listed_is_passed_over(
     tmp_path: pathlib.Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,8 +209,10 @@ def _is_listed(folder: pathlib.Path) -> bool:
         return folder.name in os.listdir(folder.parent)
     except FileNotFoundError:
         return _is_listed(folder.parent)
-    except OSError:  # a parent that may be entered, but not listed
+    except PermissionError:  # a parent that may be entered, but not listed
         return False
+    except OSError:  # the storage does not tell: no reason to start from scratch
+        return True
 
 
 @contextlib.contextmanager
