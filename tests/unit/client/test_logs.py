@@ -77,6 +77,8 @@ def test_a_rank_of_a_finished_job_is_where_the_last_round_had_it() -> None:
     job = JobState("bert", "ml", procs="auto", history=rounds)
     ended = [dataclasses.replace(worker(index), ready=False, phase="Succeeded") for index in range(2)]
     assert choose_workers(job, ended, Selection(rank=7))[0].index == 1
+    torchrun = JobState("bert", "ml", procs="auto", history=(Change(type="Round", world_size=0, workers=2),))
+    assert choose_workers(torchrun, ended, Selection(rank=1))[0].index == 1, "of which the world size is not known"
 
 
 def test_many_logs_are_read_only_when_asked_for() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elasticjob.cli import files
-from elasticjob.errors import Exit, UsageError
+from elasticjob.errors import ElasticJobError, Exit, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from elasticjob.convert import Converted
@@ -62,8 +62,8 @@ def convert(
     from elasticjob import convert as conversion  # the API's models take a tenth of a second
     from elasticjob.convert import report as reports
 
-    documents = [document for file in filename for document in conversion.parse(*files.read(file))]
-    runtimes = [document for file in runtime or [] for document in conversion.parse(*files.read(file))]
+    documents = [document for file in filename for document in conversion.parse(*_read(file))]
+    runtimes = [document for file in runtime or [] for document in conversion.parse(*_read(file))]
     converted = conversion.convert_all(documents, runtimes, name=name)
     if output is Format.JSON:
         _write(_json(converted), target, force=force)
@@ -98,3 +98,8 @@ def _write(text: str, output: str, *, force: bool) -> None:
         say(text.rstrip("\n"))
     else:
         files.write(Path(output), text.encode(), force=force)
+
+
+def _read(file: str) -> tuple[str, str]:
+    """Raises NotFoundError, ElasticJobError."""
+    return files.read(file, missing=NotFoundError, unreadable=ElasticJobError)

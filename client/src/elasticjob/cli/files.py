@@ -8,23 +8,26 @@ from pathlib import Path
 
 import typer
 
-from elasticjob.errors import AlreadyExistsError, ElasticJobError, NotFoundError
+from elasticjob.errors import AlreadyExistsError, ElasticJobError, UsageError
 
 STANDARD_STREAM = "-"
 
 
-def read(file: str) -> tuple[str, str]:
-    """Its text, and what messages call it. Raises NotFoundError, ElasticJobError."""
-    if file == STANDARD_STREAM:
-        return sys.stdin.read(), "standard input"
+def read(
+    file: str, *, missing: type[ElasticJobError] = UsageError, unreadable: type[ElasticJobError] = UsageError
+) -> tuple[str, str]:
+    """Its text, and what messages call it. Raises `missing` if there is no such file, `unreadable` if there is one."""
+    called = "standard input" if file == STANDARD_STREAM else file
     try:
-        return Path(file).read_text(encoding="utf-8-sig"), file
+        if file == STANDARD_STREAM:
+            return sys.stdin.read(), called
+        return Path(file).read_text(encoding="utf-8-sig"), called
     except FileNotFoundError:
-        raise NotFoundError(f"There is no file {file}.") from None
+        raise missing(f"There is no file {file}.") from None
     except UnicodeDecodeError:
-        raise ElasticJobError(f"Cannot read {file}: it is not UTF-8 text.") from None
+        raise unreadable(f"Cannot read {called}: it is not UTF-8 text.") from None
     except OSError as error:
-        raise ElasticJobError(f"Cannot read {file}: {error.strerror}.") from None
+        raise unreadable(f"Cannot read {file}: {error.strerror}.") from None
 
 
 def write(file: Path, content: bytes, *, force: bool) -> None:

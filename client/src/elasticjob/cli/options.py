@@ -32,7 +32,8 @@ class Output(str, enum.Enum):
 
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
     """Names of jobs, for the shell. Prints nothing if there is no cluster: a shell waits for it."""
-    chosen.update(context.params)
+    for each in filter(None, (context.parent, context)):  # flags before the command, then those after it
+        chosen.update({name: value for name, value in each.params.items() if value or name not in chosen})
     try:
         return [name for name in connect(quiet=True).cluster.names() if name.startswith(incomplete)]
     except ElasticJobError:

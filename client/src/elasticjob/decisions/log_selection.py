@@ -39,7 +39,8 @@ def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
     """Worker processes in each worker pod; 1 if it is not known."""
     if job.procs.isdigit():
         return int(job.procs)
-    newest = next((change for change in reversed(job.history) if change.type == "Round" and change.workers), None)
+    rounds = (change for change in reversed(job.history) if change.type == "Round")
+    newest = next((change for change in rounds if change.workers and change.world_size), None)
     if newest is not None:
         return newest.world_size // newest.workers
     ready = sum(each.ready for each in workers)

@@ -14,6 +14,7 @@ from elasticjob.cluster.objects import Cluster
 from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.job_request import JobOptions, manifest_of, options_of, shows_options
 from elasticjob.decisions.log_selection import Selection
+from elasticjob.decisions.scaling import check_scale
 from elasticjob.decisions.waiting import Target
 from elasticjob.errors import (
     AlreadyExistsError,
@@ -256,8 +257,8 @@ class ElasticJobClient:
     # Changing
 
     def scale(self, name: str, workers: int, *, namespace: str | None = None) -> Job:
-        """Sets the number of worker pods of a job. Raises InvalidManifestError if its limits do not allow it."""
-        self._job(name, namespace)
+        """Sets the number of worker pods of a job. Raises UsageError if its limits do not allow it."""
+        check_scale(job_state(self._job(name, namespace)), workers)
         self.cluster.patch_job(name, {"spec": {"replicas": workers}}, "scale", namespace)
         return self.get(name, namespace=namespace)
 

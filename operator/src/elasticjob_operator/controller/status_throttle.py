@@ -50,7 +50,18 @@ def actions_wait(written: Status, desired: Status) -> bool:
     """Whether actions wait until `desired` is written."""
     failure = desired.last_failure
     pod_is_counted = failure is not None and failure.rank is None and failure != written.last_failure
-    return pod_is_counted or _phase_changes(written) != _phase_changes(desired) or _etcd_is_given_up(written, desired)
+    return (
+        pod_is_counted
+        or _phase_changes(written) != _phase_changes(desired)
+        or _etcd_is_given_up(written, desired)
+        or _run_id_changes(written, desired)
+    )
+
+
+def _run_id_changes(written: Status, desired: Status) -> bool:
+    """A successor that does not know the new attempt or run would create pods of the last one."""
+    before, after = written.rendezvous, desired.rendezvous
+    return before is not None and after is not None and before.id != after.id
 
 
 def _etcd_is_given_up(written: Status, desired: Status) -> bool:

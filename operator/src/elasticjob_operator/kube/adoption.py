@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import Any
 
+from elasticjob_operator import names
 from elasticjob_operator.kube.api_resources import PODS
 from elasticjob_operator.kube.cache import Json, ObjectCache, name_of
 from elasticjob_operator.kube.client import MERGE_PATCH, ApiError, KubeClient, NotFoundError
@@ -59,6 +60,9 @@ class Adoption:
             if found["uid"] != uid or "deletionTimestamp" in found or not is_of_job(found):
                 return False
             labels = {key: value for key, value in body["metadata"]["labels"].items() if key.startswith(_OURS)}
+            labels |= {
+                "app.kubernetes.io/managed-by": names.FIELD_MANAGER
+            }  # it may have been removed before, and the admission policy asks for it
             patch = {"metadata": {"uid": uid, "labels": labels}}
             await self._client.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
         except NotFoundError:

@@ -53,6 +53,7 @@ def pod_of(body: Json) -> Pod:
         index = names.index_of(metadata["name"])
     # A copy of a worker pod (`kubectl debug --copy-to`) has its labels, but no owner. etcd's owner is its StatefulSet.
     job_uid = _owner_uid(metadata) if component == names.COMPONENT_WORKER else labels.get(names.LABEL_JOB_UID, "")
+    run_id = _run_id(spec) if component == names.COMPONENT_WORKER else ""
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -60,8 +61,8 @@ def pod_of(body: Json) -> Pod:
         job_uid=intern(job_uid),
         component=component,
         index=index,
-        run=_number(labels.get(names.LABEL_RUN), 0),
-        attempt=_number(labels.get(names.LABEL_ATTEMPT), names.FIRST_ATTEMPT),
+        run=_number(labels.get(names.LABEL_RUN), names.run_of(run_id, job_uid) if run_id else 0),
+        attempt=_number(labels.get(names.LABEL_ATTEMPT), names.attempt_of(run_id)),
         template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
         in_dns=names.LABEL_JOB_UID in labels,
         phase=phase,
@@ -83,6 +84,12 @@ def pod_of(body: Json) -> Pod:
         init_end=_init_end(spec, status) if phase is PodPhase.FAILED else None,
         disruption=_disruption(conditions),
     )
+
+
+def _run_id(spec: Json) -> str:
+    """PET_RDZV_ID of a worker pod; empty: it has none."""
+    variables = (each for container in spec.get("containers") or [] for each in container.get("env") or [])
+    return next((each.get("value") or "" for each in variables if each.get("name") == Env.RDZV_ID), "")
 
 
 def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:

@@ -203,8 +203,18 @@ class Assessment(Context):
 
     @property
     def ends_attempt(self) -> bool:
-        """A failed pod is replaced now that has closed the rendezvous."""
-        return any(found.delete and closes_rendezvous(self.job, failure) for _, failure, found in self.due)
+        """A failed pod is replaced now, or leaves as surplus, that has closed the rendezvous. Not once a pod has
+        succeeded: the group ends, and the others have their grace period."""
+        if any(pod.succeeded and not pod.terminating for pod, _ in self.staying):
+            return False
+        replaced = [failure for _, failure, found in self.due if found.delete]
+        surplus = {pod.uid for pod in self.scaling.surplus} if self.staying else set()
+        leaving = [
+            status.failure
+            for pod, status in self.workers
+            if pod.uid in surplus and status.failure is not None and self.is_counted(pod, status)
+        ]
+        return any(closes_rendezvous(self.job, failure) for failure in (*replaced, *leaving))
 
     def is_counted(self, pod: Pod, status: PodStatus) -> bool:
         """Whether the failure of `pod` is counted in the status that is written."""
@@ -215,6 +225,15 @@ class Assessment(Context):
 def assess(context: Context, acceptance: Acceptance, budget: Budget) -> Assessment:
     known: dict[str, Any] = {field.name: getattr(context, field.name) for field in dataclasses.fields(Context)}
     return Assessment(**known, acceptance=acceptance, budget=budget)
+
+
+def of_earlier_attempts(context: Context) -> list[tuple[Pod, PodFailure]]:
+    """Failures of this run's pods that became known after the attempt had ended."""
+    return [
+        (pod, status.failure)
+        for pod, status in context.stale
+        if pod.run == context.rendezvous.run and not pod.terminating and status.failure is not None
+    ]
 
 
 def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime) -> Context:

@@ -28,7 +28,7 @@ from elasticjob_api import (
 )
 
 from elasticjob_operator.planning.actions import JobEvent, Plan, earliest
-from elasticjob_operator.planning.context import Assessment, Context, assess, classify
+from elasticjob_operator.planning.context import Assessment, Context, assess, classify, of_earlier_attempts
 from elasticjob_operator.planning.events import events_of_status
 from elasticjob_operator.planning.inactive import plan_for_deleted, plan_for_finished, plan_for_suspended
 from elasticjob_operator.planning.pods import (
@@ -82,8 +82,9 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
         status = lifecycle.forget_last_run(job.status)
         context = dataclasses.replace(context, job=context.job.model_copy(update={"status": status}))
     failed = [(pod, status.failure) for pod, status in context.workers if status.failure is not None]
-    assessment = assess(context, acceptance, count_restarts(context.job, context.view, failed, now))
-    found = _plan_for_suspended(assessment) if job.is_suspended else _plan_for_active(assessment)
+    budget = count_restarts(context.job, context.view, failed, now, of_earlier_attempts(context))
+    assessment = assess(context, acceptance, budget)
+    found = _plan_for_suspended(assessment) if lifecycle.is_held(job) else _plan_for_active(assessment)
     status = with_history(assessment.job, job.status, found.status, assessment.view, now)
     return dataclasses.replace(found, status=status, events=(*told, *found.events))
 

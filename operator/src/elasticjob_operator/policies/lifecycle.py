@@ -2,10 +2,11 @@
 
 A suspended job holds no resources: its pods are deleted first, then its etcd, Services and keys. Only then is the
 condition Suspended true. A resumed job starts a new run with a new number, so that agents and keys of the last run
-cannot interfere: as long as Suspended is true in status, or its reason says that pods are ending, the run is the one
-after the run in status. No pod of a run is created before those of the last one have ended, which may be saving what
-the new ones continue from. A job that has never started keeps its run, unless its template has changed: a run never has
-workers of two templates. Until a run has trained, its template may change at any time, and starts the next run.
+cannot interfere: as long as Suspended is true in status, the run is the one after the run in status. A suspension that
+has begun is completed, even if the job is resumed meanwhile: pods that are ending may be saving what the next ones
+continue from, or report that the job has succeeded. A job that has never started keeps its run, unless its template has
+changed: a run never has workers of two templates. Until a run has trained, its template may change at any time, and
+starts the next run.
 
 All deadlines count from times in status, so restarts of the operator do not move them.
 """
@@ -29,11 +30,14 @@ def is_resuming(job: ElasticJob) -> bool:
     return not job.is_suspended and job.status.is_true(ConditionType.SUSPENDED)
 
 
+def is_held(job: ElasticJob) -> bool:
+    """Nothing of the job is to run: it is suspended, or was resumed while its pods were ending."""
+    condition = job.status.condition(ConditionType.SUSPENDED)
+    return job.is_suspended or (condition is not None and condition.reason == Reason.SUSPENDING)
+
+
 def starts_new_run(job: ElasticJob) -> bool:
-    """It is resumed after it was suspended, or while its pods are ending."""
-    suspended = job.status.condition(ConditionType.SUSPENDED)
-    ending = not job.is_suspended and suspended is not None and suspended.reason == Reason.SUSPENDING
-    return (is_resuming(job) or ending) and job.status.start_time is not None
+    return is_resuming(job) and job.status.start_time is not None
 
 
 def is_new_run(job: ElasticJob, run: int) -> bool:

@@ -111,9 +111,17 @@ class _Tally:
 
 
 def count_restarts(
-    job: ElasticJob, view: RendezvousView, failed: Sequence[tuple[Pod, PodFailure]], now: datetime.datetime
+    job: ElasticJob,
+    view: RendezvousView,
+    failed: Sequence[tuple[Pod, PodFailure]],
+    now: datetime.datetime,
+    earlier: Sequence[tuple[Pod, PodFailure]] = (),
 ) -> Budget:
-    """The budget with everything observed now; the total never decreases."""
+    """The budget with everything observed now; the total never decreases.
+
+    `earlier`: failures of earlier attempts of this run. They were counted with their attempt, but a rule may end the
+    job because of one.
+    """
     policy, before = job.spec.restart_policy, job.status.restarts
     tally = _Tally(before)
     said, latest = _reported(view), latest_round(job, view, now)
@@ -129,11 +137,13 @@ def count_restarts(
         tally.add(cause, time, fresh)
     new: Failure | None = None
     unstartable: Failure | None = None
-    for pod, failure in sorted(failed, key=lambda each: (each[1].time, each[0].index)):
+    in_order = sorted(failed, key=lambda each: (each[1].time, each[0].index))
+    for pod, failure in (*in_order, *earlier):
         # The image runs elsewhere, so this is about one node: a job that has trained must not end because of it.
         trained = failure.reason == Reason.RUNTIME_UNUSABLE and job.status.round > 0
         if failure.ends_job and not trained:
             fatal = fatal or _of_pod(pod, failure, latest)
+    for pod, failure in in_order:
         if failure.cost is Cost.COUNTS and not is_counted(pod, failure, last, latest):
             if unstartable is None and cannot_start(job, failure, last):
                 unstartable = _of_pod(pod, failure, latest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_api import ConditionType, Failure, Restarts, Status
+from elasticjob_api import ConditionType, Failure, RendezvousStatus, Restarts, Status
 from elasticjob_operator.controller.status_throttle import (
     FOLLOW_UP_SECONDS,
     STATUS_SECONDS,
@@ -16,7 +16,13 @@ from tests.unit.operator.builders import at, make_status
 
 OF_A_POD = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=at(0))
 OF_A_RANK = Failure(worker="digits-worker-1", rank=3, exit_code=1, reason="ApplicationError", time=at(0))
-TRAINS = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, workers="4/4")
+
+
+def _run(run_id: str) -> RendezvousStatus:
+    return RendezvousStatus(id=run_id, backend="c10d", endpoint="digits-worker-0.digits.ml.svc:29400")
+
+
+TRAINS = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, workers="4/4", rendezvous=_run("8c-1"))
 
 HELD = {
     "a count": TRAINS.model_copy(update={"workers": "3/4"}),
@@ -32,6 +38,7 @@ AT_ONCE = {
     "pods go once the job has succeeded": make_status(ConditionType.SUCCEEDED),
     "pods go once the job has failed": make_status(ConditionType.FAILED),
     "a job that rests can begin a new run": make_status(ConditionType.SUSPENDED),
+    "pods go once the next attempt is known": TRAINS.model_copy(update={"rendezvous": _run("8c-1.2")}),
 }
 
 

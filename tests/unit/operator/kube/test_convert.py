@@ -41,6 +41,13 @@ def test_labels_round_trip() -> None:
     assert pod.phase is PodPhase.PENDING
 
 
+def test_a_pod_without_its_labels_is_still_of_its_run_and_attempt() -> None:
+    pod = worker_pod(make_job(), index=4, run=2, attempt=3, endpoint="x:1")
+    pod["metadata"] |= {"uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {}}
+    found = pod_of({**pod, "status": {}})
+    assert (found.index, found.run, found.attempt, found.component) == (4, 2, 3, "worker")
+
+
 def test_a_pod_without_an_owner_belongs_to_no_job() -> None:
     """A copy with the labels of a worker pod, or one whose job was deleted with --cascade=orphan."""
     assert pod_of(body(ownerReferences=[])).job_uid == ""

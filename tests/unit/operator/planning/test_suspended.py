@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
@@ -92,7 +93,7 @@ class TestSuspended:
         assert found.status.rendezvous is not None
         assert found.status.rendezvous.id == f"{UID}-2"
 
-    def test_a_job_resumed_while_its_pods_end_waits_for_them_and_starts_a_new_run(self) -> None:
+    def test_a_job_resumed_while_its_pods_end_completes_the_suspension_and_starts_a_new_run(self) -> None:
         """They may be saving what the new ones continue from."""
         saving = [make_pod(index, deletion_timestamp=30) for index in range(4)]
         job = follow(self.job(), ask(self.job(), *saving, rendezvous=self.old))
@@ -100,11 +101,23 @@ class TestSuspended:
         for _ in range(2):
             found = ask(job, *saving, rendezvous=self.old)
             assert names(found, CreatePod) == []
+            assert found.target is not None
+            assert found.target.run_id == f"{UID}-1", "they may report the end of the job"
             job = follow(job, found)
-        found = ask(job, rendezvous=self.old)
+        ended = ask(job, rendezvous=self.old)
+        assert condition(ended, ConditionType.SUSPENDED) == ("True", "Suspended")
+        found = ask(follow(job, ended))
         assert len(names(found, CreatePod)) == 4
         assert found.target is not None
         assert found.target.run_id == f"{UID}-2"
+
+    def test_a_job_resumed_while_its_pods_end_has_succeeded_if_they_say_so(self) -> None:
+        saving = [make_pod(index, deletion_timestamp=30) for index in range(4)]
+        suspended = follow(self.job(), ask(self.job(), *saving, rendezvous=self.old))
+        job = self.job(False).model_copy(update={"status": suspended.status})
+        done = dataclasses.replace(self.old, outcome=make_outcome())
+        found = ask(job, *saving, rendezvous=done)
+        assert condition(found, ConditionType.SUCCEEDED)[0] == "True"
 
     def test_a_resumed_job_keeps_its_new_run(self) -> None:
         job = self.job(False, *self.at_rest)

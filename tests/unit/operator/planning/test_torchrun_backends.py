@@ -22,6 +22,7 @@ from elasticjob_operator.state import (
 from tests.unit.operator.builders import (
     NOW,
     UID,
+    ended,
     failed_pod,
     make_job,
     make_pod,
@@ -112,6 +113,36 @@ class TestC10d:
         again = ask(follow(job, found), *(make_pod(index, attempt=2, incarnation=1) for index in (0, 1)), seconds=9)
         assert condition(again, ConditionType.RUNNING) == ("True", "Training")
         assert (again.status.restarts.total, again.status.start_time) == (1, NOW), "the run goes on"
+
+    def test_a_job_of_which_a_pod_has_succeeded_begins_no_other_attempt(self) -> None:
+        """A torchrun may fail while it ends, after another one has ended well."""
+        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, replicas=3, round=1)
+        pods = [make_pod(0, PodPhase.SUCCEEDED, end=ended(0)), failed_pod(1, at=1), make_pod(2)]
+        for seconds in (1.2, 1.3):
+            found = ask(job, *pods, seconds=seconds)
+            assert run_id(found) == f"{UID}-1"
+            job = follow(job, found)
+        assert condition(ask(job, *pods, seconds=11), ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
+
+    def test_a_rule_ends_the_job_for_a_failure_that_is_known_after_the_attempt_ended(self) -> None:
+        """The other pods fail because of it, and may be reported first."""
+        rules = [{"action": "Fail", "reasons": ["OutOfMemory"]}]
+        known = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, start_time=NOW, round=1)
+        spec = {"rendezvous": {"backend": "c10d"}, "restartPolicy": {"maxRestarts": 3, "rules": rules}}
+        job = make_job(replicas=2, spec=spec, status=known)
+        for seconds in (1.2, 1.3):
+            job = follow(job, ask(job, make_pod(0), failed_pod(1, at=1), seconds=seconds))
+        first = failed_pod(0, code=137, reason="OOMKilled", at=0.5)
+        found = ask(job, first, failed_pod(1, at=1), seconds=1.6)
+        assert condition(found, ConditionType.FAILED) == ("True", "FailedByRule")
+
+    def test_a_surplus_pod_that_closes_the_rendezvous_ends_the_attempt(self) -> None:
+        known = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, start_time=NOW, round=1)
+        job = make_job(replicas=2, spec={"rendezvous": {"backend": "c10d"}}, status=known)
+        pods = [make_pod(0), failed_pod(1), make_pod(2), make_pod(3)]
+        job = follow(job, ask(job, *pods))
+        pods = [pod for pod in pods if pod.index in (0, 1, 2)]
+        assert run_id(ask(job, *pods)) == f"{UID}-1.2"
 
     def test_a_later_run_begins_with_its_first_attempt(self) -> None:
         known = {"id": f"{UID}-1.7", "backend": "c10d"}
