@@ -9,12 +9,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 60.0, interval: float = 0.05, what: str = "") -> T:
+def eventually(
+    predicate: Callable[[], T], timeout: float = 60.0, interval: float = 0.05, what: str | Callable[[], str] = ""
+) -> T:
     """Calls `predicate` until it returns something true, and returns that.
 
-    Raises AssertionError after `timeout` seconds with `what`, the last value and the last error. An AssertionError
-    inside the predicate means "not yet", and so does a LookupError: it looks at what is not there. Every other
-    exception is a bug in the test and passes through.
+    Raises AssertionError after `timeout` seconds with `what`, the last value and the last error; `what` is a function
+    where it has what is known only then, such as a log. An AssertionError inside the predicate means "not yet", and so
+    does a LookupError: it looks at what is not there. Every other exception is a bug in the test and passes through.
     """
     end = time.monotonic() + timeout
     while True:
@@ -27,7 +29,8 @@ def eventually(predicate: Callable[[], T], timeout: float = 60.0, interval: floa
         except (AssertionError, LookupError) as error:
             reason = error
         if time.monotonic() > end:
+            told = what() if callable(what) else what
             raise AssertionError(
-                f"not within {timeout:g} s: {what or repr(predicate)}; last value {value!r}"
+                f"not within {timeout:g} s: {told or repr(predicate)}; last value {value!r}"
             ) from reason
         time.sleep(interval)

@@ -67,7 +67,9 @@ class Agent:
     def exit_code(self, timeout: float = 30.0) -> int:
         """Waits until the agent ends, and returns its exit code."""
         eventually(
-            lambda: self.process.poll() is not None, timeout, what=f"agent {self.name} exits; log:\n{self.output}"
+            lambda: self.process.poll() is not None,
+            timeout,
+            what=lambda: f"agent {self.name} exits; log:\n{self.output}",
         )
         return int(self.process.returncode)
 

@@ -26,7 +26,7 @@ def test_every_agent_exits_0_when_the_job_succeeds(job: Job) -> None:
 
 
 def test_a_crashed_worker_process_costs_the_group_one_restart(job: Job) -> None:
-    job.start_all("a b c", "--max-restarts", "2")
+    job.start_all("a b c", "--max-restarts", "2", nnodes="3")
     before = job.wait_for_training(3)
     job.command("b", "raise")
     after = job.wait_for_training(3, after=before)

@@ -17,7 +17,7 @@ from tests.integration.runtime.agents import Job, is_alive
 @pytest.mark.parametrize("data", ["kept", "lost"], ids=["data kept", "data lost"])
 def test_an_etcd_outage_restarts_no_worker_process(fragile_job: Job, own_etcd: EtcdServer, data: str) -> None:
     job = fragile_job
-    agents = job.start_all("a b c")
+    agents = job.start_all("a b c", nnodes="3")  # no joiner, which alone would be left out when it fails so soon
     before = job.wait_for_training(3)
     plan = job.plan
     assert plan is not None
@@ -30,9 +30,9 @@ def test_an_etcd_outage_restarts_no_worker_process(fragile_job: Job, own_etcd: E
     own_etcd.start()
     eventually(
         lambda: len(job.members) == 3 and all(member.state is MemberState.READY for member in job.members.values()),
-        what=f"all members are registered again; logs:\n{job.logs}",
+        what=lambda: f"all members are registered again; logs:\n{job.logs}",
     )
-    eventually(lambda: job.plan == plan, what=f"the plan is back; logs:\n{job.logs}")
+    eventually(lambda: job.plan == plan, what=lambda: f"the plan is back; logs:\n{job.logs}")
     assert job.workers(plan.round) == before
     job.command("a", "raise")  # changes take effect again: no restarts are left, so this ends the job
     assert [agent.exit_code() for agent in agents] == [1, 1, 1]
@@ -41,7 +41,7 @@ def test_an_etcd_outage_restarts_no_worker_process(fragile_job: Job, own_etcd: E
 
 def test_a_change_during_an_outage_takes_effect_when_etcd_returns(fragile_job: Job, own_etcd: EtcdServer) -> None:
     job = fragile_job
-    job.start_all("a b c", "--max-restarts", "3")
+    job.start_all("a b c", "--max-restarts", "3", nnodes="3")
     before = job.wait_for_training(3)
     own_etcd.kill()
     job.command(before[1].member, "raise")
@@ -58,9 +58,8 @@ def test_training_survives_the_loss_of_one_of_three_etcd_members(
     servers = three_members(require_etcd("3.6"), tmp_path_factory.mktemp("etcd"))
     job = Job(servers[2].url, tmp_path)
     try:
-        job.start_all(
-            "a b c", "--max-restarts", "3", endpoint=",".join(f"127.0.0.1:{server.port}" for server in servers)
-        )
+        endpoint = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        job.start_all("a b c", "--max-restarts", "3", nnodes="3", endpoint=endpoint)
         before = job.wait_for_training(3)
         servers[0].kill()  # the first endpoint of every agent
         job.command("b", "raise")
@@ -88,7 +87,7 @@ def test_an_agent_cut_off_from_etcd_stops_when_the_others_move_on_and_rejoins(jo
         assert {worker.member for worker in after} == {"a", "b"}
         eventually(
             lambda: "a neighbour follows plan" in cut.output,
-            what=f"c learns that the others have moved on; logs:\n{job.logs}",
+            what=lambda: f"c learns that the others have moved on; logs:\n{job.logs}",
         )
         plan = job.plan
         assert plan is not None
@@ -119,14 +118,14 @@ def test_the_only_member_of_a_plan_trains_through_an_etcd_outage(
     if spares:
         eventually(
             lambda: "probing 1 members outside the group" in agents[0].output,
-            what=f"the member probes the spare; logs:\n{job.logs}",
+            what=lambda: f"the member probes the spare; logs:\n{job.logs}",
         )
     else:
         eventually(lambda: "etcd is unreachable" in agents[0].output, what="the member notices the outage")
     own_etcd.start()
     eventually(
         lambda: len(job.members) == 1 + spares and job.plan == plan,
-        what=f"all members are registered again; logs:\n{job.logs}",
+        what=lambda: f"all members are registered again; logs:\n{job.logs}",
     )
     assert plan is not None
     assert job.workers(plan.round) == before
@@ -142,9 +141,10 @@ def test_a_survivor_outlives_the_loss_of_etcd_and_its_only_peer(fragile_job: Job
     own_etcd.kill()
     drained.process.send_signal(signal.SIGTERM)
     eventually(
-        lambda: not any(is_alive(worker.pid) for worker in before), what=f"all worker processes end; logs:\n{job.logs}"
+        lambda: not any(is_alive(worker.pid) for worker in before),
+        what=lambda: f"all worker processes end; logs:\n{job.logs}",
     )
-    eventually(lambda: "cut off: " in survivor.output, what=f"the survivor notices; logs:\n{job.logs}")
+    eventually(lambda: "cut off: " in survivor.output, what=lambda: f"the survivor notices; logs:\n{job.logs}")
     drained.exit_code()
     own_etcd.start()
     job.start("c", nnodes="1:2")
