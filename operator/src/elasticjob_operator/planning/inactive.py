@@ -43,7 +43,8 @@ def plan_for_suspended(assessment: Assessment) -> Plan:
     if not pods:
         actions += _delete_objects(assessment, "the job is suspended")
     written = suspended_status(assessment)
-    continues_at_once = assessment.budget.new_failure or acceptance.dry_run or assessment.nodes_to_verify
+    resumed = not pods and not assessment.job.is_suspended  # while it ended: it begins its next run now
+    continues_at_once = assessment.budget.new_failure or acceptance.dry_run or assessment.nodes_to_verify or resumed
     return Plan(
         status=written,
         actions=tuple(actions),

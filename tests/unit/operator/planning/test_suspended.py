@@ -106,6 +106,7 @@ class TestSuspended:
             job = follow(job, found)
         ended = ask(job, rendezvous=self.old)
         assert condition(ended, ConditionType.SUSPENDED) == ("True", "Suspended")
+        assert ended.requeue_at == NOW, "nothing else wakes the operator"
         found = ask(follow(job, ended))
         assert len(names(found, CreatePod)) == 4
         assert found.target is not None
