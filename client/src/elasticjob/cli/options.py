@@ -6,7 +6,7 @@ import enum
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,10 +30,15 @@ class Output(str, enum.Enum):
     WIDE = "wide"
 
 
+def _choose(flags: Mapping[str, Any]) -> None:
+    """A flag that is not given leaves what was chosen before."""
+    chosen.update({name: value for name, value in flags.items() if value or name not in chosen})
+
+
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
     """Names of jobs, for the shell. Prints nothing if there is no cluster: a shell waits for it."""
-    for each in filter(None, (context.parent, context)):  # flags before the command, then those after it
-        chosen.update({name: value for name, value in each.params.items() if value or name not in chosen})
+    for level in filter(None, (context.parent, context)):  # flags before the command, then those after it
+        _choose(level.params)
     try:
         return [name for name in connect(quiet=True).cluster.names() if name.startswith(incomplete)]
     except ElasticJobError:
@@ -123,8 +128,7 @@ def with_global_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        here = {name: values.pop(name) for name in GLOBAL}
-        chosen.update({name: value for name, value in here.items() if value or name not in chosen})
+        _choose({name: values.pop(name) for name in GLOBAL})
         command(**values)
 
     run.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]

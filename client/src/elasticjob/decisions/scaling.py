@@ -1,4 +1,4 @@
-"""Whether a job can be scaled, before the API server is asked. Pure."""
+"""Whether a job can be scaled, suspended or resumed, before the API server is asked. Pure."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def check_scale(job: JobState, workers: int) -> None:
     raise UsageError(
         f"{job.name} trains with {sizes} worker pods, not with {workers}.", f"To change that: {change}{bound}}}}}'"
     )
+
+
+def check_suspend(job: JobState, *, suspend: bool) -> None:
+    """Raises ElasticJobError if the job has finished."""
+    if job.is_finished:
+        word = "suspended" if suspend else "resumed"
+        raise ElasticJobError(
+            f"{job.name} has finished ({job.summary}): it cannot be {word}.",
+            "" if suspend else "Submit it again under another name: it can continue from the same checkpoints.",
+        )

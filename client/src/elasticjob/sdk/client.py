@@ -14,7 +14,7 @@ from elasticjob.cluster.objects import Cluster
 from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.job_request import JobOptions, manifest_of, options_of, shows_options
 from elasticjob.decisions.log_selection import Selection
-from elasticjob.decisions.scaling import check_scale
+from elasticjob.decisions.scaling import check_scale, check_suspend
 from elasticjob.decisions.waiting import Target
 from elasticjob.errors import (
     AlreadyExistsError,
@@ -309,12 +309,7 @@ class ElasticJobClient:
             return
 
     def _set_suspended(self, name: str, namespace: str | None, *, suspend: bool) -> Job:
-        job = job_state(self._job(name, namespace))
-        if job.is_finished:
-            raise ElasticJobError(
-                f"{name} has finished ({job.summary}): it cannot be {'suspended' if suspend else 'resumed'}.",
-                "" if suspend else "Submit it again under another name: it can continue from the same checkpoints.",
-            )
+        check_suspend(job_state(self._job(name, namespace)), suspend=suspend)
         return Job(self, self.cluster.patch_job(name, {"spec": {"lifecycle": {"suspend": suspend}}}, "", namespace))
 
     def _job(self, name: str, namespace: str | None) -> Json:

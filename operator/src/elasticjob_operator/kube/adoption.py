@@ -60,9 +60,8 @@ class Adoption:
             if found["uid"] != uid or "deletionTimestamp" in found or not is_of_job(found):
                 return False
             labels = {key: value for key, value in body["metadata"]["labels"].items() if key.startswith(_OURS)}
-            labels |= {
-                "app.kubernetes.io/managed-by": names.FIELD_MANAGER
-            }  # it may have been removed before, and the admission policy asks for it
+            # This one may have been removed before; the admission policy asks for it.
+            labels |= {"app.kubernetes.io/managed-by": names.FIELD_MANAGER}
             patch = {"metadata": {"uid": uid, "labels": labels}}
             await self._client.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
         except NotFoundError:
