@@ -6,8 +6,9 @@ that its log can be read. Lost pods are deleted immediately, by force, because n
 
 With torchrun's own backends, a torchrun that ends with an error closes the rendezvous for all: with etcd-v2 forever,
 with c10d as long as worker pod 0 lives. A torchrun that joins later fails, which would use up the restart budget. So
-all worker pods are then replaced together, and the new ones are another attempt of the run, with a run ID of its own. Its number
-is written to status before any pod is deleted, and none of its pods is created before those of the last have ended.
+all worker pods are then replaced together, and the new ones are another attempt of the run, with a run ID of its own.
+Its number is written to status before any pod is deleted, and none of its pods is created before those of the last
+have ended.
 """
 
 from __future__ import annotations
