@@ -9,7 +9,7 @@ from elasticjob_runtime.training.checkpoint.order import NO_FENCE, Kind, State
 from elasticjob_runtime.training.session.world import (
     NO_STATE,
     SPREAD,
-    TORN,
+    BETWEEN_STEPS,
     Agreement,
     SessionError,
     Standing,
@@ -52,8 +52,8 @@ FRESH = standing(NO_STATE, live=False)
         ([standing(500, live=False), FRESH], (0,)),
         ([standing(500, live=False), standing(600, live=False)], (1,)),
         ([standing(500, live=False), standing(8)], (1,)),
-        ([standing(TORN, live=False), standing(8)], (1,)),
-        ([standing(TORN, live=False), standing(500, live=False)], (1,)),
+        ([standing(BETWEEN_STEPS, live=False), standing(8)], (1,)),
+        ([standing(BETWEEN_STEPS, live=False), standing(500, live=False)], (1,)),
         ([standing(150, live=False, fence="1.0.4"), standing(110, live=False, fence="1.0.5")], (1,)),
         ([standing(110, live=False, fence="1.0.4"), standing(110, live=False, fence="1.0.5")], (1,)),
         ([standing(90, live=False, fence="2.0.1"), standing(110, live=False, fence="1.0.5")], (0,)),
@@ -101,7 +101,7 @@ def test_only_processes_at_the_same_place_evaluate_together(standings: list[Stan
 @pytest.mark.parametrize("others", [[], [FRESH]])
 def test_torn_states_are_never_a_beginning(others: list[Standing]) -> None:
     with pytest.raises(SessionError, match=r"after optimizer\.step"):
-        agree([standing(TORN, live=False), *others], "own")
+        agree([standing(BETWEEN_STEPS, live=False), *others], "own")
 
 
 @pytest.mark.parametrize("other", [FRESH, saved(140, "own", "1.0.4"), saved(150, "own", "1.0.4", unreadable="ESTALE")])

@@ -101,7 +101,7 @@ def two_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", "__1_0.distcp", ".metadata"])
-@pytest.mark.parametrize("damage", [_cut, _flip, pathlib.Path.unlink], ids=["torn", "corrupt", "missing"])
+@pytest.mark.parametrize("damage", [_cut, _flip, pathlib.Path.unlink], ids=["incomplete", "corrupt", "missing"])
 def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     tmp_path: pathlib.Path, two_checkpoints: pathlib.Path, name: str, damage: Callable[[pathlib.Path], None]
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_checkpoint_whose_folder_of_shards_is_missing_is_skipped(
     assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
 
 
-@pytest.mark.parametrize("damage", [_cut, pathlib.Path.unlink], ids=["torn", "missing"])
+@pytest.mark.parametrize("damage", [_cut, pathlib.Path.unlink], ids=["incomplete", "missing"])
 def test_checkpoints_with_damaged_shards_do_not_displace_an_intact_one(
     tmp_path: pathlib.Path, damage: Callable[[pathlib.Path], None]
 ) -> None:

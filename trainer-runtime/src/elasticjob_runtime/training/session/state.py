@@ -32,7 +32,7 @@ from elasticjob_runtime.training.session.transfer import share_until
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import (
     NO_STATE,
-    TORN,
+    BETWEEN_STEPS,
     SessionError,
     Standing,
     World,
@@ -135,7 +135,7 @@ class TrainingState:
 
     def tear(self) -> None:
         """A step has changed part of the state, and cannot be undone."""
-        self.committed, self._live, self._origin = TORN, False, NOTHING
+        self.committed, self._live, self._origin = BETWEEN_STEPS, False, NOTHING
 
     def agree(
         self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None

@@ -14,7 +14,7 @@ from elasticjob_runtime.training.checkpoint.order import Held, Kind, State, choo
 NO_STATE = -1
 """Step of a process that has taken no part in the training so far."""
 
-TORN = -2
+BETWEEN_STEPS = -2
 """Step of a process whose state is between two steps: its optimizer has stepped, but its step was
 interrupted before the end."""
 
@@ -89,7 +89,7 @@ class Standing:
     """How far one process is, for the others."""
 
     state: State
-    """Its step: also NO_STATE or TORN. Its fence: of the last world in which this process agreed with others on its
+    """Its step: also NO_STATE or BETWEEN_STEPS. Its fence: of the last world in which this process agreed with others on its
     state. A step that it has committed in an older world may have been taken again, with another result in the last
     bits."""
     layout: str
@@ -148,7 +148,7 @@ def agree(standings: Sequence[Standing], job: str) -> Agreement:
     choice = choose(held, job, shared=False, ranks=len(held))
     if choice.unreadable:
         raise CheckpointError(choice.unreadable)
-    if not choice.held and any(each.state.step == TORN for each in standings):
+    if not choice.held and any(each.state.step == BETWEEN_STEPS for each in standings):
         raise SessionError(
             "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "
             "Communicate before optimizer.step(), not between it and the end of session.step()"
