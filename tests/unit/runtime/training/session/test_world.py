@@ -7,9 +7,9 @@ from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.order import NO_FENCE, Kind, State
 from elasticjob_runtime.training.session.world import (
+    BETWEEN_STEPS,
     NO_STATE,
     SPREAD,
-    BETWEEN_STEPS,
     Agreement,
     SessionError,
     Standing,

@@ -31,8 +31,8 @@ from elasticjob_runtime.training.session.snapshots import Snapshots
 from elasticjob_runtime.training.session.transfer import share_until
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import (
-    NO_STATE,
     BETWEEN_STEPS,
+    NO_STATE,
     SessionError,
     Standing,
     World,

@@ -89,8 +89,8 @@ class Standing:
     """How far one process is, for the others."""
 
     state: State
-    """Its step: also NO_STATE or BETWEEN_STEPS. Its fence: of the last world in which this process agreed with others on its
-    state. A step that it has committed in an older world may have been taken again, with another result in the last
+    """Its step: also NO_STATE, BETWEEN_STEPS. Its fence: of the last world in which this process agreed with others on
+    its state. A step that it has committed in an older world may have been taken again, with another result in the last
     bits."""
     layout: str
     """Digest of names, shapes and types of the model's parameters and buffers."""
