@@ -49,7 +49,6 @@ EPOCHS_OF_DATA = {
     "CONTRIBUTING.md": "says what an epoch is, and what it is not",
     "docs/bench/chaos.md": "the ledger proves that no sample of an epoch is lost",
     "docs/reference/glossary.md": "says what an epoch is, and what it is not",
-    "docs/design/0014-names-and-layout.md": "tells of the rename",
     "docs/explanation/in-place.md": "epochs of the training data",
     "docs/guides/frameworks.md": "epochs of the training data",
     "docs/tutorials/adapt-your-script.md": "epochs of the training data",
@@ -87,7 +86,6 @@ EPOCHS_OF_DATA = {
 ALLOWED = {
     "hack/checks/*": "the list itself",
     "tests/unit/hack/checks/*": "tests of the list",
-    "docs/design/0014-names-and-layout.md": "tells of the renames",
     "constraints.txt": "names of other people's packages",
     "Dockerfile": "names of other people's packages",
     "examples/finetune-hf/train.py": "the Hugging Face hub",

@@ -139,7 +139,7 @@ def written_in_turns(audited: Audited, ns: Namespace) -> list[str]:
 
 def rest(audited: Audited, ns: Namespace) -> None:
     """Waits until no operator writes any more. A request that is on its way when its process freezes may arrive after
-    it thaws: docs/design/0008-leader-election.md."""
+    it thaws: docs/design/0006-no-finalizer.md."""
     seen: list[int] = []
 
     def quiet() -> bool:

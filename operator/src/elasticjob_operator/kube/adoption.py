@@ -3,7 +3,7 @@ would its replacement.
 
 A watch by label reports such a pod as deleted, in its last version with the label. A pod that was deleted without a
 grace period looks the same, so the pod is read; if it still exists, it gets its labels back. Until then it stays in the
-cache, and so holds its index. See docs/design/0026-pod-names.md.
+cache, and so holds its index. See docs/design/0013-node-loss.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """List and watch of one resource into a cache: what client-go calls a reflector. Why our own:
-docs/design/0005-informer.md.
+docs/design/0009-operator-scale.md.
 
     list in pages -> replace -> watch from there -> (stream ends) watch from the last version seen -> (410) list again
 

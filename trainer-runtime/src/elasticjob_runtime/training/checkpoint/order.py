@@ -3,7 +3,7 @@ Pure, and the only place that says so: all ways to load ask `choose`.
 
 Fencing tokens order the groups of one job. Those of different jobs say nothing about each other, and neither do the
 clocks of their machines. So each state also says what it continued from: the claim of the directory (see `claims`) that
-it comes after, and the last choice of a person (`--use`). See docs/design/0028-order-of-states.md.
+it comes after, and the last choice of a person (`--use`). See docs/design/0023-memory-snapshots.md.
 """
 
 from __future__ import annotations
