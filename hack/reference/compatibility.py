@@ -23,7 +23,7 @@ PAGE = """\
 |---|---|---|---|
 | Python, in training images | {runtime_python} or newer | {dev_python} (development), {image_python} (images of the end-to-end tests) | {ci_python} |
 | Python, for the client | {client_python} or newer | {dev_python} | {ci_client_python} |
-| torch | any for `elasticrun`; 2.6 or newer for [torchrun with our rendezvous](../guides/torchrun.md) and for [sessions](../explanation/in-place.md); 2.7 for [sharded models](../guides/sharded.md) on CPUs | {torch} (development), {image_torch} (images) | {ci_torch} |
+| torch | any for `elasticrun`; 2.6 or newer for [torchrun with our rendezvous](../guides/torchrun.md) and for [sessions](../explanation/in-place.md); 2.7 for [sharded models](../guides/checkpoints.md#sharded-models-fsdp2) on CPUs | {torch} (development), {image_torch} (images) | {ci_torch} |
 | Kubernetes | {kubernetes_required} or newer | {kubernetes}, with containerd {containerd} | {ci_kubernetes}, with kind |
 | etcd | 3.4 or newer; one that jobs share, with users: 3.4.44, 3.5.30, 3.6.11 or newer | {etcd} | |
 | Helm | 3 | {helm} | |

@@ -151,7 +151,7 @@ def test_an_image_of_the_readers_own_works_as_the_page_says(cluster: ClusterDriv
     for words in (["build", "-t", image, "-f", "own.dockerfile", "."], ["push", image]):
         subprocess.run([docker, *words], cwd=clone, check=True, timeout=300)
     try:
-        (log,) = follow("docs/tutorials/your-image.md", clone, cluster.kubectl.kubeconfig)
+        (log,) = follow("docs/guides/images.md", clone, cluster.kubectl.kubeconfig)
         assert re.search(r"(?m)^elasticjob: runtime \S+ from .+, Python 3\S+ \(\S+\); elasticrun runs the python", log)
     finally:
         cluster.kubectl.delete("elasticjob", "my-job")

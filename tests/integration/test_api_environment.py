@@ -21,7 +21,7 @@ PAGES = (
     "docs/guides/queueing.md",
     "docs/guides/torchrun.md",
     "docs/reference/elasticrun.md",
-    "docs/reference/images.md",
+    "docs/guides/images.md",
 )
 """Pages that name variables for containers."""
 
