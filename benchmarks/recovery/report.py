@@ -100,8 +100,12 @@ class Measured:
 
     def number(self, row: Row, systems: Sequence[str]) -> str:
         """How often each was measured."""
-        counts = [len(values) for name in systems if (values := self.values(row, name))]
-        return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+        return self.numbers([row], systems)
+
+    def numbers(self, rows: Sequence[Row], systems: Sequence[str]) -> str:
+        """How often each of several rows was measured."""
+        counts = {len(values) for row in rows for name in systems if (values := self.values(row, name))}
+        return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
     def details(self, row: Row, system: str) -> str:
         """Median, minimum and maximum, what was lost, and failures."""
@@ -157,21 +161,17 @@ def headline(measured: Measured, systems: Sequence[str], link: str) -> str:
     more = f"[Recovery]({link}) has the method, the range of each figure, and what was lost."
     if not shown:
         return f"{more}\n"
-    goals = ["goal in place"] if GOAL_SYSTEM in shown else []
-    rows = [
-        [
-            *(row.value, *(measured.median(row, name) for name in shown), measured.number(row, shown)),
-            *(measured.goal(row) for _ in goals),
-        ]
-        for row in measured.rows(HEADLINES, shown)
-    ]
+    shown_rows = measured.rows(HEADLINES, shown)
+    goals = f"Missed goals in place: {'; '.join(measured.misses()) or 'none'}."
     lines = [
-        table(["event", *(SYSTEMS[name].title for name in shown), "n of each", *goals], rows),
+        table(
+            ["event", *(SYSTEMS[name].title for name in shown)],
+            [[row.value, *(measured.median(row, name) for name in shown)] for row in shown_rows],
+        ),
         "",
-        f"Medians of n runs on {measured.facts['cores']} cores ({measured.facts['cpu']}), measured on {measured.day}: "
-        "four agents of one worker process each on one machine, DistributedDataParallel over gloo, steps of 20 ms, a "
-        "checkpoint every 25 steps where processes restart; no GPUs and no NCCL.",
-        *([f"Missed goals of what continues in place: {'; '.join(measured.misses()) or 'none'}."] if goals else []),
+        f"Medians of {measured.numbers(shown_rows, shown)} runs, measured on {measured.day}: four agents of one worker "
+        f"process each on one machine with {measured.facts['cores']} cores, over gloo, without GPUs.",
+        *([goals] if GOAL_SYSTEM in shown else []),
         more,
         "",
     ]
@@ -253,14 +253,11 @@ def inserted(text: str, part: str) -> str:
 
 def pages(measured: Measured) -> dict[str, str]:
     """Page -> its part, which `inserted` puts there."""
-    all_of_them = ("torchrun", "torchft", "level-1", "level-2")
     return {
-        "README.md": headline(measured, all_of_them, "docs/bench/recovery.md"),
-        "docs/index.md": headline(measured, all_of_them, "bench/recovery.md"),
+        "README.md": headline(measured, ("torchrun", "torchft", "level-1", "level-2"), "docs/bench/recovery.md"),
         "docs/guides/torchrun.md": headline(
             measured, ("torchrun", "torchrun-etcd-v3", "level-1"), "../bench/recovery.md"
         ),
-        "docs/explanation/recovery.md": headline(measured, ("level-1", "level-2"), "../bench/recovery.md"),
     }
 
 
