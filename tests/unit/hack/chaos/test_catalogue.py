@@ -37,7 +37,7 @@ def test_a_partition_drops_exactly_the_packets_of_the_other_side() -> None:
     assert CONTROL_PLANE not in made
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_seed_always_draws_the_same_schedule_and_no_fault_overlaps_itself(seed: int) -> None:
     schedule = draw(seed, 120, AT_RANDOM)
     assert schedule == draw(seed, 120, AT_RANDOM)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import pytest
 
 from hack.demo.observations import (
     Finished,
     JobSeen,
-    LineSeen,
     Observation,
     PodDeleted,
     StepSeen,
     WorldSeen,
-    parse_job,
-    parse_line,
 )
-from hack.demo.timeline import Timeline, observe, problem, table
+from hack.demo.timeline import Timeline, observe, problem
 
 APPLIED = 1000.0
 NEW = Timeline(applied_at=APPLIED, full=3, delete_at=500)
@@ -47,87 +43,6 @@ CONTINUED = (*LOST, *together(35.3, 2, 504, "ab"))
 FULL = (*CONTINUED, (36.0, step(510)), *together(41.0, 3, 590, "abd"))
 END = ((70.0, step(1000)), (70.1, Finished(1000)), (72.0, JobSeen(ready=0, wanted=3, succeeded=True)))
 ALL = (*FULL, *END)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("step=120 epoch=3 loss=0.1234", step_seen := StepSeen(step=120, epoch=3, loss=0.1234)),
-        ("[session-worker-0 rank 0] step=120 epoch=3 loss=0.1234", step_seen),
-        (
-            "pid=31 rank=0 trains with 3 workers after step=57",
-            WorldSeen(pod="a", pid=31, rank=0, world=3, step=57),
-        ),
-        ("finished step=1000 with 3 workers\n", Finished(1000)),
-        ("step=10 epoch=0 loss=1e-05", StepSeen(step=10, epoch=0, loss=1e-05)),
-        ("stopped by SIGTERM step=12", None),
-        ("WARNING: footstep=1 epoch=1 loss=1", None),
-        ("", None),
-    ],
-)
-def test_lines_of_the_example_are_understood_behind_any_prefix(text: str, expected: LineSeen | None) -> None:
-    assert parse_line(text, "a") == expected
-
-
-def test_a_job_is_read_as_the_api_server_has_it() -> None:
-    job: dict[str, Any] = {
-        "spec": {"workers": {"replicas": 3}},
-        "status": {
-            "readyReplicas": 2,
-            "worldSize": 2,
-            "conditions": [{"type": "Failed", "status": "False"}, {"type": "Running", "status": "True"}],
-        },
-    }
-    assert parse_job(job) == JobSeen(ready=2, wanted=3, world=2)
-
-
-def test_a_job_that_has_no_status_yet_is_read() -> None:
-    assert parse_job({"spec": {"workers": {"replicas": 3}}}) == JobSeen(wanted=3)
-
-
-def test_a_failed_job_says_why() -> None:
-    condition = {"type": "Failed", "status": "True", "reason": "MaxRestarts", "message": "10 restarts"}
-    assert (
-        parse_job({"spec": {"workers": {}}, "status": {"conditions": [condition]}}).failed == "MaxRestarts: 10 restarts"
-    )
-
-
-@pytest.mark.parametrize(
-    ("seen", "expected"),
-    [
-        (TRAINING[:4], False),  # not halfway yet
-        (TRAINING, True),
-        ((*together(5.0, 2, 0, "ab"), (6.0, step(500))), False),  # not at full size
-        ((*together(5.0, 3, 0, "ab"), (6.0, step(500))), False),  # one has not entered the world yet
-        (LOST, False),  # only once
-    ],
-)
-def test_a_pod_is_deleted_once_halfway_when_all_train_together(
-    seen: tuple[tuple[float, Observation], ...], expected: bool
-) -> None:
-    assert timeline_of(*seen).should_delete_pod is expected
-
-
-def test_the_table_lists_what_happened_and_when() -> None:
-    assert table(timeline_of(*ALL)) == [
-        ("0.0 s", "job applied", ""),
-        ("6.0 s", "training", "6.0 s after apply"),
-        ("35.1 s", "worker pod session-worker-2 deleted", "at step 500, with 3 worker processes"),
-        (
-            "35.3 s",
-            "the other 2 worker processes continue",
-            "0.2 s after the pod was deleted, after step 504",
-        ),
-        (
-            "41.0 s",
-            "the replacement has joined: 3 worker processes",
-            "5.9 s after the pod was deleted, after step 590",
-        ),
-        ("72.0 s", "job succeeded", ""),
-        ("", "steps, and loss at the end", "1000, 0.5000"),
-        ("", "steps lost", "0"),
-        ("", "other worker processes that restarted", "0"),
-    ]
 
 
 def test_a_good_end_has_no_problem() -> None:
