@@ -32,7 +32,7 @@ def main() -> int:
     if typed:
         commands.append(["mypy", *typed])
     if folders:
-        commands.append(["pytest", "-q", "-n", "2", *folders])
+        commands.append(["pytest", "-q", "-n", "2", "-m", "not nightly", *folders])
     return max(
         subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=False).returncode for command in commands
     )

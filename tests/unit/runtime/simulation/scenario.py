@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from elasticjob_runtime.contract import PlanValue
 
 from tests.unit.runtime.simulation.agent import KEYS, Agent
 from tests.unit.runtime.simulation.events import Event, Kind, Walk
 from tests.unit.runtime.simulation.world import World
+
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 12))]
+"""A seed decides how long messages and starts take. The first four differ enough for every change."""
 
 
 class Scenario(World):

@@ -10,9 +10,7 @@ from elasticjob_runtime.membership.crash_loop import CrashLimits
 
 from tests.unit.runtime.simulation.agent import LEASE_TTL
 from tests.unit.runtime.simulation.events import Kind
-from tests.unit.runtime.simulation.scenario import Scenario
-
-SEEDS = range(8)
+from tests.unit.runtime.simulation.scenario import SEEDS, Scenario
 
 WAITING = CrashLimits(at_once=1, backoff=30.0, backoff_max=30.0)
 

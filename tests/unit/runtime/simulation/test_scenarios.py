@@ -8,9 +8,7 @@ from elasticjob_runtime.contract import PARTITION_GRACE, ExitCode, PlanReason
 from tests.unit.runtime.simulation.agent import KEYS, LEASE_TTL
 from tests.unit.runtime.simulation.events import Kind
 from tests.unit.runtime.simulation.heartbeats import SILENT
-from tests.unit.runtime.simulation.scenario import Scenario
-
-SEEDS = range(12)
+from tests.unit.runtime.simulation.scenario import SEEDS, Scenario
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,12 +11,10 @@ from elasticjob_runtime.workers.environment import ACK_TIMEOUT
 
 from tests.unit.runtime.simulation.agent import Agent
 from tests.unit.runtime.simulation.events import Kind
-from tests.unit.runtime.simulation.scenario import Scenario
+from tests.unit.runtime.simulation.scenario import SEEDS, Scenario
 from tests.unit.runtime.simulation.session_process import SessionProcess
 from tests.unit.runtime.simulation.session_workers import KEEP_EVERY
 from tests.unit.runtime.simulation.states import State
-
-SEEDS = range(12)
 
 
 class SessionScenario(Scenario):
