@@ -83,7 +83,10 @@ def test_the_session_example_continues_in_place_when_a_process_is_killed(tmp_pat
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["", "-m torch.distributed.run --standalone --nproc-per-node=2"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["", pytest.param("-m torch.distributed.run --standalone --nproc-per-node=2", marks=pytest.mark.nightly)],
+)
 def test_the_session_example_runs_without_an_agent(launcher: str, tmp_path: Path) -> None:
     script = [str(ROOT / "examples" / "session" / "train.py"), "--epochs=1", "--samples=640", "--step-seconds=0"]
     done = subprocess.run(

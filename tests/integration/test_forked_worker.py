@@ -68,7 +68,13 @@ def reported(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("how", [("probe.py",), ("-m", "probe")], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(("probe.py",), id="script"),
+        pytest.param(("-m", "probe"), id="module", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_forked_script_finds_what_a_fresh_interpreter_sets_up(probe: Path, how: tuple[str, ...]) -> None:
     forked = elasticrun(probe, *how, "left-open")
     kept = (probe / "left-open").read_text()
@@ -154,6 +160,7 @@ def test_a_forked_worker_uses_as_many_threads_as_a_spawned_one_and_as_torchruns(
     assert of_rank_0(forked) == of_rank_0(spawned) == of_rank_0(torchruns)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_variables_set_before_torch_is_imported_take_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The zygote has loaded torch already; variables that torch cannot follow any more are named."""

@@ -120,6 +120,7 @@ def test_the_environment_is_the_same_as_under_torchrun(name: str, start: Start) 
     compare(theirs, ours)
 
 
+@pytest.mark.nightly
 def test_the_environment_is_the_same_as_under_torchrun_on_two_members(start: Start, etcd: str) -> None:
     """Two agents: torchrun's over c10d, elasticrun's over etcd."""
     with socket.create_server(("127.0.0.1", 0)) as server:

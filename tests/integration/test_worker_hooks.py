@@ -105,6 +105,7 @@ def test_a_failed_init_is_not_reported_and_can_be_retried(agent: Agent) -> None:
     assert [message["phase"] for message in agent.received()] == ["fork", "connect"]
 
 
+@pytest.mark.nightly
 def test_a_compiled_step_still_updates_the_model(agent: Agent) -> None:
     agent.run(
         """

@@ -140,6 +140,7 @@ def test_a_job_without_worker_pods_has_no_log(cli: Cli, submitted: str) -> None:
     assert "bert has no worker pods, so there is no log." in result.err
 
 
+@pytest.mark.nightly
 def test_following_continues_when_a_job_grows_beyond_what_is_followed(
     start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, operator: Operator, tmp_path: Path
 ) -> None:

@@ -77,7 +77,13 @@ FAULTS: dict[str, Callable[[Request], Fault | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+OF_EACH_RUN = ("the answer to every other write is lost", "two of three requests of any kind are answered 503")
+"""The others differ little from these."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in OF_EACH_RUN else pytest.mark.nightly) for each in FAULTS]
+)
 def test_a_job_starts_restarts_and_scales_although(
     name: str, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
 ) -> None:
@@ -159,7 +165,7 @@ async def with_echoes_of_the_past(events: AsyncIterator[Json]) -> AsyncIterator[
             yield {**first[uid], "type": "MODIFIED"}
 
 
-@pytest.mark.parametrize("bend", [twice, with_echoes_of_the_past])
+@pytest.mark.parametrize("bend", [pytest.param(twice, marks=pytest.mark.nightly), with_echoes_of_the_past])
 def test_duplicate_and_late_events_change_nothing(
     bend: Callable[[AsyncIterator[Json]], AsyncIterator[Json]],
     ns: Namespace,
@@ -174,6 +180,7 @@ def test_duplicate_and_late_events_change_nothing(
     live(ns)
 
 
+@pytest.mark.nightly
 def test_reordered_events_change_nothing(
     ns: Namespace,
     server: FaultyServer,

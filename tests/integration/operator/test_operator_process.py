@@ -76,6 +76,7 @@ def test_the_operator_stops_quickly_and_cleanly(operator: Operator, training: Ca
     assert "Traceback" not in operator.log_text()
 
 
+@pytest.mark.nightly
 def test_a_job_deleted_while_the_operator_is_down_is_cleaned_up(
     ns: Namespace, operator: Operator, training: Callable[..., Agents]
 ) -> None:

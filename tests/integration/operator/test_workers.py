@@ -119,28 +119,6 @@ def test_a_deleted_pod_is_replaced_at_once_and_left_to_its_kubelet(
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_an_image_pull_error_is_shown_and_the_pod_kept(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit(replicas=1)
-    eventually(lambda: "digits-worker-0" in ns.workers(), what="the pod")
-    before = uid_of(ns, "digits-worker-0")
-    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "none"'}
-    container = {
-        "name": "trainer",
-        "image": "none",
-        "imageID": "",
-        "ready": False,
-        "restartCount": 0,
-        "state": {"waiting": waiting},
-    }
-    ns.patch("pods", "digits-worker-0", {"status": {"phase": "Pending", "containerStatuses": [container]}}, "status")
-    eventually(lambda: ns.condition("digits", "Running").get("reason") == "ImageUnavailable", what="the reason")
-    assert 'Back-off pulling image "none"' in ns.condition("digits", "Running")["message"]
-    assert uid_of(ns, "digits-worker-0") == before
-
-
 def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
@@ -205,6 +183,7 @@ def test_a_foreign_service_of_the_same_name_is_not_touched(
     eventually(lambda: ns.all("services").get("digits", {}).get("spec", {}).get("clusterIP") == "None", what="our own")
 
 
+@pytest.mark.nightly
 def test_a_recreated_job_starts_although_pods_of_its_predecessor_do_not_end(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str]
 ) -> None:
@@ -297,9 +276,7 @@ def test_an_ignored_failure_is_free_and_the_agents_learn_the_remaining_budget(
     eventually(lambda: told() == 102, what="what is left")
 
 
-@pytest.mark.parametrize(
-    "label", ["elasticjob.dev/job-name", "elasticjob.dev/component", "elasticjob.dev/worker-index"]
-)
+@pytest.mark.parametrize("label", ["elasticjob.dev/job-name", "elasticjob.dev/worker-index"])
 def test_no_two_pods_of_an_index_train_when_a_label_is_removed_by_hand(
     ns: Namespace, training: Callable[..., Agents], label: str
 ) -> None:

@@ -108,6 +108,7 @@ print("finished", flush=True)
 """
 
 
+@pytest.mark.nightly
 def test_a_worker_process_that_exceeds_its_timer_is_killed_and_restarted(launch: Launch) -> None:
     run = launch(TIMER, "--max-restarts=1", TORCHELASTIC_ENABLE_FILE_TIMER="1")
     assert run.exit_code() == 0, run.output
@@ -126,6 +127,7 @@ sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
 """
 
 
+@pytest.mark.nightly
 def test_random_numbers_differ_between_restarts_and_ranks(launch: Launch, tmp_path: pathlib.Path) -> None:
     run = launch(RANDOM, "--nproc-per-node=2", "--max-restarts=2")
     assert run.exit_code() == 0, run.output
@@ -146,6 +148,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.nightly
 def test_a_process_group_can_be_destroyed_and_created_again(launch: Launch) -> None:
     run = launch(AGAIN, "--nproc-per-node=2")
     assert run.exit_code(180) == 0, run.output

@@ -159,6 +159,7 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.transformers
 @pytest.mark.timeout(600)

@@ -78,15 +78,14 @@ for save in saves:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.lightning
 @pytest.mark.parametrize(
     ("settings", "saves"),
     [
-        pytest.param({"max_epochs": 3}, [1, 7, 8, 9, 16, 17], id="by-epochs", marks=pytest.mark.nightly),
-        pytest.param(
-            {"max_epochs": -1, "max_steps": 24}, [1, 7, 8, 9, 16, 17], id="by-steps", marks=pytest.mark.nightly
-        ),
+        pytest.param({"max_epochs": 3}, [1, 7, 8, 9, 16, 17], id="by-epochs"),
+        pytest.param({"max_epochs": -1, "max_steps": 24}, [1, 7, 8, 9, 16, 17], id="by-steps"),
         pytest.param({"max_epochs": 3, "accumulate_grad_batches": 3}, [1, 2, 3, 4], id="accumulated"),
     ],
 )

@@ -95,6 +95,7 @@ while not (here / "finish").exists():
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_the_store_host_listens_on_the_master_port_and_within_the_port_range(
     launch: Launch, tmp_path: pathlib.Path

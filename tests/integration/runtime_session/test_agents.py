@@ -79,6 +79,7 @@ def test_the_other_processes_of_a_member_continue_when_one_of_them_is_killed(
     assert [len(job.pids("a", rank)) for rank in range(3)] == [1, 2, 1]
 
 
+@pytest.mark.nightly
 def test_a_stopped_process_is_replaced_while_a_job_that_needs_all_its_members_waits(
     session_job: SessionJob, undisturbed: Run
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_stopped_process_is_replaced_while_a_job_that_needs_all_its_members_wa
     assert any(each["interrupt"] and each["form"] and each["agree"] and each["first-step"] for each in phases)
 
 
+@pytest.mark.nightly
 def test_worlds_that_break_again_and_again_end_in_a_restart_that_names_the_members(session_job: SessionJob) -> None:
     """Without it, no step would ever be taken, and nothing would count."""
     job, cut = session_job, session_job.directory / "cut"

@@ -101,6 +101,7 @@ def test_a_process_outside_the_plan_waits_and_may_return(
     assert {size for _, step, size in steps_of(tmp_path, b) if 15 < step <= 20} == {2}
 
 
+@pytest.mark.nightly
 def test_one_survivor_trains_on_alone(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
     a, b = begin(driver, "a", "b")
     wait_for_step(driver, tmp_path, a, 10)
@@ -110,6 +111,7 @@ def test_one_survivor_trains_on_alone(driver: Driver, tmp_path: pathlib.Path, un
     run.assert_same_training(undisturbed)
 
 
+@pytest.mark.nightly
 def test_a_process_lost_while_the_others_connect_to_it_does_not_hold_them(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_process_lost_while_the_others_connect_to_it_does_not_hold_them(
         run.assert_same_training(undisturbed)
 
 
+@pytest.mark.nightly
 def test_plans_that_follow_each_other_fast_are_no_failures(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
 ) -> None:

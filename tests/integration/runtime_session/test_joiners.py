@@ -29,7 +29,7 @@ CRASHES = float(os.environ.get("ELASTICJOB_CRASH_SECONDS", "10"))
 """s for which a joiner's script crashes as it starts."""
 SCALED = f"{QUICK},join_backoff={0.05 if CRASHES < 60 else 5}"
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300 + HELD + CRASHES)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(300 + HELD + CRASHES)]
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ def test_a_checkpoint_of_one_process_serves_all(driver: Driver, tmp_path: pathli
         assert int((tmp_path / f"{name}.steps").read_text().split()[1]) == 61  # of 63 in the first epoch; saved at 60
 
 
+@pytest.mark.nightly
 def test_data_loader_processes_survive_a_change(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
     driver.environment["LOADERS"] = "1"
     a, b, c = begin(driver, "a", "b", "c")

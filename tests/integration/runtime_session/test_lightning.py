@@ -177,9 +177,10 @@ def test_lightning_saves_when_all_members_leave(
         second.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "place",
-    ["validation", *(pytest.param(place, marks=pytest.mark.nightly) for place in ("step", "epoch"))],
+    ["validation", "step", "epoch"],
 )
 def test_a_checkpoint_of_lightning_continues_in_the_middle_of_the_data(
     tmp_path: pathlib.Path, installed: str, undisturbed: Run, place: str

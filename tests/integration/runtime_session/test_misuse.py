@@ -93,6 +93,7 @@ def test_a_step_that_is_interrupted_between_changes_on_all_ranks_is_never_commit
     assert "Communicate before optimizer.step()" in fails(driver, tmp_path, a)
 
 
+@pytest.mark.nightly
 def test_more_ranks_than_samples_train_alike(training: Callable[[str], Driver], tmp_path: pathlib.Path) -> None:
     driver = training("few samples")
     a, b, c, d = begin(driver, "a", "b", later=["c", "d"])
@@ -145,6 +146,7 @@ def test_an_evaluation_in_which_a_joiner_has_no_part_is_left_by_all(
     assert one["values"] == other["values"] == joiner["values"] == {"calls": 39, "evaluated": 39}
 
 
+@pytest.mark.nightly
 def test_a_loop_around_an_evaluation_that_cannot_take_place_says_what_to_do(
     training: Callable[[str], Driver], tmp_path: pathlib.Path
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_loop_around_an_evaluation_that_cannot_take_place_says_what_to_do(
     assert "go on with the next batch" in fails(driver, tmp_path, a)
 
 
+@pytest.mark.nightly
 def test_a_joiner_evaluates_nothing_before_its_first_batch(
     training: Callable[[str], Driver], tmp_path: pathlib.Path
 ) -> None:

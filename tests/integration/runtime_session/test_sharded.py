@@ -138,6 +138,7 @@ def test_a_lost_node_and_then_all_processes_are_replaced_without_a_disk(
         assert_equal(job.state(name), undisturbed)
 
 
+@pytest.mark.nightly
 def test_members_are_lost_join_and_leave_without_a_disk(job: ShardedJob, undisturbed: dict[str, Any]) -> None:
     """The shards of a lost one are with its neighbour, those of one that leaves go there; only a loss repeats steps."""
     agents = {name: job.begin(name, size="2:3") for name in "abc"}
@@ -170,9 +171,8 @@ def assert_no_step_is_repeated(job: ShardedJob, name: str, since: int = 0) -> No
     assert "before this change" not in job.logs, "what must be saved is saved"
 
 
-@pytest.mark.parametrize(
-    "copies", [pytest.param(True, id="in memory", marks=pytest.mark.nightly), pytest.param(False, id="on storage")]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("copies", [pytest.param(True, id="in memory"), pytest.param(False, id="on storage")])
 def test_two_neighbours_leave_their_shards_to_the_member_that_stays(
     job: ShardedJob, tmp_path: pathlib.Path, undisturbed: dict[str, Any], copies: bool
 ) -> None:

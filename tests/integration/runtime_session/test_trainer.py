@@ -143,6 +143,7 @@ def _language(folder: pathlib.Path, name: str, *launcher: str, **settings: str) 
     return found
 
 
+@pytest.mark.nightly
 def test_losses_are_those_of_trainer_whatever_the_shares_and_micro_batches_of_processes(tmp_path: pathlib.Path) -> None:
     """Of a language model, whose loss is the mean over the words of a global batch."""
     expected = _language(tmp_path, "plain", TRAINER="plain", MICRO="10")

@@ -56,6 +56,7 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # as the operator does
 
 
+@pytest.mark.nightly
 def test_a_job_trains_and_recovers_with_torchs_etcd_v2_backend(
     jobs: Callable[..., Job], endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
