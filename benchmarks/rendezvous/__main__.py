@@ -21,7 +21,7 @@ from rich.console import Console
 
 import benchmarks.rendezvous
 from benchmarks.etcd import Etcd
-from benchmarks.rendezvous.report import Counters, Crowded, Phase, Result, counters, parse_line, table, verdict
+from benchmarks.rendezvous.report import Counters, Crowded, Phase, Result, conclusion, counters, parse_line, table
 from hack.cluster.output import DIE_WITH_PARENT
 
 LIMIT = 240.0
@@ -184,7 +184,7 @@ def main() -> int:
         console.print(f"[bold red]{error}[/]")
     for one in table(results):
         console.print(one)
-    console.print(verdict(results))
+    console.print(conclusion(results))
     console.print(f"load of this machine: {os.getloadavg()[0]:.1f}")
     return 0 if len(results) == len(arguments.members.split(",")) else 1
 

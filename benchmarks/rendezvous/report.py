@@ -123,7 +123,7 @@ def growth(results: Sequence[Result], figure: Callable[[Result], float]) -> floa
     return (figure(many) / many.members) / (figure(few) / few.members)
 
 
-def verdict(results: Sequence[Result]) -> str:
+def conclusion(results: Sequence[Result]) -> str:
     """One sentence on whether the cost per member stays the same."""
     if len(results) < 2:
         return ""

@@ -101,7 +101,7 @@ def start_backend(name: str, directory: Path) -> Iterator[Backend]:
 
 
 def by_range(events: Iterable[Event], ranges: Sequence[KeyRange]) -> list[list[Event]]:
-    """The changes of each range, in the order of arrival. Changes of different ranges have no order."""
+    """The changes of each range, in the order in which they arrive. Changes of different ranges have no order."""
     found = list(events)
     return [[event for event in found if event.key in span] for span in ranges]
 

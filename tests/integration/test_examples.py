@@ -33,7 +33,7 @@ def run(example: str, workers: int, directory: Path, *arguments: str) -> str:
 
 
 @pytest.mark.torch
-def test_sharded_training_continues_at_another_size_and_skips_a_torn_checkpoint(tmp_path: Path) -> None:
+def test_sharded_training_continues_at_another_size_and_skips_an_incomplete_checkpoint(tmp_path: Path) -> None:
     small = ("--samples=3000", "--epochs=1", "--save-every=20")
     log = run("fsdp2-dcp", 2, tmp_path, *small)
     assert "begins after step=0 with 2 workers" in log

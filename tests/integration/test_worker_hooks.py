@@ -93,11 +93,11 @@ def test_a_failed_init_is_not_reported_and_can_be_retried(agent: Agent) -> None:
     agent.run(
         f"""
         try:
-            torch.distributed.init_process_group("nonsense", rank=0, world_size=1)
+            torch.distributed.init_process_group("unknown", rank=0, world_size=1)
         except (ValueError, RuntimeError, AssertionError):
             pass
         else:
-            raise SystemExit("init_process_group accepted a nonsense backend")
+            raise SystemExit("init_process_group accepted an unknown backend")
         torch.distributed.init_process_group("gloo", init_method="file://{agent.folder}/meet", rank=0, world_size=1)
         torch.distributed.destroy_process_group()
         """

@@ -256,7 +256,7 @@ def test_a_rejected_watch_of_jobs_does_not_stop_the_operator(
 ) -> None:
     """Not within a watch that stands, as above, but instead of it: what kopf takes for the end of the world."""
     submit(replicas=2)
-    submit("doomed", replicas=1)
+    submit("removed", replicas=1)
     eventually(lambda: len(ns.workers()) == 3, what="three workers", timeout=60)
     server.fault = lambda request: (
         Answer(410, "Expired") if request.is_watch and "elasticjobs" in request.path else None
@@ -264,7 +264,7 @@ def test_a_rejected_watch_of_jobs_does_not_stop_the_operator(
     before = len(server.requests)
     server.cut_watches()
     eventually(lambda: refused(server, before) >= 2, what="refused, and asked again", timeout=60)
-    ns.delete("elasticjobs", "doomed")
+    ns.delete("elasticjobs", "removed")
     server.fault = lambda _: None
     ns.scale("digits", 3)
     names = {f"digits-worker-{index}" for index in range(3)}

@@ -34,7 +34,7 @@ class Recursive(Model, frozen=True):
     inner: Recursive | None = None
 
 
-class Torn(Model, frozen=True):
+class OneOfTwo(Model, frozen=True):
     either: int | str
 
 
@@ -72,7 +72,7 @@ def test_a_status_has_no_defaults() -> None:
     ("model", "complaint"),
     [
         pytest.param(Recursive, "Recursive.inner: Recursive contains itself", id="recursion"),
-        pytest.param(Torn, "Torn.either: a union has no structural form", id="union"),
+        pytest.param(OneOfTwo, "OneOfTwo.either: a union has no structural form", id="union"),
         pytest.param(
             Odd,
             "Odd.above: no structural form for exclusiveMinimum",

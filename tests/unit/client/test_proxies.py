@@ -26,7 +26,7 @@ PROXY = "http://proxy:3128"
         ("https://k8s.example:6443", "k8s.example:6443", False),
         ("https://k8s.example", "k8s.example:6443", True),
         ("https://10.1.2.3", "10.0.0.0/8", False),
-        ("https://10.1.2.3", "10.2.0.0/16,nonsense/x", True),
+        ("https://10.1.2.3", "10.2.0.0/16,invalid/x", True),
         ("https://10.1.2.3", "10.1.2.3", False),
         ("https://[fd00::1]", "fd00::/8", False),
     ],

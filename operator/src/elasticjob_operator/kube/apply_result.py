@@ -26,7 +26,7 @@ class ApplyResult:
     done: tuple[Action, ...] = ()
     """Creates and deletes that succeeded."""
     unanswered: bool = False
-    """The dry run got no verdict from the server."""
+    """The server has not decided on the dry run."""
     failure: Exception | None = None
     """ApiError or ConnectionError of another request; temporary."""
 

@@ -1,4 +1,4 @@
-"""Reading what worker processes wrote, including torn lines."""
+"""Reading what worker processes wrote, including incomplete lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_save_that_was_cut_off_or_rejected_is_not_committed() -> None:
     assert process.refused == ("a newer group has begun",)
 
 
-def test_torn_lines_and_empty_files_are_ignored() -> None:
+def test_incomplete_lines_and_empty_files_are_ignored() -> None:
     process = parse([*WHOLE[:6], WHOLE[6][:20]])
     assert process is not None
     assert process.saves == ()

@@ -1,4 +1,4 @@
-"""A status is written once a second at most, and what deeds wait for at once."""
+"""A status is written once a second at most, and what actions wait for at once."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ class Bench:
         """How long the second is within which one status is written."""
         self._monkeypatch.setattr(status_throttle, "STATUS_SECONDS", seconds)
 
-    async def decide(self, status: Status, *stories: str, actions: tuple[Action, ...] = ()) -> None:
+    async def decide(self, status: Status, *messages: str, actions: tuple[Action, ...] = ()) -> None:
         """A reconciliation with that plan."""
-        events = tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in stories)
+        events = tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in messages)
         self._decided = Plan(status=status, events=events, actions=actions)
         rounds = len(self.seen)
         self.queue.add(KEY)

@@ -616,7 +616,7 @@ def test_a_time_stands_in_a_sentence_of_its_own(reason: Reason) -> None:
     assert not TIME.search(repeatable(text))
 
 
-@pytest.mark.parametrize("name", ["digits-worker-9", ""], ids=["of a pod that is gone", "nonsense"])
+@pytest.mark.parametrize("name", ["digits-worker-9", ""], ids=["of a pod that is gone", "empty"])
 def test_an_unready_member_without_a_pod_is_not_told(name: str) -> None:
     value = UnreadyValue(members=[name] if name else [], since=0.0)
     found = ask(

@@ -46,10 +46,10 @@ def crash(kind: str = "A", step: int | None = None, ran: float = 1.0) -> Crash:
 
 def after(*crashes: Crash, limits: CrashLimits = LIMITS) -> CrashAssessment:
     """The assessment of the last of these crashes."""
-    verdict = CrashAssessment(history=CrashHistory())
+    assessment = CrashAssessment(history=CrashHistory())
     for one in crashes:
-        verdict = assess(verdict.history, one, limits)
-    return verdict
+        assessment = assess(assessment.history, one, limits)
+    return assessment
 
 
 DELAYS = {

@@ -68,8 +68,8 @@ def view(torch: TorchAgent, *members: Member, **store: Any) -> View:
     return View(settings=settings, store=known, workers=torch.workers)
 
 
-def act(torch: TorchAgent, seen: View, *, verdict: OutcomeValue | None = None, now: float = NOW) -> Any:
-    return next_action(seen, torch, verdict, now)
+def act(torch: TorchAgent, seen: View, *, outcome: OutcomeValue | None = None, now: float = NOW) -> Any:
+    return next_action(seen, torch, outcome, now)
 
 
 A = member("a")

@@ -177,7 +177,7 @@ class TestFailure:
     ) -> None:
         seen = view(self.torch, A, B, **store)
         assert closes(seen) is closed
-        action = act(self.torch, seen, verdict=FAILED)
+        action = act(self.torch, seen, outcome=FAILED)
         if closed:
             assert isinstance(action, PublishOutcome)
             assert action.outcome.round == action.expected_mod_revision == store["plan"].round
@@ -185,7 +185,7 @@ class TestFailure:
             assert isinstance(action, Exit)
 
     def test_the_outcome_is_published_once(self) -> None:
-        action = act(self.torch, view(self.torch, A, B, plan=plan(1, "a", "b"), outcome=FAILED), verdict=FAILED)
+        action = act(self.torch, view(self.torch, A, B, plan=plan(1, "a", "b"), outcome=FAILED), outcome=FAILED)
         assert isinstance(action, Exit)
         assert action.code is ExitCode.WORKERS_FAILED
 

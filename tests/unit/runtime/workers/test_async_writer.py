@@ -112,6 +112,6 @@ def test_flush_times_out_on_a_blocked_console(console: Console) -> None:
 
 def test_a_callback_runs_after_all_earlier_output(console: Console) -> None:
     closed: list[bytes] = []
-    console.put(b"last words\n")
+    console.put(b"last line\n")
     console.writer.call_after(console.writing, lambda: closed.append(os.read(console.reading, 100)))
-    eventually(lambda: closed == [b"last words\n"])
+    eventually(lambda: closed == [b"last line\n"])

@@ -138,7 +138,7 @@ def test_a_corrupt_newest_checkpoint_is_skipped_for_the_previous_groups(
     act_as("1.0.1")
     save(tmp_path, 10, "old")
     act_as("1.0.2")
-    save(tmp_path, 11, "new").write_bytes(b"torn")
+    save(tmp_path, 11, "new").write_bytes(b"incomplete")
     assert load(tmp_path) == ("old", 10)
 
 

@@ -1,4 +1,4 @@
-"""Torn and corrupt checkpoints: a resume never loads half a file, nor falls back silently."""
+"""Incomplete and corrupt checkpoints: a resume never loads half a file, nor falls back silently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.runtime.training.checkpoint.steps import load_step, save
 
 
-class TestTornAndCorruptFiles:
+class TestIncompleteAndCorruptFiles:
     """A job must never crash at every restart because its newest checkpoint is half a file."""
 
     def test_a_file_cut_at_any_byte_is_skipped(self, tmp_path: pathlib.Path) -> None:
@@ -97,7 +97,7 @@ class TestTornAndCorruptFiles:
         assert checkpoint.steps(tmp_path) == [1, 3]
 
     def test_a_corrupt_later_file_does_not_cause_the_new_one_to_be_deleted(self, tmp_path: pathlib.Path) -> None:
-        save(tmp_path, 500).write_bytes(b"torn")
+        save(tmp_path, 500).write_bytes(b"incomplete")
         save(tmp_path, 100, keep=1)
         save(tmp_path, 110, keep=1)
         assert load_step(tmp_path) == 110

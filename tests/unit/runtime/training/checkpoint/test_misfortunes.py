@@ -245,7 +245,7 @@ def test_a_newest_checkpoint_that_is_corrupt_is_skipped_for_memory_if_that_is_ne
     tmp_path: pathlib.Path,
 ) -> None:
     save(tmp_path, 10)
-    save(tmp_path, 12).write_bytes(b"torn")
+    save(tmp_path, 12).write_bytes(b"incomplete")
     memory = [Held(rank=0, state=State(step=11, kind=Kind.MEMORY))]
     found = checkpoint.load(tmp_path, lambda _: "file", memory=memory, read_memory=lambda _: "memory")
     assert found is not None

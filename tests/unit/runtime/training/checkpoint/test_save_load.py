@@ -193,7 +193,7 @@ def test_plain_torch_can_load_the_file(tmp_path: pathlib.Path) -> None:
         assert loaded["weight"].tolist() == list(range(10))
 
 
-def test_a_torn_file_is_skipped_for_the_previous_checkpoint(
+def test_an_incomplete_file_is_skipped_for_the_previous_checkpoint(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in (10, 20):

@@ -31,7 +31,7 @@ V1 = {
         ({"proc/meminfo": MEMINFO, **V2, "sys/fs/cgroup/memory.current": f"{9 * GIB}\n"}, 0),
         ({"proc/meminfo": MEMINFO, **V1}, 2 * GIB),
         ({"proc/meminfo": MEMINFO, **V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{1 << 62}\n"}, 8 * GIB),
-        ({"proc/meminfo": "nonsense"}, None),
+        ({"proc/meminfo": "no numbers"}, None),
     ],
     ids=["no files", "a machine", "cgroup v2", "v2 without a limit", "over the limit", "v1", "v1 without a limit", "?"],
 )

@@ -121,7 +121,7 @@ def test_a_step_that_may_have_changed_values_is_whole_or_taken_again(training: T
     training.step(lambda values: values.update(seen=1), trains=True)
     assert training.state.committed == 0
     training.step(lambda _: None, trains=True, interrupted=True)
-    assert training.state.committed < -1, "torn: the process takes the state from another one"
+    assert training.state.committed < -1, "incomplete: the process takes the state from another one"
 
 
 def test_values_that_only_change_between_steps_tear_no_step(training: Training) -> None:

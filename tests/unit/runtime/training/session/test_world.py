@@ -99,7 +99,7 @@ def test_only_processes_at_the_same_place_evaluate_together(standings: list[Stan
 
 
 @pytest.mark.parametrize("others", [[], [FRESH]])
-def test_torn_states_are_never_a_beginning(others: list[Standing]) -> None:
+def test_incomplete_states_are_never_a_beginning(others: list[Standing]) -> None:
     with pytest.raises(SessionError, match=r"after optimizer\.step"):
         agree([standing(BETWEEN_STEPS, live=False), *others], "own")
 

@@ -68,12 +68,12 @@ def test_a_write_cut_off_anywhere_leaves_the_snapshot_before(before: str) -> Non
     old = bytes(target.memory)
     pair.write(state(3), header(3))
     new = bytes(target.memory)
-    torn = bytearray(IN_WORK + old[len(IN_WORK) :])
+    incomplete = bytearray(IN_WORK + old[len(IN_WORK) :])
     tried = 0
     for offset, size in writes(target):
         for cut in cuts(size):
-            torn[offset : offset + cut] = new[offset : offset + cut]
-            target.memory[:] = bytes(torn)
+            incomplete[offset : offset + cut] = new[offset : offset + cut]
+            target.memory[:] = bytes(incomplete)
             complete = offset == 0 and cut == size
             assert_state(pair, 3 if complete else 2)
             tried += 1
