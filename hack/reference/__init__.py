@@ -1,4 +1,4 @@
-"""Reference pages that are generated from the code. `python -m hack.reference` writes them."""
+"""Reference pages that are generated from the code, wholly or in part. `python -m hack.reference` writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ GENERATED = "\n<!-- Generated from the code by `make generate`. Do not edit. -->
 def pages() -> dict[str, str]:
     """Path, relative to the root of the repository -> text."""
     made = {
-        "docs/reference/compatibility.md": compatibility.page(),
         "docs/reference/cli.md": cli.page(),
         "docs/reference/conditions.md": conditions.page(),
         "docs/reference/contract.md": contract.page(),
@@ -21,7 +20,7 @@ def pages() -> dict[str, str]:
         "docs/reference/environment.md": environment.page(),
         "docs/reference/migration.md": migration.page(),
     }
-    return {path: _with_note(text) for path, text in made.items()}
+    return {compatibility.PAGE: compatibility.page()} | {path: _with_note(text) for path, text in made.items()}
 
 
 def _with_note(text: str) -> str:
