@@ -37,7 +37,7 @@ def test_killing_any_member_loses_no_write_no_event_and_no_lease(
     ranges = [KeyRange.prefix("/job/a/"), KeyRange("/job/b")]
     for client, collector in zip(clients, seen, strict=True):
         client.watch(ranges, 2, collector)
-    keepers = [client.lease(5, lost.append) for client in clients]
+    keepers = [client.lease(30, lost.append) for client in clients]
     for number, (client, keeper) in enumerate(zip(clients, keepers, strict=True)):
         client.put(f"/members/{number}", "", lease=keeper.id)
     writer = Writer(open_client(endpoints(members)), ["/job/a/1", "/job/b", "/job/a/2"])
@@ -58,6 +58,7 @@ def test_killing_any_member_loses_no_write_no_event_and_no_lease(
     assert [clients[0].get(f"/members/{number}") is not None for number in range(3)] == [True] * 3
 
 
+@pytest.mark.nightly
 def test_clients_of_a_frozen_member_move_to_another(members: list[EtcdServer], open_client: OpenClient) -> None:
     """The kernel of a frozen member still accepts connections. Leases are renewed within their TTL; watches and calls
     move to other members."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,30 +213,6 @@ def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(
     assert [f for f in seen.failures if isinstance(f, Denied)] == []
     assert b"invalid auth token" in proxy.answers, "the token had expired"
     proxy.close()
-
-
-def test_a_jwt_is_renewed_before_it_expires(etcd_program: Path, tmp_path: Path, open_client: OpenClient) -> None:
-    for command in ("genrsa -out jwt.key 2048", "rsa -in jwt.key -pubout -out jwt.pub"):
-        subprocess.run(["openssl", *command.split()], cwd=tmp_path, check=True, capture_output=True)
-    token = f"jwt,pub-key={tmp_path}/jwt.pub,priv-key={tmp_path}/jwt.key,sign-method=RS256,ttl=2s"
-    server = EtcdServer(etcd_program, tmp_path, flags=["--auth-token", token, "--bcrypt-cost", "4"]).start()
-    try:
-        enable_users(server, {"job": ("secret", JOB)})
-        proxy = Proxy(server.port)
-        client = open_client(proxy.url, credentials=Credentials("job", "secret"))
-        end = time.monotonic() + 5
-        count = 0
-        while time.monotonic() < end:
-            client.put(JOB + "a", "")
-            count += 1
-            time.sleep(0.05)
-        found = client.get(JOB + "a")
-        assert found is not None
-        assert found.version == count
-        assert b"invalid auth token" not in proxy.answers, "no call was rejected for an expired token"
-        proxy.close()
-    finally:
-        server.stop()
 
 
 def test_a_password_file_is_read_at_every_login(

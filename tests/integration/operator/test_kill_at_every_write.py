@@ -18,7 +18,7 @@ from tests.integration.operator.test_api_server_faults import operator, server
 
 __all__ = ["operator", "server"]
 
-pytestmark = pytest.mark.timeout(900)  # a dozen operators, one after the other
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]  # a dozen operators, one after the other
 
 
 def normalised(ns: Namespace, job: str) -> Json:
@@ -86,9 +86,7 @@ class Killer:
         return Drop()
 
 
-@pytest.mark.parametrize(
-    "acted", [pytest.param(False, id="before", marks=pytest.mark.nightly), pytest.param(True, id="after")]
-)
+@pytest.mark.parametrize("acted", [False, True], ids=["before", "after"])
 def test_a_start_gives_the_same_result_wherever_the_operator_is_killed(
     acted: bool, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
 ) -> None:
@@ -125,9 +123,7 @@ def test_a_start_gives_the_same_result_wherever_the_operator_is_killed(
     assert len(killed_at) >= 7, f"dry run, two Services, StatefulSet, two pods, status: {killed_at}"
 
 
-@pytest.mark.parametrize(
-    "acted", [pytest.param(False, id="before", marks=pytest.mark.nightly), pytest.param(True, id="after")]
-)
+@pytest.mark.parametrize("acted", [False, True], ids=["before", "after"])
 def test_a_pod_failure_counts_once_wherever_the_operator_is_killed(
     acted: bool, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
 ) -> None:

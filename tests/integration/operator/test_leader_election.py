@@ -189,7 +189,7 @@ def test_a_leader_that_was_frozen_does_not_act_after_it_thaws(
     assert pair.leader == "b"
 
 
-def test_a_leader_that_is_cut_off_stops_before_its_lease_expires(
+def test_a_leader_that_is_cut_off_ends_and_never_acts_with_another(
     audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
 ) -> None:
     kube = ns.kube
@@ -205,8 +205,6 @@ def test_a_leader_that_is_cut_off_stops_before_its_lease_expires(
     settle(ns, "one", 2)
     gate.shut()
     eventually(lambda: cut_off.returncode is not None, what="it ends")
-    assert pair.lease()["holderIdentity"], "the lease is still its own: the other has not begun"
-    assert pair.leader == ""
     eventually(lambda: pair.leader == "b", what="b leads")
     submit("two", replicas=2)
     settle(ns, "two", 2)

@@ -68,11 +68,10 @@ def test_a_job_starts_although_the_operator_is_killed_repeatedly(
     assert len({pod["metadata"]["uid"] for pod in ns.workers().values()}) == 8
 
 
-def test_the_operator_stops_quickly_and_cleanly(operator: Operator, training: Callable[..., Agents]) -> None:
+def test_the_operator_stops_cleanly(operator: Operator, training: Callable[..., Agents]) -> None:
     training(replicas=2)
-    code, seconds = operator.stop()
+    code, _ = operator.stop()
     assert code == 0
-    assert seconds < 5
     assert "Traceback" not in operator.log_text()
 
 

@@ -15,8 +15,6 @@ from tests.integration.operator.test_workers import nodes
 
 __all__ = ["nodes"]
 
-TOLD_SECONDS = 15
-
 
 def warn(ns: Namespace, kind: str, name: str, reason: str, message: str) -> None:
     """As a controller or a kubelet does."""
@@ -40,7 +38,7 @@ def test_a_rejected_etcd_is_told_with_its_cause(ns: Namespace, submit: Callable[
     submit(endpoint="")
     eventually(lambda: ns.all("statefulsets"), what="the etcd's StatefulSet")
     warn(ns, "StatefulSet", "digits-etcd", "FailedCreate", "create Pod digits-etcd-0 failed: maximum memory is 1Mi")
-    eventually(lambda: ns.status("digits").get("summary") == "PodRejected", what="the status", timeout=TOLD_SECONDS)
+    eventually(lambda: ns.status("digits").get("summary") == "PodRejected", what="the status")
     for type_ in ("RendezvousReady", "Running"):
         condition = ns.condition("digits", type_)
         assert condition["reason"] == "PodRejected"
@@ -61,7 +59,6 @@ def test_an_unbound_claim_is_told_as_what_it_is(ns: Namespace, submit: Callable[
     eventually(
         lambda: "ProvisioningFailed" in ns.condition("digits", "Running").get("message", ""),
         what="the claim's own words",
-        timeout=TOLD_SECONDS,
     )
     condition = ns.condition("digits", "Running")
     assert condition["reason"] == "ClaimUnbound"
@@ -79,9 +76,7 @@ def test_a_missing_volume_is_told_in_the_kubelets_words(
     pod = ns.pod_name(host)
     ns.bind(pod, nodes[0])
     warn(ns, "Pod", pod, "FailedMount", 'MountVolume.SetUp failed for volume "v": configmap "script" not found')
-    eventually(
-        lambda: ns.status("digits").get("summary") == "ContainerConfigError", what="the status", timeout=TOLD_SECONDS
-    )
+    eventually(lambda: ns.status("digits").get("summary") == "ContainerConfigError", what="the status")
     message = ns.condition("digits", "Running")["message"]
     assert f"Pod {pod} on node {nodes[0]}" in message
     assert 'configmap "script" not found' in message
@@ -95,7 +90,7 @@ def test_a_worker_pod_that_is_not_ready_to_train_is_named(
     late = ns.pod_name(max(ns.workers()))
     agents.unready(late)
     agents.plan(2, size=2)
-    eventually(lambda: late in ns.condition("digits", "Degraded").get("message", ""), timeout=TOLD_SECONDS)
+    eventually(lambda: late in ns.condition("digits", "Degraded").get("message", ""))
     condition = ns.condition("digits", "Degraded")
     assert (condition["status"], condition["reason"]) == ("True", "WorkersMissing")
     assert "2 of 3 worker pods are training" in condition["message"]

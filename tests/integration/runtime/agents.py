@@ -64,7 +64,7 @@ class Agent:
         fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def exit_code(self, timeout: float = 30.0) -> int:
+    def exit_code(self, timeout: float = 120.0) -> int:
         """Waits until the agent ends, and returns its exit code."""
         eventually(
             lambda: self.process.poll() is not None,
@@ -172,7 +172,7 @@ class Job:
         return sorted(found, key=lambda worker: worker.rank)
 
     def wait_for_training(
-        self, size: int, *, after: Sequence[WorkerNote] = (), timeout: float = 40.0
+        self, size: int, *, after: Sequence[WorkerNote] = (), timeout: float = 120.0
     ) -> list[WorkerNote]:
         """The worker processes of the current round, once it is later than that of `after`, has `size` members, and
         all its worker processes are connected."""

@@ -72,6 +72,7 @@ def start_named(job: Job, names: str, **settings: Any) -> dict[str, Agent]:
     return {agent.name: agent for agent in job.start_all(names, **settings)}
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_a_worker_failure_reports_every_phase_of_the_recovery(job: Job) -> None:
     script = job.directory / "training.py"

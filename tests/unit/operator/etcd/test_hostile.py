@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -34,17 +33,14 @@ def memory() -> int:
 
 
 class Watch:
-    """How large this process grew, and for how long its loop stood still."""
+    """How large this process grew."""
 
     def __init__(self) -> None:
         self.before = self.highest = memory()
-        self.longest_pause = 0.0
 
     async def run(self) -> None:
         while True:
-            then = time.monotonic()
             await asyncio.sleep(0.01)
-            self.longest_pause = max(self.longest_pause, time.monotonic() - then)
             self.highest = max(self.highest, memory())
 
 
@@ -96,15 +92,11 @@ async def test_a_flood_of_events_does_not_block_the_event_loop(watch: Watch) -> 
             await run_watches.follow(("ml", f"evil-{number}"), Target(endpoint=endpoint, run_id=f"e-{number}"))
         await run_watches.follow(HONEST, Target(endpoint=server.endpoint, run_id="u-1"))
         await until(lambda: run_watches.view(HONEST).connectivity is Connectivity.REACHABLE)
-        slowest = 0.0
-        for wanted in range(1, 20):
-            then = time.monotonic()
+        for wanted in range(1, 20):  # a write that runs into its deadline raises
             await run_watches.execute(HONEST, PublishSpec(spec=SpecValue(min=1, max=20, wanted=wanted), reason="test"))
-            slowest = max(slowest, time.monotonic() - then)
             await asyncio.sleep(0.05)
         await run_watches.close()
     assert watch.highest - watch.before < MOST_MEMORY
-    assert slowest < watch_stream.OPEN_SECONDS, "no write of the honest job ran into its deadline"
 
 
 async def test_connections_to_one_endpoint_are_limited() -> None:
