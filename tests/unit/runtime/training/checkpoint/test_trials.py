@@ -12,9 +12,10 @@ PLAY = "from tests.unit.runtime.training.checkpoint import trials; [trials.run(s
 
 def test_random_histories_of_kills_and_errors_lose_no_checkpoint() -> None:
     """In a process of its own: it forks, and has no threads."""
-    subprocess.run([sys.executable, "-c", PLAY.format(40, "trials.History", 10)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", PLAY.format(15, "trials.History", 10)], check=True, timeout=120)
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.timeout(240)
 def test_random_histories_of_kills_and_errors_lose_no_sharded_checkpoint() -> None:

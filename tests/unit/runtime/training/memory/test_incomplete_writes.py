@@ -57,7 +57,7 @@ def cuts(size: int) -> list[int]:
     return list(range(size + 1)) if size <= 128 else [0, 1, 7, 8, size // 2, size - 8, size - 1, size]
 
 
-@pytest.mark.parametrize("before", ["an older snapshot", "nothing"])
+@pytest.mark.parametrize("before", ["an older snapshot", pytest.param("nothing", marks=pytest.mark.nightly)])
 def test_a_write_cut_off_anywhere_leaves_the_snapshot_before(before: str) -> None:
     pair = Pair.create()
     first = 1 if before == "an older snapshot" else 2

@@ -37,7 +37,15 @@ def places(agents: Agents, *counts: int) -> list[tuple[str, int]]:
     return [(agent, rank) for agent, count in zip(agents, counts, strict=False) for rank in range(count)]
 
 
-@pytest.mark.parametrize(("before", "after"), [((2, 1), (2, 1)), ((2,), (2, 2)), ((1, 1), (1, 1, 1))], ids=str)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2,), (2, 2)),
+        pytest.param((2, 1), (2, 1), marks=pytest.mark.nightly),
+        pytest.param((1, 1), (1, 1, 1), marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
 def test_training_continues_from_memory_whatever_the_number_of_ranks(
     tmp_path: pathlib.Path, agents: Agents, before: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
