@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -28,8 +27,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, send_to_device
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.session import ElasticSession
-from elasticjob_runtime.training.session.feed import Cursor, Share
+from elasticjob_runtime.training.session.adapter import Adapter, AdapterSession
 
 T = TypeVar("T")
 
@@ -47,10 +45,8 @@ class ElasticAccelerator(Accelerator):
 
     def session(self, *, model: Any, optimizer: Any = None, scheduler: Any = None, **others: Any) -> AcceleratorSession:
         """See `ElasticSession`; takes what `prepare` returned."""
-        given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": self.scaler, **others}
-        parts = {name: _inner(part) for name, part in given.items() if part is not None}
-        self._session = AcceleratorSession(self, **parts)
-        return self._session
+        adapter = AcceleratorAdapter(self)
+        return adapter.new_session(model=model, optimizer=optimizer, scheduler=scheduler, **others)
 
     def prepare(self, *args: Any, **options: Any) -> Any:
         with _one_of_many():
@@ -88,106 +84,46 @@ class ElasticAccelerator(Accelerator):
             with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
                 return function()
 
-        return self._session._communicate(communicate)
+        return self._session.communicate(communicate)
 
 
-class AcceleratorSession(ElasticSession):
+class AcceleratorAdapter:
+    """Makes an `ElasticAccelerator` follow its session."""
+
+    def __init__(self, accelerator: ElasticAccelerator) -> None:
+        self._accelerator = accelerator
+        self._session: AcceleratorSession | None = None
+
+    def new_session(self, **given: Any) -> AcceleratorSession:
+        """given: what `prepare` returned, or None, by name."""
+        parts = {"scaler": self._accelerator.scaler, **given}
+        parts = {name: _inner(part) for name, part in parts.items() if part is not None}
+        self._session = self._accelerator._session = AcceleratorSession(self._accelerator, self, **parts)
+        return self._session
+
+    def steps(self) -> int:
+        return 0 if self._session is None else self._session.committed_steps
+
+    def entered(self) -> None:
+        follow(self._accelerator)
+
+    def remember(self, *, batch: bool) -> Callable[[], None]:  # noqa: ARG002 of the protocol
+        """`Accelerator.step` counts the micro-batches of `accumulate`."""
+        return functools.partial(setattr, self._accelerator, "step", self._accelerator.step)
+
+
+class AcceleratorSession(AdapterSession):
     """What `ElasticAccelerator.session` returns."""
 
-    def __init__(self, accelerator: ElasticAccelerator, **parts: Any) -> None:
+    def __init__(self, accelerator: ElasticAccelerator, adapter: Adapter, **parts: Any) -> None:
+        super().__init__(adapter, **parts)
         self._accelerator = accelerator
-        self.count_steps: Callable[[], int] = lambda: self._state.committed
-        """What the agent shows; not all steps of an adapter are those that its users count."""
-        super().__init__(**parts)
 
     def batches(self, *args: Any, **options: Any) -> Iterator[Any]:
         batches = super().batches(*args, **options)
         if self._accelerator.device.type == "cpu" or not self._accelerator.device_placement:
             return batches
         return map(functools.partial(send_to_device, device=self._accelerator.device), batches)
-
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        committed, accumulated = self._state.committed, self._accelerator.step
-        with super().step():
-            yield
-        if self._state.committed <= committed:  # interrupted
-            self._accelerator.step = accumulated
-
-    def _reported_step(self) -> int:
-        return self.count_steps()
-
-    def _entered(self) -> None:
-        follow(self._accelerator)
-
-    # -- for adapters whose loop does more between two batches
-
-    @property
-    def continues_in_place(self) -> bool:
-        return self._engine is not None
-
-    @property
-    def share(self) -> Share:
-        """This process's part of the batch in use."""
-        assert self._offered is not None, "only between batches() and the end of step()"
-        return self._offered
-
-    def begin_at(self, cursor: Cursor) -> None:
-        """Enters the first world. A training that begins there, begins at `cursor`."""
-        self._state.cursor = cursor
-        self._begin()
-
-    def settle(self) -> None:
-        """Enters the newest world, if this process is not in it. What follows must depend on the session's state only:
-        other processes may be at another place in the script."""
-        self._settle()
-
-    def withdraw_batch(self) -> None:
-        """Puts the batch in use back: `batches` deals it again, if it is still due."""
-        self._offered = None
-
-    def step_without_batch(self) -> contextlib.AbstractContextManager[None]:
-        """For what all processes do between two batches, and again if it is interrupted. It must change the state, by
-        which processes that have done it are told from those that have not."""
-        self._offered = Share(positions=(), samples=0, batch=1, next=self._state.cursor)
-        return self.step()
-
-    def leave_planned_changes(self) -> None:
-        """To the adapter, which saves before them."""
-        self._state.saves_before_changes = False
-
-    def save_at_end(self, save: Callable[[], None]) -> None:
-        """When all members leave, calls `save` in one process, between two steps. It must not communicate."""
-        self._save_at_end(save)
-
-    def take_snapshot(self) -> None:
-        """In memory, of the state between two steps, even if none is due."""
-        self._state.take_snapshot()
-
-    def weigh_processes(self) -> None:
-        """The losses of this step are weighted already: DDP takes the mean over processes. One without samples of its
-        own adds nothing."""
-        share = self.share
-        counted = dataclasses.replace(share, samples=min(1, share.samples), batch=self._size)
-        self._weight.begin(counted, self._size)
-
-    def add_up(self, tensor: torch.Tensor) -> None:
-        """Makes `tensor` the sum over all processes. Only within a step."""
-        if self._engine is None:
-            if self._size > 1:
-                dist.all_reduce(tensor)
-            return
-        if tensor.is_cpu:
-            self._engine.wait(dist.all_reduce(tensor, async_op=True))
-        else:
-            self._engine.communicate(functools.partial(_begin_all_reduce, tensor)).wait()
-        self._engine.wait_for_collectives()
-
-
-def _begin_all_reduce(tensor: torch.Tensor) -> torch.futures.Future[Any]:
-    work = dist.all_reduce(tensor, async_op=True)
-    assert work is not None
-    return work.get_future()
 
 
 def follow(accelerator: Accelerator) -> None:

@@ -13,7 +13,6 @@ the same next as all others.
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 from collections.abc import Callable, Iterator
@@ -23,11 +22,11 @@ import torch
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl
 
 from elasticjob_runtime.training.integrations.accelerate import AcceleratorSession, ElasticAccelerator
-from elasticjob_runtime.training.integrations.trainer_progress import TrainerProgress
+from elasticjob_runtime.training.integrations.trainer_progress import TrainerAdapter, TrainerProgress
 from elasticjob_runtime.training.integrations.trainer_refusals import refusal
 from elasticjob_runtime.training.integrations.trainer_saves import barrier_as, become_first, without_others
 from elasticjob_runtime.training.integrations.transformers import ElasticCallback, newest_checkpoint
-from elasticjob_runtime.training.session.feed import Cursor, Share
+from elasticjob_runtime.training.session.adapter import Share
 
 MicroBatches = list[tuple[int, dict[str, Any]]]
 """Of one rank's share of a global batch: samples, and what the data collator made of them."""
@@ -97,11 +96,9 @@ class ElasticTrainer(Trainer):
             raise RuntimeError("an ElasticTrainer trains once: make another one in another process")
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         model = prepared[0]
-        self._session = self.accelerator.session(
+        self._session = TrainerAdapter(self, self._progress, self._follow).new_session(
             model=model, optimizer=self.optimizer, scheduler=self.lr_scheduler, trainer=self._progress
         )
-        self._session.count_steps = lambda: int(self.state.global_step)
-        self._session.on_change(lambda _: self._follow())
         self._session.save_at_end(functools.partial(self._save_last, model))
         self.pop_callback(ElasticCallback)
         if not self._session.continues_in_place:
@@ -168,8 +165,7 @@ class ElasticTrainer(Trainer):
         """Enters the first world, and receives the state of those that train in it."""
         session, progress = self._elastic_session, self._progress
         progress.ended, progress.taken = divmod(self.state.global_step, max(1, len(self.get_train_dataloader())))
-        session.begin_at(Cursor(epoch=progress.ended, consumed=progress.taken * self._global_batch_size))
-        self._follow()
+        session.begin_at(epoch=progress.ended, consumed=progress.taken * self._global_batch_size)
 
     def _follow(self) -> None:
         """This process is in another world."""
@@ -289,15 +285,12 @@ class ElasticTrainer(Trainer):
         """Evaluates and saves, in a step without a batch: if it is interrupted, all processes do it again."""
         if self._restarts is not None and self._restarts.is_last_save:
             self._keep_in_memory(evaluates=self._restarts.skips_evaluation)
-        before = copy.deepcopy((self._progress.state_dict(), self.lr_scheduler.state_dict()))
-        done = False
-        with self._elastic_session.step_without_batch():
+
+        def report() -> None:
             self._maybe_log_save_evaluate(self._tr_loss, None, model, trial, self.state.epoch, ignore_keys, start_time)
             self.control.should_evaluate = self.control.should_save = False
-            done = True
-        if not done:
-            self._progress.load_state_dict(before[0])
-            self.lr_scheduler.load_state_dict(before[1])
+
+        self._elastic_session.take_without_batch(report)
 
     def _keep_in_memory(self, *, evaluates: bool) -> None:
         """The processes that follow continue with what is in memory, and do there what is still due. The usual snapshot

@@ -1,14 +1,18 @@
-"""How far a Hugging Face Trainer is: the part of a session's state that is neither model, optimizer nor scheduler."""
+"""How far a Hugging Face Trainer is: the part of a session's state that is neither model, optimizer nor scheduler; and
+`TrainerAdapter`, which puts it back."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
+
+from elasticjob_runtime.training.integrations.accelerate import AcceleratorAdapter
 
 OF_THIS_PROCESS = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
 """Fields of TrainerState that differ between processes, or that Trainer fills in when it saves."""
@@ -75,6 +79,38 @@ class TrainerProgress:
 
     def _exportable(self) -> Iterator[Any]:
         return (each for each in self._trainer.callback_handler.callbacks if isinstance(each, ExportableState))
+
+
+class TrainerAdapter(AcceleratorAdapter):
+    def __init__(self, trainer: Trainer, progress: TrainerProgress, follow: Callable[[], None]) -> None:
+        """follow: called in each world."""
+        super().__init__(trainer.accelerator)
+        self._trainer = trainer
+        self._progress = progress
+        self._follow = follow
+
+    def steps(self) -> int:
+        return int(self._trainer.state.global_step)
+
+    def entered(self) -> None:
+        super().entered()
+        self._follow()
+
+    def remember(self, *, batch: bool) -> Callable[[], None]:
+        """Before the optimizer's step, one with a batch changes nothing that Trainer counts. An evaluation and what
+        follows it may."""
+        of_accelerator = super().remember(batch=batch)
+        if batch:
+            return of_accelerator
+        progress, scheduler = self._progress, self._trainer.lr_scheduler
+        before = copy.deepcopy((progress.state_dict(), scheduler.state_dict()))
+
+        def put_back() -> None:
+            of_accelerator()
+            progress.load_state_dict(before[0])
+            scheduler.load_state_dict(before[1])
+
+        return put_back
 
 
 def _set(owner: Any, values: dict[str, Any]) -> None:

@@ -88,7 +88,6 @@ class ElasticSession:
         self._evaluations = 0
         """Since the last batch."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
-        self._at_end: Callable[[], None] | None = None
         self._engine = engine = new_engine(self._parts)
         self._steps = Steps(self._parts, self._state, engine)
         self._state.saves_before_changes = engine is None
@@ -352,24 +351,11 @@ class ElasticSession:
         return self._state.committed
 
     def _entered(self) -> None:
-        """For adapters of frameworks: this process is in a world, also its first one, and has its state."""
+        """This process is in a world, also its first one, and has its state; see `AdapterSession`."""
 
     def _save_last(self) -> None:
         """In one process, before all of them end."""
         self._state.save_last()
-        if self._at_end is not None:
-            self._at_end()
-
-    def _save_at_end(self, save: Callable[[], None]) -> None:
-        """For adapters of frameworks: calls `save` in one process, between two steps, when all members leave. It must
-        not communicate."""
-        self._at_end = save
-        if self._engine is not None:
-            self._engine.saves_at_end()
-
-    def _communicate(self, function: Callable[[], T]) -> T:
-        """What `function` returns, which communicates. It ends with the world, whatever gloo waits for."""
-        return function() if self._engine is None else self._engine.interruption.run(function)
 
 
 def _place() -> tuple[int, int]:

@@ -67,17 +67,14 @@ class ElasticFitLoop(_FitLoop):
 
     def on_advance_end(self) -> None:
         training = _training(self)
+
+        def end_epoch() -> None:
+            super(ElasticFitLoop, self).on_advance_end()
+            training.progress.place = START
+
         while not training.moves and training.settle(END):
-            undo = training.remember(callbacks=True)
-            done = False
-            with training.session.moment():
-                super().on_advance_end()
-                training.progress.place = START
-                done = True
-            if done:
+            if training.session.take_without_batch(end_epoch):
                 return
-            training.interrupted()
-            undo.restore()
 
 
 class ElasticEpochLoop(_TrainingEpochLoop):
@@ -110,18 +107,15 @@ class ElasticEpochLoop(_TrainingEpochLoop):
             super().advance(data_fetcher)
             training.progress.place = AFTER
             return
+
+        def train() -> None:
+            super(ElasticEpochLoop, self).advance(data_fetcher)
+            training.progress.place = AFTER
+
         while training.fetch(BATCH):
             data_fetcher.fetched, data_fetcher.done = self.batch_progress.current.ready, False
-            undo = training.remember()
-            done = False
-            with training.session.step():
-                super().advance(data_fetcher)
-                training.progress.place = AFTER
-                done = True
-            if done:
+            if training.session.take(train):
                 return
-            training.interrupted()
-            undo.restore()
         raise StopIteration  # to where the training is
 
     def on_advance_end(self, data_fetcher: Any) -> None:
@@ -130,18 +124,14 @@ class ElasticEpochLoop(_TrainingEpochLoop):
             super().on_advance_end(data_fetcher)
             training.progress.place = BATCH
             return
+
+        def validate() -> None:
+            super(ElasticEpochLoop, self).on_advance_end(data_fetcher)
+            training.progress.place = BATCH
+
         while training.settle(AFTER):
-            undo = training.remember(callbacks=True)
-            done = False
-            with training.session.moment():
-                super().on_advance_end(data_fetcher)
-                training.progress.place = BATCH
-                done = True
-            if done:
+            if training.session.take_without_batch(validate):
                 return
-            training.interrupted()
-            undo.restore()
-            self.trainer.training = True
         raise StopIteration
 
     def _resumes_after_batch(self, data_fetcher: Any) -> bool:

@@ -105,7 +105,7 @@ class ElasticStrategy(DDPStrategy):
     @property
     def continues_in_place(self) -> bool:
         """Whether this training does."""
-        return self.training is not None and self.training.session.in_place
+        return self.training is not None and self.training.session.continues_in_place
 
     def world_changed(self) -> None:
         """To be called by each process that has entered a world."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from elasticjob_runtime.training.integrations.lightning.progress import INSIDE, Lasting, Progress, Undo
-from elasticjob_runtime.training.integrations.lightning.session import LoopSession
-from elasticjob_runtime.training.session.world import SessionError
+from elasticjob_runtime.training.session.adapter import AdapterSession, SessionError
 
 
 class Training:
-    """Of one call of `trainer.fit`, from `on_train_start` on."""
+    """The adapter of one call of `trainer.fit`, from `on_train_start` on."""
 
     exists = False
     """One was made in this process."""
@@ -30,18 +29,16 @@ class Training:
         self._here = 0
         """The epoch in whose loop this process is, as Lightning counts those that were begun."""
 
-    def _new_session(self) -> LoopSession:
+    def _new_session(self) -> AdapterSession:
         trainer = self._trainer
         strategy = trainer.strategy
         parts = {f"optimizer_{index}": each for index, each in enumerate(trainer.optimizers)}
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         parts |= {f"scheduler_{index}": each for index, each in enumerate(schedulers)}
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        session = LoopSession(
-            steps=lambda: trainer.global_step, entered=strategy.world_changed,
-            model=strategy.model, scaler=scaler, progress=self.progress, **parts,
-        )  # fmt: skip
-        if session.in_place and Training.exists:
+        session = AdapterSession(self, model=strategy.model, scaler=scaler, progress=self.progress, **parts)
+        session.leave_planned_changes()  # to an ElasticCallback
+        if session.continues_in_place and Training.exists:
             raise SessionError("a process that continues in place can call fit once")
         Training.exists = True
         return session
@@ -82,7 +79,7 @@ class Training:
         self._batches.fetch(self._trainer.fit_loop.epoch_progress.current.processed)
         if self._is_at(place):
             return True
-        self.session.drop_batch()
+        self.session.withdraw_batch()
         return False
 
     def _is_at(self, place: str) -> bool:
@@ -93,11 +90,25 @@ class Training:
         self.moves = not here
         return here
 
-    def remember(self, *, callbacks: bool = False) -> Undo:
-        return Undo(self._trainer, self._lasting, callbacks=callbacks)
+    # -- what a session asks of an adapter
 
-    def interrupted(self) -> None:
-        self.progress.received = False  # from what the session has restored
+    def steps(self) -> int:
+        return int(self._trainer.global_step)
+
+    def entered(self) -> None:
+        self._trainer.strategy.world_changed()
+
+    def remember(self, *, batch: bool) -> Callable[[], None]:
+        """A validation and the end of an epoch also change callbacks and schedulers."""
+        undo, place = Undo(self._trainer, self._lasting, callbacks=not batch), self.progress.place
+
+        def put_back() -> None:
+            self.progress.place, self.progress.received = place, False  # what the session has restored is its own
+            undo.restore()
+            if not batch:
+                self._trainer.training = True
+
+        return put_back
 
 
 class GlobalBatches:
@@ -121,9 +132,9 @@ class GlobalBatches:
         self._batch: Any = None
         self._state: dict[str, Any] = {}
         """Of a checkpoint that was loaded before the session began."""
-        self._session: LoopSession | None = None
+        self._session: AdapterSession | None = None
 
-    def begin(self, session: LoopSession) -> None:
+    def begin(self, session: AdapterSession) -> None:
         self._session = session
         if self._state:
             session.load_state_dict(self._state)
