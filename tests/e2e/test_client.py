@@ -128,6 +128,7 @@ def add_up(steps: int) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.nightly
 def test_a_function_trains_in_an_image_that_never_heard_of_us(cluster: ClusterDriver) -> None:
     cluster.load_images(build(["plain"]))
     kubeconfig = cluster.kubectl.kubeconfig

@@ -1,7 +1,7 @@
 """Every example on a real cluster, as its README says: `kubectl apply -k`.
 
-Only what a test cluster lacks is changed: images, spot nodes, an NFS server, S3, Kueue. One with a framework and the
-one with a session run each time, the others in `make nightly`.
+Only what a test cluster lacks is changed: images, spot nodes, an NFS server, S3, Kueue. The one with a session runs
+each time, the others in `make nightly`.
 """
 
 from __future__ import annotations
@@ -158,16 +158,8 @@ def world(example: Example, pod: str, workers: int) -> bool:
     return bool(worlds) and worlds[-1].workers == workers
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("finetune-hf"),
-        *(
-            pytest.param(name, marks=pytest.mark.nightly)
-            for name in ("accelerate", "imagenet", "lightning", "torchrun")
-        ),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["accelerate", "finetune-hf", "imagenet", "lightning", "torchrun"])
 def test_an_example_trains_to_its_end_and_continues_at_another_size(
     cluster: ClusterDriver, namespace: str, name: str
 ) -> None:
@@ -218,8 +210,12 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
     survivor, other, victim = sorted(worlds, key=lambda pod: worlds[pod].rank)  # rank 0 prints the steps
     processes = {pod: each.pid for pod, each in worlds.items()}
 
+    known = len(entered(example.log(survivor)))
     cluster.kubectl.delete("pod", victim, namespace, wait=False)
-    eventually(lambda: world(example, survivor, 2), 60, 0.3, "the others continue without the pod")
+    eventually(
+        lambda: 2 in [each.workers for each in entered(example.log(survivor))[known:]],
+        *(60, 0.3, "the others continue without the pod"),
+    )
     eventually(lambda: world(example, survivor, 3), 180, 0.3, "its replacement joins")
     assert entered(example.log(other))[-1].pid == processes[other], "the process of a remaining pod does not restart"
 

@@ -89,6 +89,7 @@ def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     cluster.kubectl.delete("service", "outside-etcd")
 
 
+@pytest.mark.nightly
 def test_a_job_that_loses_all_pods_resumes_from_its_checkpoint(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Complaint: no worker is left, and progress is reset."""
     job = new_job("all-gone", replicas=2, command=COUNTING)

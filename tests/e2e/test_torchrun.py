@@ -164,6 +164,7 @@ def test_torchrun_trains_and_recovers_with_the_v2_api_of_etcd(cluster: ClusterDr
     assert after[-1].first >= max(each.last for each in before) - 10
 
 
+@pytest.mark.nightly
 def test_torchrun_recovers_from_a_lost_pod_without_extra_flags(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Two jobs side by side: one with the etcd-v3 plug-in, one with torchrun's own c10d rendezvous."""
     needs_this_machine(cluster)
