@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: one short run of each, with real processes."""
+"""The benchmark of recovery measures what it says: one short run, with real processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from benchmarks.recovery import scenarios
 from benchmarks.recovery.report import Row
 from benchmarks.recovery.systems import SYSTEMS
-from benchmarks.rendezvous.__main__ import measure
 from hack.cluster.output import ClusterError
 from hack.cluster.programs import program
 
@@ -37,10 +36,3 @@ def test_every_change_is_measured_from_the_event_to_the_next_step(tmp_path: Path
     ]
     assert all(sample.value is not None and 0 < sample.value < scenarios.LIMIT for sample in samples)
     assert all(sample.steps_lost is not None and sample.steps_lost <= 25 for sample in samples)
-
-
-def test_members_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:
-    result = measure(members=5, processes=2, folder=tmp_path)
-    assert result.start.seconds > 0
-    assert result.start.etcd.puts == 1 + 5 + 5 + 5 + 1  # secret, members, each as the last to join, ranks, plan
-    assert result.loss.etcd.puts == 4 + 1
