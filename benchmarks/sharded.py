@@ -55,8 +55,8 @@ def agents(rate: float) -> Iterator[str]:
             loop.wait(0.05)
 
     threads = [threading.Thread(target=serve, args=(loop,)) for loop in loops]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     yield server.path
     stop.set()
     for each in threads:

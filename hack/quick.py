@@ -27,7 +27,7 @@ def main() -> int:
     if not files:
         print("quick: no Python file differs from main")
         return 0
-    typed = [each for each in files if not each.startswith(SEPARATE)]
+    typed = [path for path in files if not path.startswith(SEPARATE)]
     commands = [["ruff", "format", "--check", *files], ["ruff", "check", *files]]
     if typed:
         commands.append(["mypy", *typed])
@@ -47,8 +47,8 @@ def changed() -> list[str]:
 
 def packages(files: Iterable[str]) -> list[str]:
     """The folders of unit tests of the packages of `files`, none within another."""
-    folders = {folder for each in files if (folder := _tests_of(PurePath(each))) is not None}
-    return sorted(str(each) for each in folders if not folders.intersection(each.parents))
+    folders = {folder for path in files if (folder := _tests_of(PurePath(path))) is not None}
+    return sorted(str(folder) for folder in folders if not folders.intersection(folder.parents))
 
 
 def _tests_of(file: PurePath) -> PurePath | None:

@@ -63,7 +63,7 @@ class Agent:
         """Its summaries of changes after which it trained."""
         lines = self._events.read_text().split("\n")[:-1] if self._events.exists() else []
         events = (json.loads(line) for line in lines)
-        return [each for each in events if each["event"] == "change" and each["end"] == "trained"]
+        return [event for event in events if event["event"] == "change" and event["end"] == "trained"]
 
 
 class QuickStart:
@@ -104,8 +104,8 @@ class QuickStart:
         return max(int(step) for agent in self.agents for step in agent.printed(r"\bstep=(\d+)") or ["0"])
 
     def _has_joined(self, since: float) -> bool:
-        changes = (each for agent in self.agents for each in agent.changes)
-        return any(each["cause"] == "MemberJoined" and each["time"] >= since for each in changes)
+        changes = (change for agent in self.agents for change in agent.changes)
+        return any(change["cause"] == "MemberJoined" and change["time"] >= since for change in changes)
 
     def _wait(self, what: str, happens: Callable[[], bool]) -> None:
         while not happens():
@@ -122,12 +122,12 @@ class QuickStart:
 
     def _tell_rounds(self) -> None:
         for agent in self.agents:
-            for each in agent.changes:
-                if each["round"] not in self._told:
-                    self._told.add(each["round"])
-                    first = each["phases"].get("first-step")
+            for change in agent.changes:
+                if change["round"] not in self._told:
+                    self._told.add(change["round"])
+                    first = change["phases"].get("first-step")
                     after = f", {first['since']:.1f} s after the cause" if first else ""
-                    self._say(f"round {each['round']} trains: {each['cause']}{after}")
+                    self._say(f"round {change['round']} trains: {change['cause']}{after}")
 
     def _say(self, what: str) -> None:
         print(f"{time.time() - self._began:6.1f} s  {what}", flush=True)
@@ -137,7 +137,7 @@ class QuickStart:
             print(f"{agent.name}: {', then '.join(f'process {pid}' for pid in agent.pids)}")
             if len(agent.pids) != (2 if agent is victim else 1):
                 raise QuickStartError(f"the worker process of {agent.name} was to continue, but it restarted")
-        lost = sum(each["steps_lost"] or 0 for agent in self.agents for each in agent.changes)
+        lost = sum(change["steps_lost"] or 0 for agent in self.agents for change in agent.changes)
         if lost:
             raise QuickStartError(f"{lost} steps were taken again")
         finished = {line for agent in self.agents for line in agent.printed(r"\bfinished (step=\d+ with \d+) workers")}

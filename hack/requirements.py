@@ -86,7 +86,7 @@ def needed(lock: Lock, root: Path = ROOT) -> set[str]:
         extras = {"", *requirement.extras}
         new = extras - found.setdefault(name, set())
         found[name] |= extras
-        left += [(Requirement(each), extra) for extra in new for each in _requires(name)]
+        left += [(Requirement(requirement), extra) for extra in new for requirement in _requires(name)]
     return set(found)
 
 
@@ -109,7 +109,7 @@ def problems(lock: Lock, root: Path = ROOT) -> Iterator[str]:
 def written(lock: Lock, hashes: Mapping[str, Sequence[str]], versions: Mapping[str, str]) -> str:
     """The content of the file."""
     lines = [
-        f"{name}=={versions[name]}" + "".join(f" \\\n    --hash=sha256:{each}" for each in hashes[name])
+        f"{name}=={versions[name]}" + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes[name])
         for name in sorted(hashes)
     ]
     return _HEAD.format(what=lock.what, path=lock.path) + "\n".join(lines) + "\n"

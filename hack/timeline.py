@@ -44,7 +44,7 @@ def print_table(
     console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False
 ) -> None:
     """`numbers`: all columns but the first."""
-    table = Table(heads[0], *(Column(escape(each), justify="right" if numbers else "left") for each in heads[1:]))
+    table = Table(heads[0], *(Column(escape(head), justify="right" if numbers else "left") for head in heads[1:]))
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)

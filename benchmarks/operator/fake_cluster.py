@@ -65,7 +65,7 @@ class FakeCluster(ControlPlane):
         # Not pod-delete: kwok deletes by name, and a late delete hits the pod's successor again and again. Failed pods
         # are deleted without a kubelet; the others are deleted by force.
         files = [stages / "node/fast/node-initialize.yaml", stages / "pod/fast/pod-ready.yaml"]
-        self._start_child([*command("kwok", kwok), *(f"--config={each}" for each in files)])
+        self._start_child([*command("kwok", kwok), *(f"--config={path}" for path in files)])
         install_crd(self)
         nodes = [
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}} for number in range(NODES)

@@ -64,7 +64,7 @@ class Sampler:
             part = self._known.get(code.co_filename)
             if part is None:
                 part = self._known[code.co_filename] = next(
-                    (PARTS[each] for each in PARTS if each in code.co_filename), ""
+                    (PARTS[part] for part in PARTS if part in code.co_filename), ""
                 )
             if part:
                 self._parts[part] += 1

@@ -239,7 +239,7 @@ async def _probing(operator: Operator, waits: list[float]) -> AsyncIterator[None
 async def _two_tenants(client: Client, operator: Operator) -> dict[str, float]:
     """Every job of one tenant loses a pod at once; jobs of another are scaled before and during that."""
     own, other = "tenant-1", "tenant-2"
-    names = [each["metadata"]["name"] for each in (await client.call("GET", JOBS.format(own)))["items"]]
+    names = [item["metadata"]["name"] for item in (await client.call("GET", JOBS.format(own)))["items"]]
     pods = (await client.call("GET", PODS.format(other)))["items"]
     victims = [pod for pod in pods if pod["metadata"]["labels"].get("elasticjob.dev/worker-index") == "0"]
     async with PodCount(client, own) as count:

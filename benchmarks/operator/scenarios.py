@@ -102,7 +102,7 @@ async def _big_job(client: Client, operator: Operator, workers: int, endpoint: s
             await asyncio.sleep(0.05)
         shown = time.monotonic() - started
         cpu = operator.cost().cpu - cpu
-        bodies = [_as_created(each) for each in (await client.call("GET", PODS.format(ns)))["items"]]
+        bodies = [_as_created(item) for item in (await client.call("GET", PODS.format(ns)))["items"]]
         mine = (max(pods.created.values()) - started, max(pods.running.values()) - started)
         spent = difference(before, operator.metrics())
     async with namespace(client, "bare") as ns, PodCount(client, ns) as pods:

@@ -62,8 +62,8 @@ class Original:
         self.name, self.uid = str(job["metadata"]["name"]), str(job["metadata"]["uid"])
         self._namespace = str(job["metadata"]["namespace"])
         group = "elasticjob.dev/elasticjobs"
-        self._objects = [(group, _stored(job)), *(("pods", _stored(each)) for each in pods)]
-        self._objects += [("services/specs", _stored(each)) for each in services]
+        self._objects = [(group, _stored(job)), *(("pods", _stored(pod)) for pod in pods)]
+        self._objects += [("services/specs", _stored(service)) for service in services]
         self._keys = [(key.encode(), value) for key, value in keys.items()]
 
     def copy(

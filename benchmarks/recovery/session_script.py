@@ -65,7 +65,7 @@ def main() -> None:
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     model = DistributedDataParallel(network())
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-9)
+    optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-9)
     session = ElasticSession(model=model, optimizer=optimizer)
     process = f"{os.environ['BENCH_MEMBER']}.{time.time():.3f}.{os.getpid()}"
     waits_for_commit, compared = "", False

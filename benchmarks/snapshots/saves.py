@@ -27,7 +27,7 @@ RUNS = 5
 
 
 def measure(mib: int) -> None:
-    model = nn.ParameterDict({str(each): torch.rand((mib << 18) // TENSORS) for each in range(TENSORS)})
+    model = nn.ParameterDict({str(number): torch.rand((mib << 18) // TENSORS) for number in range(TENSORS)})
     contents = Contents({"model": model})
     target = {name: tensor.detach().clone() for name, tensor in model.items()}
 

@@ -56,7 +56,7 @@ class Seen:
     status: dict[str, Any]
 
     def condition(self, kind: str) -> dict[str, Any]:
-        return next((each for each in self.status.get("conditions", []) if each["type"] == kind), {})
+        return next((condition for condition in self.status.get("conditions", []) if condition["type"] == kind), {})
 
 
 class ChaosJob:
@@ -138,9 +138,9 @@ class ChaosJob:
 
     def events(self) -> list[str]:
         return [
-            each["message"]
-            for each in self.driver.kubectl.items("events", NAMESPACE)
-            if each["involvedObject"].get("uid") == self.uid
+            item["message"]
+            for item in self.driver.kubectl.items("events", NAMESPACE)
+            if item["involvedObject"].get("uid") == self.uid
         ]
 
     def delete_pods(self, names: Sequence[str], force: bool = False) -> None:

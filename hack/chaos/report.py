@@ -25,7 +25,9 @@ def table(results: Sequence[Result]) -> str:
 
 def complaints(results: Sequence[Result]) -> list[str]:
     """All broken promises."""
-    return [f"{_name(each.fault, each.with_operator_killed)}: {text}" for each in results for text in each.broken]
+    return [
+        f"{_name(result.fault, result.with_operator_killed)}: {text}" for result in results for text in result.broken
+    ]
 
 
 def _row(fault: str, killed: bool, found: list[Result]) -> str:

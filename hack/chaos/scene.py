@@ -151,7 +151,7 @@ class Scene:
 @contextlib.contextmanager
 def only_node(driver: ClusterDriver, node: str) -> Iterator[None]:
     """Schedules new pods on this node only."""
-    others = [each["metadata"]["name"] for each in driver.kubectl.items("nodes") if each["metadata"]["name"] != node]
+    others = [item["metadata"]["name"] for item in driver.kubectl.items("nodes") if item["metadata"]["name"] != node]
     driver.kubectl.run("cordon", *others)
     try:
         yield
@@ -162,4 +162,7 @@ def only_node(driver: ClusterDriver, node: str) -> Iterator[None]:
 def _is_ready(pod: dict[str, Any]) -> bool:
     if "deletionTimestamp" in pod["metadata"]:
         return False
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in pod["status"].get("conditions", [])
+    )

@@ -35,14 +35,14 @@ def exported() -> dict[str, set[str]]:
 
 def _of_the_operator() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for each in vars(operator_metrics).values():
-        if not isinstance(each, MetricWrapperBase):
+    for var in vars(operator_metrics).values():
+        if not isinstance(var, MetricWrapperBase):
             continue
-        name, labels = each._name, set(each._labelnames)
-        if isinstance(each, Histogram):
+        name, labels = var._name, set(var._labelnames)
+        if isinstance(var, Histogram):
             found |= {f"{name}_bucket": {*labels, "le"}, f"{name}_sum": labels, f"{name}_count": labels}
         else:
-            found[f"{name}_total" if isinstance(each, Counter) else name] = labels
+            found[f"{name}_total" if isinstance(var, Counter) else name] = labels
     return found
 
 

@@ -30,9 +30,9 @@ def agent_metrics() -> list[str]:
 def metrics_of_the_operator() -> list[str]:
     """Names of the operator's metrics, as Prometheus stores them."""
     registry = CollectorRegistry()
-    for each in vars(operator_metrics).values():
-        if isinstance(each, MetricWrapperBase):
-            registry.register(each)
+    for var in vars(operator_metrics).values():
+        if isinstance(var, MetricWrapperBase):
+            registry.register(var)
     return sorted({*_families(generate_latest(registry).decode()), "elasticjob_jobs"})
 
 

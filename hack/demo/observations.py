@@ -86,7 +86,9 @@ def parse_line(text: str, pod: str) -> LineSeen | None:
 def parse_job(job: dict[str, Any]) -> JobSeen:
     """Parses an ElasticJob as kubectl prints it."""
     status = job.get("status", {})
-    conditions = {each["type"]: each for each in status.get("conditions", []) if each["status"] == "True"}
+    conditions = {
+        condition["type"]: condition for condition in status.get("conditions", []) if condition["status"] == "True"
+    }
     failed = conditions.get("Failed")
     return JobSeen(
         ready=status.get("readyReplicas", 0),

@@ -56,14 +56,14 @@ def page() -> str:
 
 
 def _section(name: str, command: Any) -> str:
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option" and each.name not in COMMON]
-    words = [_usage(each) for each in arguments]
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    options = [param for param in command.params if param.param_type_name == "option" and param.name not in COMMON]
+    words = [_usage(argument) for argument in arguments]
     flags = ["[FLAGS]"] if options else []
     at = next((index for index, word in enumerate(words) if "--" in word), len(words))
     usage = " ".join(["elasticjob", name, *words[:at], *flags, *words[at:]])
     parts = [f"## elasticjob {name}", "", f"`{usage}`", "", inspect.cleandoc(command.help or ""), ""]
-    visible = [each for each in options if not each.hidden]
+    visible = [option for option in options if not option.hidden]
     return "\n".join(parts) + (f"\n{_table(visible)}" if visible else "")
 
 
@@ -74,7 +74,7 @@ def _usage(argument: Any) -> str:
 
 
 def _table(options: Iterable[Any]) -> str:
-    rows = [f"| {_flags(each)} | {_meaning(each)} |" for each in options]
+    rows = [f"| {_flags(option)} | {_meaning(option)} |" for option in options]
     return "\n".join(["| flag | meaning |", "|---|---|", *rows]) + "\n"
 
 
@@ -102,9 +102,9 @@ def _meaning(option: Any) -> str:
 def _exits() -> Iterator[str]:
     """The meaning of an exit code is that of the errors that have it."""
     meanings = {int(code): [text] for code, text in OTHER_EXITS.items()}
-    for each in vars(errors).values():
-        if isinstance(each, type) and issubclass(each, errors.ElasticJobError) and each.code != errors.Exit.ERROR:
-            meanings.setdefault(each.code, []).append(" ".join((inspect.getdoc(each) or "").split()))
+    for var in vars(errors).values():
+        if isinstance(var, type) and issubclass(var, errors.ElasticJobError) and var.code != errors.Exit.ERROR:
+            meanings.setdefault(var.code, []).append(" ".join((inspect.getdoc(var) or "").split()))
     for code in errors.Exit:
         if code is not errors.Exit.OK:
             yield f"| {code.value} | {' '.join(meanings[code])} |\n"

@@ -29,7 +29,7 @@ With the runtime as an image volume, the kubelet itself repeats its Event `Pulle
 
 def page() -> str:
     """The page. A pure function of the code."""
-    types = {each.name: each.docstring for each in assignments(ConditionType)}
+    types = {assignment.name: assignment.docstring for assignment in assignments(ConditionType)}
     parts = [INTRODUCTION, "## Conditions", "", "In the order in which a job goes through them:", ""]
     parts += ["| type | True means |", "|---|---|"]
     parts += [f"| `{each.value}` | {types[each.name]} |" for each in ConditionType]
@@ -39,7 +39,7 @@ def page() -> str:
         parts += [f"### {title}", "", *([_remark(remark), ""] if remark else [])]
         parts += [EVENTS] if title == "Events only" else []
         parts += ["| reason | message | |", "|---|---|---|"]
-        parts += [_row(Reason[each.name], each.docstring) for each in reasons]
+        parts += [_row(Reason[reason.name], reason.docstring) for reason in reasons]
         parts.append("")
     return "\n".join(parts)
 

@@ -36,7 +36,7 @@ def page() -> str:
     keys = _keys()
     rows = [f"| `{key}` | {contents} | {author} |" for key, contents, author in keys]
     order = [key for key, _, _ in keys]
-    sections = {_key(each): _section(each) for each in _values()}
+    sections = {_key(value): _section(value) for value in _values()}
     found = [sections.pop(key) for key in order if key in sections]
     return INTRODUCTION + "\n".join([*rows, "", "## Values", "", "JSON objects.", "", *found, *sections.values()])
 
@@ -50,9 +50,7 @@ def _keys() -> list[tuple[str, str, str]]:
 
 def _values() -> list[type[Value]]:
     return [
-        each
-        for each in vars(contract).values()
-        if isinstance(each, type) and issubclass(each, Value) and each is not Value
+        var for var in vars(contract).values() if isinstance(var, type) and issubclass(var, Value) and var is not Value
     ]
 
 
@@ -63,7 +61,7 @@ def _key(value: type[Value]) -> str:
 
 
 def _section(value: type[Value]) -> str:
-    docstrings = {each.name: each.docstring for each in assignments(value)}
+    docstrings = {assignment.name: assignment.docstring for assignment in assignments(value)}
     text = re.sub(r"^`[^`]+`[:,] ", "", " ".join((inspect.getdoc(value) or "").split()))
     rows = [
         f"| `{field.name}` | {_type(field)} | {docstrings[field.name]} |".replace("  |", " |")

@@ -64,9 +64,9 @@ def _is_of_spec(rule: Schema) -> bool:
 
 def _columns() -> str:
     rows = [
-        f"| {each['name']} | `{each['jsonPath'].lstrip('.')}` | {each['description']}"
-        f"{' Only with `-o wide`.' if each.get('priority') else ''} |"
-        for each in COLUMNS
+        f"| {column['name']} | `{column['jsonPath'].lstrip('.')}` | {column['description']}"
+        f"{' Only with `-o wide`.' if column.get('priority') else ''} |"
+        for column in COLUMNS
     ]
     return "\n".join(["## Columns of kubectl get", "", "| column | field | |", "|---|---|---|", *rows]) + "\n"
 

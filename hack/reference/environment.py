@@ -26,17 +26,17 @@ Those of ElasticJob:
 
 def page() -> str:
     """The page. A pure function of the contract."""
-    ours = [each for each in assignments(Env) if isinstance(getattr(Env, each.name), str)]
-    known = {getattr(Env, each.name) for each in ours}
+    ours = [assignment for assignment in assignments(Env) if isinstance(getattr(Env, assignment.name), str)]
+    known = {getattr(Env, variable.name) for variable in ours}
     torchs = [name for name in Env.SET_BY_AGENT if name not in known]
     parts = [INTRODUCTION]
-    for section in dict.fromkeys(each.section for each in ours):
+    for section in dict.fromkeys(variable.section for variable in ours):
         if section.startswith("Set by the agent"):
             parts += [SCRIPT.format(names=", ".join(f"`{name}`" for name in torchs))]
         else:
             parts += [f"## {section.rstrip('.')}", ""]
         parts += ["| variable | meaning |", "|---|---|"]
-        parts += [_row(each) for each in ours if each.section == section]
+        parts += [_row(variable) for variable in ours if variable.section == section]
         parts.append("")
     return "\n".join(parts)
 

@@ -19,7 +19,7 @@ from hack.release.version import ROOT
 from hack.steps import StepError, Steps, run_logged
 
 DISTRIBUTIONS = ("trainer-runtime", "api", "operator", "client")
-RUNTIME_IMAGES = {f"runtime-{each}": each for each in ARCHITECTURES}
+RUNTIME_IMAGES = {f"runtime-{architecture}": architecture for architecture in ARCHITECTURES}
 """Image -> architecture. The trainer image is an example and not published: users bring their own."""
 TOOLS = Path(__file__).parent
 """Holds the go.mod that pins the tools of a release."""

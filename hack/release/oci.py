@@ -84,7 +84,7 @@ def _read(archive: Path) -> tuple[dict[str, Any], list[bytes]]:
             return file.read()
 
         (image,) = json.loads(content("manifest.json"))
-        return json.loads(content(image["Config"])), [content(each) for each in image["Layers"]]
+        return json.loads(content(image["Config"])), [content(layer) for layer in image["Layers"]]
 
 
 def _json(value: Any) -> bytes:

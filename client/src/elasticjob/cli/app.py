@@ -103,10 +103,10 @@ def run(arguments: Sequence[str], program: str = "elasticjob") -> int:
 
 def _check_completion(arguments: Sequence[str]) -> None:
     """Of a plug-in, a shell completes the words by asking kubectl. Raises UsageError."""
-    for each in arguments[: arguments.index("--") if "--" in arguments else None]:
-        if each in ("--show-completion", "--install-completion"):
+    for argument in arguments[: arguments.index("--") if "--" in arguments else None]:
+        if argument in ("--show-completion", "--install-completion"):
             raise UsageError(
-                f"kubectl elasticjob has no {each}: it is completed where kubectl is.",
+                f"kubectl elasticjob has no {argument}: it is completed where kubectl is.",
                 "See kubectl completion --help, or complete the program itself: elasticjob --install-completion",
             )
 

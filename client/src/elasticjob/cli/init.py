@@ -27,7 +27,7 @@ def init(
 
     job = name or _name_of(folder)
     check_name(job)
-    known = [each for each in FILES if (folder / each).exists()]
+    known = [path for path in FILES if (folder / path).exists()]
     if known and not force:
         raise AlreadyExistsError(
             f"{folder.resolve()} has {', '.join(known)} already.", "Choose another folder, or overwrite with --force."

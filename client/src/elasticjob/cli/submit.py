@@ -38,7 +38,7 @@ class Submit(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         ctx.meta["command"] = args[end + 1 :]
-        own = ["--dry-run=client" if each == "--dry-run" else each for each in args[:end]]
+        own = ["--dry-run=client" if arg == "--dry-run" else arg for arg in args[:end]]
         return super().parse_args(ctx, own + args[end:])
 
 

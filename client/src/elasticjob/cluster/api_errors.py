@@ -111,7 +111,7 @@ def _not_found(details: Mapping[str, Any], path: str, namespace: str, message: s
 
 def _invalid(message: str, details: Mapping[str, Any]) -> str:
     causes = details.get("causes") or []
-    lines = [f"  {each.get('field') or 'manifest'}: {each.get('message', '')}" for each in causes]
+    lines = [f"  {cause.get('field') or 'manifest'}: {cause.get('message', '')}" for cause in causes]
     if lines:
         return "The API server rejects the job:\n" + "\n".join(dict.fromkeys(lines))
     return f"The API server rejects the job: {message.removeprefix('strict decoding error: ')}."

@@ -54,7 +54,7 @@ def paths(explicit: str | None, environment: Mapping[str, str]) -> list[Path]:
     """The kubeconfig files, in kubectl's order of precedence."""
     if explicit:
         return [Path(explicit).expanduser()]
-    listed = [Path(each) for each in environment.get("KUBECONFIG", "").split(os.pathsep) if each]
+    listed = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     return listed or [Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"]
 
 
@@ -158,7 +158,11 @@ def _cluster_info(cluster: Json) -> Json:
     """The Cluster of client.authentication.k8s.io."""
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
     extensions = cluster.get("extensions") or ()
-    config = [each.get("extension") for each in extensions if each.get("name") == "client.authentication.k8s.io/exec"]
+    config = [
+        extension.get("extension")
+        for extension in extensions
+        if extension.get("name") == "client.authentication.k8s.io/exec"
+    ]
     return {name: cluster[name] for name in names if name in cluster} | ({"config": config[0]} if config else {})
 
 

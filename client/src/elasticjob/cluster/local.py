@@ -122,7 +122,7 @@ def not_here(job: Json) -> list[str]:
     fields = [*lifecycle, *(["volumes"] if job["spec"]["workers"]["template"]["spec"].get("volumes") else [])]
     fields += ["envFrom"] if container.get("envFrom") else []
     variables = [each["name"] for each in container.get("env") or () if each.get("valueFrom")]
-    return [each for each in fields if each != "suspend"] + [f"the variable {each}" for each in variables]
+    return [field for field in fields if field != "suspend"] + [f"the variable {each}" for each in variables]
 
 
 def _acquire(lock: IO[str], folder: Path) -> bool:
@@ -180,10 +180,10 @@ def _objects(kind: str, query: Mapping[str, Any]) -> Iterator[Json]:
     wanted = str(query.get("fieldSelector") or "").rpartition("=")[2]
     terms = terms_of(query.get("labelSelector") or "")
     for job in filter(None, map(read_job, sorted(path.parent for path in jobs_folder().glob(f"*/{JOB}")))):
-        for each in [job] if kind == PLURAL else _pods(job) if kind == "pods" else _events(job):
-            names = (each["metadata"]["name"], (each.get("involvedObject") or {}).get("uid"))
-            if selects(terms, each["metadata"].get("labels") or {}) and (not wanted or wanted in names):
-                yield each
+        for pod in [job] if kind == PLURAL else _pods(job) if kind == "pods" else _events(job):
+            names = (pod["metadata"]["name"], (pod.get("involvedObject") or {}).get("uid"))
+            if selects(terms, pod["metadata"].get("labels") or {}) and (not wanted or wanted in names):
+                yield pod
 
 
 def read_job(folder: Path) -> Json | None:
@@ -238,12 +238,12 @@ def _pods(job: Json) -> list[Json]:
 def _events(job: Json) -> Iterator[Json]:
     """One for each condition that is true."""
     about = {"uid": job["metadata"]["uid"]}
-    for each in (job.get("status") or {}).get("conditions") or ():
-        if each["status"] == "True":
-            kind = "Warning" if each["type"] == "Failed" else "Normal"
-            event = {"metadata": {"name": each["type"]}, "involvedObject": about, "type": kind}
-            event |= {"reason": each["type"], "message": each["message"]}
-            yield {**event, "lastTimestamp": each["lastTransitionTime"]}
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition["status"] == "True":
+            kind = "Warning" if condition["type"] == "Failed" else "Normal"
+            event = {"metadata": {"name": condition["type"]}, "involvedObject": about, "type": kind}
+            event |= {"reason": condition["type"], "message": condition["message"]}
+            yield {**event, "lastTimestamp": condition["lastTransitionTime"]}
 
 
 def _expired(_: LocalStream) -> Iterator[bytes]:
@@ -281,7 +281,7 @@ def write(folder: Path, job: Json) -> None:
 
 def condition(job: Json, type_: str, reason: str, message: str, *, true: bool = True) -> None:
     status = job.setdefault("status", {})
-    others = [each for each in status.get("conditions") or () if each["type"] != type_]
+    others = [condition for condition in status.get("conditions") or () if condition["type"] != type_]
     new = {"type": type_, "status": str(true), "reason": reason, "message": message, "lastTransitionTime": timestamp()}
     status["conditions"] = [*others, new]
     if true:

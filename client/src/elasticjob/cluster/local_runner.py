@@ -36,7 +36,7 @@ def run(folder: Path, job: Json) -> None:
     """Runs a job from its start to its end, in a process of its own."""
     state, container = job_state(job), training_container(job)
     (folder / TERMINATION).touch()
-    gpus = any("gpu" in each for each in (container.get("resources") or {}).get("limits") or ())
+    gpus = any("gpu" in limit for limit in (container.get("resources") or {}).get("limits") or ())
     processes = state.replicas * (int(state.procs) if state.procs.isdecimal() else 1)
     checkpoints = folder.parent.parent / "checkpoints" / state.name
     checkpoints.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class Cluster:
         """Of each job its metadata, and what the CRD prints: of a large job, one part in a hundred."""
         found, path = list[Json](), self.jobs_path(namespace)
         for answer in self._pages(path, accept=TABLE, labelSelector=selector):
-            titles = [each["name"] for each in answer["columnDefinitions"]]
+            titles = [column_definition["name"] for column_definition in answer["columnDefinitions"]]
             found += [_job(row["object"], dict(zip(titles, row["cells"], strict=True))) for row in answer["rows"] or ()]
         return found
 
@@ -125,7 +125,7 @@ class Cluster:
 
     def list(self, path: str, **query: Any) -> list[Json]:
         """All objects, page by page."""
-        return [each for answer in self._pages(path, **query) for each in answer.get("items") or ()]
+        return [item for answer in self._pages(path, **query) for item in answer.get("items") or ()]
 
     def _pages(self, path: str, **query: Any) -> Iterator[Json]:
         token = ""

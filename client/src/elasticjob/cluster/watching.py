@@ -80,7 +80,7 @@ class Watched:
         """Returns the version of the list."""
         answer = self._api.get(self._path, **self._query)
         with self._lock:
-            self._objects = {each["metadata"]["uid"]: each for each in answer.get("items") or []}
+            self._objects = {item["metadata"]["uid"]: item for item in answer.get("items") or []}
         self.listed, self.lost_since = True, None
         self._on_change()
         return str(answer["metadata"]["resourceVersion"])

@@ -29,7 +29,7 @@ def addressed(text: str, flags: Flags) -> str:
 def _addressed(line: str, flags: Flags) -> str:
     if "administrator" in line:  # whose kubeconfig is another
         return line
-    anywhere = [each for each in flags if each[0] not in ("-n", "--local")]
+    anywhere = [flag for flag in flags if flag[0] not in ("-n", "--local")]
     line = _OURS.sub(lambda found: _with_flags(found[0], 2, flags), line)
     return _KUBECTL.sub(lambda found: _with_flags(found[0], 1, anywhere), line)
 
@@ -39,5 +39,5 @@ def _with_flags(command: str, words: int, flags: Flags) -> str:
     start = command.split(" ", words)
     own = command.split()
     placed = any(each in ("-A", "-n") or each.startswith("--namespace") for each in own)
-    added = [shlex.join(each) for each in flags if each[0] not in own and not (each[0] == "-n" and placed)]
+    added = [shlex.join(flag) for flag in flags if flag[0] not in own and not (flag[0] == "-n" and placed)]
     return " ".join([*start[:words], *added, *start[words:]])

@@ -99,8 +99,10 @@ def _crd(seen: Observed) -> Iterator[Finding]:
     if seen.crd is None:
         yield Finding(Result.BAD, "The CustomResourceDefinition of ElasticJobs is not installed.", f"Run: {INSTALL}")
         return
-    conditions = {each["type"]: each["status"] for each in seen.crd.get("status", {}).get("conditions") or ()}
-    served = [each["name"] for each in seen.crd["spec"]["versions"] if each.get("served")]
+    conditions = {
+        condition["type"]: condition["status"] for condition in seen.crd.get("status", {}).get("conditions") or ()
+    }
+    served = [version["name"] for version in seen.crd["spec"]["versions"] if version.get("served")]
     if conditions.get("Established") != "True":
         yield Finding(
             Result.BAD, "The CustomResourceDefinition is not established yet.", "Wait, then look at its status."
@@ -166,7 +168,7 @@ def _nodes(seen: Observed) -> Iterator[Finding]:
     if isinstance(seen.nodes, ElasticJobError):
         yield Finding(Result.UNKNOWN, "You may not read nodes, so they were not checked.")
         return
-    ready = [each for each in seen.nodes if _is_ready(each)]
+    ready = [node for node in seen.nodes if _is_ready(node)]
     if not ready:
         yield Finding(Result.BAD, f"None of {len(seen.nodes)} nodes is ready.", "See why: kubectl get nodes")
         return
@@ -186,7 +188,7 @@ def _nodes(seen: Observed) -> Iterator[Finding]:
 
 def _is_ready(node: Json) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any((each.get("type"), each.get("status")) == ("Ready", "True") for each in conditions)
+    return any((condition.get("type"), condition.get("status")) == ("Ready", "True") for condition in conditions)
 
 
 def _gpus(node: Json) -> dict[str, int]:

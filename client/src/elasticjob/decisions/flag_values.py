@@ -107,7 +107,7 @@ def nfs_mount(value: str) -> Mount:
 def port(value: str) -> tuple[int, str]:
     """(container port, type of the Service that was asked for): `8080` or Run:ai's
     `service-type=NodePort,container=8080`. Raises UsageError."""
-    parts = {"container": value} if is_number(value) else dict(each.partition("=")[::2] for each in value.split(","))
+    parts = {"container": value} if is_number(value) else dict(part.partition("=")[::2] for part in value.split(","))
     number = parts.get("container", "")
     if not is_number(number):
         raise UsageError(f"--port {value}: write the container's port, such as 8080.")
@@ -130,7 +130,7 @@ def toleration(value: str) -> dict[str, str]:
 
 def _parts(flag: str, value: str, needed: set[str], optional: set[str]) -> dict[str, Any]:
     """key=value and bare words, separated by commas."""
-    found = {key: text for key, _, text in (each.strip().partition("=") for each in value.split(","))}
+    found = {key: text for key, _, text in (part.strip().partition("=") for part in value.split(","))}
     unknown, missing = sorted(found.keys() - needed - optional), sorted(needed - found.keys())
     if unknown:
         raise UsageError(f"{flag}: {unknown[0]} is not one of {', '.join(sorted(needed | optional))}.")

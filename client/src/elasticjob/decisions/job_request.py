@@ -129,7 +129,7 @@ class JobOptions:
 
 def options_of(name: str, image: str, command: str | Sequence[str], options: Mapping[str, Any]) -> JobOptions:
     """Raises UsageError for an option that does not exist."""
-    known = {each.name for each in fields(JobOptions)}
+    known = {field.name for field in fields(JobOptions)}
     for unknown in options.keys() - known:
         similar = difflib.get_close_matches(unknown, known, n=1)
         remedy = f"Did you mean {similar[0]}?" if similar else "All options: help(elasticjob.JobOptions)"
@@ -140,9 +140,11 @@ def options_of(name: str, image: str, command: str | Sequence[str], options: Map
 def shows_options(method: Callable[..., T]) -> Callable[..., T]:
     """Replaces `**options` by the fields of JobOptions in a function's signature, which help and notebooks show."""
     shown = inspect.signature(method)
-    own = [each for each in shown.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    own = [parameter for parameter in shown.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     names = {each.name for each in own}
-    added = [each for each in inspect.signature(JobOptions).parameters.values() if each.name not in names]
+    added = [
+        parameter for parameter in inspect.signature(JobOptions).parameters.values() if parameter.name not in names
+    ]
     added = [each.replace(kind=each.KEYWORD_ONLY) for each in added if each.name != "command"]
     method.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     return method
@@ -215,11 +217,11 @@ def _pod(request: JobOptions) -> Json:
         "containers": [_container(request, mounts)],
         **_present(
             volumes=volumes,
-            imagePullSecrets=[{"name": each} for each in request.image_pull_secrets],
+            imagePullSecrets=[{"name": image_pull_secret} for image_pull_secret in request.image_pull_secrets],
             serviceAccountName=request.service_account,
             securityContext={"runAsUser": run_as[0], "runAsGroup": run_as[1]} if run_as else None,
             nodeSelector=dict(request.node_selector),
-            tolerations=[dict(each) for each in request.tolerations],
+            tolerations=[dict(toleration) for toleration in request.tolerations],
         ),
     }
 
@@ -236,8 +238,8 @@ def _container(request: JobOptions, mounts: list[Json]) -> Json:
             workingDir=request.working_directory,
             imagePullPolicy=request.image_pull_policy,
             env=[{"name": name, "value": str(value)} for name, value in request.env.items()],
-            envFrom=[{"secretRef": {"name": each}} for each in request.env_from_secrets],
-            ports=[{"containerPort": each} for each in request.ports],
+            envFrom=[{"secretRef": {"name": env_from_secret}} for env_from_secret in request.env_from_secrets],
+            ports=[{"containerPort": port} for port in request.ports],
             resources=_present(requests=_present(cpu=str(request.cpu), memory=request.memory), limits=limits),
             volumeMounts=mounts,
         ),
@@ -246,7 +248,7 @@ def _container(request: JobOptions, mounts: list[Json]) -> Json:
 
 def _volumes(request: JobOptions) -> tuple[list[Json], list[Json]]:
     """(volumes of the pod, mounts of the container)."""
-    wanted = [claim_mount(each) if isinstance(each, str) else each for each in request.volumes]
+    wanted = [claim_mount(volume) if isinstance(volume, str) else volume for volume in request.volumes]
     if request.shared_memory:
         size = {} if request.shared_memory == "unlimited" else {"sizeLimit": request.shared_memory}
         wanted.append(Mount("/dev/shm", {"emptyDir": {"medium": "Memory", **size}}))  # noqa: S108 a mount

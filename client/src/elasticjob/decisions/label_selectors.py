@@ -26,8 +26,8 @@ def terms_of(selector: str) -> list[Term]:
     [Term(key='team', value='nlp', wanted=True), Term(key='queue', value=None, wanted=False)]
     """
     terms = []
-    for each in filter(None, selector.split(",")):
-        found = _TERM.fullmatch(each)
+    for part in filter(None, selector.split(",")):
+        found = _TERM.fullmatch(part)
         if found is None:
             raise UsageError(
                 f"Jobs on this machine cannot be selected by {selector!r}.", "Use key=value, key!=value, key or !key."
@@ -40,6 +40,6 @@ def terms_of(selector: str) -> list[Term]:
 def selects(terms: Sequence[Term], labels: Mapping[str, str]) -> bool:
     """Whether all terms hold for an object's labels."""
     return all(
-        (each.key in labels if each.value is None else labels.get(each.key) == each.value) == each.wanted
-        for each in terms
+        (term.key in labels if term.value is None else labels.get(term.key) == term.value) == term.wanted
+        for term in terms
     )

@@ -43,7 +43,7 @@ def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
     newest = next((change for change in rounds if change.workers and change.world_size), None)
     if newest is not None:
         return newest.world_size // newest.workers
-    ready = sum(each.ready for each in workers)
+    ready = sum(worker.ready for worker in workers)
     return job.world_size // ready if ready and job.world_size % ready == 0 and job.world_size else 1
 
 

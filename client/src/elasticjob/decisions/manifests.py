@@ -57,7 +57,7 @@ def with_flags(manifests: Sequence[Json], options: JobOptions, *, resize: bool =
 def _change_container(workers: Json, options: JobOptions) -> None:
     containers = object_at(object_at(workers, "template"), "spec").get("containers") or []
     named = workers.get("container")
-    container = next((each for each in containers if named in (None, each.get("name"))), None)
+    container = next((container for container in containers if named in (None, container.get("name"))), None)
     if container is None:
         raise UsageError("The manifest has no training container to give variables or GPUs.")
     if options.env:

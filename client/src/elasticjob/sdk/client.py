@@ -76,7 +76,7 @@ class ElasticJobClient:
         """Of the commands that messages suggest."""
         self.flags += [("--as-group", group) for group in as_groups]
         if local:
-            self.flags = [each for each in self.flags if each != ("-n", NAMESPACE)]
+            self.flags = [flag for flag in self.flags if flag != ("-n", NAMESPACE)]
             if self.flags:
                 raise UsageError(f"--local and {self.flags[0][0]} cannot be used together: jobs run on this machine.")
             self.flags = [("--local",)]
@@ -148,7 +148,7 @@ class ElasticJobClient:
     def list(self, *, namespace: str | None = None, all_namespaces: bool = False, selector: str = "") -> JobList:
         """By namespace and name. `selector`: of labels, as kubectl's -l. Raises NotFoundError for the namespace."""
         where = "" if all_namespaces else namespace or self.namespace
-        jobs = JobList(Job(self, each) for each in self.cluster.jobs(where, selector))
+        jobs = JobList(Job(self, job) for job in self.cluster.jobs(where, selector))
         if where and not jobs:
             self.cluster.check_namespace(where)
         jobs.sort(key=lambda job: (job.namespace, job.name))

@@ -87,12 +87,12 @@ def _undefined(script: str) -> list[str]:
     read, known = set[str](), {*dir(builtins), "__name__", "__file__", "__annotations__"}
     codes = [compile(script, "train.py", "exec", dont_inherit=True)]
     for code in codes:
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-        for each in dis.get_instructions(code):
-            if each.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-                read.add(each.argval)
-            elif each.opname in ("STORE_NAME", "STORE_GLOBAL", "IMPORT_STAR"):
-                known.add(each.argval)
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+                read.add(instruction.argval)
+            elif instruction.opname in ("STORE_NAME", "STORE_GLOBAL", "IMPORT_STAR"):
+                known.add(instruction.argval)
     return sorted(read - known)
 
 

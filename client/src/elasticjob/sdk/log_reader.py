@@ -40,7 +40,7 @@ def read_logs(
     `notify`: called with the names of worker pods that have not started.
     """
     job = job_state(cluster.job(name, namespace))
-    pods = {each["metadata"]["uid"]: each for each in cluster.workers(name, namespace)}
+    pods = {worker["metadata"]["uid"]: worker for worker in cluster.workers(name, namespace)}
     if not pods:
         raise NotFoundError(
             f"{name} has no worker pods, so there is no log.",
@@ -128,15 +128,15 @@ class LogFollower:
                 if self._watch.has_changed() or time.monotonic() > looked + LOOK_SECONDS:
                     over, looked = self._follow_pods(), time.monotonic()
                 yield from self._arrived(WAIT_SECONDS)
-                if over and self._lines.empty() and all(each.ended for each in self._logs.values()):
+                if over and self._lines.empty() and all(log.ended for log in self._logs.values()):
                     return
         finally:
             self.close()
 
     def close(self) -> None:
         self._watch.close()
-        for each in self._logs.values():
-            each.close()
+        for log in self._logs.values():
+            log.close()
 
     @property
     def deleted(self) -> bool:
@@ -153,7 +153,7 @@ class LogFollower:
     def _follow_pods(self) -> bool:
         """Opens the logs of new worker pods. Returns whether no more will come."""
         listed, now = self._watch.knows_workers, self._watch.snapshot()
-        pods = {each["metadata"]["uid"]: each for each in self._watch.pods()}
+        pods = {pod["metadata"]["uid"]: pod for pod in self._watch.pods()}
         if now.job is not None:
             for worker in self._chosen(now.job, now.workers):
                 if worker.uid in pods:

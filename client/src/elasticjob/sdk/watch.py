@@ -118,7 +118,7 @@ class JobWatch:
 
     def _worker_states(self) -> list[WorkerState]:
         """Reads only the pods that have changed: there may be a thousand."""
-        pods = {each["metadata"]["uid"]: each for each in self.pods()}
+        pods = {pod["metadata"]["uid"]: pod for pod in self.pods()}
         for uid, pod in pods.items():
             version = pod["metadata"]["resourceVersion"]
             if self._states.get(uid, ("",))[0] != version:
@@ -134,7 +134,7 @@ class JobWatch:
 
     def _is_ours(self, pod: Json) -> bool:
         owners = pod["metadata"].get("ownerReferences") or []
-        return not owners or any(each.get("uid") == self.uid for each in owners)
+        return not owners or any(owner.get("uid") == self.uid for owner in owners)
 
     def _watched(self) -> list[Watched]:
         return [self._job, *([self._pods] if self._pods else [])]
@@ -155,8 +155,8 @@ def changed_jobs(cluster: Cluster, namespace: str, names: Sequence[str], selecto
             if watched.error is not None:
                 raise watched.error
             jobs = [each for each in watched.objects() if not names or each["metadata"]["name"] in names]
-            versions = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in jobs}
-            new = [each for each in jobs if shown.get(uid := each["metadata"]["uid"]) != versions[uid]]
+            versions = {job["metadata"]["uid"]: job["metadata"]["resourceVersion"] for job in jobs}
+            new = [job for job in jobs if shown.get(uid := job["metadata"]["uid"]) != versions[uid]]
             shown = versions
             if new:
                 yield sorted(new, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"]))

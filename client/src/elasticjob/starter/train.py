@@ -78,7 +78,7 @@ def main() -> None:
 
 def error_of(module: torch.nn.Module, held_out: TensorDataset) -> float:
     """The same in all processes: each takes its share, and they add up their sums."""
-    x, y = (each[dist.get_rank() :: dist.get_world_size()] for each in held_out.tensors)
+    x, y = (tensor[dist.get_rank() :: dist.get_world_size()] for tensor in held_out.tensors)
     with torch.no_grad():
         total = mse_loss(module(x), y, reduction="sum")
     dist.all_reduce(total)

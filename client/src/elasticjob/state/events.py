@@ -22,16 +22,16 @@ def event_states(events: Sequence[Json]) -> list[EventState]:
     """Oldest first."""
     found = [
         EventState(
-            time=parse_time(object_at(each, "series").get("lastObservedTime"))
-            or parse_time(each.get("lastTimestamp"))
-            or parse_time(each.get("eventTime"))
-            or parse_time(object_at(each, "metadata").get("creationTimestamp")),
-            warning=each.get("type") == "Warning",
-            reason=str(each.get("reason", "")),
-            message=str(each.get("message") or each.get("note") or ""),
-            count=int_or(each.get("count") or object_at(each, "series").get("count"), 1),
+            time=parse_time(object_at(event, "series").get("lastObservedTime"))
+            or parse_time(event.get("lastTimestamp"))
+            or parse_time(event.get("eventTime"))
+            or parse_time(object_at(event, "metadata").get("creationTimestamp")),
+            warning=event.get("type") == "Warning",
+            reason=str(event.get("reason", "")),
+            message=str(event.get("message") or event.get("note") or ""),
+            count=int_or(event.get("count") or object_at(event, "series").get("count"), 1),
         )
-        for each in events
+        for event in events
     ]
     oldest = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
     return sorted(found, key=lambda each: each.time or oldest)

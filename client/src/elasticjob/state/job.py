@@ -159,10 +159,12 @@ def job_state(body: Json) -> JobState:
         managed_by=str(spec.get("managedBy") or object_at(spec, "lifecycle").get("managedBy") or ""),
         checkpoint=_checkpoint(object_at(spec, "checkpoint")),
         keeps_files=_keeps_files(object_at(object_at(spec, "checkpoint"), "volume"), pod, container),
-        failing_nodes=tuple((each["name"], each["failures"]) for each in status.get("failingNodes") or ()),
-        conditions={each["type"]: read(Condition, each) for each in status.get("conditions") or ()},
+        failing_nodes=tuple(
+            (failing_node["name"], failing_node["failures"]) for failing_node in status.get("failingNodes") or ()
+        ),
+        conditions={condition["type"]: read(Condition, condition) for condition in status.get("conditions") or ()},
         rendezvous=" ".join(filter(None, (rendezvous.get("backend"), rendezvous.get("endpoint")))),
-        history=tuple(read(Change, each) for each in object_at(status, "history").get("changes") or ()),
+        history=tuple(read(Change, change) for change in object_at(status, "history").get("changes") or ()),
     )
 
 
@@ -170,8 +172,8 @@ def training_container(body: Json) -> Json:
     """Of the template of an ElasticJob."""
     workers = object_at(object_at(body, "spec"), "workers")
     pod = object_at(object_at(workers, "template"), "spec")
-    containers = [each for each in pod.get("containers") or () if isinstance(each, Mapping)]
-    named = [each for each in containers if each.get("name") == workers.get("container")]
+    containers = [container for container in pod.get("containers") or () if isinstance(container, Mapping)]
+    named = [container for container in containers if container.get("name") == workers.get("container")]
     return (named or containers or [{}])[0]
 
 
@@ -190,6 +192,6 @@ _LOST_WITH_THE_POD = {"emptyDir", "ephemeral", "configMap", "secret", "projected
 
 def _keeps_files(checkpoints: Json, pod: Json, container: Json) -> bool:
     """`checkpoints`: the volume for checkpoints. Other volumes count too: the script may write there."""
-    mounted = {each.get("name") for each in container.get("volumeMounts") or ()}
-    volumes = [checkpoints, *(each for each in pod.get("volumes") or () if each.get("name") in mounted)]
+    mounted = {volume_mount.get("name") for volume_mount in container.get("volumeMounts") or ()}
+    volumes = [checkpoints, *(volume for volume in pod.get("volumes") or () if volume.get("name") in mounted)]
     return any(kind != "name" and kind not in _LOST_WITH_THE_POD for volume in volumes for kind in volume)

@@ -43,9 +43,9 @@ def at(path: str, default: Any, convert: Callable[[Any], Any] | None = None) -> 
 
 def read(kind: type[T], body: Json, **computed: Any) -> T:
     """The dataclass `kind`, read from an object. `computed`: fields that are not read."""
-    for each in fields(kind):  # type: ignore[arg-type] # which every dataclass is
-        if "path" in each.metadata:
-            computed[each.name] = _at(body, **each.metadata)
+    for attribute in fields(kind):  # type: ignore[arg-type] # which every dataclass is
+        if "path" in attribute.metadata:
+            computed[attribute.name] = _at(body, **attribute.metadata)
     return kind(**computed)
 
 

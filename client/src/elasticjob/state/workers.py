@@ -42,7 +42,7 @@ class WorkerState:
 
 def worker_state(pod: Json) -> WorkerState:
     metadata, spec, status = (object_at(pod, part) for part in ("metadata", "spec", "status"))
-    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     problem, detail, code = _problem(status, conditions, containers)
     index = object_at(metadata, "labels").get(LABEL_INDEX, "")
@@ -76,7 +76,7 @@ def in_rank_order(workers: Sequence[WorkerState]) -> list[WorkerState]:
 
     Those that stay in a new round keep their order, and those that join come last: the oldest has the first ranks.
     """
-    alive = [each for each in workers if not each.is_over and not each.deleting]
+    alive = [worker for worker in workers if not worker.is_over and not worker.deleting]
     newest = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
     return sorted(alive, key=lambda each: (not each.ready, each.created or newest, each.index))
 

@@ -31,7 +31,7 @@ def describe(
 ) -> list[str]:
     """`events`: oldest first; None: they are not shown. `flags`: of the commands that it suggests."""
     lines = [*_head(job, now, color=color)]
-    found = [replace(each, remedy=addressed(each.remedy, flags)) for each in obstacles(job, workers, now)]
+    found = [replace(obstacle, remedy=addressed(obstacle.remedy, flags)) for obstacle in obstacles(job, workers, now)]
     if found:
         lines += ["", *_obstacles(found, width, color=color)]
     if job.failure is not None and not job.is_true("Succeeded"):
@@ -119,8 +119,8 @@ def _conditions(job: JobState, now: datetime.datetime, width: int | None, *, col
         Column("MESSAGE", 2, shrinks=True),
     ]
     rows = [
-        [each.type, each.status, each.reason, age(each.since, now), first_line(each.message)]
-        for each in job.conditions.values()
+        [condition.type, condition.status, condition.reason, age(condition.since, now), first_line(condition.message)]
+        for condition in job.conditions.values()
     ]
     return render(columns, rows, width=width, color=color)
 
@@ -157,11 +157,11 @@ def _events(events: Sequence[EventState], now: datetime.datetime, width: int | N
     columns = [Column("AGE"), Column("TYPE", 2), Column("EVENT"), Column("MESSAGE", shrinks=True)]
     rows = [
         [
-            age(each.time, now) + (f" (x{each.count})" if each.count > 1 else ""),
-            Cell("Warning", "warn") if each.warning else "Normal",
-            each.reason,
-            first_line(each.message),
+            age(event.time, now) + (f" (x{event.count})" if event.count > 1 else ""),
+            Cell("Warning", "warn") if event.warning else "Normal",
+            event.reason,
+            first_line(event.message),
         ]
-        for each in events[-MAX_EVENTS:]
+        for event in events[-MAX_EVENTS:]
     ]
     return render(columns, rows, width=width, color=color)

@@ -114,7 +114,7 @@ def worker_table(
         Column("DETAIL", 3, shrinks=not wide),
     ]
     many = len(workers) > MOST_WORKERS and not wide
-    shown = [each for each in workers if not each.ready][:MOST_WORKERS] if many else workers
+    shown = [worker for worker in workers if not worker.ready][:MOST_WORKERS] if many else workers
     rows: list[list[Cell | str]] = [
         [
             worker.name,

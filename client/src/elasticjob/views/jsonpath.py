@@ -35,7 +35,7 @@ def _shown(document: Any, expression: str, template: str) -> str:
         name, index, quoted = step.groups()
         values = list(_next(values, quoted or (name or "").replace("\\", ""), index))
         at = step.end()
-    return " ".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+    return " ".join(value if isinstance(value, str) else json.dumps(value) for value in values)
 
 
 def _next(values: list[Any], name: str, index: str | None) -> Iterator[Any]:

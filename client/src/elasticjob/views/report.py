@@ -74,7 +74,7 @@ def summary(job: JobState, history: History, now: datetime.datetime) -> list[tup
         found.append(("duration", duration((end - history.changes[0].caused_at).total_seconds())))
     if samples:
         found.append(("steps", str(samples[-1].step)))
-    rounds = sum(each.type == ChangeType.ROUND for each in history.changes)
+    rounds = sum(change.type == ChangeType.ROUND for change in history.changes)
     found += [("rounds", str(max(job.round, rounds))), ("restarts", str(job.restarts))]
     lost, known = repeated(history)
     found.append(("steps repeated", str(lost) if known else f"at least {lost}" if lost else "unknown"))
