@@ -28,6 +28,8 @@ install: setup ## images and chart on the running cluster
 	$(BIN)/python -m hack.demo install
 cluster: setup ## the test cluster: a real Kubernetes without Docker (root; kubeconfig in .cluster)
 	$(BIN)/python -m hack.cluster up
+kueue: setup ## stock Kueue on the test cluster that is up (once 4 minutes, to build it)
+	$(BIN)/python -m hack.cluster kueue
 cluster-down: setup ## take down the test cluster
 	$(BIN)/python -m hack.cluster down
 images: setup ## operator, runtime and trainer images
@@ -92,4 +94,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster cluster-down images test nightly quick test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster kueue cluster-down images test nightly quick test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-pods bench-operator check check-types check-rest generate

@@ -14,6 +14,7 @@ from rich.table import Table
 from hack import cluster
 from hack.steps import StepError, Steps
 
+from . import kueue
 from .output import environment
 from .programs import build_programs, program
 from .settings import KUBECONFIG, LINKS
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=_summary(call))
     for name, function in NODE_COMMANDS.items():
         commands.add_parser(name, help=_summary(function)).add_argument("node", help="such as node-1")
+    commands.add_parser("kueue", help=_summary(kueue.install))
     commands.add_parser("load-image", help=_summary(cluster.load_image)).add_argument("archive", type=Path)
     for tool in TOOLS:
         commands.add_parser(tool, help=f"run {tool}, on this cluster if it is up; builds it first if necessary")
@@ -100,6 +102,8 @@ def _execute(arguments: argparse.Namespace) -> None:
         _print_status()
     elif command == "add-node":
         print(cluster.add_node())
+    elif command == "kueue":
+        kueue.install()
     elif command == "load-image":
         cluster.load_image(arguments.archive)
 

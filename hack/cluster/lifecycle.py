@@ -161,7 +161,7 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
 
 def status() -> list[NodeStatus]:
     """The current state of every node. Raises ClusterError if this checkout has no cluster."""
-    _require_cluster()
+    require_cluster()
     ready = ready_nodes(KUBECONFIG)
     return [_status(node, node.name in ready) for node in _nodes()]
 
@@ -283,7 +283,7 @@ def _node_that_is_on(name: str) -> Node:
     return node
 
 
-def _require_cluster() -> None:
+def require_cluster() -> None:
     record = machine.read_record()
     if not record or not record.complete or record.checkout != str(CHECKOUT):
         where = f" (the one on this machine is of {record.checkout})" if record else ""
@@ -293,6 +293,6 @@ def _require_cluster() -> None:
 @contextlib.contextmanager
 def _changing() -> Iterator[Steps]:
     machine.require_root()
-    _require_cluster()
+    require_cluster()
     with Steps() as steps, machine.turn():
         yield steps

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -95,36 +96,43 @@ def link_programs() -> None:
 @lru_cache
 def etcd_v2_program() -> Path:
     """An etcd that can serve the v2 API (`--enable-v2`), which torch's own etcd backends need and etcd 3.6 no longer
-    has. Only one test uses it, so it has a module of its own and is built when it is first needed: a minute on 2 cores.
+    has. Only one test uses it: it takes a minute on 2 cores.
 
     Raises ClusterError with the compiler's output.
     """
-    module = MODULE_FOLDER / "etcd-v2"
-    built = _folder_of(module) / "etcd"
+    return program_of_module(MODULE_FOLDER / "etcd-v2", "go.etcd.io/etcd/server/v3", "etcd")
+
+
+def program_of_module(module: Path, package: str, name: str, flags: Sequence[str] = FLAGS) -> Path:
+    """A program with a `go.mod` of its own, in the folder `module`, because its libraries differ from the cluster's.
+    Built when it is first needed, then kept in the cache. Of two concurrent builds, the second waits.
+
+    Raises ClusterError with the compiler's output.
+    """
+    built = _folder_of(module, flags) / name
     built.parent.mkdir(parents=True, exist_ok=True)
     with (built.parent / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
-            aside = built.with_name("etcd.unfinished")
+            aside = built.with_name(f"{name}.unfinished")
             run(
-                ["go", "-C", str(module), "build", *FLAGS, "-o", str(aside), "go.etcd.io/etcd/server/v3"],
+                ["go", "-C", str(module), "build", *flags, "-o", str(aside), package],
                 env=environment(CGO_ENABLED="0", GOFLAGS="-mod=readonly"),
             )
             aside.rename(built)
     return built
 
 
-def source_of_module(module: str) -> Path:
-    """The folder of a Go module that the programs are built from, downloaded if necessary."""
-    return Path(
-        run(["go", "mod", "download", "-json", module], cwd=MODULE_FOLDER).partition('"Dir": "')[2].partition('"')[0]
-    )
+def source_of_module(module: str, required_by: Path = MODULE_FOLDER) -> Path:
+    """The folder of a Go module that the `go.mod` in `required_by` names, downloaded if necessary."""
+    found = run(["go", "mod", "download", "-json", module], cwd=required_by)
+    return Path(found.partition('"Dir": "')[2].partition('"')[0])
 
 
-def _folder_of(module: Path) -> Path:
+def _folder_of(module: Path, flags: Sequence[str] = FLAGS) -> Path:
     digest = hashlib.sha256()
     sources = [(module / name).read_bytes() for name in ("go.mod", "go.sum")]
-    for part in (*sources, _go_version().encode(), repr(FLAGS).encode()):
+    for part in (*sources, _go_version().encode(), repr(tuple(flags)).encode()):
         digest.update(hashlib.sha256(part).digest())
     return cache_folder() / digest.hexdigest()[:16] / "bin"
 
