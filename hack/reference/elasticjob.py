@@ -8,6 +8,7 @@ from typing import Any
 
 from elasticjob_api import API_VERSION, KIND
 from elasticjob_api.crd.definition import COLUMNS, custom_resource_definition
+from elasticjob_api.refused import REFUSED
 
 Schema = Mapping[str, Any]
 
@@ -73,7 +74,8 @@ def _columns() -> str:
 
 def _sections(path: str, schema: Schema) -> Iterator[str]:
     """The section of the object at `path`, then those of the objects in it."""
-    fields: Mapping[str, Schema] = schema["properties"]
+    refused = {each.path for each in REFUSED}
+    fields = {name: field for name, field in schema["properties"].items() if f"{path}.{name}" not in refused}
     required = schema.get("required", ())
     rows = [_row(path, name, field, name in required) for name, field in fields.items()]
     rules = list(_rules(schema))

@@ -101,7 +101,7 @@ class Job:
         return self.name in names
 
     def suspend(self, suspended: bool) -> None:
-        patch = json.dumps({"spec": {"lifecycle": {"suspend": suspended}}})
+        patch = json.dumps({"spec": {"suspend": suspended}})
         self._cluster.kubectl.run("patch", "elasticjob", self.name, "--type=merge", f"--patch={patch}")
 
     @property

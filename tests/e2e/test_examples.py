@@ -105,7 +105,7 @@ class Example:
         return self.logs
 
     def suspend(self, suspended: bool) -> None:
-        patch = json.dumps({"spec": {"lifecycle": {"suspend": suspended}}})
+        patch = json.dumps({"spec": {"suspend": suspended}})
         self._cluster.kubectl.run(
             "patch", "elasticjob", self.name, "-n", self._namespace, "--type=merge", f"--patch={patch}"
         )

@@ -110,7 +110,7 @@ def test_an_unavailable_image_is_reported_and_no_pod_is_recreated(cluster: Clust
     eventually(lambda: job.is_true("Suspended"), 60, 0.5, "Suspended")
     container = job.manifest["spec"]["workers"]["template"]["spec"]["containers"][0]
     container["image"] = cluster.image("trainer")
-    job.manifest["spec"]["lifecycle"]["suspend"] = False
+    job.manifest["spec"]["suspend"] = False
     job.apply()
     ends(job, "Succeeded")
     assert job.pods[0]["metadata"]["uid"] != uid

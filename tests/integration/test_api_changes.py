@@ -56,17 +56,17 @@ def finished(api: ControlPlane) -> Iterator[Cluster]:
 def suspended(api: ControlPlane) -> Iterator[Cluster]:
     """A namespace in which the job exists and is suspended."""
     with namespace(api) as cluster:
-        cluster.apply(changed({"spec.lifecycle.suspend": True}))
+        cluster.apply(changed({"spec.suspend": True}))
         yield cluster
 
 
 FORBIDDEN = "is immutable: delete the job and apply it again, or create a job with another name"
 FIXED = (
-    "cannot be changed while the job is running: set lifecycle.suspend to true first, then change it and set suspend "
+    "cannot be changed while the job is running: set spec.suspend to true first, then change it and set suspend "
     "to false"
 )
 ONCE_TRAINED = (
-    "cannot be changed once the job has trained: set lifecycle.suspend to true first, then change it and set suspend "
+    "cannot be changed once the job has trained: set spec.suspend to true first, then change it and set suspend "
     "to false; if the job has finished, delete it and apply it again"
 )
 TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {ONCE_TRAINED}",)
@@ -127,8 +127,8 @@ CHANGES = {
         {f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {ONCE_TRAINED}",)
     ),
     "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {ONCE_TRAINED}",)),
-    "suspension": Case({"spec.lifecycle.suspend": True}),
-    "suspension and image at once": Case({"spec.lifecycle.suspend": True, f"{TRAINER}.image": "train:2"}),
+    "suspension": Case({"spec.suspend": True}),
+    "suspension and image at once": Case({"spec.suspend": True, f"{TRAINER}.image": "train:2"}),
     "node avoidance": Case({"spec.scheduling.avoidNodesAfter": 0}),
     "priority": Case(
         {"spec.scheduling.priorityClassName": "high"},
@@ -136,9 +136,6 @@ CHANGES = {
     ),
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.managedBy": "a.b/c"}, (f"spec.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
-    "manager of its lifecycle": Case(
-        {"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)
-    ),
     "rendezvous": Case(
         {"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)
     ),
@@ -157,22 +154,20 @@ def test_a_change_of_a_job_is_accepted_or_rejected_with_a_remedy(running: Cluste
 
 WHILE_SUSPENDED = {
     "image": Case({f"{TRAINER}.image": "train:2"}),
-    "image and resume": Case({f"{TRAINER}.image": "train:2", "spec.lifecycle.suspend": False}),
-    "node selector and resume, as a queue does": Case(
-        {f"{POD}.nodeSelector": {"pool": "a"}, "spec.lifecycle.suspend": False}
-    ),
+    "image and resume": Case({f"{TRAINER}.image": "train:2", "spec.suspend": False}),
+    "node selector and resume, as a queue does": Case({f"{POD}.nodeSelector": {"pool": "a"}, "spec.suspend": False}),
     "container, processes, checkpoints": Case(
         {f"{WORKERS}.container": "trainer", f"{WORKERS}.procsPerWorker": 2, "spec.checkpoint": {"directory": "/a"}}
     ),
     "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}),
     "credentials": Case({"spec.rendezvous": {"endpoint": "https://etcd:2379", "secretName": "mine"}}),
-    "backend and resume": Case({"spec.rendezvous.backend": "c10d", "spec.lifecycle.suspend": False}),
+    "backend and resume": Case({"spec.rendezvous.backend": "c10d", "spec.suspend": False}),
 }
 
 
 @pytest.mark.parametrize("case", WHILE_SUSPENDED.values(), ids=WHILE_SUSPENDED.keys())
 def test_a_suspended_job_accepts_a_new_template_and_rendezvous(suspended: Cluster, case: Case) -> None:
-    manifest = changed({"spec.lifecycle.suspend": True, **case.changes})
+    manifest = changed({"spec.suspend": True, **case.changes})
     if not case.words:
         suspended.try_to_change(manifest)
         return

@@ -56,7 +56,8 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
         },
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
         "scheduling": {"priorityClassName": "", "avoidNodesAfter": 3},
-        "lifecycle": {"cleanPods": "Running", "managedBy": "", "suspend": False},
+        "suspend": False,
+        "lifecycle": {"cleanPods": "Running"},
         "managedBy": "",
     }
 
@@ -215,7 +216,7 @@ def test_kubectl_explain_says_what_each_part_of_the_spec_is_for(cluster: Cluster
     text = " ".join(cluster.kubectl("explain", "ej.spec").split())
     for words in (
         "workers <Object> -required- The worker pods: how many to run, and their template.",
-        "lifecycle <Object> When the job runs, and what happens when it finishes.",
+        "lifecycle <Object> Deadlines, how worker pods end, and what happens when the job has finished.",
     ):
         assert words in text
 

@@ -73,7 +73,7 @@ VALID = {
     ),
     "no restarts": Case({"spec.restartPolicy.maxRestarts": 0}),
     "cleanup of all pods": Case({"spec.lifecycle.cleanPods": "All"}),
-    "suspended from the start": Case({"spec.lifecycle.suspend": True}),
+    "suspended from the start": Case({"spec.suspend": True}),
     "all deadlines": Case(
         {
             "spec.lifecycle.startupDeadlineSeconds": 60,
@@ -83,8 +83,6 @@ VALID = {
         }
     ),
     "another manager": Case({"spec.managedBy": "kueue.x-k8s.io/multikueue"}),
-    "another manager of the lifecycle": Case({"spec.lifecycle.managedBy": "kueue.x-k8s.io/multikueue"}),
-    "the same manager in both fields": Case({"spec.managedBy": "a.b/c", "spec.lifecycle.managedBy": "a.b/c"}),
     "longest name": Case({"metadata.name": "a" * 47}),
 }
 

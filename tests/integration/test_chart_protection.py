@@ -219,10 +219,10 @@ def test_only_the_queue_lets_a_job_run(control_plane_server: ControlPlane) -> No
 
     def job(name: str, *, suspend: bool) -> str:
         metadata = {"name": name, "namespace": release.namespace}
-        return json.dumps({**JOB, "metadata": metadata, "spec": {**JOB["spec"], "lifecycle": {"suspend": suspend}}})
+        return json.dumps({**JOB, "metadata": metadata, "spec": {**JOB["spec"], "suspend": suspend}})
 
     def resume(*flags: str) -> None:
-        change = '--patch={"spec": {"lifecycle": {"suspend": false}}}'
+        change = '--patch={"spec": {"suspend": false}}'
         kubectl("patch", "ej", "queued", own, "--type=merge", change, *flags)
 
     def refused() -> bool:

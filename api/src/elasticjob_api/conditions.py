@@ -30,7 +30,7 @@ class ConditionType(enum.StrEnum):
     DEGRADED = "Degraded"
     """Training continues with fewer worker pods than requested."""
     SUSPENDED = "Suspended"
-    """spec.lifecycle.suspend is true, and no pods are left."""
+    """spec.suspend is true, and no pods are left."""
     SUCCEEDED = "Succeeded"
     """All worker processes exited successfully. Terminal."""
     FAILED = "Failed"
@@ -218,7 +218,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.NOT_TRAINING: "The job is not training.",
     Reason.RESIZING: "A resize is in progress; see the Resizing condition.",
     Reason.COMPLETE: "All requested worker pods are training.",
-    Reason.SUSPENDED: "The job is suspended (spec.lifecycle.suspend is true).{queue}",
+    Reason.SUSPENDED: "The job is suspended (spec.suspend is true).{queue}",
     Reason.SUSPENDING: "The job is being suspended; worker pods that have not ended: {count}, the first of them "
     "{worker}.",
     Reason.JOB_RESUMED: "The job was resumed with run {run}.",

@@ -8,6 +8,7 @@ from typing import Any
 import pydantic
 
 from elasticjob_api.fields import Model, Time
+from elasticjob_api.refused import refusals
 from elasticjob_api.rendezvous import RendezvousBackend
 from elasticjob_api.spec import Spec
 from elasticjob_api.status import Status
@@ -58,6 +59,8 @@ class ElasticJob(Model, frozen=True):
 
         Raises InvalidJobError, which a schema of the same version makes impossible.
         """
+        if refused := list(refusals(body)):
+            raise InvalidJobError("\n".join(refused))
         try:
             # Explicitly from a dict: kopf's bodies are read-only views.
             return cls.model_validate(
@@ -143,12 +146,12 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether spec.lifecycle.suspend is true."""
-        return self.spec.lifecycle.suspend
+        """Whether spec.suspend is true."""
+        return self.spec.suspend
 
     @property
     def is_managed_by_another(self) -> bool:
-        return (self.spec.managed_by or self.spec.lifecycle.managed_by) not in ("", MANAGER)
+        return self.spec.managed_by not in ("", MANAGER)
 
     @property
     def training_container(self) -> str:

@@ -163,14 +163,8 @@ class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POL
 
 
 class Lifecycle(Model, frozen=True, json_schema_extra=validation.LIFECYCLE):
-    """When the job runs, and what happens when it finishes."""
+    """Deadlines, how worker pods end, and what happens when the job has finished."""
 
-    suspend: bool = False
-    """Whether the job is suspended: all its pods and its etcd are deleted, its status is kept.
-
-    When set back to false, the job starts a new run, which continues from the last checkpoint. The template and
-    checkpoint can be changed while the job is suspended.
-    """
     active_deadline_seconds: Seconds | None = None
     """Seconds after status.startTime after which an unfinished job fails. Default: no deadline.
 
@@ -195,8 +189,6 @@ class Lifecycle(Model, frozen=True, json_schema_extra=validation.LIFECYCLE):
     Running deletes those that are still running and keeps the others, with their logs. None keeps all, except those
     that are still running when the job fails.
     """
-    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=validation.MANAGED_BY)] = ""
-    """Same as spec.managedBy. Immutable."""
 
 
 class Scaling(Model, frozen=True):
@@ -255,8 +247,14 @@ class Spec(Model, frozen=True, json_schema_extra=validation.SPEC):
     """How the number of worker pods is scaled."""
     scheduling: Scheduling = Scheduling()
     """How worker pods are scheduled."""
+    suspend: bool = False
+    """Whether the job is suspended: all its pods and its etcd are deleted, its status is kept.
+
+    When set back to false, the job starts a new run, which continues from the last checkpoint. The template and
+    checkpoint can be changed while the job is suspended.
+    """
     lifecycle: Lifecycle = Lifecycle()
-    """When the job runs, and what happens when it finishes."""
+    """Deadlines, how worker pods end, and what happens when the job has finished."""
     managed_by: Annotated[str, Field(max_length=63, json_schema_extra=validation.MANAGED_BY)] = ""
     """Controller that manages this job, such as kueue.x-k8s.io/multikueue. Immutable.
 

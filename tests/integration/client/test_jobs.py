@@ -188,9 +188,9 @@ def test_scaling_stays_within_the_limits(cli: Cli, submitted: str, ns: Namespace
 
 def test_a_suspended_job_is_resumed(cli: Cli, submitted: str, ns: Namespace) -> None:
     assert cli("suspend", submitted).code == Exit.OK
-    assert ns.job(submitted)["spec"]["lifecycle"]["suspend"] is True
+    assert ns.job(submitted)["spec"]["suspend"] is True
     assert cli("resume", submitted).code == Exit.OK
-    assert ns.job(submitted)["spec"]["lifecycle"]["suspend"] is False
+    assert ns.job(submitted)["spec"]["suspend"] is False
 
 
 def test_delete_waits_until_the_worker_pods_are_gone(
@@ -236,7 +236,7 @@ def test_resume_of_a_job_that_has_succeeded_meanwhile_is_no_failure(
 ) -> None:
     cli("suspend", submitted)
     process = start("resume", submitted, "--wait")
-    eventually(lambda: ns.job(submitted)["spec"]["lifecycle"]["suspend"] is False)
+    eventually(lambda: ns.job(submitted)["spec"]["suspend"] is False)
     operator.conditions(submitted, "Succeeded")
     assert process.wait(60) == Exit.OK
 

@@ -39,7 +39,7 @@ class Job:
 
     @property
     def is_suspended(self) -> bool:
-        return bool(self.spec["lifecycle"]["suspend"])
+        return bool(self.spec["suspend"])
 
     def is_active(self) -> bool:
         """There may be pods: some are known, or the operator has not looked since the last change."""
@@ -65,12 +65,12 @@ class Job:
         return workers["replicas"], workers.get("minReplicas", workers["replicas"])
 
     def suspend(self) -> None:
-        self.spec["lifecycle"]["suspend"] = True
+        self.spec["suspend"] = True
 
     def run_with(self, info: PodSet) -> None:
         """RunWithPodSetsInfo"""
         template = self.spec["workers"]["template"]
-        self.spec["lifecycle"]["suspend"] = False
+        self.spec["suspend"] = False
         self.spec["workers"]["replicas"] = info.count
         metadata = template.setdefault("metadata", {})
         metadata["labels"] = {**(metadata.get("labels") or {}), **info.labels}
@@ -159,7 +159,7 @@ def queued(manifest: Json) -> Json:
     """What Kueue's webhook makes of a job with a queue's name: it begins suspended."""
     result = copy.deepcopy(manifest)
     if QUEUE in result["metadata"].get("labels", {}):
-        result["spec"].setdefault("lifecycle", {})["suspend"] = True
+        result["spec"]["suspend"] = True
     return result
 
 

@@ -47,7 +47,7 @@ def test_a_jobs_etcd_gets_certificates_that_are_deleted_with_it(
     assert secret["immutable"]
     volumes = ns.all("statefulsets")["digits-etcd"]["spec"]["template"]["spec"]["volumes"]
     assert [each["secret"]["secretName"] for each in volumes if "secret" in each] == [name]
-    ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: not secrets_of_jobs(ns), what="its certificates are deleted")
 
 

@@ -40,5 +40,5 @@ def test_three_members_are_created_once_and_removed_with_a_suspended_job(
     ns.scale("digits", 3)
     eventually(lambda: len(ns.workers()) == 3, what="another worker pod")
     assert versions(ns) == before, "nothing looks changed once the API server has filled in its defaults"
-    ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: not versions(ns), what="everything is deleted")

@@ -111,10 +111,10 @@ def test_an_operator_restart_neither_loses_nor_doubles_a_change(training: Traini
     eventually(lambda: training.step() > before, what="the operator follows the training again")
     training.ns.scale("digits", 3)
     ends_with(training, START, FAILED, SCALED_UP, JOINED)
-    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    training.ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     ends_with(training, ("Suspended", "Suspended"))
     operator.kill()
-    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
+    training.ns.patch("elasticjobs", "digits", {"spec": {"suspend": False}})
     operator.restart()
     ends_with(training, ("Suspended", "Suspended"), ("Resumed", "JobResumed"), START)
     expected = [START, FAILED, SCALED_UP, JOINED, ("Suspended", "Suspended"), ("Resumed", "JobResumed"), START]

@@ -107,9 +107,9 @@ def test_policies_are_deleted_with_a_suspended_job(
     assert operator
     submit(endpoint="")
     eventually(lambda: started(ns), what="worker pods and etcd")
-    ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: not ns.workers() and not policies(ns), what="both are gone")
-    ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": False}})
     eventually(lambda: started(ns) and len(policies(ns)) == 2, what="both are back")
 
 

@@ -134,11 +134,11 @@ def test_each_run_in_a_shared_etcd_has_a_user_who_can_access_only_its_keys(
     agent.close()
 
     keys = KeyRange.prefix(keys_of(ns, "digits"))
-    ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: not users_of(guarded, ns), what="user and role are removed when the run is over")
     eventually(lambda: not ns.get("secrets", mine), what="its Secret, too")
     eventually(lambda: not list(_keys(root, keys)), what="and its keys")
-    ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": False}})
     eventually(lambda: "digits-worker-0" in ns.workers(), what="a worker pod of the next run")
     assert users_of(guarded, ns) == {f"{files['username'][:-1]}2"}
 

@@ -1,4 +1,4 @@
-"""spec.lifecycle.suspend: a suspended job holds nothing and resumes as a new run."""
+"""spec.suspend: a suspended job holds nothing and resumes as a new run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_suspended_job_holds_nothing_and_resumes_as_a_new_run_with_a_new_templ
     agents.progress(120)
     eventually(lambda: ns.status("digits").get("round") == 4 and ns.status("digits").get("progress"), what="it trains")
     uid = ns.job("digits")["metadata"]["uid"]
-    change(ns, {"lifecycle": {"suspend": True}})
+    change(ns, {"suspend": True})
     eventually(lambda: ns.is_true("digits", "Suspended"), what="Suspended")
     assert not ns.workers()
     eventually(lambda: not ns.all("services") and not agents.keys_left(), what="services and keys are gone")
@@ -45,7 +45,7 @@ def test_a_suspended_job_holds_nothing_and_resumes_as_a_new_run_with_a_new_templ
     operator.kill()
     operator.restart()
     template = {"spec": {"containers": [{"name": "trainer", "image": "second"}]}}
-    change(ns, {"lifecycle": {"suspend": False}, "workers": {"template": template}})
+    change(ns, {"suspend": False, "workers": {"template": template}})
     eventually(lambda: len(ns.workers()) == 2, what="workers again")
     pod = ns.workers()["digits-worker-0"]
     assert pod["spec"]["containers"][0]["image"] == "second"
@@ -73,10 +73,10 @@ def test_a_job_resumed_at_once_waits_until_its_pods_have_saved(
     training(replicas=2, node=nodes[0])
     old = {pod["metadata"]["name"] for pod in ns.pods()}
     uid = ns.job("digits")["metadata"]["uid"]
-    change(ns, {"lifecycle": {"suspend": True}})
+    change(ns, {"suspend": True})
     eventually(lambda: all("deletionTimestamp" in pod["metadata"] for pod in ns.pods()), what="the pods are ending")
     eventually(lambda: ns.condition("digits", "Suspended").get("reason") == "Suspending", what="status says so")
-    change(ns, {"lifecycle": {"suspend": False}})
+    change(ns, {"suspend": False})
     ns.remove("digits-worker-0")
     eventually(lambda: ns.status("digits").get("replicas") == 1, what="the operator has looked")
     assert {pod["metadata"]["name"] for pod in ns.pods()} < old, "the other one is still saving"
@@ -91,7 +91,7 @@ def test_the_managed_etcd_of_a_suspended_job_is_deleted_and_recreated(
     assert operator
     submit(endpoint="")
     eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="etcd and workers")
-    change(ns, {"lifecycle": {"suspend": True}})
+    change(ns, {"suspend": True})
     eventually(lambda: not ns.all("statefulsets") and not ns.all("services") and not ns.workers(), what="all is gone")
-    change(ns, {"lifecycle": {"suspend": False}})
+    change(ns, {"suspend": False})
     eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="all is back")

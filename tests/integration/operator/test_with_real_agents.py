@@ -160,14 +160,14 @@ def _states(training: Training) -> dict[str, str]:
 
 def test_suspended_and_resumed_it_trains_as_another_run(training: Training) -> None:
     training.start(2)
-    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    training.ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: training.ns.is_true("digits", "Suspended"), what="Suspended", timeout=60)
     assert not training.ns.workers()
     assert _states(training) == {"Running": "False", "Suspended": "True", "summary": "Suspended"}
     assert training.ns.condition("digits", "Failed")["status"] == "False", (
         "workers that end at a SIGTERM are no failure"
     )
-    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
+    training.ns.patch("elasticjobs", "digits", {"spec": {"suspend": False}})
     eventually(lambda: training.ns.status("digits")["rendezvous"]["id"].endswith("-2"), what="the second run")
     training.trains_with(2)
     assert _states(training) == {"Running": "True", "Suspended": "False", "summary": "Running"}

@@ -9,9 +9,9 @@ from elasticjob.cluster.local import not_here
 from elasticjob.errors import UsageError
 
 
-def job_with(container: dict[str, Any], pod: dict[str, Any], lifecycle: dict[str, Any]) -> dict[str, Any]:
+def job_with(container: dict[str, Any], pod: dict[str, Any], lifecycle: dict[str, Any], **spec: Any) -> dict[str, Any]:
     template = {"spec": {"containers": [{"name": "trainer", **container}], **pod}}
-    return {"metadata": {"name": "bert"}, "spec": {"workers": {"template": template}, "lifecycle": lifecycle}}
+    return {"metadata": {"name": "bert"}, "spec": {"workers": {"template": template}, "lifecycle": lifecycle, **spec}}
 
 
 SECRET = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "login", "key": "token"}}}
@@ -20,7 +20,7 @@ SECRET = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "login", "key"
 @pytest.mark.parametrize(
     ("container", "pod", "lifecycle", "lacks"),
     [
-        ({"env": [{"name": "LR", "value": "0.1"}]}, {}, {"suspend": False}, []),
+        ({"env": [{"name": "LR", "value": "0.1"}]}, {}, {}, []),
         ({"env": [{"name": "LR", "value": "0.1"}, SECRET]}, {}, {}, ["the variable TOKEN"]),
         ({"envFrom": [{"secretRef": {"name": "login"}}]}, {"volumes": [{"name": "data"}]}, {}, ["volumes", "envFrom"]),
         ({}, {}, {"activeDeadlineSeconds": 60}, ["activeDeadlineSeconds"]),
@@ -34,4 +34,4 @@ def test_what_a_job_lacks_on_this_machine_is_named(
 
 def test_a_suspended_job_is_refused_on_this_machine() -> None:
     with pytest.raises(UsageError, match="cannot be suspended"):
-        not_here(job_with({}, {}, {"suspend": True}))
+        not_here(job_with({}, {}, {}, suspend=True))

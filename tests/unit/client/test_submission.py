@@ -169,7 +169,7 @@ def test_flags_change_the_manifest_that_they_are_given_with() -> None:
     assert trainer["env"] == [{"name": "A", "value": "b"}, {"name": "LR", "value": "0.1"}]
     assert trainer["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert changed["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
-    assert changed["spec"]["lifecycle"] == {"suspend": True}
+    assert changed["spec"]["suspend"] is True
 
 
 def test_a_manifest_keeps_its_size_unless_workers_says_another() -> None:

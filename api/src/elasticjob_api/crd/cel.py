@@ -67,17 +67,14 @@ def immutable(field: str) -> Rule:
     )
 
 
-_SUSPENDED = " || ".join(
-    f"(has({which}.spec.lifecycle) && has({which}.spec.lifecycle.suspend) && {which}.spec.lifecycle.suspend)"
-    for which in ("oldSelf", "self")
-)
+_SUSPENDED = " || ".join(f"(has({which}.spec.suspend) && {which}.spec.suspend)" for which in ("oldSelf", "self"))
 _NEVER_TRAINED = (
     "!has(oldSelf.status) || "
     "((!has(oldSelf.status.round) || oldSelf.status.round == 0) && !has(oldSelf.status.completionTime))"
 )
 
 
-_THEN = "set lifecycle.suspend to true first, then change it and set suspend to false"
+_THEN = "set spec.suspend to true first, then change it and set suspend to false"
 
 
 def fixed_while_it_runs(field: str, within: str = "") -> Rule:

@@ -7,6 +7,7 @@ from typing import Any
 from elasticjob_api import job
 from elasticjob_api.crd import validation
 from elasticjob_api.crd.schema import structural_schema
+from elasticjob_api.refused import add_refused
 from elasticjob_api.spec import Spec
 from elasticjob_api.status import Status
 
@@ -70,6 +71,8 @@ def custom_resource_definition() -> dict[str, Any]:
 
 def _root() -> dict[str, Any]:
     """apiVersion, kind and metadata belong to the API server; a schema may only name them."""
+    spec = structural_schema(Spec)
+    add_refused(spec)
     return {
         "description": job.ElasticJob.__doc__,
         "type": "object",
@@ -79,7 +82,7 @@ def _root() -> dict[str, Any]:
             "kind": {"type": "string"},
             # Kubernetes' own limit, which CEL's cost estimate needs. The rules are stricter.
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
-            "spec": structural_schema(Spec),
+            "spec": spec,
             "status": structural_schema(Status, defaults=False),
         },
         **validation.JOB,

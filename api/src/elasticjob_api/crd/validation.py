@@ -50,19 +50,9 @@ SPEC = rules(
         "the metrics",
         at=".scaling.metrics",
     ),
-    rule(
-        "!has(self.managedBy) || self.managedBy == '' || !has(self.lifecycle) || "
-        "!has(self.lifecycle.managedBy) || "
-        "self.lifecycle.managedBy in ['', self.managedBy]",
-        "managedBy is %s, but lifecycle.managedBy is %s: remove one of them, because they mean the same",
-        "self.managedBy",
-        "self.lifecycle.managedBy",
-        at=".managedBy",
-    ),
 )
 
 LIFECYCLE = rules(
-    immutable("managedBy"),
     rule(
         "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
         "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",

@@ -114,15 +114,15 @@ class LocalApi:
 def not_here(job: Json) -> list[str]:
     """The fields of a job that have no effect on this machine. Raises UsageError for a suspended job."""
     lifecycle = job["spec"].get("lifecycle") or {}
-    if lifecycle.get("suspend"):
+    if job["spec"].get("suspend"):
         raise UsageError(
-            "A job on this machine cannot be suspended.", "Leave out --suspended (spec.lifecycle.suspend), or --local."
+            "A job on this machine cannot be suspended.", "Leave out --suspended (spec.suspend), or --local."
         )
     container = training_container(job)
     fields = [*lifecycle, *(["volumes"] if job["spec"]["workers"]["template"]["spec"].get("volumes") else [])]
     fields += ["envFrom"] if container.get("envFrom") else []
     variables = [each["name"] for each in container.get("env") or () if each.get("valueFrom")]
-    return [field for field in fields if field != "suspend"] + [f"the variable {each}" for each in variables]
+    return fields + [f"the variable {each}" for each in variables]
 
 
 def _acquire(lock: IO[str], folder: Path) -> bool:

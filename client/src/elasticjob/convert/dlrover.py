@@ -43,7 +43,7 @@ TABLE: Table = (
         "use ElasticDistributedSampler of elasticjob_runtime.data",
     ),
     changed("spec.envs", TEMPLATE, "variables of the training container, where the template does not set them"),
-    carried("spec.suspend", "spec.lifecycle.suspend", of=bool),
+    carried("spec.suspend", "spec.suspend", of=bool),
     computed("spec.replicaSpecs.~worker.replicas", REPLICAS),
     computed("spec.replicaSpecs.~worker.template", TEMPLATE),
     computed("spec.replicaSpecs.~worker.restartPolicy", RESTARTS),

@@ -13,9 +13,10 @@ from elasticjob.convert.table import ConvertError, Note, Outcome, Table
 
 _ORDER = (
     "apiVersion", "kind", "metadata.name", "metadata.generateName", "metadata.namespace", "metadata.labels",
-    "metadata.annotations", "spec.workers.replicas", "spec.workers.minReplicas", "spec.workers.maxReplicas",
-    "spec.workers.replicaStep", "spec.workers.procsPerWorker", "spec.workers.container", "spec.workers.template",
-    "spec.restartPolicy", "spec.scaling", "spec.scheduling", "spec.lifecycle", "spec.managedBy",
+    "metadata.annotations", "spec.suspend", "spec.workers.replicas", "spec.workers.minReplicas",
+    "spec.workers.maxReplicas", "spec.workers.replicaStep", "spec.workers.procsPerWorker", "spec.workers.container",
+    "spec.workers.template", "spec.restartPolicy", "spec.scaling", "spec.scheduling", "spec.lifecycle",
+    "spec.managedBy",
 )  # fmt: skip
 """Order of the fields in the manifest, for readers."""
 

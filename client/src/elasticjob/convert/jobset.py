@@ -36,7 +36,7 @@ def rows(at: str) -> tuple[Field, ...]:
         irrelevant(f"{at}.failurePolicy.restartStrategy", "worker processes restart in place"),
         lost(f"{at}.failurePolicy.rules", "they look at reasons of Jobs", "set spec.restartPolicy.rules"),
         lost(f"{at}.startupPolicy", ONLY_TRAINER),
-        carried(f"{at}.suspend", "spec.lifecycle.suspend", of=bool),
+        carried(f"{at}.suspend", "spec.suspend", of=bool),
         carried(f"{at}.ttlSecondsAfterFinished", TTL),
         lost(
             f"{at}.volumeClaimPolicies", "the operator creates no claims", "create the PersistentVolumeClaims yourself"

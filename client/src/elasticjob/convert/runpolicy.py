@@ -28,7 +28,7 @@ def run_policy(at: str) -> tuple[Field, ...]:
         carried(f"{at}.ttlSecondsAfterFinished", "spec.lifecycle.ttlSecondsAfterFinished"),
         carried(f"{at}.activeDeadlineSeconds", "spec.lifecycle.activeDeadlineSeconds"),
         changed(f"{at}.backoffLimit", RESTARTS, WHOLE_GROUP),
-        carried(f"{at}.suspend", "spec.lifecycle.suspend", of=bool),
+        carried(f"{at}.suspend", "spec.suspend", of=bool),
         computed(f"{at}.managedBy", MANAGED_BY),
         lost(f"{scheduling}.minAvailable", NO_POD_GROUPS, _QUEUE),
         lost(f"{scheduling}.queue", "ElasticJobs have no Volcano queue", _QUEUE),

@@ -31,8 +31,8 @@ def set_sizes(draft: Draft, replicas: int, at: Path, bounds: Bounds, launch: Lau
     if low is not None and high is not None and low > high:
         raise ConvertError(f"the fewest replicas, {low}, are more than the most, {high}: correct either")
     if replicas == 0:
-        draft.set("spec.lifecycle.suspend", True)
-        draft.changed(at, "no replicas means a suspended job", "resume it with lifecycle.suspend: false")
+        draft.set("spec.suspend", True)
+        draft.changed(at, "no replicas means a suspended job", "resume it with spec.suspend: false")
     wanted = max(low or 1, min(replicas, high or MAX_WORKERS))
     if replicas not in (0, wanted):
         why = f"{replicas} worker pods are outside of the job's bounds, so it starts with {wanted}"

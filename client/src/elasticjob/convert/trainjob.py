@@ -56,7 +56,7 @@ TABLE: Table = (
     lost(f"{_PATCHED_JOB}.template.metadata", jobset.NO_JOB),
     computed(f"{_PATCHED_JOB}.template.spec.template.metadata", TEMPLATE),
     computed(f"{_PATCHED_JOB}.template.spec.template.spec", TEMPLATE),
-    carried("spec.suspend", "spec.lifecycle.suspend", of=bool),
+    carried("spec.suspend", "spec.suspend", of=bool),
     carried("spec.activeDeadlineSeconds", DEADLINE),
     computed("spec.managedBy", MANAGED_BY),
 )

@@ -167,8 +167,8 @@ def manifest_of(request: JobOptions, namespace: str | None = None) -> Json:
         checkpoint=_checkpoint(request),
         restartPolicy=_present(maxRestarts=request.max_restarts),
         scheduling=_present(priorityClassName=request.priority_class),
+        suspend=request.suspend or None,
         lifecycle=_present(
-            suspend=request.suspend or None,
             activeDeadlineSeconds=request.deadline_seconds,
             ttlSecondsAfterFinished=request.ttl_seconds,
         ),

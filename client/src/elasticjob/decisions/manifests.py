@@ -48,7 +48,7 @@ def with_flags(manifests: Sequence[Json], options: JobOptions, *, resize: bool =
     if options.env or options.gpus:
         _change_container(workers, options)
     if options.suspend:
-        manifest["spec"]["lifecycle"] = {**object_at(manifest["spec"], "lifecycle"), "suspend": True}
+        manifest["spec"]["suspend"] = True
     if options.queue:
         manifest["metadata"]["labels"] = {**object_at(manifest["metadata"], "labels"), QUEUE: options.queue}
     return [manifest]

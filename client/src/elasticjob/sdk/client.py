@@ -310,7 +310,7 @@ class ElasticJobClient:
 
     def _set_suspended(self, name: str, namespace: str | None, *, suspend: bool) -> Job:
         check_suspend(job_state(self._job(name, namespace)), suspend=suspend)
-        return Job(self, self.cluster.patch_job(name, {"spec": {"lifecycle": {"suspend": suspend}}}, "", namespace))
+        return Job(self, self.cluster.patch_job(name, {"spec": {"suspend": suspend}}, "", namespace))
 
     def _job(self, name: str, namespace: str | None) -> Json:
         return self._found(Cluster.job, name, namespace)

@@ -84,7 +84,7 @@ class JobState:
     image: str = ""
     command: tuple[str, ...] = ()
     container: str = ""
-    managed_by: str = ""
+    managed_by: str = at("spec.managedBy", "")
     max_restarts: int = at("spec.restartPolicy.maxRestarts", 10)
     checkpoint: str = ""
     keeps_files: bool = True
@@ -156,7 +156,6 @@ def job_state(body: Json) -> JobState:
         image=str(container.get("image", "")),
         command=tuple(map(str, [*(container.get("command") or ()), *(container.get("args") or ())])),
         container=str(container.get("name", "")),
-        managed_by=str(spec.get("managedBy") or object_at(spec, "lifecycle").get("managedBy") or ""),
         checkpoint=_checkpoint(object_at(spec, "checkpoint")),
         keeps_files=_keeps_files(object_at(object_at(spec, "checkpoint"), "volume"), pod, container),
         failing_nodes=tuple(

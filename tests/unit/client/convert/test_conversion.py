@@ -112,7 +112,7 @@ def test_no_replicas_suspend_the_job() -> None:
     job = pytorch_job()
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 0
     (found,) = convert_all([job])
-    assert found.manifest["spec"]["lifecycle"]["suspend"] is True
+    assert found.manifest["spec"]["suspend"] is True
     assert found.manifest["spec"]["workers"]["replicas"] == 1
 
 

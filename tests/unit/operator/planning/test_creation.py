@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import orjson
 import pytest
@@ -149,13 +147,8 @@ def test_a_new_default_image_does_not_restart_etcd() -> None:
 @pytest.mark.parametrize(
     ("manager", "touched"), [("", True), ("elasticjob.dev/operator", True), ("kueue.x-k8s.io/multikueue", False)]
 )
-@pytest.mark.parametrize(
-    "where", [lambda manager: {"managedBy": manager}, lambda manager: {"lifecycle": {"managedBy": manager}}]
-)
-def test_a_job_managed_by_another_controller_is_left_alone(
-    where: Callable[[str], Any], manager: str, touched: bool
-) -> None:
-    assert bool(ask(make_job(spec=where(manager))).actions) is touched
+def test_a_job_managed_by_another_controller_is_left_alone(manager: str, touched: bool) -> None:
+    assert bool(ask(make_job(spec={"managedBy": manager})).actions) is touched
 
 
 def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:

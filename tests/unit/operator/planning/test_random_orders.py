@@ -34,7 +34,7 @@ SPECS: tuple[dict[str, Any], ...] = (
     {"workers": {"replicaStep": 1}, "restartPolicy": {"windowSeconds": 60}},
     {"restartPolicy": {"rules": [{"exitCodes": [137], "action": "Ignore"}, {"exitCodes": [42], "action": "Fail"}]}},
     {"lifecycle": {"activeDeadlineSeconds": 300, "startupDeadlineSeconds": 60, "cleanPods": "All"}},
-    {"lifecycle": {"suspend": True}},
+    {"suspend": True},
     {"rendezvous": {"onPartition": "Consistent"}},
 )
 
@@ -138,10 +138,8 @@ class Cluster(SimulatedCluster, RuleBasedStateMachine):
             template = {"spec": {"containers": [{"name": "trainer", "image": image}]}}
             workers = self.job.spec.workers.model_copy(update={"template": template})
             self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update={"workers": workers})})
-        lifecycle = self.job.spec.lifecycle.model_copy(update={"suspend": suspend})
-        self.job = self.job.model_copy(
-            update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"lifecycle": lifecycle})}
-        )
+        spec = self.job.spec.model_copy(update={"suspend": suspend})
+        self.job = self.job.model_copy(update={"metadata": metadata, "spec": spec})
 
     @event(
         connectivity=st.sampled_from(

@@ -82,7 +82,7 @@ def test_a_changed_template_starts_a_new_run_after_an_upgrade_too() -> None:
 
 
 def test_a_suspended_run_remembers_its_template_until_its_pods_are_gone() -> None:
-    suspended = stored(generation=3, template=OTHER, spec={"lifecycle": {"suspend": True}})
+    suspended = stored(generation=3, template=OTHER, spec={"suspend": True})
     first = look(suspended, *pods())
     assert template_of(first) == (BEFORE, 1)
     again = suspended.model_copy(update={"status": first.status})

@@ -47,7 +47,7 @@ class TestSuspended:
         rendezvous = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="etcd:2379")
         known = {"round": 5, "restarts": 2, "start_time": at(-600), "rendezvous": rendezvous, **status}
         conditions = true or (ConditionType.ACCEPTED, ConditionType.RUNNING)
-        return make_job(spec={"lifecycle": {"suspend": suspend}}, status=make_status(*conditions, **known))
+        return make_job(spec={"suspend": suspend}, status=make_status(*conditions, **known))
 
     at_rest = (ConditionType.ACCEPTED, ConditionType.SUSPENDED)
     old = make_view(plan=make_plan(5, restart_count=2), spec=published(make_job()), run_id=f"{UID}-1")
@@ -163,7 +163,7 @@ class TestSuspended:
 
     def test_a_template_changed_with_the_suspension_starts_no_new_run(self) -> None:
         other = {"spec": {"containers": [{"name": "trainer", "image": "trainer:2"}]}}
-        job = make_job(template=other, spec={"lifecycle": {"suspend": True}}, status=self.job().status)
+        job = make_job(template=other, spec={"suspend": True}, status=self.job().status)
         found = ask(job, make_pod(0), make_pod(1, deletion_timestamp=20), rendezvous=self.old)
         assert names(found, DeletePod) == ["digits-worker-0"]
         assert condition(found, ConditionType.SUSPENDED) == ("False", "Suspending")

@@ -251,7 +251,7 @@ def test_no_certificates_are_made_for_worker_pods_that_have_others() -> None:
 
 
 def test_a_suspended_job_starts_no_run_without_its_secret() -> None:
-    job = make_job(spec={"lifecycle": {"suspend": True}}, status=RUNNING)
+    job = make_job(spec={"suspend": True}, status=RUNNING)
     found = training_without_secret(*GROUP, job=job)
     assert found.status.rendezvous is not None
     assert found.status.rendezvous.id == f"{UID}-1"

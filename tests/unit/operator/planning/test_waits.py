@@ -103,7 +103,7 @@ def unready(*names: str, failure: str = "") -> UnreadyValue:
 
 
 def in_queue(queue: str) -> ElasticJob:
-    job = make_job(spec={"lifecycle": {"suspend": True}})
+    job = make_job(spec={"suspend": True})
     metadata = job.metadata.model_copy(update={"labels": {"kueue.x-k8s.io/queue-name": queue}})
     return job.model_copy(update={"metadata": metadata})
 
@@ -542,17 +542,17 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ask(in_queue("gpus"), admission=ADMITTED),
         SUSPENDED,
         Reason.SUSPENDED,
-        ["spec.lifecycle.suspend", "queue gpus"],
+        ["spec.suspend", "queue gpus"],
     ),
     "a pod does not end while the job is being suspended": (
-        ask(make_job(spec={"lifecycle": {"suspend": True}}), make_pod(3, node="n1", deletion_timestamp=-900)),
+        ask(make_job(spec={"suspend": True}), make_pod(3, node="n1", deletion_timestamp=-900)),
         SUSPENDED,
         Reason.SUSPENDING,
         ["digits-worker-3 on node n1", "If node n1 is certainly gone", "kubectl delete pod digits-worker-3 -n ml"],
     ),
     "... because its node is silent and pods stay": (
         ask(
-            make_job(spec={**CONSISTENT, "lifecycle": {"suspend": True}}),
+            make_job(spec={**CONSISTENT, "suspend": True}),
             make_pod(3, node="n1", deletion_timestamp=-900),
             nodes={"n1": make_node("n1", NodeHealth.SILENT, since=-90)},
         ),

@@ -10,12 +10,18 @@ from tests.unit.operator.builders import NOW, at, make_job
 
 
 def job(
-    lifecycle: dict[str, Any], suspended: bool | None = None, start: float | None = 0, completion: float | None = None
+    lifecycle: dict[str, Any],
+    suspended: bool | None = None,
+    start: float | None = 0,
+    completion: float | None = None,
+    *,
+    suspend: bool = False,
 ) -> Any:
+    """`suspend`: what its spec says; `suspended`: what its status says."""
     status = "True" if suspended else "False"
     condition = Condition(type="Suspended", status=ConditionStatus(status), reason="Test", last_transition_time=NOW)
     return make_job(
-        spec={"lifecycle": lifecycle},
+        spec={"suspend": suspend, "lifecycle": lifecycle},
         status=Status(
             conditions=() if suspended is None else (condition,),
             start_time=at(start) if start is not None else None,
@@ -40,7 +46,7 @@ def job(
 def test_a_resumed_job_starts_a_new_run(
     suspend: bool, at_rest: bool | None, start: float | None, resuming: bool, new_run: bool
 ) -> None:
-    found = job({"suspend": suspend}, at_rest, start)
+    found = job({}, at_rest, start, suspend=suspend)
     assert (is_resuming(found), starts_new_run(found)) == (resuming, new_run)
 
 

@@ -48,9 +48,7 @@ def test_a_scale_up_happens_after_the_delay(
 @pytest.mark.parametrize(
     "job",
     [
-        pytest.param(
-            {"spec": {"lifecycle": {"suspend": True}, "scaling": {"scaleUpDelaySeconds": 10}}}, id="suspended"
-        ),
+        pytest.param({"spec": {"suspend": True, "scaling": {"scaleUpDelaySeconds": 10}}}, id="suspended"),
         pytest.param(
             {"min": 5, "spec": {"scaling": {"scaleUpDelaySeconds": 10}}}, id="what was aimed at is no longer enough"
         ),

@@ -1,0 +1,60 @@
+"""Fields that the API had before, and what takes their place.
+
+A field that is unknown is pruned or ignored, and a job that is read without it means something else: one that was
+suspended would start. So these remain in the CRD, with a rule that rejects them, and `ElasticJob.parse` reads no job
+that has one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Schema = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A field that is rejected."""
+
+    path: str
+    """As in `spec.workers.replicas`."""
+    schema: Mapping[str, Any]
+    """What its value was."""
+    remedy: str
+    """What to write instead."""
+
+    @property
+    def message(self) -> str:
+        return f"{self.path.removeprefix('spec.')} is not supported any more: {self.remedy}"
+
+
+REFUSED = (
+    Refused("spec.lifecycle.suspend", {"type": "boolean"}, "use spec.suspend"),
+    Refused("spec.lifecycle.managedBy", {"type": "string"}, "use spec.managedBy"),
+)
+
+
+def refusals(body: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each refused field of an ElasticJob: its path, and what to write instead."""
+    for each in REFUSED:
+        value: Any = body
+        for name in each.path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            yield f"{each.path}: {each.message}"
+
+
+def add_refused(spec: Schema) -> None:
+    """Adds the refused fields to the schema of `spec`."""
+    for each in REFUSED:
+        *parents, name = each.path.split(".")[1:]
+        schema = spec
+        for parent in parents:
+            schema = schema["properties"][parent]
+        schema["properties"][name] = {
+            "description": f"Rejected: {each.remedy}.",
+            **each.schema,
+            "x-kubernetes-validations": [{"rule": "false", "message": each.message, "reason": "FieldValueForbidden"}],
+        }
