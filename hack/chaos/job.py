@@ -184,7 +184,7 @@ def manifest(driver: ClusterDriver, name: str, layout: Layout) -> dict[str, Any]
     """The digits example with the ledger's script, a sidecar and the layout."""
     made: dict[str, Any] = yaml.safe_load(adapt(MANIFEST.read_text(encoding="utf-8"), driver))
     made["metadata"]["name"] = name
-    made["spec"]["restartPolicy"] = {"maxRestarts": MAX_RESTARTS}
+    made["spec"]["failurePolicy"] = {"maxRestarts": MAX_RESTARTS}
     if layout.on_partition:
         made["spec"]["rendezvous"] = {"onPartition": layout.on_partition}
     workers, count = made["spec"]["workers"], len(layout.workers)

@@ -73,7 +73,7 @@ class Job:
         manifest["metadata"]["name"] = name
         workers = manifest["spec"]["workers"]
         workers.update(replicas=replicas, minReplicas=least, maxReplicas=most)
-        manifest["spec"]["restartPolicy"] = {"maxRestarts": max_restarts}
+        manifest["spec"]["failurePolicy"] = {"maxRestarts": max_restarts}
         if endpoint:
             manifest["spec"]["rendezvous"] = {"endpoint": endpoint}
         if lifecycle:

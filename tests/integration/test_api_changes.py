@@ -93,8 +93,8 @@ CHANGES = {
     "metrics with room to scale": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}
     ),
-    "restarts": Case({"spec.restartPolicy.maxRestarts": 3}),
-    "restarts within a window": Case({"spec.restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
+    "restarts": Case({"spec.failurePolicy.maxRestarts": 3}),
+    "restarts within a window": Case({"spec.failurePolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
     "managed etcd": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",)),
     "backend": Case({"spec.rendezvous.backend": "c10d"}, (f"spec.rendezvous.backend: Forbidden: backend {FIXED}",)),
     "partition policy": Case({"spec.rendezvous.onPartition": "Consistent"}),

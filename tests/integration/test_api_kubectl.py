@@ -48,7 +48,7 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
     }
     assert spec == {
         "rendezvous": {"backend": "etcd-v3", "endpoint": "", "onPartition": "Available", "secretName": ""},
-        "restartPolicy": {
+        "failurePolicy": {
             "maxRestarts": 10,
             "rules": [],
             "backoff": {"initialSeconds": 1, "maxSeconds": 300},

@@ -63,7 +63,7 @@ VALID = {
     "empty metrics with a behavior": Case({"spec.scaling": {"metrics": [], "behavior": {"scaleDown": {}}}}),
     "failure rules and backoff": Case(
         {
-            "spec.restartPolicy": {
+            "spec.failurePolicy": {
                 "maxRestarts": 100,
                 "windowSeconds": 3600,
                 "rules": [{"exitCodes": [42, 143], "action": "Fail"}, {"reasons": ["OutOfMemory"], "action": "Ignore"}],
@@ -71,7 +71,7 @@ VALID = {
             }
         }
     ),
-    "no restarts": Case({"spec.restartPolicy.maxRestarts": 0}),
+    "no restarts": Case({"spec.failurePolicy.maxRestarts": 0}),
     "cleanup of all pods": Case({"spec.lifecycle.cleanPods": "All"}),
     "suspended from the start": Case({"spec.suspend": True}),
     "all deadlines": Case(

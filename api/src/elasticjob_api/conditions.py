@@ -133,7 +133,7 @@ class Reason(enum.StrEnum):
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
     FAILED_BY_RULE = "FailedByRule"
     SCRIPT_FAILS = "ScriptFails"
-    """The script fails in the same way whenever it starts (spec.restartPolicy.beforeFirstStep)."""
+    """The script fails in the same way whenever it starts (spec.failurePolicy.beforeFirstStep)."""
     RUNTIME_UNUSABLE = "RuntimeUnusable"
     """The injected runtime cannot run in the image of the worker pods. Also of failures."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -224,12 +224,12 @@ MESSAGES: dict[Reason, str] = {
     Reason.JOB_RESUMED: "The job was resumed with run {run}.",
     Reason.WORKERS_SUCCEEDED: "All worker processes exited successfully.",
     Reason.WORKERS_FAILED: "The worker pods gave up: {detail}",
-    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times{window}, more than spec.restartPolicy.maxRestarts "
+    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times{window}, more than spec.failurePolicy.maxRestarts "
     "({max_restarts}) allows. Last failure: {detail}",
-    Reason.FAILED_BY_RULE: "A rule in spec.restartPolicy.rules with action Fail matches the failure of {worker}: "
+    Reason.FAILED_BY_RULE: "A rule in spec.failurePolicy.rules with action Fail matches the failure of {worker}: "
     "{detail}",
     Reason.SCRIPT_FAILS: "The script fails in the same way whenever it starts, so restarts would not help "
-    "(spec.restartPolicy.beforeFirstStep): {detail}",
+    "(spec.failurePolicy.beforeFirstStep): {detail}",
     Reason.RUNTIME_UNUSABLE: "{worker} cannot run the injected runtime: {detail}",
     Reason.DEADLINE_EXCEEDED: "The job was active longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",
     Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not start within spec.lifecycle.startupDeadlineSeconds ({seconds} "

@@ -33,6 +33,11 @@ class Refused:
 REFUSED = (
     Refused("spec.lifecycle.suspend", {"type": "boolean"}, "use spec.suspend"),
     Refused("spec.lifecycle.managedBy", {"type": "string"}, "use spec.managedBy"),
+    Refused(
+        "spec.restartPolicy",
+        {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "use spec.failurePolicy, which has the same fields",
+    ),
 )
 
 

@@ -102,7 +102,7 @@ class RuleAction(enum.StrEnum):
     FAIL = "Fail"
 
 
-class RestartRule(Model, frozen=True, json_schema_extra=validation.RESTART_RULE):
+class FailureRule(Model, frozen=True, json_schema_extra=validation.FAILURE_RULE):
     """How to handle failures of a kind. If both lists are set, a failure must match both."""
 
     exit_codes: Annotated[
@@ -110,7 +110,7 @@ class RestartRule(Model, frozen=True, json_schema_extra=validation.RESTART_RULE)
     ] = ()
     """Exit codes of the worker process or the container. 128 + n means killed by signal n."""
     reasons: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=validation.RESTART_REASON)], ...],
+        tuple[Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=validation.FAILURE_REASON)], ...],
         Field(max_length=64, json_schema_extra=SET),
     ] = ()
     """Failure reasons as in status.lastFailure.reason, such as ApplicationError, Signal, OutOfMemory or Evicted."""
@@ -134,7 +134,7 @@ class BeforeFirstStep(enum.StrEnum):
     RESTART = "Restart"
 
 
-class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POLICY):
+class FailurePolicy(Model, frozen=True, json_schema_extra=validation.FAILURE_POLICY):
     """Which failures restart the worker group, and how often, before the job fails."""
 
     max_restarts: Annotated[Int32, Field(ge=0, le=1_000_000)] = 10
@@ -152,7 +152,7 @@ class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POL
     Errors that are known to be of the network, storage or peers do not count. Lost nodes, evictions and processes
     killed for lack of memory never do.
     """
-    rules: Annotated[tuple[RestartRule, ...], Field(max_length=32, json_schema_extra=ATOMIC)] = ()
+    rules: Annotated[tuple[FailureRule, ...], Field(max_length=32, json_schema_extra=ATOMIC)] = ()
     """How to handle certain failures; the first matching rule applies.
 
     If no rule matches, failures of the training count towards maxRestarts, and disruptions by the cluster (eviction,
@@ -241,7 +241,7 @@ class Spec(Model, frozen=True, json_schema_extra=validation.SPEC):
 
     Can be changed only before training or while suspended.
     """
-    restart_policy: RestartPolicy = RestartPolicy()
+    failure_policy: FailurePolicy = FailurePolicy()
     """Which failures restart the worker group, and how often, before the job fails."""
     scaling: Scaling = Scaling()
     """How the number of worker pods is scaled."""

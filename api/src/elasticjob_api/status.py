@@ -31,13 +31,13 @@ class Restarts(Model, frozen=True):
     total: Count = 0
     """Restarts of the worker group because of failures, over the job's lifetime.
 
-    Compared with spec.restartPolicy.maxRestarts.
+    Compared with spec.failurePolicy.maxRestarts.
     """
     reported: Count | None = None
     """Restarts reported by the agents of the current run, including those that rules ignore, but not failures of whole
     pods."""
     window: Count | None = None
-    """How many of them happened within the last spec.restartPolicy.windowSeconds, if set."""
+    """How many of them happened within the last spec.failurePolicy.windowSeconds, if set."""
     times: Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra=ATOMIC)] | None = None
     """When the restarts of the window happened."""
     by_cause: Causes = {}  # noqa: RUF012 pydantic copies defaults

@@ -134,7 +134,7 @@ def rendezvous_id(ns: Namespace, worker: str) -> str:
 def test_a_worker_pod_in_a_crash_loop_waits_and_status_says_until_when(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
-    training(replicas=2, spec={"restartPolicy": {"backoff": {"initialSeconds": 600, "maxSeconds": 600}}})
+    training(replicas=2, spec={"failurePolicy": {"backoff": {"initialSeconds": 600, "maxSeconds": 600}}})
     before = uid_of(ns, WORKER)
     ns.end(WORKER, 1, at=rfc3339(-60))
     before = successor(ns, WORKER, before)["metadata"]["uid"]
@@ -293,7 +293,7 @@ def test_a_node_where_worker_pods_keep_failing_is_avoided(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
 ) -> None:
     good, bad = nodes
-    training(replicas=2, node=good, spec={"scheduling": {"avoidNodesAfter": 1}, "restartPolicy": {"maxRestarts": 5}})
+    training(replicas=2, node=good, spec={"scheduling": {"avoidNodesAfter": 1}, "failurePolicy": {"maxRestarts": 5}})
     ns.scale("digits", 3)
     eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod")
     before = uid_of(ns, "digits-worker-2")

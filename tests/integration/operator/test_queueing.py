@@ -144,7 +144,7 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
 
 def test_failed_job_is_finished_for_its_queue_with_the_cause(ns: Namespace, operator: Operator, endpoint: str) -> None:
     assert operator
-    ns.create("elasticjobs", queued(manifest(endpoint, restartPolicy={"maxRestarts": 0})))
+    ns.create("elasticjobs", queued(manifest(endpoint, failurePolicy={"maxRestarts": 0})))
     queue = Queue(ns, "digits")
     queue.admit(PodSet(count=4))
     eventually(lambda: len(ns.workers()) == 4, LONG, what="workers")

@@ -125,7 +125,7 @@ def test_goes_on_when_a_pod_is_deleted_and_comes_back_to_full_size(training: Tra
 
 
 def test_script_that_raises_ends_the_job_with_its_traceback(training: Training) -> None:
-    training.start(2, spec={"restartPolicy": {"maxRestarts": 1}})
+    training.start(2, spec={"failurePolicy": {"maxRestarts": 1}})
     training.crash.touch()
     eventually(lambda: training.ns.is_true("digits", "Failed"), what="Failed", timeout=60)
     status = training.ns.status("digits")
@@ -178,7 +178,7 @@ def test_suspended_and_resumed_it_trains_as_another_run(training: Training) -> N
 
 def test_script_that_fails_as_a_rule_says_ends_the_job_without_a_restart(training: Training) -> None:
     rules = [{"exitCodes": [1], "reasons": ["ApplicationError"], "action": "Fail"}]
-    training.start(2, spec={"restartPolicy": {"maxRestarts": 9, "rules": rules}})
+    training.start(2, spec={"failurePolicy": {"maxRestarts": 9, "rules": rules}})
     training.crash.touch()
     eventually(lambda: training.ns.is_true("digits", "Failed"), what="Failed", timeout=60)
     assert training.ns.condition("digits", "Failed")["reason"] == "FailedByRule"
@@ -194,7 +194,7 @@ def test_agents_train_with_allowed_sizes_alone(training: Training) -> None:
 
 
 def test_failure_that_a_rule_ignores_is_restarted_though_no_restart_is_left(training: Training) -> None:
-    training.start(2, spec={"restartPolicy": {"maxRestarts": 0, "rules": [{"exitCodes": [1], "action": "Ignore"}]}})
+    training.start(2, spec={"failurePolicy": {"maxRestarts": 0, "rules": [{"exitCodes": [1], "action": "Ignore"}]}})
     round_number = training.ns.status("digits")["round"]
     training.crash.touch()
     eventually(lambda: training.ns.status("digits")["round"] > round_number, what="another worker group", timeout=60)

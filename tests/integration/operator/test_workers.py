@@ -245,7 +245,7 @@ def test_a_job_starts_once_the_orphans_of_its_predecessor_are_deleted(
 
 def test_a_failure_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agents]) -> None:
     rules = [{"exitCodes": [42], "action": "Fail"}]
-    training(replicas=2, spec={"restartPolicy": {"maxRestarts": 9, "rules": rules}})
+    training(replicas=2, spec={"failurePolicy": {"maxRestarts": 9, "rules": rules}})
     ns.end("digits-worker-1", 42, at=rfc3339(), message="bad data")
     eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
     assert ns.condition("digits", "Failed")["reason"] == "FailedByRule"
@@ -257,7 +257,7 @@ def test_an_ignored_failure_is_free_and_the_agents_learn_the_remaining_budget(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
     rules = [{"reasons": ["OutOfMemory"], "action": "Ignore"}]
-    agents = training(replicas=2, spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 3600, "rules": rules}})
+    agents = training(replicas=2, spec={"failurePolicy": {"maxRestarts": 3, "windowSeconds": 3600, "rules": rules}})
     before = uid_of(ns, "digits-worker-1")
     ns.end("digits-worker-1", 137, reason="OOMKilled", at=rfc3339(), started=rfc3339(-600))
     successor(ns, "digits-worker-1", before)

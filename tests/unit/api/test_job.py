@@ -25,7 +25,7 @@ def test_a_minimal_job_has_the_documented_defaults() -> None:
     assert (job.replicas, job.spec.workers.procs_per_worker, job.spec.checkpoint) == (1, "auto", None)
     assert job.spec.rendezvous.backend is RendezvousBackend.ETCD_V3
     assert job.spec.rendezvous.endpoint == ""
-    assert job.spec.restart_policy.max_restarts == 10
+    assert job.spec.failure_policy.max_restarts == 10
     assert job.spec.lifecycle.clean_pods is CleanPods.RUNNING
 
 

@@ -47,7 +47,7 @@ def make_job(
                 "template": template or TEMPLATE,
                 **(workers or {}),
             },
-            "restartPolicy": {"maxRestarts": max_restarts},
+            "failurePolicy": {"maxRestarts": max_restarts},
             **(spec or {}),
         },
     }
@@ -130,7 +130,7 @@ def failed_pod(
 
 def with_failures(*pods: Pod, job: ElasticJob | None = None) -> list[tuple[Pod, PodFailure]]:
     """Failed pods, with their failures by the rules of `job`."""
-    rules = job.spec.restart_policy.rules if job is not None else ()
+    rules = job.spec.failure_policy.rules if job is not None else ()
     return [(pod, classify_failure(pod, rules)) for pod in pods]
 
 

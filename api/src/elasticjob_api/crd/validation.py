@@ -70,14 +70,14 @@ MANAGED_BY = must(
     "managedBy %s is not a domain-prefixed name: use one such as kueue.x-k8s.io/multikueue, or remove it",
 )
 
-RESTART_RULE = rules(
+FAILURE_RULE = rules(
     rule(
         "(has(self.exitCodes) && size(self.exitCodes) > 0) || (has(self.reasons) && size(self.reasons) > 0)",
         "a rule without exitCodes or reasons matches nothing: set at least one of them, such as exitCodes: [42]",
     )
 )
 
-RESTART_REASON = rules(
+FAILURE_REASON = rules(
     rule(
         "!(self in ['OOMKilled', 'Error'])",
         "%s is not used in status.lastFailure.reason: replace OOMKilled by OutOfMemory, Error by ApplicationError",
@@ -101,7 +101,7 @@ BACKOFF = rules(
 )
 
 MAX_RESTARTS_IN_WINDOW = 100
-RESTART_POLICY = rules(
+FAILURE_POLICY = rules(
     rule(
         f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
         f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the limit with windowSeconds, because status records "

@@ -107,7 +107,7 @@ _TEMPLATE = (
     rule(
         "!has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Never'",
         "restartPolicy %s is not supported: remove it; ElasticJob replaces failed worker pods, up to "
-        "spec.restartPolicy.maxRestarts times",
+        "spec.failurePolicy.maxRestarts times",
         "self.template.spec.restartPolicy",
         at=".template.spec.restartPolicy",
     ),

@@ -15,7 +15,7 @@ _ORDER = (
     "apiVersion", "kind", "metadata.name", "metadata.generateName", "metadata.namespace", "metadata.labels",
     "metadata.annotations", "spec.suspend", "spec.workers.replicas", "spec.workers.minReplicas",
     "spec.workers.maxReplicas", "spec.workers.replicaStep", "spec.workers.procsPerWorker", "spec.workers.container",
-    "spec.workers.template", "spec.restartPolicy", "spec.scaling", "spec.scheduling", "spec.lifecycle",
+    "spec.workers.template", "spec.failurePolicy", "spec.scaling", "spec.scheduling", "spec.lifecycle",
     "spec.managedBy",
 )  # fmt: skip
 """Order of the fields in the manifest, for readers."""

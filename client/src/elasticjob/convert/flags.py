@@ -13,7 +13,7 @@ _ASSIGNED = "elasticrun chooses it at each rendezvous"
 TORCHRUN: Table = (
     computed("nnodes", "spec.workers.minReplicas and maxReplicas"),
     computed("nproc_per_node", "spec.workers.procsPerWorker"),
-    computed("max_restarts", "spec.restartPolicy.maxRestarts"),
+    computed("max_restarts", "spec.failurePolicy.maxRestarts"),
     computed("shutdown_timeout", "spec.lifecycle.gracefulShutdownSeconds"),
     irrelevant("rdzv_backend", _RDZV),
     irrelevant("rdzv_endpoint", _RDZV),

@@ -34,7 +34,7 @@ def rows(at: str) -> tuple[Field, ...]:
         lost(f"{at}.successPolicy", "an ElasticJob succeeds when all its worker processes have"),
         changed(f"{at}.failurePolicy.maxRestarts", RESTARTS, WHOLE_GROUP),
         irrelevant(f"{at}.failurePolicy.restartStrategy", "worker processes restart in place"),
-        lost(f"{at}.failurePolicy.rules", "they look at reasons of Jobs", "set spec.restartPolicy.rules"),
+        lost(f"{at}.failurePolicy.rules", "they look at reasons of Jobs", "set spec.failurePolicy.rules"),
         lost(f"{at}.startupPolicy", ONLY_TRAINER),
         carried(f"{at}.suspend", "spec.suspend", of=bool),
         carried(f"{at}.ttlSecondsAfterFinished", TTL),
@@ -51,7 +51,7 @@ def rows(at: str) -> tuple[Field, ...]:
         changed(f"{job}.backoffLimit", RESTARTS, "counts restarts of the whole group"),
         lost(f"{job}.backoffLimitPerIndex", "an ElasticJob counts restarts of the whole group"),
         lost(f"{job}.maxFailedIndexes", "an ElasticJob counts restarts of the whole group"),
-        lost(f"{job}.podFailurePolicy", "it is for Jobs", "set spec.restartPolicy.rules"),
+        lost(f"{job}.podFailurePolicy", "it is for Jobs", "set spec.failurePolicy.rules"),
         lost(f"{job}.successPolicy", "an ElasticJob succeeds when all its worker processes have"),
         *(
             irrelevant(f"{job}.{name}", NO_JOB)

@@ -17,8 +17,8 @@ from elasticjob.convert.table import ConvertError
 MAX_RESTARTS, MAX_GRACE, MAX_PROCS = 1_000_000, 86_400, 1024
 REPLICAS, MIN, MAX = "spec.workers.replicas", "spec.workers.minReplicas", "spec.workers.maxReplicas"
 STEP, PROCS = "spec.workers.replicaStep", "spec.workers.procsPerWorker"
-RESTARTS, GRACE = "spec.restartPolicy.maxRestarts", "spec.lifecycle.gracefulShutdownSeconds"
-RULES = "spec.restartPolicy.rules"
+RESTARTS, GRACE = "spec.failurePolicy.maxRestarts", "spec.lifecycle.gracefulShutdownSeconds"
+RULES = "spec.failurePolicy.rules"
 
 Bounds = tuple[int | None, int | None]
 """The fewest and the most worker pods. None: a job of a fixed size."""
@@ -158,7 +158,7 @@ def set_restart_policy(draft: Draft, policy: object, at: Path, launch: Launch) -
     """The restartPolicy of a replica, after the numbers of restarts are known."""
     budget = draft.get(RESTARTS)
     if policy in ("OnFailure", "Always"):
-        why = "the whole group restarts, and only as often as spec.restartPolicy.maxRestarts allows"
+        why = "the whole group restarts, and only as often as spec.failurePolicy.maxRestarts allows"
         most = 10 if budget is None else budget
         draft.changed(at, why, f"raise maxRestarts ({most}) if failures are frequent", to=RESTARTS)
     elif policy == "Never" and budget is None:
@@ -173,4 +173,4 @@ def set_restart_policy(draft: Draft, policy: object, at: Path, launch: Launch) -
         draft.set(RULES, [{"exitCodes": codes, "action": "Fail"} for codes in EXIT_CODES_THAT_FAIL])
         draft.carried(at, "exit codes 1 to 127 end the job, others restart it", to=RULES)
     elif policy is not None:
-        draft.lost(at, f"{policy!r} is none of Always, OnFailure, Never, ExitCode", "set spec.restartPolicy")
+        draft.lost(at, f"{policy!r} is none of Always, OnFailure, Never, ExitCode", "set spec.failurePolicy")

@@ -165,7 +165,7 @@ def manifest_of(request: JobOptions, namespace: str | None = None) -> Json:
     spec: Json = {"workers": _workers(request)}
     spec |= _present(
         checkpoint=_checkpoint(request),
-        restartPolicy=_present(maxRestarts=request.max_restarts),
+        failurePolicy=_present(maxRestarts=request.max_restarts),
         scheduling=_present(priorityClassName=request.priority_class),
         suspend=request.suspend or None,
         lifecycle=_present(

@@ -40,7 +40,7 @@ REMEDIES: Mapping[str, str] = {
         "last checkpoint."
     ),
     "FailedByRule": (
-        "A rule in spec.restartPolicy.rules fails the job on this failure. Read the log: elasticjob logs {name}"
+        "A rule in spec.failurePolicy.rules fails the job on this failure. Read the log: elasticjob logs {name}"
     ),
     "RuntimeUnusable": (
         "Name the image's Python in the command (python3 on Debian), or use an image with Python 3.10 or newer."

@@ -85,7 +85,7 @@ class JobState:
     command: tuple[str, ...] = ()
     container: str = ""
     managed_by: str = at("spec.managedBy", "")
-    max_restarts: int = at("spec.restartPolicy.maxRestarts", 10)
+    max_restarts: int = at("spec.failurePolicy.maxRestarts", 10)
     checkpoint: str = ""
     keeps_files: bool = True
     """Whether it mounts a volume that outlives its worker pods."""

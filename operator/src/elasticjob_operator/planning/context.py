@@ -194,7 +194,7 @@ class Assessment(Context):
     @property
     def due(self) -> tuple[tuple[Pod, PodFailure, Replacement], ...]:
         """Failed pods, with when each is replaced."""
-        policy, counted = self.job.spec.restart_policy, self.job.status.last_failure
+        policy, counted = self.job.spec.failure_policy, self.job.status.last_failure
         return tuple(
             (pod, failure, replacement(pod, failure, policy, budget=self.budget, counted=counted, now=self.now))
             for pod, status in self.staying
@@ -309,7 +309,7 @@ def _pod_statuses(
     job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime
 ) -> tuple[Callable[[Pod], PodStatus], Callable[[Pod], PodStatus]]:
     """(status of a worker pod, status of an etcd pod)"""
-    nodes, restart_rules = _nodes(state), job.spec.restart_policy.rules
+    nodes, failure_rules = _nodes(state), job.spec.failure_policy.rules
     tolerations = (job.spec.workers.template.get("spec") or {}).get("tolerations")
     rules = LossRules(
         lost_seconds=tolerated_seconds(tolerations or [], settings.node_lost_seconds),
@@ -323,7 +323,7 @@ def _pod_statuses(
         # A member that still runs on a silent node must not meet a second one with its name. The others go on without.
         rules_of_etcd = dataclasses.replace(rules_of_etcd, on_partition=OnPartition.CONSISTENT)
     return (
-        lambda pod: pod_status(pod, nodes, rules, now, restart_rules),
+        lambda pod: pod_status(pod, nodes, rules, now, failure_rules),
         lambda pod: pod_status(pod, nodes, rules_of_etcd, now),
     )
 

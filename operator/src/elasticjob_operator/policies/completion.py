@@ -78,7 +78,7 @@ def _succeeded() -> ConditionUpdate:
 def _over_budget(job: ElasticJob, budget: Budget, detail: str = "") -> ConditionUpdate:
     last = budget.last_failure
     detail = detail or (f"{last.worker}: {_first_line(last)}" if last else "unknown")
-    policy = job.spec.restart_policy
+    policy = job.spec.failure_policy
     window = f" within {policy.window_seconds} s (windowSeconds)" if policy.window_seconds else ""
     limit = policy.max_restarts
     # The failure that ended the job was not followed by a restart.

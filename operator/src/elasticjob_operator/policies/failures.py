@@ -23,7 +23,7 @@ A failure is free (does not count) only if its cause is outside the pod: Kuberne
 deletion), or the node, the network or the operator itself caused it. Free replacements of one index that follow each
 other within minutes wait longer and longer (free_ends.py), so that no loop of them is fast.
 
-`spec.restartPolicy.rules` take precedence over the last two columns: Restart makes a failure count, Ignore makes it
+`spec.failurePolicy.rules` take precedence over the last two columns: Restart makes a failure count, Ignore makes it
 free (with a delay if the pod had only just started), Fail ends the job.
 
 Pods that cannot start (image, config) do not fail: they stay Pending, and the kubelet retries with its own backoff.
@@ -38,7 +38,7 @@ import enum
 import re
 from collections.abc import Callable, Iterable
 
-from elasticjob_api import Reason, RestartRule, RuleAction
+from elasticjob_api import FailureRule, Reason, RuleAction
 from elasticjob_runtime.contract import ExitCode
 
 from elasticjob_operator import names
@@ -119,7 +119,7 @@ _COSTS = {RuleAction.RESTART: Cost.COUNTS, RuleAction.FAIL: Cost.COUNTS, RuleAct
 
 
 def classify_failure(
-    pod: Pod, rules: Iterable[RestartRule] = (), cut_off: Callable[[datetime.datetime], bool] = lambda _: False
+    pod: Pod, rules: Iterable[FailureRule] = (), cut_off: Callable[[datetime.datetime], bool] = lambda _: False
 ) -> PodFailure:
     """`pod` has failed. `cut_off`: whether its node was cut off at that time, or had just come back."""
     failure = _without_rules(pod)
@@ -132,7 +132,7 @@ def classify_failure(
     return dataclasses.replace(failure, cost=_COSTS[action], ends_job=action is RuleAction.FAIL)
 
 
-def action_for(rules: Iterable[RestartRule], exit_code: int | None, reason: str) -> RuleAction | None:
+def action_for(rules: Iterable[FailureRule], exit_code: int | None, reason: str) -> RuleAction | None:
     """The action of the first rule that matches. None: no rule does. `exit_code` negative: the number of the signal."""
     code = SIGNAL_BASE - exit_code if exit_code is not None and exit_code < 0 else exit_code
     for rule in rules:

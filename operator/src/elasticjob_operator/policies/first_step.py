@@ -1,5 +1,5 @@
 """Whether a job fails as soon as its script has failed twice in the same way, or does not exist
-(restartPolicy.beforeFirstStep).
+(failurePolicy.beforeFirstStep).
 
 The agents decide about exceptions of worker processes, because they restart them (membership/crash_loop.py of the
 runtime); the operator tells them whether they may. It decides about agents that cannot start the script at all.
@@ -23,7 +23,7 @@ TRAINED_SECONDS = 60.0
 
 def fails_fast(job: ElasticJob) -> bool:
     """Whether agents may end the job."""
-    policy = job.spec.restart_policy
+    policy = job.spec.failure_policy
     rule = action_for(policy.rules, int(ExitCode.WORKERS_FAILED), "ApplicationError")
     return policy.before_first_step is BeforeFirstStep.FAIL and rule is None and not _has_trained(job)
 
@@ -31,7 +31,7 @@ def fails_fast(job: ElasticJob) -> bool:
 def cannot_start(job: ElasticJob, failure: PodFailure, last: Failure | None) -> bool:
     """Whether an agent, in a job that has never started its script, found no script in its image, or rejected its flags
     for the second time."""
-    code, policy = failure.exit_code, job.spec.restart_policy
+    code, policy = failure.exit_code, job.spec.failure_policy
     again = last is not None and last.exit_code == code and last.reason == failure.reason
     fails = code == ExitCode.NO_SCRIPT or (code == ExitCode.USAGE and again)
     ruled = action_for(policy.rules, code, failure.reason) is not None

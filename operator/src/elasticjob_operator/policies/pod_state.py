@@ -15,7 +15,7 @@ import enum
 import functools
 from collections.abc import Iterable
 
-from elasticjob_api import RestartRule
+from elasticjob_api import FailureRule
 
 from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.policies.condition_updates import Cause
@@ -59,12 +59,12 @@ class PodStatus:
 
 
 def pod_status(
-    pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime, restart_rules: Iterable[RestartRule] = ()
+    pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime, failure_rules: Iterable[FailureRule] = ()
 ) -> PodStatus:
-    """`nodes`: None: the operator may not read nodes. `restart_rules`: of the job's restart policy."""
+    """`nodes`: None: the operator may not read nodes. `failure_rules`: of the job's failure policy."""
     status, node = _without_node(pod), nodes.by_name.get(pod.node) if nodes is not None else None
     if pod.ended and not pod.terminating:
-        failure = classify_failure(pod, restart_rules, functools.partial(cut_off, node)) if pod.failed else None
+        failure = classify_failure(pod, failure_rules, functools.partial(cut_off, node)) if pod.failed else None
         return dataclasses.replace(status, failure=failure)
     if nodes is None or not pod.node:
         return status

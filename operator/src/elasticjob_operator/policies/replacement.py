@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_api import ElasticJob, Failure, RestartPolicy
+from elasticjob_api import ElasticJob, Failure, FailurePolicy
 
 from elasticjob_operator.policies.failures import SIGNAL_BASE, STEADY_SECONDS, Cost, PodFailure, ran_seconds
 from elasticjob_operator.policies.free_ends import delay_seconds
@@ -37,7 +37,7 @@ class Replacement:
 def replacement(
     pod: Pod,
     failure: PodFailure,
-    policy: RestartPolicy,
+    policy: FailurePolicy,
     *,
     budget: Budget,
     counted: Failure | None,
@@ -61,7 +61,7 @@ def closes_rendezvous(job: ElasticJob, failure: PodFailure) -> bool:
     return not job.has_plans and not failure.before_training and code is not None and 0 < code < SIGNAL_BASE
 
 
-def delay(pod: Pod, failure: PodFailure, policy: RestartPolicy, budget: Budget) -> datetime.timedelta:
+def delay(pod: Pod, failure: PodFailure, policy: FailurePolicy, budget: Budget) -> datetime.timedelta:
     """Time between the end of a pod and the creation of its replacement."""
     if failure.cost is not Cost.COUNTS:
         return datetime.timedelta(seconds=delay_seconds(pod, failure, budget.free_ends))

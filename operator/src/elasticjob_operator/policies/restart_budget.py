@@ -23,7 +23,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_api import ElasticJob, Failure, FreeEnds, Reason, RestartPolicy, Restarts, RuleAction
+from elasticjob_api import ElasticJob, Failure, FailurePolicy, FreeEnds, Reason, Restarts, RuleAction
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanReason
 
 from elasticjob_operator import names
@@ -59,7 +59,7 @@ class Round:
 class Budget:
     restarts: Restarts = dataclasses.field(default_factory=Restarts)
     limit: int = 0
-    """spec.restartPolicy.maxRestarts."""
+    """spec.failurePolicy.maxRestarts."""
     last_failure: Failure | None = None
     new_failure: Failure | None = None
     """The newest failure of a whole pod that is counted for the first time now."""
@@ -122,7 +122,7 @@ def count_restarts(
     `earlier`: failures of earlier attempts of this run. They were counted with their attempt, but a rule may end the
     job because of one.
     """
-    policy, before = job.spec.restart_policy, job.status.restarts
+    policy, before = job.spec.failure_policy, job.status.restarts
     tally = _Tally(before)
     said, latest = _reported(view), latest_round(job, view, now)
     known, reported = _clamped(job.status.last_failure, now), _clamped(said, now)
@@ -192,7 +192,7 @@ def _fresh(before: Restarts, view: RendezvousView) -> tuple[int | None, int]:
 
 
 def _within_window(
-    policy: RestartPolicy, tally: _Tally, reported: int | None, now: datetime.datetime
+    policy: FailurePolicy, tally: _Tally, reported: int | None, now: datetime.datetime
 ) -> tuple[Restarts, datetime.datetime | None]:
     """(status.restarts, when the next one leaves the window)"""
     if policy.window_seconds is None:

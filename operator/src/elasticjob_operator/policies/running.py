@@ -236,13 +236,13 @@ def _failed_or_lost(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], b
 def worker_failed(job: ElasticJob, budget: Budget) -> str:
     """The newest failure that counts, and the number of the restart that follows."""
     worker, detail = _described(budget.last_failure)
-    limit = job.spec.restart_policy.max_restarts
+    limit = job.spec.failure_policy.max_restarts
     return message(Reason.WORKER_FAILED, worker=worker, detail=detail, restarts=budget.used, max_restarts=limit)
 
 
 def undecided_message(job: ElasticJob, view: RendezvousView, budget: Budget) -> str:
     """The next plan or the outcome decides whether the group restarts; the message does not anticipate it."""
-    last, limit = budget.last_failure, job.spec.restart_policy.max_restarts
+    last, limit = budget.last_failure, job.spec.failure_policy.max_restarts
     worker, detail = _described(last)
     if budget.used >= limit and not budget.some_are_ignored:
         return f"{worker} failed ({detail}); no restart of at most {limit} is left."
@@ -264,7 +264,7 @@ def _described(failure: Failure | None) -> tuple[str, str]:
 
 def _replacement_time(job: ElasticJob, pod: Pod, failure: PodFailure, budget: Budget) -> str:
     """When the pod is replaced, if not at once. Until then its log can be read."""
-    wait = delay(pod, failure, job.spec.restart_policy, budget)
+    wait = delay(pod, failure, job.spec.failure_policy, budget)
     if not wait:
         return ""
     container = f" -c {pod.init_end.container}" if pod.end is None and pod.init_end is not None else ""

@@ -203,7 +203,7 @@ def _environment(
         Env.RDZV_ID: names.run_id(job.uid, run, attempt),
         Env.RDZV_BACKEND: str(job.spec.rendezvous.backend),
         Env.RDZV_ENDPOINT: endpoint,
-        Env.MAX_RESTARTS: str(job.spec.restart_policy.max_restarts),
+        Env.MAX_RESTARTS: str(job.spec.failure_policy.max_restarts),
         Env.SHUTDOWN_TIMEOUT: str(workers_grace),
         Env.JOB_NAME: job.name,
         Env.JOB_UID: job.uid,

@@ -79,7 +79,7 @@ def follow(job: ElasticJob, found: Plan) -> ElasticJob:
 
 
 def published(job: ElasticJob, *draining: str) -> SpecValue:
-    return wanted_spec(job, draining=draining, max_restarts=job.spec.restart_policy.max_restarts)
+    return wanted_spec(job, draining=draining, max_restarts=job.spec.failure_policy.max_restarts)
 
 
 def trained(replicas: int = 4, **job: Any) -> ElasticJob:

@@ -183,7 +183,7 @@ class SimulatedCluster:
     def check_counted(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
         if pod and pod.failed and not self.job.status.is_finished and not pod.terminating:
-            failure = classify_failure(pod, self.job.spec.restart_policy.rules)
+            failure = classify_failure(pod, self.job.spec.failure_policy.rules)
             latest = latest_round(self.job, self.world.rendezvous, self.now)
             assert is_counted(pod, failure, self.job.status.last_failure, latest), "deleted before it was counted"
 

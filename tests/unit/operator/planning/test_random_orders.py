@@ -31,8 +31,8 @@ SPECS: tuple[dict[str, Any], ...] = (
     {},
     {"scaling": {"scaleUpDelaySeconds": 5}},
     {"workers": {"allowedReplicas": [1, 2, 4]}},
-    {"workers": {"replicaStep": 1}, "restartPolicy": {"windowSeconds": 60}},
-    {"restartPolicy": {"rules": [{"exitCodes": [137], "action": "Ignore"}, {"exitCodes": [42], "action": "Fail"}]}},
+    {"workers": {"replicaStep": 1}, "failurePolicy": {"windowSeconds": 60}},
+    {"failurePolicy": {"rules": [{"exitCodes": [137], "action": "Ignore"}, {"exitCodes": [42], "action": "Fail"}]}},
     {"lifecycle": {"activeDeadlineSeconds": 300, "startupDeadlineSeconds": 60, "cleanPods": "All"}},
     {"suspend": True},
     {"rendezvous": {"onPartition": "Consistent"}},
@@ -62,9 +62,9 @@ def event(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]]
 class Cluster(SimulatedCluster, RuleBasedStateMachine):
     @initialize(spec=st.sampled_from(SPECS))
     def _admit(self, spec: dict[str, Any]) -> None:
-        workers, policy = spec.get("workers", {}), {"maxRestarts": 4, **spec.get("restartPolicy", {})}
+        workers, policy = spec.get("workers", {}), {"maxRestarts": 4, **spec.get("failurePolicy", {})}
         self.job = make_job(
-            replicas=2, min=MIN, max=MAX, workers=workers, spec={**_other(spec), "restartPolicy": policy}
+            replicas=2, min=MIN, max=MAX, workers=workers, spec={**_other(spec), "failurePolicy": policy}
         )
         self.reconcile(survives=99)
 

@@ -128,7 +128,7 @@ class TestC10d:
         """The other pods fail because of it, and may be reported first."""
         rules = [{"action": "Fail", "reasons": ["OutOfMemory"]}]
         known = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, start_time=NOW, round=1)
-        spec = {"rendezvous": {"backend": "c10d"}, "restartPolicy": {"maxRestarts": 3, "rules": rules}}
+        spec = {"rendezvous": {"backend": "c10d"}, "failurePolicy": {"maxRestarts": 3, "rules": rules}}
         job = make_job(replicas=2, spec=spec, status=known)
         for seconds in (1.2, 1.3):
             job = follow(job, ask(job, make_pod(0), failed_pod(1, at=1), seconds=seconds))

@@ -156,7 +156,7 @@ def test_the_message_of_a_rule_names_the_failed_worker() -> None:
     end = outcome(make_job(), make_view(), [failed_pod(2)], FATAL, NOW)
     assert end.status is False
     assert (
-        "A rule in spec.restartPolicy.rules with action Fail matches the failure of digits-worker-2: ApplicationError"
+        "A rule in spec.failurePolicy.rules with action Fail matches the failure of digits-worker-2: ApplicationError"
         in end.message
     )
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_api import RestartRule, RuleAction
+from elasticjob_api import FailureRule, RuleAction
 from elasticjob_operator.policies.failures import Cost, action_for, classify_failure
 from elasticjob_operator.state import Pod, PodPhase
 
@@ -132,7 +132,7 @@ def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: i
 
 
 def test_a_failed_init_container_is_named_and_its_exit_code_matches_rules() -> None:
-    rules = [RestartRule(exit_codes=(3,), action=RuleAction.FAIL)]
+    rules = [FailureRule(exit_codes=(3,), action=RuleAction.FAIL)]
     pod = init_failed(3)
     assert pod.init_end is not None
     said = dataclasses.replace(pod.init_end, message="looking\nno such dataset\n")
@@ -145,9 +145,9 @@ def test_the_time_of_a_failure_is_the_end_of_the_container() -> None:
     assert classify_failure(failed_pod(at=-7)).time == at(-7)
 
 
-KILLED = RestartRule(exit_codes=(137,), action=RuleAction.IGNORE)
-BOTH = RestartRule(exit_codes=(1,), reasons=("ApplicationError",), action=RuleAction.FAIL)
-ANY_OOM = RestartRule(reasons=("OutOfMemory",), action=RuleAction.RESTART)
+KILLED = FailureRule(exit_codes=(137,), action=RuleAction.IGNORE)
+BOTH = FailureRule(exit_codes=(1,), reasons=("ApplicationError",), action=RuleAction.FAIL)
+ANY_OOM = FailureRule(reasons=("OutOfMemory",), action=RuleAction.RESTART)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,6 @@ ANY_OOM = RestartRule(reasons=("OutOfMemory",), action=RuleAction.RESTART)
     ],
 )
 def test_the_first_matching_rule_applies(
-    rules: tuple[RestartRule, ...], exit_code: int | None, reason: str, expected: RuleAction | None
+    rules: tuple[FailureRule, ...], exit_code: int | None, reason: str, expected: RuleAction | None
 ) -> None:
     assert action_for(rules, exit_code, reason) == expected

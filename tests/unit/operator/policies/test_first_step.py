@@ -27,7 +27,7 @@ from tests.unit.operator.builders import (
 
 
 def job(status: Status | None = None, **policy: Any) -> ElasticJob:
-    return make_job(status=status, spec={"restartPolicy": {"maxRestarts": 3, **policy}})
+    return make_job(status=status, spec={"failurePolicy": {"maxRestarts": 3, **policy}})
 
 
 def in_run(run: int, *moments: float) -> Status:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from elasticjob_api import FreeEnds, RestartRule, RuleAction, Status
+from elasticjob_api import FailureRule, FreeEnds, RuleAction, Status
 from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.free_ends import MOST, delay_seconds, free_ends
 from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import at, failed_pod, make_job, make_pod
 
-IGNORE = (RestartRule(exit_codes=(42,), action=RuleAction.IGNORE),)
+IGNORE = (FailureRule(exit_codes=(42,), action=RuleAction.IGNORE),)
 
 
 def rejected(seconds: float) -> Pod:

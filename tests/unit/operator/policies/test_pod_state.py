@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_api import RestartRule, RuleAction
+from elasticjob_api import FailureRule, RuleAction
 from elasticjob_operator.node_state import Node, NodeHealth
 from elasticjob_operator.policies.failures import Cost
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
@@ -119,7 +119,7 @@ def test_what_a_partition_ended_costs_no_restart(code: int, ended_at: float, nod
 
 
 def test_a_rule_may_charge_what_a_partition_ended() -> None:
-    rule = RestartRule(action=RuleAction.RESTART, exit_codes=(143,))
+    rule = FailureRule(action=RuleAction.RESTART, exit_codes=(143,))
     pod = failed_pod(code=143, node="n")
     found = pod_status(pod, nodes(make_node("n", recovered=-5)), LossRules(), NOW, (rule,))
     assert found.failure is not None

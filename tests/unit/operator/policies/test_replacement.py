@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_api import Backoff, Failure, RestartPolicy, RestartRule, Restarts, RuleAction
+from elasticjob_api import Backoff, Failure, FailurePolicy, FailureRule, Restarts, RuleAction
 from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.replacement import closes_rendezvous, replacement
 from elasticjob_operator.policies.restart_budget import Budget
@@ -51,7 +51,7 @@ def test_when_a_failed_pod_is_replaced(
     pod: Pod, restarts: int, counted: Failure | None, after: float, expected: tuple[bool, float | None]
 ) -> None:
     failure, budget = classify_failure(pod), Budget(restarts=Restarts(total=restarts))
-    found = replacement(pod, failure, RestartPolicy(), budget=budget, counted=counted, now=at(after))
+    found = replacement(pod, failure, FailurePolicy(), budget=budget, counted=counted, now=at(after))
     delete, again = expected
     assert (found.delete, found.requeue_at) == (delete, at(again) if again is not None else None)
     assert found.reason
@@ -68,8 +68,8 @@ def test_when_a_failed_pod_is_replaced(
     ],
 )
 def test_the_backoff_is_that_of_the_job(pod: Pod, restarts: int, wait: float | None) -> None:
-    rule = RestartRule(exit_codes=(42,), action=RuleAction.IGNORE)
-    policy = RestartPolicy(rules=(rule,), backoff=Backoff(initial_seconds=10, max_seconds=60))
+    rule = FailureRule(exit_codes=(42,), action=RuleAction.IGNORE)
+    policy = FailurePolicy(rules=(rule,), backoff=Backoff(initial_seconds=10, max_seconds=60))
     failure, budget = classify_failure(pod, policy.rules), Budget(restarts=Restarts(total=restarts))
     found = replacement(pod, failure, policy, budget=budget, counted=COUNTED, now=NOW)
     assert (found.delete, found.requeue_at) == ((True, None) if wait is None else (False, at(wait)))

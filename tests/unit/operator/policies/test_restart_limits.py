@@ -53,7 +53,7 @@ def test_only_restarts_within_the_window_count(
     times: list[float], after: float, window: int, spent: bool, again: float
 ) -> None:
     status = restarts(total=40, reported=0, times=tuple(at(each) for each in times))
-    job = make_job(spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
+    job = make_job(spec={"failurePolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
     found = count_restarts(job, NOTHING, with_failures(failed_pod(0)), at(after))
     assert (found.restarts.window, found.spent, found.total) == (window, spent, 41)
     assert found.requeue_at == at(again)
@@ -74,7 +74,7 @@ def test_the_agents_limit_is_what_is_left_of_the_budget(before: dict[str, int], 
 
 
 def ruled(*rules: dict[str, Any], **job: Any) -> Any:
-    return make_job(spec={"restartPolicy": {"maxRestarts": 3, "rules": list(rules)}}, **job)
+    return make_job(spec={"failurePolicy": {"maxRestarts": 3, "rules": list(rules)}}, **job)
 
 
 IGNORE, FAIL, RESTART = (

@@ -273,7 +273,7 @@ def test_restarts_that_have_left_the_window_are_not_compared_with_the_limit() ->
 def test_the_log_of_the_failed_pod_is_named_and_no_other() -> None:
     """Another failed one waits for its replacement, too."""
     policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
-    job = make_job(spec={"restartPolicy": policy}, status=TRAINED)
+    job = make_job(spec={"failurePolicy": policy}, status=TRAINED)
     budget = Budget(restarts=Restarts(total=3), limit=9, last_failure=FAILURE)
     both = [with_status(failed_pod(index, started=-3), PodState.FAILED) for index in (0, 1)]
     found = _restarting(training(job, make_view(), both, budget)).message
@@ -317,7 +317,7 @@ def test_a_crash_loop_that_waits_says_which_restart_comes_when() -> None:
 )
 def test_the_message_has_the_time_of_the_replacement(restarts: int, words: str) -> None:
     policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
-    job = make_job(spec={"restartPolicy": policy}, status=TRAINED)
+    job = make_job(spec={"failurePolicy": policy}, status=TRAINED)
     failed = [with_status(failed_pod(1, started=-3), PodState.FAILED)]
     found = training(job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE))
     assert _restarting(found).message.endswith(words)

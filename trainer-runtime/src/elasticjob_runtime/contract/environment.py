@@ -21,7 +21,7 @@ class Env:
     """`--rdzv-conf`: further settings of the rendezvous, as `key=value,...`."""
     MAX_RESTARTS = "PET_MAX_RESTARTS"
     """`--max-restarts`: restarts because of failures before the job fails. In an ElasticJob,
-    restartPolicy.maxRestarts."""
+    failurePolicy.maxRestarts."""
     SHUTDOWN_TIMEOUT = "PET_SHUTDOWN_TIMEOUT"
     """`--shutdown-timeout`: seconds from SIGTERM to SIGKILL. In an ElasticJob, gracefulShutdownSeconds."""
 
