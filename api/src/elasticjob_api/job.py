@@ -97,10 +97,8 @@ class ElasticJob(Model, frozen=True):
 
     def round_down(self, replicas: int) -> int:
         """The largest allowed size up to `replicas`, or the smallest allowed size if there is none."""
-        allowed, step = self.spec.workers.allowed_replicas, self.spec.workers.replica_step
-        if allowed:
-            return max((size for size in allowed if size <= replicas), default=min(allowed))
-        return max(step, replicas - replicas % step) if step else replicas
+        allowed = self.spec.workers.allowed_replicas
+        return max((size for size in allowed if size <= replicas), default=min(allowed)) if allowed else replicas
 
     def with_replicas(self, replicas: int) -> ElasticJob:
         """The same job with another number of replicas."""
@@ -112,12 +110,7 @@ class ElasticJob(Model, frozen=True):
     @property
     def allowed_sizes(self) -> list[int]:
         """Sizes that training can run with. Empty: all from minReplicas to maxReplicas."""
-        allowed, step = self.spec.workers.allowed_replicas, self.spec.workers.replica_step
-        if allowed:
-            return sorted(allowed)
-        if step is None or step == 1:
-            return []
-        return [size for size in range(step, self.max_replicas + 1, step) if size >= self.min_replicas]
+        return sorted(self.spec.workers.allowed_replicas or ())
 
     @property
     def min_replicas(self) -> int:

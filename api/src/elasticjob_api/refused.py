@@ -38,6 +38,11 @@ REFUSED = (
         {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
         "use spec.failurePolicy, which has the same fields",
     ),
+    Refused(
+        "spec.workers.replicaStep",
+        {"type": "integer", "format": "int32", "maximum": 2**31 - 1},
+        "list the sizes in spec.workers.allowedReplicas, such as [2, 4, 6]",
+    ),
 )
 
 

@@ -14,6 +14,8 @@ from elasticjob_api.rendezvous import Rendezvous
 from elasticjob_api.template import POD_TEMPLATE_SCHEMA, check_types
 
 MAX_WORKERS = 10_000
+MAX_SIZES = 256
+"""Most sizes that a job can list."""
 
 Seconds = Annotated[Int32, Field(ge=1)]
 
@@ -65,14 +67,12 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     max_replicas: WorkerCount | None = None
     """Largest number of worker pods the job can be scaled to. Default: replicas, which gives a fixed size."""
     allowed_replicas: (
-        Annotated[tuple[WorkerCount, ...], Field(min_length=1, max_length=64, json_schema_extra=SET)] | None
+        Annotated[tuple[WorkerCount, ...], Field(min_length=1, max_length=MAX_SIZES, json_schema_extra=SET)] | None
     ) = None
     """Numbers of worker pods that training can run with, such as [2, 4, 8]. Default: minReplicas to maxReplicas.
 
     A number in between is rounded down. Worker pods beyond an allowed size wait as spares.
     """
-    replica_step: Annotated[Int32, Field(ge=1, le=MAX_WORKERS)] | None = None
-    """Allows only multiples of this number of worker pods. Cannot be combined with allowedReplicas."""
     procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=worker_validation.PROCS_PER_WORKER)] = "auto"
     """Worker processes in each worker pod, like torchrun's --nproc-per-node.
 

@@ -124,23 +124,6 @@ def test_a_parsed_job_is_immutable() -> None:
             [4, 8],
             id="the least allowed",
         ),
-        pytest.param(
-            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "replicaStep": 2}, 6, 2, [2, 4, 6, 8], id="a step"
-        ),
-        pytest.param(
-            {"replicas": 6, "minReplicas": 3, "maxReplicas": 7, "replicaStep": 3},
-            6,
-            3,
-            [3, 6],
-            id="a step within bounds",
-        ),
-        pytest.param(
-            {"replicas": 7, "minReplicas": 1, "maxReplicas": 8, "replicaStep": 1},
-            7,
-            1,
-            [],
-            id="a step of one allows all",
-        ),
     ],
 )
 def test_replicas_are_rounded_down_to_an_allowed_size(

@@ -42,11 +42,6 @@ _LEAST = "(has(self.minReplicas) ? self.minReplicas : self.replicas)"
 _MOST = f"(has(self.maxReplicas) ? self.maxReplicas : {_DESIRED})"
 _ALLOWED = (
     rule(
-        "!has(self.allowedReplicas) || !has(self.replicaStep)",
-        "allowedReplicas and replicaStep cannot be combined: remove one of them",
-        at=".replicaStep",
-    ),
-    rule(
         f"!has(self.allowedReplicas) || self.allowedReplicas.all(x, {_LEAST} <= x && x <= {_MOST})",
         "allowedReplicas %s must be between minReplicas and maxReplicas (%d to %d): change one of them; both "
         "bounds default to replicas",
@@ -62,13 +57,6 @@ _ALLOWED = (
         _DESIRED,
         "self.allowedReplicas",
         at=".replicas",
-    ),
-    rule(
-        f"!has(self.replicaStep) || self.replicaStep < 1 || {_LEAST} % self.replicaStep == 0",
-        "minReplicas (%d; default: replicas) is not a multiple of replicaStep (%d): change one of them",
-        _LEAST,
-        "self.replicaStep",
-        at=".minReplicas",
     ),
 )
 

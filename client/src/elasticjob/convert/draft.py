@@ -14,7 +14,7 @@ from elasticjob.convert.table import ConvertError, Note, Outcome, Table
 _ORDER = (
     "apiVersion", "kind", "metadata.name", "metadata.generateName", "metadata.namespace", "metadata.labels",
     "metadata.annotations", "spec.suspend", "spec.workers.replicas", "spec.workers.minReplicas",
-    "spec.workers.maxReplicas", "spec.workers.replicaStep", "spec.workers.procsPerWorker", "spec.workers.container",
+    "spec.workers.maxReplicas", "spec.workers.allowedReplicas", "spec.workers.procsPerWorker", "spec.workers.container",
     "spec.workers.template", "spec.failurePolicy", "spec.scaling", "spec.scheduling", "spec.lifecycle",
     "spec.managedBy",
 )  # fmt: skip

@@ -49,7 +49,7 @@ _CHECK = "ElasticJob does not test nodes before training"
 _CHECK_INSTEAD = "it avoids nodes on which worker pods failed (spec.scheduling.avoidNodesAfter)"
 
 ONLY_DLROVER_RUN: Table = (
-    computed("node_unit", "spec.workers.replicaStep"),
+    computed("node_unit", "spec.workers.allowedReplicas"),
     computed("auto_config", "spec.workers.procsPerWorker"),
     lost("network_check", _CHECK, _CHECK_INSTEAD),
     lost("comm_perf_test", _CHECK, _CHECK_INSTEAD),

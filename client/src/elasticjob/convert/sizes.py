@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_api.spec import MAX_WORKERS
+from elasticjob_api.spec import MAX_SIZES, MAX_WORKERS
 
 from elasticjob.convert.command import Launch, Style, Word
 from elasticjob.convert.draft import Draft
@@ -16,7 +16,7 @@ from elasticjob.convert.table import ConvertError
 
 MAX_RESTARTS, MAX_GRACE, MAX_PROCS = 1_000_000, 86_400, 1024
 REPLICAS, MIN, MAX = "spec.workers.replicas", "spec.workers.minReplicas", "spec.workers.maxReplicas"
-STEP, PROCS = "spec.workers.replicaStep", "spec.workers.procsPerWorker"
+ALLOWED, PROCS = "spec.workers.allowedReplicas", "spec.workers.procsPerWorker"
 RESTARTS, GRACE = "spec.failurePolicy.maxRestarts", "spec.lifecycle.gracefulShutdownSeconds"
 RULES = "spec.failurePolicy.rules"
 
@@ -41,7 +41,7 @@ def set_sizes(draft: Draft, replicas: int, at: Path, bounds: Bounds, launch: Lau
     if (low, high) not in ((None, None), (wanted, wanted)):
         draft.set(MIN, low)
         draft.set(MAX, high)
-    _set_step(draft, launch.settings.get("node_unit"))
+    _set_allowed(draft, launch.settings.get("node_unit"))
 
 
 def _with_nnodes(draft: Draft, bounds: Bounds, nnodes: Word | None) -> Bounds:
@@ -63,18 +63,25 @@ def _with_nnodes(draft: Draft, bounds: Bounds, nnodes: Word | None) -> Bounds:
     return bounds
 
 
-def _set_step(draft: Draft, unit: Word | None) -> None:
+def _set_allowed(draft: Draft, unit: Word | None) -> None:
+    """The multiples of a number of worker pods."""
     if unit is None:
         return
     step = int(unit.text) if unit.text.isdecimal() else 0
     low = draft.get(MIN) or draft.get(REPLICAS)
     if step < 1 or low % step:
         why = f"the fewest worker pods, {low}, are not a multiple of {unit.text}"
-        draft.lost(unit.path, why, f"set {STEP} and a minReplicas that fits")
+        draft.lost(unit.path, why, f"set a minReplicas that fits, and {ALLOWED}")
         return
-    if step > 1:
-        draft.set(STEP, step)
-    draft.carried(unit.path, "worker pods train in multiples of this number", to=STEP)
+    sizes = range(low, (draft.get(MAX) or low) + 1, step)
+    if len(sizes) > MAX_SIZES:
+        draft.lost(unit.path, f"{len(sizes)} sizes are more than {MAX_SIZES}", f"list those that you use in {ALLOWED}")
+        return
+    if step == 1 or len(sizes) == 1:
+        draft.irrelevant(unit.path, "it excludes no number of worker pods")
+        return
+    draft.set(ALLOWED, list(sizes))
+    draft.carried(unit.path, "worker pods train in multiples of this number", to=ALLOWED)
 
 
 def set_procs(

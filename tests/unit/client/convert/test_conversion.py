@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from elasticjob.convert import ConvertError, convert_all
+from elasticjob.convert.table import Outcome
 
 from tests.unit.client.convert.goldens import GOLDEN, converted
 from tests.unit.client.convert.test_accounting import inputs
@@ -106,6 +107,33 @@ def test_sizes_are_those_that_the_training_operator_would_use(
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = replicas
     found = workers(job)
     assert (found["replicas"], found.get("minReplicas"), found.get("maxReplicas")) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "replicas", "allowed", "outcome"),
+    [
+        pytest.param("--nnodes=2:8 --node_unit=2", 4, [2, 4, 6, 8], Outcome.CARRIED, id="multiples within the bounds"),
+        pytest.param("--nnodes=2:8 --node_unit=1", 4, None, Outcome.IRRELEVANT, id="every number"),
+        pytest.param("--node_unit=2", 4, None, Outcome.IRRELEVANT, id="a job of a fixed size"),
+        pytest.param("--nnodes=3:8 --node_unit=2", 4, None, Outcome.LOST, id="bounds that do not fit"),
+        pytest.param("--nnodes=2:1000 --node_unit=2", 4, None, Outcome.LOST, id="more sizes than a job lists"),
+    ],
+)
+def test_a_node_unit_becomes_a_list_of_sizes(
+    flags: str, replicas: int, allowed: list[int] | None, outcome: Outcome
+) -> None:
+    container = {"name": "main", "image": "a", "command": ["dlrover-run", *flags.split(), "a.py"]}
+    worker = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
+    job = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "j"},
+        "spec": {"replicaSpecs": {"worker": worker}},
+    }
+    (found,) = convert_all([job])
+    assert found.manifest["spec"]["workers"].get("allowedReplicas") == allowed
+    flag = next(note for note in found.notes if note.path[-1] == len(flags.split()))
+    assert flag.outcome is outcome
 
 
 def test_no_replicas_suspend_the_job() -> None:

@@ -31,7 +31,7 @@ SPECS: tuple[dict[str, Any], ...] = (
     {},
     {"scaling": {"scaleUpDelaySeconds": 5}},
     {"workers": {"allowedReplicas": [1, 2, 4]}},
-    {"workers": {"replicaStep": 1}, "failurePolicy": {"windowSeconds": 60}},
+    {"failurePolicy": {"windowSeconds": 60}},
     {"failurePolicy": {"rules": [{"exitCodes": [137], "action": "Ignore"}, {"exitCodes": [42], "action": "Fail"}]}},
     {"lifecycle": {"activeDeadlineSeconds": 300, "startupDeadlineSeconds": 60, "cleanPods": "All"}},
     {"suspend": True},
