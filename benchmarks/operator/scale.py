@@ -126,7 +126,7 @@ async def _original(client: Client, agents_etcd: Etcd, workers: int, endpoint: s
     """A job whose pods run, with all objects and the status that the operator wrote."""
     name = "job-00000"
     sizes = {"replicas": workers, "minReplicas": 1, "maxReplicas": 2 * workers, "template": TEMPLATE}
-    spec = {"workers": sizes, "rendezvous": {"endpoint": endpoint}}
+    spec = {"workers": sizes, "rendezvous": {"type": "External", "endpoint": endpoint}}
     body = {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "metadata": {"name": name}, "spec": spec}
     await client.call("POST", JOBS.format("seed"), body)
     async with PodCount(client, "seed"):

@@ -31,7 +31,7 @@ def job(name: str, workers: int, endpoint: str) -> Json:
         "apiVersion": "elasticjob.dev/v1alpha1",
         "kind": "ElasticJob",
         "metadata": {"name": name},
-        "spec": {"workers": sizes, "rendezvous": {"endpoint": endpoint}},
+        "spec": {"workers": sizes, "rendezvous": {"type": "External", "endpoint": endpoint}},
     }
 
 

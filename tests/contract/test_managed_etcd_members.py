@@ -29,7 +29,7 @@ from tests.contract.etcd_servers import require_etcd
 from tests.contract.writers import Writer
 from tests.unit.operator.builders import make_job
 
-JOB = make_job(spec={"rendezvous": {"etcd": {"members": 3, "storage": {}}}})
+JOB = make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": {"members": 3, "storage": {}}}})
 MEMBERS = ("digits-etcd-0", "digits-etcd-1", "digits-etcd-2")
 
 

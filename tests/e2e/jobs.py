@@ -75,7 +75,7 @@ class Job:
         workers.update(replicas=replicas, minReplicas=least, maxReplicas=most)
         manifest["spec"]["failurePolicy"] = {"maxRestarts": max_restarts}
         if endpoint:
-            manifest["spec"]["rendezvous"] = {"endpoint": endpoint}
+            manifest["spec"]["rendezvous"] = {"type": "External", "endpoint": endpoint}
         if lifecycle:
             manifest["spec"]["lifecycle"] = lifecycle
         container = workers["template"]["spec"]["containers"][0]

@@ -50,7 +50,10 @@ def volume(folder: Path) -> dict[str, Any]:
 
 
 def three_members(manifest: dict[str, Any]) -> None:
-    manifest["spec"]["rendezvous"] = {"etcd": {"members": 3, "storage": {"storageClassName": STORAGE_CLASS}}}
+    manifest["spec"]["rendezvous"] = {
+        "type": "Dedicated",
+        "etcd": {"members": 3, "storage": {"storageClassName": STORAGE_CLASS}},
+    }
 
 
 def members(cluster: ClusterDriver, job: Job) -> dict[str, dict[str, Any]]:

@@ -192,7 +192,7 @@ def test_jobs_share_an_etcd_in_which_each_run_has_a_user_of_its_own(
 
 
 def with_secret(manifest: dict[str, Any]) -> None:
-    manifest["spec"]["rendezvous"] = {"endpoint": ENDPOINT, "secretName": "elasticjob-etcd"}
+    manifest["spec"]["rendezvous"] = {"type": "External", "endpoint": ENDPOINT, "secretName": "elasticjob-etcd"}
 
 
 @pytest.mark.nightly

@@ -38,7 +38,11 @@ def with_c10d(manifest: dict[str, Any]) -> None:
 
 def with_etcd_v2(manifest: dict[str, Any]) -> None:
     """torch's handler imports python-etcd."""
-    manifest["spec"]["rendezvous"] = {"backend": "etcd-v2", "endpoint": f"{ETCD_V2}.default.svc:2379"}
+    manifest["spec"]["rendezvous"] = {
+        "type": "External",
+        "backend": "etcd-v2",
+        "endpoint": f"{ETCD_V2}.default.svc:2379",
+    }
     with_this_machines_torch(manifest, python_etcd())
 
 

@@ -67,7 +67,7 @@ CASES: dict[str, tuple[str, Callable[[Json], object], str, str]] = {
     "no-node": (NAMESPACE, lambda job: _pod(job).update(MISSING), "Unschedulable", "No node takes Pod no-node-worker"),
     "no-node-for-etcd": (
         NAMESPACE,
-        lambda job: job["spec"].update(rendezvous={"etcd": MISSING}),
+        lambda job: job["spec"].update(rendezvous={"type": "Dedicated", "etcd": MISSING}),
         "Unschedulable",
         "No node takes Pod no-node-for-etcd-etcd-0",
     ),

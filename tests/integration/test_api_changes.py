@@ -69,6 +69,7 @@ ONCE_TRAINED = (
     "cannot be changed once the job has trained: set spec.suspend to true first, then change it and set suspend "
     "to false; if the job has finished, delete it and apply it again"
 )
+EXTERNAL = {"type": "External", "endpoint": "etcd:2379"}
 TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {ONCE_TRAINED}",)
 
 CHANGES = {
@@ -84,7 +85,7 @@ CHANGES = {
         {f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] must be between",)
     ),
     "credentials": Case(
-        {"spec.rendezvous": {"endpoint": "https://etcd:2379", "secretName": "mine"}},
+        {"spec.rendezvous": {"type": "External", "endpoint": "https://etcd:2379", "secretName": "mine"}},
         (f"spec.rendezvous.secretName: Forbidden: secretName {FIXED}",),
     ),
     "metrics with a fixed size": Case(
@@ -95,7 +96,13 @@ CHANGES = {
     ),
     "restarts": Case({"spec.failurePolicy.maxRestarts": 3}),
     "restarts within a window": Case({"spec.failurePolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
-    "managed etcd": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",)),
+    "its own etcd": Case(
+        {"spec.rendezvous": {"type": "Dedicated", "etcd": {}}},
+        (
+            f"spec.rendezvous.type: Forbidden: type {FIXED}",
+            f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",
+        ),
+    ),
     "backend": Case({"spec.rendezvous.backend": "c10d"}, (f"spec.rendezvous.backend: Forbidden: backend {FIXED}",)),
     "partition policy": Case({"spec.rendezvous.onPartition": "Consistent"}),
     "container name": Case({f"{TRAINER}.name": "main"}, TEMPLATE_FORBIDDEN),
@@ -136,9 +143,7 @@ CHANGES = {
     ),
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.managedBy": "a.b/c"}, (f"spec.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
-    "rendezvous": Case(
-        {"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)
-    ),
+    "rendezvous": Case({"spec.rendezvous": EXTERNAL}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)),
 }
 
 
@@ -159,8 +164,10 @@ WHILE_SUSPENDED = {
     "container, processes, checkpoints": Case(
         {f"{WORKERS}.container": "trainer", f"{WORKERS}.procsPerWorker": 2, "spec.checkpoint": {"directory": "/a"}}
     ),
-    "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}),
-    "credentials": Case({"spec.rendezvous": {"endpoint": "https://etcd:2379", "secretName": "mine"}}),
+    "rendezvous": Case({"spec.rendezvous": EXTERNAL}),
+    "credentials": Case(
+        {"spec.rendezvous": {"type": "External", "endpoint": "https://etcd:2379", "secretName": "mine"}}
+    ),
     "backend and resume": Case({"spec.rendezvous.backend": "c10d", "spec.suspend": False}),
 }
 
@@ -186,9 +193,7 @@ UNTIL_IT_TRAINS = {
             "spec.scheduling.priorityClassName": "high",
         }
     ),
-    "rendezvous": Case(
-        {"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)
-    ),
+    "rendezvous": Case({"spec.rendezvous": EXTERNAL}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)),
 }
 
 

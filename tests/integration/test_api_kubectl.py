@@ -47,7 +47,13 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
         "template": BASE["spec"]["workers"]["template"],
     }
     assert spec == {
-        "rendezvous": {"backend": "etcd-v3", "endpoint": "", "onPartition": "Available", "secretName": ""},
+        "rendezvous": {
+            "type": "Auto",
+            "backend": "etcd-v3",
+            "endpoint": "",
+            "onPartition": "Available",
+            "secretName": "",
+        },
         "failurePolicy": {
             "maxRestarts": 10,
             "rules": [],

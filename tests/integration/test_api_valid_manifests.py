@@ -34,25 +34,40 @@ VALID = {
     "null values, as generators write them": Case(
         {"spec.workers.template.metadata.creationTimestamp": None, f"{TRAINER}.env": None, "spec.checkpoint": None}
     ),
-    "external etcd": Case({"spec.rendezvous.endpoint": "etcd.example.com:2379"}),
-    "external etcd with TLS": Case({"spec.rendezvous.endpoint": "https://etcd.example.com:2379"}),
+    "external etcd": Case({"spec.rendezvous": {"type": "External", "endpoint": "etcd.example.com:2379"}}),
+    "external etcd with TLS": Case(
+        {"spec.rendezvous": {"type": "External", "endpoint": "https://etcd.example.com:2379"}}
+    ),
     "external etcd with credentials": Case(
-        {"spec.rendezvous": {"endpoint": "https://[fd00::1]:2379", "secretName": "my.etcd-1"}}
+        {"spec.rendezvous": {"type": "External", "endpoint": "https://[fd00::1]:2379", "secretName": "my.etcd-1"}}
     ),
-    "external etcd with an IPv6 address": Case({"spec.rendezvous.endpoint": "[fd00::1]:2379"}),
+    "external etcd with an IPv6 address": Case({"spec.rendezvous": {"type": "External", "endpoint": "[fd00::1]:2379"}}),
     "three etcd members": Case(
-        {"spec.rendezvous.etcd": {"members": 3, "storage": {"size": "2Gi", "storageClassName": "fast"}}}
+        {
+            "spec.rendezvous": {
+                "type": "Dedicated",
+                "etcd": {"members": 3, "storage": {"size": "2Gi", "storageClassName": "fast"}},
+            }
+        }
     ),
-    "three etcd members with the default storage": Case({"spec.rendezvous.etcd": {"members": 3, "storage": {}}}),
+    "three etcd members with the default storage": Case(
+        {"spec.rendezvous": {"type": "Dedicated", "etcd": {"members": 3, "storage": {}}}}
+    ),
     "managed etcd with resources": Case(
-        {"spec.rendezvous.etcd": {"image": "etcd:3.6", "resources": {"limits": {"cpu": 2, "memory": "1Gi"}}}}
+        {
+            "spec.rendezvous": {
+                "type": "Dedicated",
+                "etcd": {"image": "etcd:3.6", "resources": {"limits": {"cpu": 2, "memory": "1Gi"}}},
+            }
+        }
     ),
     "checkpoints in a PersistentVolumeClaim": Case(
         {"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}
     ),
     "checkpoints in a volume of the template": Case({"spec.checkpoint.directory": "/data/run"}),
+    "its own etcd, whatever the default": Case({"spec.rendezvous.type": "Dedicated"}),
     "c10d": Case({"spec.rendezvous.backend": "c10d"}),
-    "etcd-v2": Case({"spec.rendezvous": {"backend": "etcd-v2", "endpoint": "etcd:2379"}}),
+    "etcd-v2": Case({"spec.rendezvous": {"type": "External", "backend": "etcd-v2", "endpoint": "etcd:2379"}}),
     "allowed sizes": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 4, 8]}
     ),

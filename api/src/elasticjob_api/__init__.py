@@ -12,7 +12,7 @@ from elasticjob_api.conditions import (
 )
 from elasticjob_api.history import Change, ChangeType, History, Phases, Sample
 from elasticjob_api.job import API_VERSION, GROUP, KIND, PLURAL, VERSION, ElasticJob, InvalidJobError
-from elasticjob_api.rendezvous import OnPartition, RendezvousBackend
+from elasticjob_api.rendezvous import OnPartition, RendezvousBackend, RendezvousType
 from elasticjob_api.spec import (
     Backoff,
     BeforeFirstStep,
@@ -59,6 +59,7 @@ __all__ = [
     "Reason",
     "RendezvousBackend",
     "RendezvousStatus",
+    "RendezvousType",
     "Restarts",
     "RuleAction",
     "Sample",

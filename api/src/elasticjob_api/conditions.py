@@ -159,7 +159,7 @@ MESSAGES: dict[Reason, str] = {
     "again.",
     Reason.POD_REJECTED: "The API server rejects {object}, retrying: {detail}",
     Reason.ENDPOINT_NOT_ALLOWED: f"spec.rendezvous.endpoint {{endpoint}} is not allowed.{REMEDY}use an allowed "
-    "endpoint, leave the field empty, or ask your cluster administrator to add it to the operator's "
+    "endpoint, choose another type, or ask your cluster administrator to add it to the operator's "
     "rendezvous.allowedEndpoints.",
     Reason.SECRET_NOT_ALLOWED: "spec.rendezvous.secretName {secret} is a Secret of the operator itself, whose content "
     f"it sends to no endpoint that a job names.{REMEDY}use a Secret with credentials of your own.",

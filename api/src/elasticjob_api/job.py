@@ -12,7 +12,7 @@ from elasticjob_api.refused import refusals
 from elasticjob_api.rendezvous import RendezvousBackend
 from elasticjob_api.spec import Spec
 from elasticjob_api.status import Status
-from elasticjob_api.template import WRONG_TYPE
+from elasticjob_api.template import BELOW
 
 GROUP = "elasticjob.dev"
 VERSION = "v1alpha1"
@@ -157,8 +157,4 @@ class ElasticJob(Model, frozen=True):
 
 def _line(error: Any) -> str:
     path = ".".join(str(part) for part in error["loc"])
-    return (
-        f"{path}{error['msg']}"
-        if error["type"] == WRONG_TYPE
-        else f"{path}: {error['msg']}; got {error['input']!r:.200}"
-    )
+    return f"{path}{error['msg']}" if error["type"] == BELOW else f"{path}: {error['msg']}; got {error['input']!r:.200}"

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from elasticjob_api.crd import validation
 from elasticjob_api.fields import ATOMIC, Int32, Int64, Model, Quantities, Quantity
+from elasticjob_api.template import BELOW
+
+
+class RendezvousType(enum.StrEnum):
+    """Whose etcd the agents use."""
+
+    AUTO = "Auto"
+    DEDICATED = "Dedicated"
+    EXTERNAL = "External"
 
 
 class RendezvousBackend(enum.StrEnum):
@@ -91,19 +101,23 @@ class ManagedEtcd(Model, frozen=True, json_schema_extra=validation.MANAGED_ETCD)
 class Rendezvous(Model, frozen=True, json_schema_extra=validation.RENDEZVOUS):
     """How the worker pods find each other and agree on the members of a round."""
 
+    type: RendezvousType = RendezvousType.AUTO
+    """Whose etcd the worker pods use: Auto, Dedicated or External.
+
+    Auto: the operator's default endpoint, or an etcd of this job if there is none. Dedicated: an etcd of this job,
+    which the operator runs, with the settings in etcd. External: one that you run, at endpoint.
+    """
     backend: RendezvousBackend = RendezvousBackend.ETCD_V3
     """Rendezvous backend: etcd-v3, etcd-v2 or c10d.
 
     etcd-v3 uses the v3 API of etcd and supports all features. etcd-v2 and c10d are torchrun's own backends, which the
-    operator does not take part in: status then has neither world size nor progress. etcd-v2 needs an endpoint with the
-    v2 API (etcd up to 3.5). c10d uses a store in worker pod 0, whose loss restarts all worker pods.
+    operator does not take part in: status then has neither world size nor progress. etcd-v2 needs type External and an
+    endpoint with the v2 API (etcd up to 3.5). c10d uses a store in worker pod 0, whose loss restarts all worker pods,
+    and no etcd.
     """
     endpoint: Annotated[str, Field(max_length=269, json_schema_extra=validation.ENDPOINT)] = ""
-    """Address of an etcd that you run: https://host:port, or host:port if it does not use TLS. Empty: the operator's
-    default endpoint, or a dedicated etcd for this job.
-
-    Required with etcd-v2; must be empty with c10d, which uses worker pod 0.
-    """
+    """Address of an etcd that you run: https://host:port, or host:port if it does not use TLS. Required with type
+    External, and for that type only."""
     secret_name: Annotated[str, Field(max_length=253, json_schema_extra=validation.SECRET_NAME)] = ""
     """Secret in the job's namespace with what the etcd at endpoint requires; needs https://.
 
@@ -112,7 +126,7 @@ class Rendezvous(Model, frozen=True, json_schema_extra=validation.RENDEZVOUS):
     /elasticjob/). Worker pods mount it, and the operator must be allowed to read it.
     """
     etcd: ManagedEtcd | None = None
-    """Settings of the etcd that the operator runs for this job. Cannot be combined with endpoint."""
+    """Settings of the etcd that the operator runs for this job. For type Dedicated only."""
     on_partition: OnPartition = OnPartition.AVAILABLE
     """What happens during a network partition: Available or Consistent. Can be changed at any time.
 
@@ -121,3 +135,14 @@ class Rendezvous(Model, frozen=True, json_schema_extra=validation.RENDEZVOUS):
     pods on an unreachable node are not replaced until the node is back, is deleted, or has the taint
     node.kubernetes.io/out-of-service.
     """
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        """A stored job from before there were types must not be moved to another etcd. Raises PydanticCustomError."""
+        if self.type is RendezvousType.EXTERNAL and not self.endpoint:
+            raise PydanticCustomError(BELOW, ".endpoint is missing: type External needs host:port of an etcd")
+        if self.endpoint and self.type is not RendezvousType.EXTERNAL:
+            raise PydanticCustomError(BELOW, f".endpoint is for type External, not {self.type}: set type: External")
+        if self.etcd is not None and self.type is not RendezvousType.DEDICATED:
+            raise PydanticCustomError(BELOW, f".etcd is for type Dedicated, not {self.type}: set type: Dedicated")
+        return self

@@ -127,8 +127,8 @@ POD_TEMPLATE_SCHEMA = _object(
     ),
 )
 
-WRONG_TYPE = "wrong_type"
-"""Type of the error that `check_types` raises. Its message has the path below the template, and the value."""
+BELOW = "below"
+"""Type of an error whose message begins with a path below the field that it is about."""
 _OBJECT: Schema = {}
 _OBJECTS: list[Any] = [_OBJECT]
 _CONTAINER_TYPES: Schema = {
@@ -173,4 +173,4 @@ def _check_type(value: Any, wanted: Any, path: str) -> None:
         kind = (
             "a list of objects" if isinstance(wanted, list) else "an object" if isinstance(wanted, dict) else "a string"
         )
-        raise PydanticCustomError(WRONG_TYPE, f"{path} is {value!r:.100}: write {kind}")
+        raise PydanticCustomError(BELOW, f"{path} is {value!r:.100}: write {kind}")

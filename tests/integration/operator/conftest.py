@@ -96,7 +96,7 @@ def submit(ns: Namespace, endpoint: str) -> Callable[..., str]:
             "metadata": {"name": name},
             "spec": {
                 "workers": {"replicas": replicas, "minReplicas": 1, "maxReplicas": 8, "template": TEMPLATE, **workers},
-                "rendezvous": {"endpoint": endpoint},
+                "rendezvous": {"type": "External", "endpoint": endpoint} if endpoint else {},
                 **(spec or {}),
             },
         }

@@ -19,7 +19,7 @@ def versions(ns: Namespace) -> dict[tuple[str, str], str]:
 def test_three_members_are_created_once_and_removed_with_a_suspended_job(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
-    submit(endpoint="", replicas=2, spec={"rendezvous": {"etcd": ETCD}})
+    submit(endpoint="", replicas=2, spec={"rendezvous": {"type": "Dedicated", "etcd": ETCD}})
     eventually(lambda: len(ns.workers()) == 2, what="worker pods")
     wanted = {
         ("statefulsets", "digits-etcd"),

@@ -26,7 +26,7 @@ def on_bad_node(
 
     def start(**rendezvous: str) -> str:
         good, bad = nodes
-        training(replicas=2, node=good, spec={"rendezvous": {"endpoint": endpoint, **rendezvous}})
+        training(replicas=2, node=good, spec={"rendezvous": {"type": "External", "endpoint": endpoint, **rendezvous}})
         ns.scale("digits", 3)
         eventually(lambda: WORKER in ns.workers(), what="a third pod")
         ns.run(WORKER, bad)

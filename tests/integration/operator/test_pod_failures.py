@@ -106,7 +106,7 @@ def test_a_crash_under_torchruns_own_backends_costs_one_restart(
 ) -> None:
     """The torchrun that fails closes the rendezvous of its run ID: a torchrun that joins it later fails too."""
     assert operator
-    rendezvous = {"backend": backend, **({"endpoint": "v2:2379"} if backend == "etcd-v2" else {})}
+    rendezvous = {"backend": backend, **({"type": "External", "endpoint": "v2:2379"} if backend == "etcd-v2" else {})}
     submit(replicas=2, minReplicas=2, spec={"rendezvous": rendezvous})
     workers = ("digits-worker-0", WORKER)
     for attempt in (1, 2, 3):

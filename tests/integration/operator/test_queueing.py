@@ -37,7 +37,7 @@ def manifest(endpoint: str, **spec: Any) -> Json:
         "metadata": {"name": "digits", "labels": {QUEUE: "research"}},
         "spec": {
             "workers": {"replicas": 4, "minReplicas": 2, "maxReplicas": 4, "template": TEMPLATE},
-            "rendezvous": {"endpoint": endpoint},
+            "rendezvous": {"type": "External", "endpoint": endpoint},
             **spec,
         },
     }

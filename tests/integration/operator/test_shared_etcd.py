@@ -195,7 +195,7 @@ def test_each_fault_of_a_jobs_own_credentials_is_named_and_can_be_mended(
     guarded: EtcdServer,
     tmp_path: Path,
 ) -> None:
-    submit(replicas=1, spec={"rendezvous": {"endpoint": guarded.url, "secretName": MINE}})
+    submit(replicas=1, spec={"rendezvous": {"type": "External", "endpoint": guarded.url, "secretName": MINE}})
     assert f"Secret {ns.name}/{MINE} does not exist: create it" in bad_condition(ns, "EtcdCredentialsUnusable")
     assert ns.condition("digits", "Running")["reason"] == "WaitingForEtcd"
     secrets.put(MINE, username="jane")
@@ -270,4 +270,4 @@ def test_shared_credentials_go_to_no_endpoint_that_a_job_names(
 
 
 def _rendezvous(**fields: str) -> dict[str, Any]:
-    return {"rendezvous": fields}
+    return {"rendezvous": {"type": "External", **fields}}

@@ -131,3 +131,19 @@ def test_replicas_are_rounded_down_to_an_allowed_size(
 ) -> None:
     job = ElasticJob.parse(body(**workers))
     assert (job.replicas, job.min_replicas, job.allowed_sizes) == (replicas, least, allowed)
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "wrong"),
+    [
+        pytest.param({"endpoint": "etcd:2379"}, "endpoint", id="an endpoint from before there were types"),
+        pytest.param({"etcd": {}}, "etcd", id="settings of an etcd from before there were types"),
+        pytest.param({"type": "External", "endpoint": "etcd:2379", "etcd": {}}, "etcd", id="settings of the other's"),
+        pytest.param({"type": "External"}, "endpoint", id="no endpoint"),
+    ],
+)
+def test_a_rendezvous_that_contradicts_its_type_is_never_read(rendezvous: dict[str, Any], wrong: str) -> None:
+    contradictory = body()
+    contradictory["spec"]["rendezvous"] = rendezvous
+    with pytest.raises(InvalidJobError, match=rf"^spec\.rendezvous\.{wrong} is "):
+        ElasticJob.parse(contradictory)

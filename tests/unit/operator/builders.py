@@ -228,3 +228,8 @@ def make_failure(
 
 def make_outcome(state: str = "succeeded", reason: str = "WorkersSucceeded", **fields: Any) -> OutcomeValue:
     return OutcomeValue(state=OutcomeState(state), reason=reason, **fields)
+
+
+def rendezvous_at(endpoint: str) -> dict[str, Any]:
+    """`spec.rendezvous` of a job with an etcd of the user's. Empty: of one that names none."""
+    return {"type": "External", "endpoint": endpoint} if endpoint else {}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_api import ConditionType, ElasticJob, RendezvousStatus
+from elasticjob_api.rendezvous import Rendezvous
 from elasticjob_operator import names
 from elasticjob_operator.allowed import Pattern, is_allowed
 from elasticjob_operator.planning import CreatePod, plan
@@ -10,7 +11,7 @@ from elasticjob_operator.policies.rendezvous import rendezvous_of
 from elasticjob_operator.settings import Settings, SettingsError
 from elasticjob_operator.state import JobState
 
-from tests.unit.operator.builders import NOW, make_job, make_pod
+from tests.unit.operator.builders import NOW, make_job, make_pod, rendezvous_at
 
 LIST = ("etcd.infra.svc:2379", "*.etcd.example.com", "10.0.0.0/8", "192.168.1.1:2379", "[fd00::/8]:2379")
 
@@ -85,7 +86,7 @@ SETTINGS = Settings(endpoint="default:2379", allowed_endpoints=patterns(*LIST))
 
 
 def test_a_job_with_a_forbidden_endpoint_is_rejected_and_nothing_is_created() -> None:
-    job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
+    job = make_job(spec={"rendezvous": {"type": "External", "endpoint": "169.254.169.254:80"}})
     decided = plan(job, JobState(nodes=None), SETTINGS, NOW)
     accepted, ready = (
         decided.status.condition(each) for each in (ConditionType.ACCEPTED, ConditionType.RENDEZVOUS_READY)
@@ -105,7 +106,7 @@ def test_a_job_with_a_forbidden_endpoint_is_rejected_and_nothing_is_created() ->
 
 
 def test_a_running_job_with_a_forbidden_endpoint_is_left_alone_and_not_watched() -> None:
-    job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
+    job = make_job(spec={"rendezvous": {"type": "External", "endpoint": "169.254.169.254:80"}})
     pods = tuple(make_pod(index, ready=True) for index in range(4))
     decided = plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW)
     assert decided.target is None
@@ -114,7 +115,7 @@ def test_a_running_job_with_a_forbidden_endpoint_is_left_alone_and_not_watched()
 
 @pytest.mark.parametrize("endpoint", ["", "default:2379", "digits-etcd.ml.svc:2379", "10.1.2.3:2379"])
 def test_the_operators_default_and_managed_etcds_need_not_be_listed(endpoint: str) -> None:
-    job = make_job(spec={"rendezvous": {"endpoint": endpoint}})
+    job = make_job(spec={"rendezvous": rendezvous_at(endpoint)})
     pods = tuple(make_pod(index, ready=True) for index in range(4))
     assert plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW).target is not None
 
@@ -124,7 +125,7 @@ def with_endpoint(job: ElasticJob, endpoint: str, *, suspend: bool) -> ElasticJo
     spec = job.spec.model_copy(
         update={
             "suspend": suspend,
-            "rendezvous": job.spec.rendezvous.model_copy(update={"endpoint": endpoint}),
+            "rendezvous": Rendezvous.model_validate(rendezvous_at(endpoint)),
         }
     )
     return job.model_copy(update={"spec": spec})
@@ -133,7 +134,7 @@ def with_endpoint(job: ElasticJob, endpoint: str, *, suspend: bool) -> ElasticJo
 def test_a_forbidden_endpoint_never_becomes_the_runs_own() -> None:
     """Rejected, then removed from the spec while the job is suspended, then resumed: it once was in status by then."""
     settings = Settings(allowed_endpoints=patterns(*LIST))
-    job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
+    job = make_job(spec={"rendezvous": {"type": "External", "endpoint": "169.254.169.254:80"}})
     for edit in (
         job,
         with_endpoint(job, "", suspend=True),
@@ -159,7 +160,7 @@ def test_a_forbidden_endpoint_in_status_is_not_used() -> None:
 @pytest.mark.parametrize("tls", [False, True])
 def test_naming_the_jobs_own_etcd_does_not_choose_whether_it_uses_tls(named: str, *, tls: bool) -> None:
     settings = Settings(etcd_tls=tls)
-    job = make_job(spec={"rendezvous": {"endpoint": named}})
+    job = make_job(spec={"rendezvous": {"type": "External", "endpoint": named}})
     rendezvous = rendezvous_of(job, settings)
     assert (rendezvous.managed, rendezvous.tls, rendezvous.run) == (True, tls, 1)
     written = rendezvous.to_status("etcd-v3", RunTemplate(label="", hash="", generation=1))

@@ -26,7 +26,7 @@ JOB = rules(
     ),
     *(
         fixed_while_it_runs(f"rendezvous.{field}", within="rendezvous")
-        for field in ("backend", "endpoint", "secretName", "etcd")
+        for field in ("type", "backend", "endpoint", "secretName", "etcd")
     ),
     *map(fixed_once_trained, ("checkpoint", "workers.template", "workers.container", "workers.procsPerWorker")),
     fixed_once_trained("workers.runtime.inject", within="workers.runtime"),
@@ -128,33 +128,43 @@ ENDPOINT = rules(
 
 SECRET_NAME = object_name("secretName", "Secret", unless="self == '' || ")
 
+_TYPE = "(has(self.type) ? self.type : 'Auto')"
+_BACKEND = "(has(self.backend) ? self.backend : 'etcd-v3')"
+_NAMES_ENDPOINT = "(has(self.endpoint) && self.endpoint != '')"
 RENDEZVOUS = rules(
     rule(
-        "!has(self.etcd) || !has(self.endpoint) || self.endpoint == ''",
-        "etcd configures an etcd that the operator runs, endpoint is the address of one that you run: remove one "
-        "of them",
-        at=".etcd",
+        f"{_TYPE} != 'External' || {_NAMES_ENDPOINT}",
+        "type External needs an endpoint: set host:port or https://host:port of an etcd that you run",
+        at=".endpoint",
     ),
     rule(
-        "!has(self.backend) || self.backend == 'etcd-v3' || !has(self.etcd)",
-        "etcd configures the etcd that the operator runs for backend etcd-v3, but backend is %s: remove it",
-        "self.backend",
-        at=".etcd",
-    ),
-    rule(
-        "!has(self.backend) || self.backend != 'c10d' || !has(self.endpoint) || self.endpoint == ''",
-        "endpoint %s is not used by backend c10d, whose store is in worker pod 0: remove it, or use etcd-v3",
+        f"!{_NAMES_ENDPOINT} || {_TYPE} == 'External'",
+        "endpoint %s is the address of an etcd that you run, but type is %s: set type: External, or remove endpoint",
         "self.endpoint",
+        _TYPE,
         at=".endpoint",
     ),
     rule(
-        "!has(self.backend) || self.backend != 'etcd-v2' || (has(self.endpoint) && self.endpoint != '')",
-        "backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2, or use etcd-v3",
-        at=".endpoint",
+        f"!has(self.etcd) || {_TYPE} == 'Dedicated'",
+        "etcd configures an etcd of this job, but type is %s: set type: Dedicated, or remove etcd",
+        _TYPE,
+        at=".etcd",
     ),
     rule(
-        "!has(self.backend) || self.backend != 'etcd-v2' || !has(self.endpoint) || "
-        "!self.endpoint.startsWith('https://')",
+        f"{_BACKEND} != 'c10d' || {_TYPE} == 'Auto'",
+        "type %s is about an etcd, which backend c10d does not use, because its store is in worker pod 0: remove it, "
+        "or use etcd-v3",
+        _TYPE,
+        at=".type",
+    ),
+    rule(
+        f"{_BACKEND} != 'etcd-v2' || {_TYPE} == 'External'",
+        "backend etcd-v2 needs an etcd that you run: set type: External, and endpoint to host:port of an etcd up to "
+        "3.5 with --enable-v2, or use etcd-v3",
+        at=".type",
+    ),
+    rule(
+        f"{_BACKEND} != 'etcd-v2' || !has(self.endpoint) || !self.endpoint.startsWith('https://')",
         "endpoint %s starts with https://, which backend etcd-v2 does not understand: give host:port and set "
         "PET_RDZV_CONF to protocol=https in the template, or use etcd-v3",
         "self.endpoint",

@@ -20,7 +20,7 @@ from elasticjob.convert.template import OUR_INDEX_LABEL, OUR_JOB_LABEL, TEMPLATE
 API_VERSION, KIND = "kubeflow.org/v1", "PyTorchJob"
 
 _OWN_ETCD = "each ElasticJob has an etcd of its own, so no worker pod hosts the rendezvous and none is special"
-_EXTERNAL = "to use an etcd that you run, set spec.rendezvous.endpoint; it must serve the v3 API"
+_EXTERNAL = "to use an etcd that you run, set spec.rendezvous.type to External, and endpoint; it must serve the v3 API"
 
 TABLE: Table = (
     *metadata.TABLE,

@@ -25,7 +25,8 @@ TABLE: Table = (
         "spec.rdzvEndpoint",
         "",
         "each ElasticJob has an etcd of its own; this one served the v2 API, which etcd 3.6 no longer has",
-        "delete that etcd when no other job uses it; to share an etcd with the v3 API, set spec.rendezvous.endpoint",
+        "delete that etcd when no other job uses it; to share an etcd with the v3 API, set "
+        "spec.rendezvous.type to External, and endpoint",
     ),
     computed("spec.minReplicas", MIN),
     computed("spec.maxReplicas", MAX),

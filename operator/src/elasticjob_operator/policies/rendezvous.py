@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousBackend, RendezvousStatus
+from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousBackend, RendezvousStatus, RendezvousType
 from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, PlanValue, SpecValue
 
 from elasticjob_operator import names
@@ -82,9 +82,7 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
     ours = _own_endpoints(job)
     before, run = job.status.rendezvous, max(_run(job), newest_run)
     known = before.endpoint if before is not None and not _starts_new_rendezvous(job) else ""
-    wanted = job.spec.rendezvous.endpoint
-    # A user who names the job's own etcd does not choose whether it uses TLS.
-    endpoint = known or (own if wanted in ours else wanted) or settings.endpoint or own
+    endpoint = known or _wanted_endpoint(job, settings, own, ours)
     managed = endpoint in ours
     allowed = managed or endpoint == settings.endpoint or is_allowed(endpoint, settings.allowed_endpoints)
     access = NO_ACCESS if managed else access_of(job, settings, endpoint, run)
@@ -99,6 +97,18 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
         followed=allowed and access.allowed,
         allowed=allowed,
     )
+
+
+def _wanted_endpoint(job: ElasticJob, settings: Settings, own: str, ours: set[str]) -> str:
+    """`own`: of the job's own etcd; `ours`: all that this may have had."""
+    match job.spec.rendezvous.type:
+        case RendezvousType.EXTERNAL:
+            named = job.spec.rendezvous.endpoint
+            return own if named in ours else named  # who names the job's own etcd does not choose whether it uses TLS
+        case RendezvousType.DEDICATED:
+            return own
+        case RendezvousType.AUTO:
+            return settings.endpoint or own
 
 
 def _own_endpoints(job: ElasticJob) -> set[str]:
@@ -144,7 +154,13 @@ def _is_moved(job: ElasticJob) -> bool:
     if before is None or not before.endpoint or job.is_suspended or job.status.is_finished:
         return False
     ours = _own_endpoints(job)
-    same = wanted.endpoint in ("", before.endpoint) or (wanted.endpoint in ours and before.endpoint in ours)
+    match wanted.type:
+        case RendezvousType.EXTERNAL:
+            same = wanted.endpoint == before.endpoint or (wanted.endpoint in ours and before.endpoint in ours)
+        case RendezvousType.DEDICATED:
+            same = before.endpoint in ours
+        case RendezvousType.AUTO:
+            same = True
     return before.backend not in ("", str(wanted.backend)) or not same
 
 

@@ -26,7 +26,7 @@ SECRET = ("elasticjob-system", "shared-etcd")
 SHARED = Settings(endpoint="https://etcd.infra.svc:2379", endpoint_secret=SECRET, ca_namespace="elasticjob-system")
 RUN_SECRET, USER = f"digits-rendezvous-{UID[:8]}-1", f"elasticjob-{UID}-1"
 PUBLISHED = make_view(spec=SpecValue(min=2, max=8, wanted=4))
-MINE: dict[str, Any] = {"rendezvous": {"endpoint": "https://mine:2379", "secretName": "mine"}}
+MINE: dict[str, Any] = {"rendezvous": {"type": "External", "endpoint": "https://mine:2379", "secretName": "mine"}}
 
 
 def made(found: Plan, kind: type[Any]) -> list[Any]:

@@ -26,7 +26,9 @@ from tests.unit.operator.builders import (
 )
 from tests.unit.operator.planning.plans import ADMITTED, ask, follow, owned, trained
 
-ETCD = {"rendezvous": {"etcd": {"members": 3, "storage": {"size": "2Gi", "storageClassName": "fast"}}}}
+ETCD = {
+    "rendezvous": {"type": "Dedicated", "etcd": {"members": 3, "storage": {"size": "2Gi", "storageClassName": "fast"}}}
+}
 OWN = Settings()
 HOSTS = ("digits-etcd.ml.svc", *(f"digits-etcd-{index}.digits-etcd-peers.ml.svc" for index in range(3)))
 ENDPOINT = ",".join(f"https://{host}:2379" for host in HOSTS)
@@ -92,7 +94,7 @@ def test_without_tls_the_members_use_none_either() -> None:
 
 @pytest.mark.parametrize("etcd", [{}, {"members": 1}])
 def test_a_single_member_has_neither_volume_nor_budget(etcd: dict[str, Any]) -> None:
-    found = ask(make_job(spec={"rendezvous": {"etcd": etcd}}), admission=ADMITTED, settings=OWN)
+    found = ask(make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": etcd}}), admission=ADMITTED, settings=OWN)
     objects = created(found)
     assert objects[Kind.STATEFUL_SET, "digits-etcd"]["spec"]["replicas"] == 1
     assert "volumeClaimTemplates" not in objects[Kind.STATEFUL_SET, "digits-etcd"]["spec"]
@@ -122,7 +124,7 @@ def test_another_default_size_in_a_new_release_leaves_existing_volumes_alone() -
     """The API server would reject the change."""
     job = make_job(spec=ETCD)
     first = ask(job, admission=ADMITTED, settings=OWN)
-    other = make_job(spec={"rendezvous": {"etcd": {"members": 3, "storage": {"size": "9Gi"}}}})
+    other = make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": {"members": 3, "storage": {"size": "9Gi"}}}})
     again = ask(follow(other, first), admission=ADMITTED, settings=OWN, objects=owned(first))
     assert not [each for each in again.actions if not isinstance(each, CreatePod)]
 
@@ -140,7 +142,7 @@ def test_a_finished_job_keeps_none_of_it() -> None:
 def test_the_run_of_status_stays_managed_when_the_number_of_members_changes(members: int) -> None:
     """While the job is being suspended, its etcd is still the one with the earlier number."""
     etcd = {"members": members, "storage": {}} if members == 3 else {"members": members}
-    changed = make_job(spec={"rendezvous": {"etcd": etcd}}, status=make_status())
+    changed = make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": etcd}}, status=make_status())
     found = rendezvous_of(with_three(changed), OWN)
     assert (found.managed, found.several, found.tls, found.endpoint) == (True, True, True, ENDPOINT)
 

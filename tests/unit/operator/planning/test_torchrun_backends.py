@@ -150,7 +150,7 @@ class TestC10d:
         assert run_id(found) == f"{UID}-2"
 
     def test_no_etcd_is_created_for_backend_etcd_v2(self) -> None:
-        rendezvous = {"backend": "etcd-v2", "endpoint": "old:2379"}
+        rendezvous = {"type": "External", "backend": "etcd-v2", "endpoint": "old:2379"}
         found = ask(
             make_job(spec={"rendezvous": rendezvous}), admission=ADMITTED, settings=Settings(endpoint="v3:2379")
         )

@@ -114,7 +114,7 @@ def rejected(*kinds: str, message: str) -> dict[str, Any]:
 
 QUOTA = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 8, limited: 8"
 CONSISTENT = {"rendezvous": {"onPartition": OnPartition.CONSISTENT}}
-SECRETIVE = make_job(spec={"rendezvous": {"endpoint": "e:1", "secretName": "mine"}})
+SECRETIVE = make_job(spec={"rendezvous": {"type": "External", "endpoint": "e:1", "secretName": "mine"}})
 INIT_END = ContainerEnd(exit_code=3, reason="Error", message="no such bucket", finished_at=at(0), container="fetch")
 CRASH = make_failure(1, round_number=2, message="ImportError: no module tqdm")
 CRASHED = make_view(plan=make_plan(2), failure=dataclasses.replace(CRASH, restart_delay=60.0))
@@ -303,7 +303,7 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ["spec.workers.template", "port 99999", "apply the job again"],
     ),
     "the endpoint is not allowed": (
-        ask(make_job(spec={"rendezvous": {"endpoint": "a:1"}}), settings=RESTRICTED),
+        ask(make_job(spec={"rendezvous": {"type": "External", "endpoint": "a:1"}}), settings=RESTRICTED),
         ACCEPTED,
         Reason.ENDPOINT_NOT_ALLOWED,
         ["spec.rendezvous.endpoint a:1", "ask your cluster administrator"],

@@ -12,7 +12,7 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import SpecValue
 
-from tests.unit.operator.builders import NOW, UID, make_job, make_status, make_view
+from tests.unit.operator.builders import NOW, UID, make_job, make_status, make_view, rendezvous_at
 
 SHARED_ENDPOINT, SHARED_SECRET = "https://etcd.infra.svc:2379", ("elasticjob-system", "shared-etcd")
 SHARED = Settings(endpoint=SHARED_ENDPOINT, endpoint_secret=SHARED_SECRET, ca_namespace="elasticjob-system")
@@ -29,13 +29,16 @@ OWN_SECRET = EtcdAccess(secret=("ml", "mine"), mounted="mine")
         pytest.param({}, Settings(), NO_ACCESS, id="the job's own etcd"),
         pytest.param({}, SHARED, RUN_USER, id="the shared etcd: a user of the run"),
         pytest.param({}, WITHOUT_SECRET, NO_ACCESS, id="a shared etcd without credentials"),
-        pytest.param({"endpoint": SHARED_ENDPOINT}, SHARED, RUN_USER, id="its address, named by the job"),
+        pytest.param(rendezvous_at(SHARED_ENDPOINT), SHARED, RUN_USER, id="its address, named by the job"),
         pytest.param(
-            {"endpoint": MINE}, SHARED, NO_ACCESS, id="shared credentials go to no endpoint that a user names"
+            rendezvous_at(MINE), SHARED, NO_ACCESS, id="shared credentials go to no endpoint that a user names"
         ),
-        pytest.param({"endpoint": MINE, "secretName": "mine"}, SHARED, OWN_SECRET, id="the job's own Secret"),
+        pytest.param({**rendezvous_at(MINE), "secretName": "mine"}, SHARED, OWN_SECRET, id="the job's own Secret"),
         pytest.param(
-            {"endpoint": SHARED_ENDPOINT, "secretName": "mine"}, SHARED, OWN_SECRET, id="its own, for the shared etcd"
+            {**rendezvous_at(SHARED_ENDPOINT), "secretName": "mine"},
+            SHARED,
+            OWN_SECRET,
+            id="its own, for the shared etcd",
         ),
     ],
 )
@@ -60,7 +63,7 @@ def test_a_new_run_has_a_new_user() -> None:
 @pytest.mark.parametrize(("namespace", "name"), [SHARED_SECRET, ("elasticjob-system", "elasticjob-ca")])
 def test_a_job_cannot_name_a_secret_of_the_operator(namespace: str, name: str) -> None:
     """Even in the operator's own namespace: its content would go to an endpoint of the user."""
-    job = make_job(spec={"rendezvous": {"endpoint": MINE, "secretName": name}})
+    job = make_job(spec={"rendezvous": {"type": "External", "endpoint": MINE, "secretName": name}})
     job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": namespace})})
     found = rendezvous_of(job, SHARED)
     assert (found.access.allowed, found.access.secret, found.followed) == (False, None, False)
@@ -130,7 +133,9 @@ def test_each_rejection_has_a_remedy(access: EtcdAccess, connectivity: Connectiv
     ],
 )
 def test_the_condition_has_error_and_remedy(connectivity: Connectivity, reason: Reason) -> None:
-    rendezvous = rendezvous_of(make_job(spec={"rendezvous": {"endpoint": MINE, "secretName": "mine"}}), SHARED)
+    rendezvous = rendezvous_of(
+        make_job(spec={"rendezvous": {"type": "External", "endpoint": MINE, "secretName": "mine"}}), SHARED
+    )
     view = make_view(connectivity, error="authentication failed")
     found = rendezvous_ready(rendezvous, view, [], was_ready=False, now=NOW)
     assert found is not None

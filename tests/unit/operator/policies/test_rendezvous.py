@@ -17,7 +17,7 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
-from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view
+from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view, rendezvous_at
 
 OWN = "digits-etcd.ml.svc:2379"
 SECURE = f"https://{OWN}"
@@ -42,9 +42,15 @@ SECURE = f"https://{OWN}"
 )
 def test_the_endpoint_of_a_job(in_spec: str, default: str, in_status: str | None, expected: tuple[str, bool]) -> None:
     status = make_status(rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint=in_status)) if in_status else None
-    job = make_job(spec={"rendezvous": {"endpoint": in_spec}}, status=status)
+    job = make_job(spec={"rendezvous": rendezvous_at(in_spec)}, status=status)
     found = rendezvous_of(job, Settings(endpoint=default))
     assert (found.endpoint, found.managed) == expected
+
+
+@pytest.mark.parametrize("default", ["", "shared:2379"])
+def test_a_dedicated_etcd_is_the_jobs_own_whatever_the_operators_default(default: str) -> None:
+    found = rendezvous_of(make_job(spec={"rendezvous": {"type": "Dedicated"}}), Settings(endpoint=default))
+    assert (found.endpoint, found.managed) == (SECURE, True)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +86,16 @@ def test_the_membership_hint() -> None:
     ("in_spec", "suspended", "endpoint", "run"),
     [
         pytest.param({}, True, "new:2379", 2, id="resumed: where the operator's default is now"),
-        pytest.param({"endpoint": "mine:2379"}, True, "mine:2379", 2, id="resumed: the endpoint in the spec"),
+        pytest.param(rendezvous_at("mine:2379"), True, "mine:2379", 2, id="resumed: the endpoint in the spec"),
         pytest.param({}, False, "old:2379", 1, id="runs: another default moves nothing"),
         pytest.param(
-            {"endpoint": "mine:2379"},
+            rendezvous_at("mine:2379"),
             False,
             "mine:2379",
             2,
             id="changed and resumed before its pods were gone: a new run",
         ),
+        pytest.param({"type": "Dedicated"}, False, SECURE, 2, id="an etcd of its own, too"),
         pytest.param({"backend": "c10d"}, False, "digits-worker-0.digits.ml.svc:29400", 2, id="another backend, too"),
     ],
 )
@@ -174,7 +181,7 @@ def test_the_hint_is_published_if_it_differs(view: RendezvousView, publish: bool
 def test_rendezvous_ready(
     managed: bool, view: RendezvousView, was_ready: bool, expected: tuple[bool, Reason] | None
 ) -> None:
-    job = make_job(spec={"rendezvous": {"endpoint": "" if managed else "etcd:2379"}})
+    job = make_job(spec={"rendezvous": rendezvous_at("" if managed else "etcd:2379")})
     found = rendezvous_ready(rendezvous_of(job, Settings()), view, [], was_ready=was_ready, now=NOW)
     assert (found and (found.status, found.reason)) == expected
 
@@ -228,7 +235,7 @@ def test_no_worker_is_created_while_the_outcome_is_unknown(
         id=f"{UID}-1", backend="etcd-v3", endpoint=endpoint or OWN, store_generation=1, store_pod="e"
     )
     job = make_job(
-        spec={"rendezvous": {"endpoint": endpoint}},
+        spec={"rendezvous": rendezvous_at(endpoint)},
         status=make_status(rendezvous=known, round=round_number, start_time=NOW),
     )
     there = [pod if isinstance(pod, Pod) else dataclasses.replace(make_pod(), uid=pod, index=-1) for pod in pods]
@@ -236,7 +243,7 @@ def test_no_worker_is_created_while_the_outcome_is_unknown(
 
 
 def test_the_message_of_an_unreachable_etcd_has_the_error() -> None:
-    job = make_job(spec={"rendezvous": {"endpoint": "etcd.example:2379"}})
+    job = make_job(spec={"rendezvous": {"type": "External", "endpoint": "etcd.example:2379"}})
     view = make_view(Connectivity.UNREACHABLE, error="connection refused")
     found = rendezvous_ready(rendezvous_of(job, Settings()), view, [], was_ready=False, now=NOW)
     assert found is not None

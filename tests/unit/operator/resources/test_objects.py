@@ -11,7 +11,7 @@ from tests.unit.operator.builders import UID, make_job
 
 
 def container(**etcd: Any) -> dict[str, Any]:
-    job = make_job(spec={"rendezvous": {"etcd": etcd}} if etcd else None)
+    job = make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": etcd}} if etcd else None)
     found: dict[str, Any] = etcd_stateful_set(job, "default:1")["spec"]["template"]["spec"]["containers"][0]
     return found
 
@@ -109,12 +109,14 @@ def test_the_jobs_etcd_scheduling_takes_precedence_over_the_operators() -> None:
         "priorityClassName": "high",
         "imagePullSecrets": [{"name": "registry"}],
     }
-    mine = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": said}}), "x", defaults)["spec"]["template"]["spec"]
-    assert {field: mine[field] for field in said} == said
-    assert mine["nodeSelector"] == {"pool": "infra"}
-    none = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": {"tolerations": []}}}), "x", defaults)["spec"][
+    mine = etcd_stateful_set(make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": said}}), "x", defaults)["spec"][
         "template"
     ]["spec"]
+    assert {field: mine[field] for field in said} == said
+    assert mine["nodeSelector"] == {"pool": "infra"}
+    none = etcd_stateful_set(
+        make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": {"tolerations": []}}}), "x", defaults
+    )["spec"]["template"]["spec"]
     assert "tolerations" not in none, "an explicit empty list counts"
     assert "tolerations" not in etcd_stateful_set(make_job(), "x")["spec"]["template"]["spec"]
 
@@ -143,7 +145,7 @@ def test_an_existing_etcd_tells_its_secret(secret: str) -> None:
 
 @pytest.mark.parametrize(("own", "wanted"), [({}, "256Mi"), ({"resources": {"limits": {"memory": "2Gi"}}}, "2Gi")])
 def test_the_resources_of_an_etcd_are_the_jobs_or_else_the_operators(own: dict[str, Any], wanted: str) -> None:
-    job = make_job(spec={"rendezvous": {"etcd": own}})
+    job = make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": own}})
     defaults = {"resources": {"limits": {"memory": "256Mi"}}}
     (container,) = etcd_stateful_set(job, "x", defaults)["spec"]["template"]["spec"]["containers"]
     assert container["resources"] == {"limits": {"memory": wanted}}
