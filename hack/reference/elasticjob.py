@@ -143,7 +143,9 @@ def _limits(field: Schema) -> Iterator[str]:
         ("minProperties", "maxProperties", " entries"),
     ):
         least, most = field.get(low), field.get(high)
-        if least is not None and most is not None:
+        if least == most == 1:
+            yield "exactly one"
+        elif least is not None and most is not None:
             yield f"{least} to {most}{unit}"
         elif most is not None:
             yield f"at most {most}{unit}"

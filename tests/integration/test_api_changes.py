@@ -134,6 +134,10 @@ CHANGES = {
         {f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {ONCE_TRAINED}",)
     ),
     "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {ONCE_TRAINED}",)),
+    "checkpoints in another kind of volume": Case(
+        {"spec.checkpoint": {"volume": {"hostPath": {"path": "/a"}}}},
+        (f"spec.checkpoint: Forbidden: checkpoint {ONCE_TRAINED}",),
+    ),
     "suspension": Case({"spec.suspend": True}),
     "suspension and image at once": Case({"spec.suspend": True, f"{TRAINER}.image": "train:2"}),
     "node avoidance": Case({"spec.scheduling.avoidNodesAfter": 0}),

@@ -27,7 +27,7 @@ from elasticjob_api import (
     summary_of,
 )
 from elasticjob_api.history import MAX_CHANGES, MAX_SAMPLES
-from elasticjob_api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
+from elasticjob_api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS, VOLUME_SOURCES
 
 from hack.cluster import ClusterError, ControlPlane
 from tests.integration.manifests import BASE, CRD, GONE, WORKERS, Cluster, api, changed, cluster
@@ -235,7 +235,8 @@ def test_the_crd_names_every_pod_field_of_this_api_server(api: ControlPlane) -> 
         "PodSpec": [*POD_SPEC_FIELDS, "containers", "restartPolicy", "activeDeadlineSeconds", "hostname", "subdomain"],
         "Container": [*CONTAINER_FIELDS, "name", "env", "restartPolicy"],
     }
-    for kind, names in {**named, "EnvVar": [*ENV_FIELDS, "name"]}.items():
+    named |= {"EnvVar": [*ENV_FIELDS, "name"], "Volume": [*VOLUME_SOURCES, "name", "persistentVolumeClaim"]}
+    for kind, names in named.items():
         assert set(schemas[f"io.k8s.api.core.v1.{kind}"]["properties"]) <= set(names)
 
 

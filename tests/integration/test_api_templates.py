@@ -156,6 +156,16 @@ REJECTED_BY_DRY_RUN = {
             "spec.checkpoint.volume",
         ),
     ),
+    "checkpoint volume of an unknown kind": Case(
+        {"spec.checkpoint": {"volume": {"floppy": {}}}}, ('unknown field "spec.volumes[0].floppy"',)
+    ),
+    "checkpoint volume with a value of the wrong type": Case(
+        {"spec.checkpoint": {"volume": {"nfs": {"server": 5, "path": "/"}}}},
+        ("cannot unmarshal number into Go struct field", "nfs.server of type string"),
+    ),
+    "checkpoint volume that lacks a field": Case(
+        {"spec.checkpoint": {"volume": {"nfs": {"server": "nfs"}}}}, ("spec.volumes[0].nfs.path: Required value",)
+    ),
     "volume that does not exist": Case(
         {f"{TRAINER}.volumeMounts": [{"name": "nope", "mountPath": "/d"}]}, ('volumeMounts[0].name: Not found: "nope"',)
     ),

@@ -64,6 +64,9 @@ VALID = {
     "checkpoints in a PersistentVolumeClaim": Case(
         {"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}
     ),
+    "checkpoints in a volume of another kind": Case(
+        {"spec.checkpoint.volume": {"ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}}}}
+    ),
     "checkpoints in a volume of the template": Case({"spec.checkpoint.directory": "/data/run"}),
     "its own etcd, whatever the default": Case({"spec.rendezvous.type": "Dedicated"}),
     "c10d": Case({"spec.rendezvous.backend": "c10d"}),

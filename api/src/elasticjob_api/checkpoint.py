@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from elasticjob_api.crd import validation
-from elasticjob_api.fields import Model, Preserved
+from elasticjob_api.fields import Model
+from elasticjob_api.template import VOLUME_SOURCES, untyped
 
 
 class Claim(Model, frozen=True):
@@ -19,23 +20,18 @@ class Claim(Model, frozen=True):
     """Whether to mount the volume read-only. Default: false."""
 
 
-class Volume(Model, frozen=True, json_schema_extra=validation.VOLUME):
-    """A volume source, like a pod's volume without its name. Mount other kinds of volumes in the template."""
+def _declare_sources(schema: dict[str, Any]) -> None:
+    """Names the sources that have no type here: CEL's `==` compares only fields that it knows."""
+    schema["properties"] |= untyped(VOLUME_SOURCES, "pod.spec.volumes")
+    schema.pop("additionalProperties")
+    schema |= {"minProperties": 1, "maxProperties": 1, "x-kubernetes-preserve-unknown-fields": True}
+
+
+class Volume(Model, frozen=True, extra="allow", json_schema_extra=_declare_sources):
+    """Any source of a core/v1 Volume, without its name. The dry run of a worker pod validates it."""
 
     persistent_volume_claim: Claim | None = None
     """A PersistentVolumeClaim in the job's namespace."""
-    nfs: Preserved | None = None
-    """An NFS export (core/v1 NFSVolumeSource): server, path."""
-    host_path: Preserved | None = None
-    """A directory of the node (core/v1 HostPathVolumeSource) that holds the same files on every node: path."""
-    csi: Preserved | None = None
-    """An inline volume of a CSI driver (core/v1 CSIVolumeSource)."""
-    cephfs: Preserved | None = None
-    """A CephFS mount (core/v1 CephFSVolumeSource)."""
-    azure_file: Preserved | None = None
-    """An Azure File share (core/v1 AzureFileVolumeSource)."""
-    empty_dir: Preserved | None = None
-    """An empty directory (core/v1 EmptyDirVolumeSource). Deleted with the pod, so for trials only."""
 
 
 class Checkpoint(Model, frozen=True):
@@ -49,6 +45,6 @@ class Checkpoint(Model, frozen=True):
     volume: Volume | None = None
     """Volume to mount at directory in every worker pod, such as persistentVolumeClaim: {claimName: checkpoints}.
 
-    Written like a pod's volume, without its name. All worker pods must see the same files. Omit it if the template
-    mounts the directory itself.
+    Written like a pod's volume, without its name: see kubectl explain pod.spec.volumes. All worker pods must see the
+    same files. Omit it if the template mounts the directory itself.
     """

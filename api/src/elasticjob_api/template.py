@@ -14,6 +14,7 @@ type that it has in a pod: `check_types`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from elasticjob_runtime.contract import Env
@@ -38,25 +39,34 @@ CONTAINER_FIELDS = """
     volumeDevices volumeMounts workingDir
 """.split()  # noqa: SIM905 as above
 ENV_FIELDS = ["value", "valueFrom"]
-"""Fields of core/v1 as of Kubernetes 1.36, less those declared below. An integration test compares them with the API
-server's."""
+VOLUME_SOURCES = """
+    awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir ephemeral fc flexVolume
+    flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi nfs photonPersistentDisk portworxVolume projected
+    quobyte rbd scaleIO secret storageos vsphereVolume
+""".split()  # noqa: SIM905 as above
+"""Fields of core/v1 as of Kubernetes 1.36, less those that are declared with a type. An integration test compares them
+with the API server's."""
 
 Schema = dict[str, Any]
+
+
+def untyped(names: Iterable[str], at: str) -> dict[str, Schema]:
+    """Fields without a type. `at`: where kubectl explains them."""
+    return {
+        name: {"description": f"See kubectl explain {at}.{name}.", "x-kubernetes-preserve-unknown-fields": True}
+        for name in sorted(names)
+    }
 
 
 def _object(description: str, *, required: list[str], opaque: list[str], at: str, **properties: Schema) -> Schema:
     """An object that preserves all fields. `opaque`: names of those without a type; `at`: where kubectl explains
     them."""
-    untyped = {
-        name: {"description": f"See kubectl explain {at}.{name}.", "x-kubernetes-preserve-unknown-fields": True}
-        for name in sorted(opaque)
-    }
     return {
         **({"description": description} if description else {}),
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
         **({"required": required} if required else {}),
-        "properties": {**properties, **untyped},
+        "properties": {**properties, **untyped(opaque, at)},
     }
 
 

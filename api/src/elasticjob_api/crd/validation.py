@@ -225,12 +225,3 @@ RESOURCES = rules(
         at=".requests",
     )
 )
-
-_VOLUMES = ("persistentVolumeClaim", "nfs", "hostPath", "csi", "cephfs", "azureFile", "emptyDir")
-VOLUME = rules(
-    rule(
-        "[" + ", ".join(f"has(self.{kind})" for kind in _VOLUMES) + "].filter(x, x).size() == 1",
-        "set exactly one kind of volume, such as persistentVolumeClaim: {claimName: checkpoints}; to use another "
-        "kind, mount it in the template and remove volume",
-    )
-)

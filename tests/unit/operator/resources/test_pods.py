@@ -117,10 +117,17 @@ def test_the_template_hash_covers_only_the_users_template() -> None:
     assert first != build(template=TWO)["metadata"]["labels"][label]
 
 
-def test_the_checkpoint_volume_is_mounted_in_the_training_container() -> None:
-    claim = {"persistentVolumeClaim": {"claimName": "ckpt"}}
-    pod = build(spec={"checkpoint": {"directory": "/ckpt", "volume": claim}})
-    assert pod["spec"]["volumes"] == [{"name": "elasticjob-checkpoint", **claim}]
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"persistentVolumeClaim": {"claimName": "ckpt"}},
+        {"nfs": {"server": "nfs", "path": "/", "readOnly": False}},
+        {"aSourceOfTheFuture": {"deep": [1, None]}},
+    ],
+)
+def test_the_checkpoint_volume_is_mounted_in_the_training_container(source: dict[str, Any]) -> None:
+    pod = build(spec={"checkpoint": {"directory": "/ckpt", "volume": source}})
+    assert pod["spec"]["volumes"] == [{"name": "elasticjob-checkpoint", **source}]
     assert pod["spec"]["containers"][0]["volumeMounts"] == [{"name": "elasticjob-checkpoint", "mountPath": "/ckpt"}]
     assert environment(pod)["ELASTICJOB_CHECKPOINT_DIRECTORY"] == "/ckpt"
 
