@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Rule = dict[str, str]
+Rule = dict[str, Any]
 
 
 def rules(*each: Rule) -> dict[str, Any]:
@@ -24,12 +24,16 @@ def rules(*each: Rule) -> dict[str, Any]:
     return {"x-kubernetes-validations": list(each)}
 
 
-def rule(expression: str, text: str, *values: str, at: str = "", reason: str = "") -> Rule:
+def rule(
+    expression: str, text: str, *values: str, at: str = "", reason: str = "", optional_old_self: bool = False
+) -> Rule:
     """`text`: the message where `expression` is not true, with a %d or %s for the value of each further expression. A
-    missing value makes the message itself an error, so `expression` must check for it. `at`: path of the field."""
+    missing value makes the message itself an error, so `expression` must check for it. `at`: path of the field.
+    `optional_old_self`: `oldSelf` is an optional value, without one for a new object."""
     message = {"messageExpression": f"{literal(text)}.format([{', '.join(values)}])"} if values else {"message": text}
     place = {key: value for key, value in (("fieldPath", at), ("reason", reason)) if value}
-    return {"rule": expression, **message, **place}
+    optional = {"optionalOldSelf": True} if optional_old_self else {}
+    return {"rule": expression, **message, **place, **optional}
 
 
 def must(expression: str, text: str) -> dict[str, Any]:
@@ -77,23 +81,24 @@ _NEVER_TRAINED = (
 _THEN = "set spec.suspend to true first, then change it and set suspend to false"
 
 
-def fixed_while_it_runs(field: str, within: str = "") -> Rule:
+def fixed_while_it_runs(field: str) -> Rule:
     """A rule of the whole job: `field` of its spec can change only while the job is suspended, or in the update that
-    suspends or resumes it, as queues do. `within`: an object that may be missing, but only on both sides, because it
-    has a default."""
-    return _fixed(field, within, _SUSPENDED, f"while the job is running: {_THEN}")
+    suspends or resumes it, as queues do."""
+    return _fixed(field, _SUSPENDED, f"while the job is running: {_THEN}")
 
 
-def fixed_once_trained(field: str, within: str = "") -> Rule:
+def fixed_once_trained(field: str) -> Rule:
     """Like `fixed_while_it_runs`, but free until the run has trained: a job that cannot start is mended by applying it
     again."""
     remedy = f"once the job has trained: {_THEN}; if the job has finished, delete it and apply it again"
-    return _fixed(field, within, f"{_SUSPENDED} || {_NEVER_TRAINED}", remedy)
+    return _fixed(field, f"{_SUSPENDED} || {_NEVER_TRAINED}", remedy)
 
 
-def _fixed(field: str, within: str, unless: str, remedy: str) -> Rule:
-    name = field.rpartition(".")[2]
-    there = f"!has(self.spec.{within}) || !has(oldSelf.spec.{within}) || " if within else ""
+def _fixed(field: str, unless: str, remedy: str) -> Rule:
+    within, _, name = field.rpartition(".")
+    # The object around it may be missing, but only on both sides, because it has a default. `workers` is required.
+    may_lack = within not in ("", "workers")
+    there = f"!has(self.spec.{within}) || !has(oldSelf.spec.{within}) || " if may_lack else ""
     return rule(
         f"{unless} || {there}({same(f'spec.{field}')})",
         f"{name} cannot be changed {remedy}",

@@ -4,6 +4,7 @@ See `cel` for how they are written."""
 from __future__ import annotations
 
 from elasticjob_api.crd.cel import fixed_once_trained, fixed_while_it_runs, immutable, must, object_name, rule, rules
+from elasticjob_api.pod_fields import FIXED_ONCE_TRAINED
 
 MAX_NAME = 47
 """Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision
@@ -24,13 +25,8 @@ JOB = rules(
         "metadata.name %s cannot be part of a Service's name: use a-z, 0-9 and -, and start with a letter",
         "self.metadata.name",
     ),
-    *(
-        fixed_while_it_runs(f"rendezvous.{field}", within="rendezvous")
-        for field in ("type", "backend", "endpoint", "secretName", "etcd")
-    ),
-    *map(fixed_once_trained, ("checkpoint", "workers.template", "workers.container", "workers.procsPerWorker")),
-    fixed_once_trained("workers.runtime.inject", within="workers.runtime"),
-    fixed_once_trained("scheduling.priorityClassName", within="scheduling"),
+    *(fixed_while_it_runs(f"rendezvous.{field}") for field in ("type", "backend", "endpoint", "secretName", "etcd")),
+    *map(fixed_once_trained, FIXED_ONCE_TRAINED),
     rule(
         "!has(oldSelf.status) || !has(oldSelf.status.completionTime) || "
         "self.spec.workers.replicas == oldSelf.spec.workers.replicas",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_api import ElasticJob, RendezvousBackend
+from elasticjob_api.pod_fields import pod_values
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import certificates, names
@@ -172,16 +173,7 @@ def _set_priority(job: ElasticJob, spec: dict[str, Any]) -> None:
 def hash_of(job: ElasticJob) -> str:
     """Hash of the user-defined part of a worker pod, which can change only while the job is suspended or has not
     trained. It does not depend on the sizes, which running agents read from etcd."""
-    workers, checkpoint = job.spec.workers, job.spec.checkpoint
-    essence = {
-        "template": workers.template,
-        "container": workers.container,
-        "procsPerWorker": workers.procs_per_worker,
-        "checkpoint": checkpoint.model_dump(mode="json", exclude_defaults=True) if checkpoint else None,
-        "priorityClassName": job.spec.scheduling.priority_class_name,
-        "inject": workers.runtime.inject,
-    }
-    return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
+    return hashlib.sha256(json.dumps(pod_values(job.spec), sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _rendezvous_conf(job: ElasticJob, index: int, certificates_secret: str, credentials_secret: str) -> str:
