@@ -113,10 +113,11 @@ class Cluster:
 
     def try_to_change(self, manifest: Manifest) -> None:
         """Updates the job to `manifest`, as a dry run."""
-        known = self._kube.call("GET", f"{self._path}/digits")
+        path = f"{self._path}/{manifest['metadata']['name']}"
+        known = self._kube.call("GET", path)
         metadata = {**manifest["metadata"], "resourceVersion": known["metadata"]["resourceVersion"]}
         body = {**manifest, "metadata": metadata}
-        self._kube.call("PUT", f"{self._path}/digits", body, dryRun="All", fieldValidation="Strict")
+        self._kube.call("PUT", path, body, dryRun="All", fieldValidation="Strict")
 
     def try_to_create_pod(self, pod: Manifest) -> str:
         """Creates the pod as a dry run. Returns the server's error message; empty where it accepts the pod."""

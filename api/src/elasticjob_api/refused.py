@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from elasticjob_api.crd.cel import Rule, rule, rules
+
 Schema = dict[str, Any]
 
 
@@ -56,6 +58,11 @@ def refusals(body: Mapping[str, Any]) -> Iterator[str]:
             yield f"{each.path}: {each.message}"
 
 
+def _only_stored(refused: Refused) -> Rule:
+    """Accepts the field of an object that has it already, so that the operator can write status."""
+    return rule("oldSelf.hasValue()", refused.message, reason="FieldValueForbidden", optional_old_self=True)
+
+
 def add_refused(spec: Schema) -> None:
     """Adds the refused fields to the schema of `spec`."""
     for each in REFUSED:
@@ -66,5 +73,5 @@ def add_refused(spec: Schema) -> None:
         schema["properties"][name] = {
             "description": f"Rejected: {each.remedy}.",
             **each.schema,
-            "x-kubernetes-validations": [{"rule": "false", "message": each.message, "reason": "FieldValueForbidden"}],
+            **rules(_only_stored(each)),
         }

@@ -42,7 +42,7 @@ def test_the_crd_keeps_an_older_field_and_rejects_it(each: Refused) -> None:
     for name in each.path.split("."):
         schema = schema["properties"][name]
     (rule,) = schema["x-kubernetes-validations"]
-    assert (rule["rule"], rule["message"]) == ("false", each.message)
+    assert (rule["rule"], rule["optionalOldSelf"], rule["message"]) == ("oldSelf.hasValue()", True, each.message)
     assert "default" not in schema
 
 

@@ -64,6 +64,12 @@ _CONTAINERS = "self.template.spec.containers"
 _TRAINER = f"(has(self.container) ? self.container : {_CONTAINERS}[0].name)"
 _TRAINS = f"c.name == {_TRAINER}"
 _RESTARTS = "has(c.restartPolicy) && c.restartPolicy != 'Never'"
+_SAME_CONTAINERS = (
+    f"(oldSelf.hasValue() && {_CONTAINERS} == oldSelf.value().template.spec.containers && "
+    "has(self.container) == has(oldSelf.value().container) && "
+    "(!has(self.container) || self.container == oldSelf.value().container))"
+)
+"""A stored job stays scalable when a release reserves another name."""
 _RESERVED = f"e.name in {literals(Env.RESERVED)}"
 _TAKES_RESERVED = f"has(c.env) && c.env.exists(e, {_RESERVED})"
 
@@ -110,12 +116,13 @@ _TEMPLATE = (
     _unsupported("hostname", "ElasticJob sets it to <job>-worker-<index>"),
     _unsupported("subdomain", "ElasticJob sets it to the job's Service"),
     rule(
-        f"!{_CONTAINERS}.exists(c, {_TRAINS} && {_TAKES_RESERVED})",
+        f"{_SAME_CONTAINERS} || !{_CONTAINERS}.exists(c, {_TRAINS} && {_TAKES_RESERVED})",
         "env of container %s sets %s, which ElasticJob sets itself: remove it",
         _TRAINER,
         f"{_CONTAINERS}.map(c, {_TRAINS} && {_TAKES_RESERVED}, c.env.filter(e, {_RESERVED}).map(e, e.name))[0]",
         at=".template.spec.containers",
         reason="FieldValueForbidden",
+        optional_old_self=True,
     ),
     rule(
         "!has(self.template.metadata) || !has(self.template.metadata.labels) || "
