@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hack.checks.examples import commands, fenced
 from hack.checks.pages import commands as code_of
 from hack.checks.pages import tracked
 from hack.cluster.programs import program
-from tests.integration.manifests import Cluster, api, empty
+from tests.integration.manifests import Cluster, Manifest, api, empty
 
 __all__ = ["api", "empty"]
 
@@ -29,7 +29,7 @@ FOLDERS = [path.removesuffix("/kustomization.yaml") for path in MANIFESTS if pat
 OTHER_APIS = ("kueue.x-k8s.io/",)
 """Groups of objects that the examples apply and this API server does not have."""
 
-MINIMAL: dict[str, Any] = {
+MINIMAL: Manifest = {
     "apiVersion": API_VERSION,
     "kind": "ElasticJob",
     "metadata": {"name": "docs"},
@@ -49,32 +49,39 @@ def merged(below: Any, above: Any) -> Any:
     return above
 
 
-def shown_manifests() -> Iterator[Any]:
-    """Every object in the YAML of the docs and the examples; a part of a job is completed."""
+def shown_manifests() -> dict[str, list[Manifest]]:
+    """Page or example -> every object in its YAML; a part of a job is completed."""
+    found: dict[str, list[Manifest]] = {}
     for page in PAGES:
-        for block in fenced(text_of(page)):
-            for document in yaml.safe_load_all(block.text) if block.language == "yaml" else ():
-                if isinstance(document, dict) and "spec" in document and set(document) <= {"spec", "metadata"}:
-                    yield pytest.param(merged(MINIMAL, document), id=f"{page}:{block.line}")
-                elif isinstance(document, dict) and "kind" in document:
-                    yield pytest.param(document, id=f"{page}:{block.line}")
+        blocks = [block for block in fenced(text_of(page)) if block.language == "yaml"]
+        found[page] = [one for block in blocks for each in yaml.safe_load_all(block.text) if (one := completed(each))]
     for path in MANIFESTS:
         if path.removesuffix("/kustomization.yaml") not in FOLDERS and str(Path(path).parent) not in FOLDERS:
-            for document in yaml.safe_load_all(text_of(path)):
-                if isinstance(document, dict) and "kind" in document:
-                    yield pytest.param(document, id=path)
+            found[path] = [one for each in yaml.safe_load_all(text_of(path)) if (one := completed(each))]
+    return {path: manifests for path, manifests in found.items() if manifests}
 
 
-def accepts(cluster: Cluster, manifest: dict[str, Any]) -> None:
-    manifest["metadata"].pop("namespace", None)
-    cluster.kubectl(
-        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(manifest)
-    )
+def completed(document: Any) -> Manifest:
+    """Empty: it is no object of Kubernetes."""
+    if isinstance(document, dict) and "spec" in document and set(document) <= {"spec", "metadata"}:
+        whole: Manifest = merged(MINIMAL, document)
+        return whole
+    return document if isinstance(document, dict) and "kind" in document else {}
 
 
-@pytest.mark.parametrize("manifest", list(shown_manifests()))
-def test_the_api_server_accepts_every_manifest_in_the_docs(manifest: dict[str, Any], empty: Cluster) -> None:
-    accepts(empty, manifest)
+def accepts(cluster: Cluster, manifests: Sequence[Manifest]) -> None:
+    for manifest in manifests:
+        manifest["metadata"].pop("namespace", None)
+    together = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
+    cluster.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", stdin=together)
+
+
+SHOWN = shown_manifests()
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_the_api_server_accepts_every_manifest_in_the_docs(path: str, empty: Cluster) -> None:
+    accepts(empty, SHOWN[path])
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -82,21 +89,16 @@ def test_the_api_server_accepts_what_each_example_applies(folder: str, empty: Cl
     built = yaml.safe_load_all(empty.kubectl("kustomize", str(ROOT / folder)))
     manifests = [each for each in built if not each["apiVersion"].startswith(OTHER_APIS)]
     assert "ElasticJob" in {each["kind"] for each in manifests}
-    for manifest in manifests:
-        accepts(empty, manifest)
+    accepts(empty, manifests)
 
 
-def shown_commands(name: str) -> Iterator[Any]:
-    """Every different call of one program in the code of the docs, as words."""
-    seen = set()
+def shown_commands(name: str) -> dict[str, list[list[str]]]:
+    """Page -> every call of one program in its code, as words."""
+    found: dict[str, list[list[str]]] = {}
     for page in PAGES:
-        for code in code_of(text_of(page)):
-            if not code.text.startswith(f"{name} "):
-                continue
-            for words in commands(code.text):
-                if words[0] == name and len(words) > 1 and tuple(words) not in seen:
-                    seen.add(tuple(words))
-                    yield pytest.param(words, id=f"{page}:{code.line}")
+        shown = [code.text for code in code_of(text_of(page)) if code.text.startswith(f"{name} ")]
+        found[page] = [words for text in shown for words in commands(text) if words[0] == name and len(words) > 1]
+    return {page: calls for page, calls in found.items() if calls}
 
 
 @functools.cache
@@ -122,18 +124,21 @@ def names(words: list[str]) -> list[str]:
     return words[1:end]
 
 
-@pytest.mark.parametrize("words", list(shown_commands("kubectl")))
-def test_kubectl_knows_every_command_in_the_docs(words: list[str]) -> None:
-    words = before_separator(words)
-    if words[1] == "elasticjob":
-        pytest.skip("the client's own commands are checked by hack.checks")
-    assert unknown_flags(words, help_of("kubectl", *names(words), "--help") + help_of("kubectl", "options")) == []
+OF_KUBECTL, OF_HELM = shown_commands("kubectl"), shown_commands("helm")
 
 
-@pytest.mark.parametrize("words", list(shown_commands("helm")))
-def test_helm_knows_every_command_in_the_docs(words: list[str]) -> None:
-    words = before_separator(words)
-    assert unknown_flags(words, help_of("helm", words[1], "--help")) == []
+@pytest.mark.parametrize("page", OF_KUBECTL)
+def test_kubectl_knows_every_command_in_the_docs(page: str) -> None:
+    for words in map(before_separator, OF_KUBECTL[page]):
+        if words[1] != "elasticjob":  # hack.checks knows the client's own commands
+            known = help_of("kubectl", *names(words), "--help") + help_of("kubectl", "options")
+            assert unknown_flags(words, known) == [], words
+
+
+@pytest.mark.parametrize("page", OF_HELM)
+def test_helm_knows_every_command_in_the_docs(page: str) -> None:
+    for words in map(before_separator, OF_HELM[page]):
+        assert unknown_flags(words, help_of("helm", words[1], "--help")) == [], words
 
 
 def test_a_flag_that_kubectl_does_not_have_is_found() -> None:
