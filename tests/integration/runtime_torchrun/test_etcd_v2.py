@@ -14,7 +14,7 @@ from tests.contract.etcd_servers import EtcdServer
 from tests.integration.runtime_torchrun.conftest import TRAIN, Agent, Job
 from tests.python_etcd import python_etcd
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -56,7 +56,6 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # as the operator does
 
 
-@pytest.mark.nightly
 def test_a_job_trains_and_recovers_with_torchs_etcd_v2_backend(
     jobs: Callable[..., Job], endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
