@@ -38,6 +38,9 @@ class Worker:
     waiting: int = 0
     committed: int = -1
     failed: list[str] = dataclasses.field(default_factory=list)
+    broke: int = 0
+    """The newest plan whose world it could not form, or lost."""
+    frozen: bool = False
 
     @property
     def pid(self) -> int:
@@ -60,12 +63,14 @@ class Worker:
             self.waiting = message["round"]
         elif message["state"] == "failed":
             self.failed.append(message["why"])
+            self.broke = message["round"]
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
 
     def freeze(self) -> None:
+        self.frozen = True
         self.process.send_signal(signal.SIGSTOP)
 
 
@@ -83,6 +88,7 @@ class Driver:
         self._new: list[socket.socket] = []
         self.workers: dict[str, Worker] = {}
         self.round = 0
+        self._planned: list[Worker] = []
 
     def start(self, *names: str) -> list[Worker]:
         return [self._start(name) for name in names]
@@ -112,6 +118,7 @@ class Driver:
     ) -> int:
         """Sends the next plan, with `workers` in rank order, to these and those of earlier plans."""
         self.round += 1
+        self._planned = list(workers)
         ranks = {worker.name: rank for rank, worker in enumerate(workers)}
         for worker in self.workers.values() if told is None else told:
             rank = ranks.get(worker.name)
@@ -130,6 +137,13 @@ class Driver:
                 with contextlib.suppress(OSError):
                     worker.connection.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return self.round
+
+    def mend(self) -> None:
+        """Plans the same again where the world of the newest plan broke although no process of it is lost, as agents
+        do: on a busy machine, connections may take too long."""
+        whole = all(each.process.poll() is None and not each.frozen for each in self._planned)
+        if whole and any(each.broke == self.round for each in self._planned):
+            self.plan(self._planned, step_grace=0.5, told=self._planned)
 
     def pump(self, seconds: float = 0.01) -> None:
         """Reads what the workers say, for `seconds`."""

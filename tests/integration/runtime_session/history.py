@@ -19,6 +19,7 @@ def wait_until(
         if time.monotonic() > end:
             raise AssertionError(f"not within {timeout} s: {what}\n{driver.stacks()}")
         driver.pump()
+        driver.mend()
         if failures:
             driver.check()
 

@@ -25,7 +25,7 @@ from torch.distributed.elastic.utils import store as torch_store
 
 from hack.support import eventually
 
-SOON = 20.0
+SOON = 60.0
 
 
 class Member:

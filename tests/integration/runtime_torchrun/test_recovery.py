@@ -48,7 +48,7 @@ def test_training_continues_while_agents_are_killed_leave_and_join(jobs: Jobs) -
     two = dict(zip("ab", job.train("a", "b"), strict=True))
     leader, other = sorted(two, key=lambda name: two[name].rank)
     agents["c"] = job.start("c")
-    eventually(lambda: "spare: plan 1 has 2 members" in agents["c"].output, PATIENCE)
+    eventually(lambda: f"spare: plan {job.read('plan')['round']} has 2 members" in agents["c"].output, PATIENCE)
 
     agents[leader].kill()  # the member that has the store and writes the plans
     taken_over = job.train(other, "c", without=list(two.values()))
