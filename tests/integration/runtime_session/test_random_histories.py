@@ -13,13 +13,13 @@ from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.driver import Driver, Worker
 from tests.integration.runtime_session.history import begin, finish
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(300)]
 
 EVENTS = 12
 LARGEST_WORLD = 5
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_any_history_of_changes_is_the_same_training(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, seed: int
 ) -> None:
@@ -64,6 +64,5 @@ def _may_be_lost(worker: Worker, inside: list[Worker]) -> bool:
     return any(other.entered for other in inside if other is not worker)
 
 
-@pytest.mark.nightly
 def test_random_faults_under_real_agents_leave_no_trace(tmp_path: pathlib.Path) -> None:
     random_run.run(tmp_path, seconds=12, every=3, chance=random.Random(4))
