@@ -17,6 +17,8 @@ class ConditionType(enum.StrEnum):
 
     ACCEPTED = "Accepted"
     """The spec is valid and the API server accepts its worker pods."""
+    QUEUED = "Queued"
+    """The job waits in a queue. Only jobs in a queue have it."""
     RENDEZVOUS_READY = "RendezvousReady"
     """The etcd used for the rendezvous is reachable."""
     RUNNING = "Running"
@@ -53,6 +55,28 @@ class Reason(enum.StrEnum):
     """spec.rendezvous.secretName names a Secret of the operator itself. Also of RendezvousReady."""
     OBJECT_REJECTED = "ObjectRejected"
     """A Service, the etcd, its certificates, the run's user in etcd or the autoscaler of the job cannot be created."""
+
+    # Queued
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_CHECKS = "WaitingForChecks"
+    """Quota is reserved, and an admission check is pending."""
+    EVICTED = "Evicted"
+    """The queue wants the quota of the whole job back."""
+    DEACTIVATED = "Deactivated"
+    """Someone, or a rejected admission check, has set spec.active of the job's Workload to false."""
+    REQUEUED = "Requeued"
+    """The job was changed so that it needs another Workload."""
+    QUEUE_UNAVAILABLE = "QueueUnavailable"
+    """Kueue is not installed, or the operator may not watch it."""
+    PRIORITY_CLASS_MISSING = "PriorityClassMissing"
+    WORKLOAD_REJECTED = "WorkloadRejected"
+    """The API server, or Kueue's webhook, rejects a Workload of the job."""
+    ADMITTED = "Admitted"
+    PARTLY_ADMITTED = "PartlyAdmitted"
+    """The job trains with fewer worker pods than requested until there is more quota."""
+    SURPLUS_EVICTED = "SurplusEvicted"
+    """The job gives back worker pods above minReplicas."""
+    NOT_QUEUED = "NotQueued"
 
     # RendezvousReady
     ETCD_READY = "EtcdReady"
@@ -164,6 +188,31 @@ MESSAGES: dict[Reason, str] = {
     Reason.SECRET_NOT_ALLOWED: "spec.rendezvous.secretName {secret} is a Secret of the operator itself, whose content "
     f"it sends to no endpoint that a job names.{REMEDY}use a Secret with credentials of your own.",
     Reason.OBJECT_REJECTED: "The API server rejects {object}, retrying: {detail}",
+    Reason.WAITING_FOR_QUOTA: "Workload {workload} waits in LocalQueue {queue} for quota for {count} worker pods."
+    f"{{detail}}{REMEDY}nothing, if other jobs end soon; else see its queue: kubectl describe workload {{workload}} -n "
+    "{namespace}",
+    Reason.WAITING_FOR_CHECKS: "Workload {workload} has quota in LocalQueue {queue} and waits for its admission "
+    f"checks.{{detail}}{REMEDY}kubectl describe workload {{workload}} -n {{namespace}}",
+    Reason.EVICTED: "Workload {workload} is evicted from LocalQueue {queue}. The job saves its state, stops, and "
+    f"continues from there once it is admitted again.{{detail}}{REMEDY}nothing; a higher priority class is evicted "
+    "later.",
+    Reason.DEACTIVATED: "Workload {workload} is deactivated: its spec.active is false.{detail}"
+    f"{REMEDY}to put the job back into queue {{queue}}: kubectl patch workload {{workload}} -n {{namespace}} --type "
+    'merge -p \'{{"spec":{{"active":true}}}}\'',
+    Reason.REQUEUED: "The job was changed: it stops, and waits in LocalQueue {queue} again with a new Workload "
+    "{workload} for {count} worker pods.",
+    Reason.QUEUE_UNAVAILABLE: f"LocalQueue {{queue}} cannot be used.{{detail}}{REMEDY}install Kueue 0.15 or newer and "
+    "set the chart's queueing.kueue to Auto, or remove the label kueue.x-k8s.io/queue-name from the job.",
+    Reason.PRIORITY_CLASS_MISSING: "There is no WorkloadPriorityClass of the name that the job gives:{detail}"
+    f"{REMEDY}create it, or correct the label kueue.x-k8s.io/priority-class or "
+    "spec.scheduling.queue.surplusPriorityClassName.",
+    Reason.WORKLOAD_REJECTED: f"A Workload of the job is rejected, retrying:{{detail}}{REMEDY}follow the message.",
+    Reason.ADMITTED: "LocalQueue {queue} has admitted all {wanted} worker pods.{detail}",
+    Reason.PARTLY_ADMITTED: "LocalQueue {queue} has admitted {there} of {wanted} worker pods; the others wait for "
+    "quota.{detail}",
+    Reason.SURPLUS_EVICTED: "The job gives worker pods back to LocalQueue {queue} and continues with {there} of "
+    "{wanted}.{detail}",
+    Reason.NOT_QUEUED: "The job is in no queue.",
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: f"etcd is unreachable at {{endpoint}}{{where}}: {{error}}.{REMEDY}{{remedy}}",
@@ -258,7 +307,8 @@ class Condition(Model, frozen=True):
     """One aspect of the job's state (metav1.Condition)."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Accepted, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or Failed."""
+    """Accepted, Queued, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or
+    Failed."""
     status: ConditionStatus
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]

@@ -211,6 +211,15 @@ class Scaling(Model, frozen=True):
     metrics."""
 
 
+class Queue(Model, frozen=True):
+    """How a job in a queue of Kueue (label kueue.x-k8s.io/queue-name) grows beyond minReplicas."""
+
+    step: Annotated[Int32, Field(ge=1, le=MAX_WORKERS)] = 1
+    """Number of worker pods to ask for, and to give back, at a time. Default: 1."""
+    surplus_priority_class_name: Annotated[str, Field(max_length=253)] = ""
+    """WorkloadPriorityClass of the worker pods above minReplicas. Empty: one lower than the job's priority."""
+
+
 class Scheduling(Model, frozen=True):
     """How worker pods are scheduled."""
 
@@ -224,6 +233,8 @@ class Scheduling(Model, frozen=True):
 
     This is a preference: if no other node fits, the node is used.
     """
+    queue: Queue = Queue()
+    """How a job in a queue of Kueue (label kueue.x-k8s.io/queue-name) grows beyond minReplicas."""
 
 
 class Spec(Model, frozen=True, json_schema_extra=validation.SPEC):

@@ -85,7 +85,14 @@ class App:
             api, self._settings.ca_namespace, self._settings.ca_name, create=self._settings.etcd_tls
         )
         self._etcd_secrets = EtcdSecrets(api, self._settings.endpoint_secret, RunUsers(self._run_watches.call))
-        self._cluster = Cluster(api, self._settings, self._queue.add, self._certificates.for_etcd, self._etcd_secrets)
+        self._cluster = Cluster(
+            api,
+            self._settings,
+            self._queue.add,
+            self._certificates.for_etcd,
+            self._etcd_secrets,
+            changed_all=self._reconcile_all,
+        )
         self._leader_elector = _leader_elector(self._settings, lease_api)
         health = self._health(lease_api)
         await health.start()
@@ -168,6 +175,10 @@ class App:
         self._watching = True
         for informer in self._cluster.informers:
             self._supervisor.start(informer.run(), f"informer of {informer}")
+        kueue = self._cluster.kueue
+        if kueue is not None:
+            self._supervisor.start(kueue.run(), "discovery of Kueue")
+            await kueue.started()
         await self._cluster.synced()
         reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue)
         resync = Resync(
@@ -194,6 +205,11 @@ class App:
             started=self._handle_signals,
             restarting=events.restarted,
         )
+
+    def _reconcile_all(self) -> None:
+        """Not only jobs in a queue: it happens when Kueue, a flavor or a priority class changes."""
+        for key in self._jobs:
+            self._queue.add(key)
 
     def _on_fault(self, fault: str) -> None:
         """Stops the operator, so that its container is restarted."""

@@ -22,6 +22,10 @@ LABEL_ATTEMPT = "elasticjob.dev/attempt"
 """On pods of a later attempt of a run: see policies/replacement.py."""
 LABEL_TEMPLATE = "elasticjob.dev/template-hash"
 """Hash of the user-defined part of a worker pod."""
+LABEL_WORKLOAD = "elasticjob.dev/workload"
+"""On worker pods of a job in a queue: the Workload that admits them."""
+LABEL_WORKLOAD_PART = "elasticjob.dev/workload-part"
+"""On Workloads: base or surplus."""
 
 ANNOTATION_APPLIED = "elasticjob.dev/applied-spec-hash"
 """On the etcd's StatefulSet: hash of the spec that the operator applied, to distinguish changes between releases of
@@ -32,6 +36,7 @@ ANNOTATION_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 COMPONENT_WORKER = "worker"
 COMPONENT_ETCD = "etcd"
 COMPONENT_AUTOSCALER = "autoscaler"
+COMPONENT_WORKLOAD = "workload"
 
 CHECKPOINT_VOLUME = "elasticjob-checkpoint"
 RUNTIME_VOLUME = "elasticjob-runtime"
@@ -135,6 +140,16 @@ def managed_endpoint(job: str, namespace: str, port: int, *, tls: bool = False, 
     if members > 1:
         hosts += [etcd_member_host(job, namespace, etcd_member(job, index)) for index in range(members)]
     return ",".join(f"{'https://' if tls else ''}{host}:{port}" for host in hosts)
+
+
+def base_workload(job: str) -> str:
+    """Name of the Workload without which the job does not run."""
+    return job
+
+
+def surplus_workload(job: str, number: int) -> str:
+    """Name of a Workload for worker pods above minReplicas."""
+    return f"{job}-surplus-{number}"
 
 
 def certificates_name(job: str, uid: str, run: int) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from elasticjob_operator.allowed import Pattern
 from elasticjob_operator.names import NamespacedName
@@ -25,6 +25,9 @@ _POLICY_FIELDS = {"operator": list, "metricsPort": int, "metricsFrom": list}
 _WORDS = {list: "a list", dict: "an object", str: "a string", int: "an integer"}
 
 
+Choice = TypeVar("Choice", bound=enum.Enum)
+
+
 class SettingsError(ValueError):
     """An environment variable has an invalid value; the message names it."""
 
@@ -32,6 +35,15 @@ class SettingsError(ValueError):
 class LogFormat(str, enum.Enum):
     JSON = "json"
     PLAIN = "plain"
+
+
+class KueueMode(str, enum.Enum):
+    """Whether jobs with the label of a queue wait for Kueue."""
+
+    AUTO = "auto"
+    """The operator creates their Workloads, if Kueue is installed."""
+    OFF = "off"
+    """The label is left to others, such as an integration that sets spec.suspend."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +104,10 @@ class Settings:
     network_policies: NetworkPolicySettings | None = None
     """ELASTICJOB_NETWORK_POLICIES: a JSON object with operator, metricsPort and metricsFrom. Empty: jobs get no
     NetworkPolicies, and existing ones are deleted."""
+
+    kueue: KueueMode = KueueMode.OFF
+    """ELASTICJOB_KUEUE: auto or off: whether jobs with the label kueue.x-k8s.io/queue-name wait for Kueue. The chart
+    sets it, with the permissions that it takes."""
 
     log_format: LogFormat = LogFormat.PLAIN
     """ELASTICJOB_LOG_FORMAT: json (one object a line, for log collectors) or plain."""
@@ -165,6 +181,7 @@ class Settings:
             allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
             network_policies=_network_policies(get.object("ELASTICJOB_NETWORK_POLICIES", _POLICY_FIELDS)),
+            kueue=get.choice("ELASTICJOB_KUEUE", default.kueue),
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
             node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
             node_settle_seconds=get.number("ELASTICJOB_NODE_SETTLE_SECONDS", default.node_settle_seconds),
@@ -254,9 +271,10 @@ class _Reader:
         except ValueError as error:
             raise SettingsError(f"{name}: {error}") from None
 
-    def choice(self, name: str, default: LogFormat) -> LogFormat:
-        text = self.text(name, default.value)
+    def choice(self, name: str, default: Choice) -> Choice:
+        text = self.text(name, str(default.value))
         try:
-            return LogFormat(text.lower())
+            return type(default)(text.lower())
         except ValueError:
-            raise SettingsError(f"{name} must be json or plain, not {text!r}") from None
+            words = " or ".join(str(each.value) for each in type(default))
+            raise SettingsError(f"{name} must be {words}, not {text!r}") from None

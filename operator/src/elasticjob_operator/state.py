@@ -23,6 +23,7 @@ from elasticjob_runtime.contract import (
 )
 
 from elasticjob_operator.node_state import Heartbeat, Node, NodeCounts
+from elasticjob_operator.queue_state import QueueView
 
 LONG_AGO = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
@@ -91,6 +92,8 @@ class Pod:
     run: int = 0
     attempt: int = 1
     template_hash: str = ""
+    workload: str = ""
+    """Name of the Workload that admits it; empty: the job is in no queue."""
     in_dns: bool = False
     """Its Service selects it."""
     phase: PodPhase = PodPhase.PENDING
@@ -169,6 +172,8 @@ class Kind(str, enum.Enum):
     AUTOSCALER = "HorizontalPodAutoscaler"
     NETWORK_POLICY = "NetworkPolicy"
     DISRUPTION_BUDGET = "PodDisruptionBudget"
+    WORKLOAD = "Workload"
+    """Of Kueue: observed as `JobState.queue`."""
 
     __str__ = str.__str__
 
@@ -309,3 +314,5 @@ class JobState:
     """The API server rejected a pod of this job with the runtime as an image volume, perhaps because of that volume."""
     namespace_terminating: bool = False
     """The job's namespace is terminating, and so is the job: nothing can be created there."""
+    queue: QueueView | None = None
+    """None: the operator is set to leave queues to others."""

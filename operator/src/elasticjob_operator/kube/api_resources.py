@@ -6,6 +6,7 @@ import dataclasses
 
 from elasticjob_api import GROUP, PLURAL, VERSION
 
+from elasticjob_operator.queueing.bodies import API_VERSION as QUEUE_API
 from elasticjob_operator.state import Kind
 
 
@@ -40,6 +41,12 @@ LEASES = ApiResource(kind="Lease", plural="leases", group_version="coordination.
 EVENTS = ApiResource(kind="Event", plural="events")
 JOBS = ApiResource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")
 
+WORKLOADS = ApiResource(kind="Workload", plural="workloads", group_version=QUEUE_API)
+FLAVORS = ApiResource(kind="ResourceFlavor", plural="resourceflavors", group_version=QUEUE_API, namespaced=False)
+QUEUE_PRIORITIES = ApiResource(
+    kind="WorkloadPriorityClass", plural="workloadpriorityclasses", group_version=QUEUE_API, namespaced=False
+)
+
 OWNED = {
     Kind.SERVICE: SERVICES,
     Kind.STATEFUL_SET: STATEFUL_SETS,
@@ -47,3 +54,5 @@ OWNED = {
     Kind.NETWORK_POLICY: NETWORK_POLICIES,
     Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
 }
+"""Kinds that every cluster serves."""
+WRITTEN = {**OWNED, Kind.WORKLOAD: WORKLOADS}

@@ -12,7 +12,15 @@ from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.adoption import Adoption
-from elasticjob_operator.kube.api_resources import AUTOSCALERS, NETWORK_POLICIES, NODES, OWNED, PODS, ApiResource
+from elasticjob_operator.kube.api_resources import (
+    AUTOSCALERS,
+    NETWORK_POLICIES,
+    NODES,
+    OWNED,
+    PODS,
+    WORKLOADS,
+    ApiResource,
+)
 from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import ApiError, KubeClient, NotFoundError
@@ -21,12 +29,13 @@ from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.explanations import Explanations
 from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.jobs import StatusWrite, read_job, write_status
+from elasticjob_operator.kube.kueue import Kueue
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
 from elasticjob_operator.kube.secret_writer import MakeCertificates
 from elasticjob_operator.kube.writer import Writer
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import Action, CreateObject, CreatePod, ReadHeartbeat
-from elasticjob_operator.settings import Settings
+from elasticjob_operator.settings import KueueMode, Settings
 from elasticjob_operator.state import Explanation, JobState, Kind, OwnedObject, Pod
 
 log = logging.getLogger(__name__)
@@ -36,7 +45,8 @@ NODES_SECONDS = 0.05
 
 
 class Cluster:
-    """`changed(key)` is called when an object of that job changes."""
+    """`changed(key)` is called when an object of that job changes, `changed_all()` when what all queued jobs depend on
+    does."""
 
     def __init__(
         self,
@@ -45,6 +55,7 @@ class Cluster:
         changed: Callable[[NamespacedName], None],
         make_certificates: MakeCertificates,
         etcd_secrets: EtcdSecrets,
+        changed_all: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = api
         self._changed = changed
@@ -62,6 +73,8 @@ class Cluster:
         for kind, resource in OWNED.items():
             self._watch(resource, self._objects[kind])
         self._node_informer = Informer(api, NODES, self._nodes, optional=True)
+        self.kueue = Kueue(api, self._namespaces, changed, changed_all) if settings.kueue is KueueMode.AUTO else None
+        """None: queues are left to others."""
         self._writer = Writer(api, self._on_written, make_certificates, etcd_secrets)
 
     def _watch(
@@ -102,6 +115,7 @@ class Cluster:
             nodes_watched_since=self._node_informer.watching_since,
             heartbeats=self._heartbeats.by_node,
             node_counts=self._nodes.node_counts,
+            queue=self.kueue.view(key, uid) if self.kueue is not None else None,
         )
 
     def pod_count(self, key: NamespacedName) -> int:
@@ -146,6 +160,10 @@ class Cluster:
 
     def _on_written(self, resource: ApiResource, body: Json) -> None:
         """Stores the response to our own write, so that the next plan sees it."""
+        if resource is WORKLOADS:
+            if self.kueue is not None:
+                self.kueue.on_written(body)
+            return
         namespace = body["metadata"].get("namespace", "")
         informer = self._informers.get((resource.plural, namespace)) or self._informers.get((resource.plural, ""))
         if informer is not None:

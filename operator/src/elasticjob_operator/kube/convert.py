@@ -64,6 +64,7 @@ def pod_of(body: Json) -> Pod:
         run=_number(labels.get(names.LABEL_RUN), names.run_of(run_id, job_uid) if run_id else 0),
         attempt=_number(labels.get(names.LABEL_ATTEMPT), names.attempt_of(run_id)),
         template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
+        workload=intern(labels.get(names.LABEL_WORKLOAD, "")),
         in_dns=names.LABEL_JOB_UID in labels,
         phase=phase,
         ready=ready,

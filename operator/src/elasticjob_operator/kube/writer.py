@@ -21,7 +21,7 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, ApiResource
+from elasticjob_operator.kube.api_resources import JOBS, PODS, WRITTEN, ApiResource
 from elasticjob_operator.kube.apply_result import ApplyResult, merged
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.client import (
@@ -148,7 +148,7 @@ class Writer:
             case CreatePod():
                 return await self._create(job, PODS, action)
             case CreateObject():
-                return await self._create(job, OWNED[action.kind], action)
+                return await self._create(job, WRITTEN[action.kind], action)
             case CreateCertificates():
                 return await self._secrets.create_certificates(job, action)
             case CreateRunUser():
@@ -205,7 +205,8 @@ class Writer:
         resource = _resource_of(action)
         # With the UID the server rejects the patch (409 or 422) if another object has the name now.
         patch = {**action.patch, "metadata": {**action.patch.get("metadata", {}), "uid": action.uid}}
-        path, query = resource.path(job.namespace, action.name), {"fieldManager": names.FIELD_MANAGER}
+        subresource = action.subresource if isinstance(action, PatchObject) else ""
+        path, query = resource.path(job.namespace, action.name, subresource), {"fieldManager": names.FIELD_MANAGER}
         try:
             self._on_written(
                 resource, await self._client.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
@@ -256,6 +257,6 @@ def _resource_of(action: PatchPod | DeletePod | PatchObject | DeleteObject | Del
         case PatchPod() | DeletePod():
             return PODS
         case PatchObject() | DeleteObject():
-            return OWNED[action.kind]
+            return WRITTEN[action.kind]
         case DeleteJob():
             return JOBS

@@ -56,13 +56,15 @@ class CreateObject(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PatchObject(Action):
-    """Restore an object that someone changed."""
+    """Restore an object that someone changed, or write to a Workload."""
 
     kind: Kind
     name: str
     uid: str
     patch: Mapping[str, Any]
     """JSON merge patch."""
+    subresource: str = ""
+    """status, or empty."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

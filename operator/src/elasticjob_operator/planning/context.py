@@ -34,6 +34,7 @@ from elasticjob_operator.policies.restart_budget import Budget, is_counted
 from elasticjob_operator.policies.scale_up_delay import TargetSize, delay_scale_up
 from elasticjob_operator.policies.scaling import Scaling, scale
 from elasticjob_operator.policies.waits import Wait
+from elasticjob_operator.queueing.grant import Grant
 from elasticjob_operator.resources.etcd import secret_of
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
@@ -69,6 +70,8 @@ class Context:
     """Why no worker pod is created: the job may have ended while no operator was running."""
     left_behind: Wait | None = None
     """Why nothing is created: a deleted job of that name left its objects."""
+    grant: Grant | None = None
+    """What its queue allows. None: it is in no queue, or needs none now."""
 
     @property
     def view(self) -> RendezvousView:
@@ -236,7 +239,10 @@ def of_earlier_attempts(context: Context) -> list[tuple[Pod, PodFailure]]:
     ]
 
 
-def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime) -> Context:
+def classify(
+    job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime, grant: Grant | None = None
+) -> Context:
+    """`grant`: what the queue of the job allows; `job` is within it."""
     size = delay_scale_up(job, now)
     job = job.with_replicas(size.replicas)
     status_of, status_of_etcd = _pod_statuses(job, state, settings, now)
@@ -263,7 +269,7 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     )
     # Worker pod 0 hosts the store of c10d.
     keep = frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ())
-    scaling = scale(job.replicas, workers, keep=keep)
+    scaling = scale(job.replicas, workers, keep=keep, leaving=grant.leaving if grant is not None else ())
     return Context(
         job=job,
         state=state,
@@ -282,6 +288,7 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
         certificates_lost=lost,
         unknown_outcome=unknown_outcome(job, rendezvous, state.rendezvous, [pod for pod, _ in (*all_workers, *etcd)]),
         left_behind=left_behind(job, state),
+        grant=grant,
     )
 
 

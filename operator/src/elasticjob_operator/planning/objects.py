@@ -17,6 +17,7 @@ from elasticjob_operator.planning.actions import (
     PatchObject,
 )
 from elasticjob_operator.planning.context import Context, existing_etcd
+from elasticjob_operator.queue_state import Placement
 from elasticjob_operator.resources.autoscaler import autoscaler
 from elasticjob_operator.resources.certificates import certificates_secret, credentials_secret, peer_names, server_names
 from elasticjob_operator.resources.drift import correction, exact_correction
@@ -136,7 +137,12 @@ def _desired(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
         yield (
             Kind.STATEFUL_SET,
             etcd_stateful_set(
-                job, _etcd_image(context), context.settings.etcd_pod, context.secret, context.rendezvous.run
+                job,
+                _etcd_image(context),
+                context.settings.etcd_pod,
+                context.secret,
+                context.rendezvous.run,
+                context.grant.etcd if context.grant is not None else Placement(),
             ),
         )
         if job.etcd_members > 1:

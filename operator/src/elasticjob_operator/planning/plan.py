@@ -3,6 +3,7 @@
 managed by another controller?              nothing
 being deleted?                              delete what was lost with its node: the garbage collector waits for it
 finished?                                   what is left to clean up
+in a queue?                                 what it has admitted caps everything below, or the job is as if suspended
 finished now?                               write so in status; the next plan cleans up
 suspended?                                  delete everything
 otherwise                                   create what is missing, delete what is surplus or failed, publish the
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_api import (
@@ -27,7 +28,7 @@ from elasticjob_api import (
     summary_of,
 )
 
-from elasticjob_operator.planning.actions import JobEvent, Plan, earliest
+from elasticjob_operator.planning.actions import Action, JobEvent, Plan, earliest
 from elasticjob_operator.planning.context import Assessment, Context, assess, classify, of_earlier_attempts
 from elasticjob_operator.planning.events import events_of_status
 from elasticjob_operator.planning.inactive import plan_for_deleted, plan_for_finished, plan_for_suspended
@@ -40,6 +41,7 @@ from elasticjob_operator.planning.pods import (
     removals,
     replacements,
 )
+from elasticjob_operator.planning.queue import granted, queue_actions, releasing, retry_at, within
 from elasticjob_operator.planning.status import ended_status, progress_of, status_of, status_without_namespace
 from elasticjob_operator.policies import admission, lifecycle
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
@@ -69,11 +71,16 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
     if state.namespace_terminating:
         return Plan(status=status_without_namespace(context), target=context.target)
     if job.status.is_finished:
-        return plan_for_finished(context)
+        return _with_actions(plan_for_finished(context), releasing(context))
     context = dataclasses.replace(context, state=dataclasses.replace(state, rendezvous=_view_of_run(context)))
     acceptance = _acceptance(context)
     if acceptance.status is None and not context.workers:
         return Plan(status=job.status, actions=(dry_run_create(context, "the template is new"),), requeue_at=now)
+    grant = granted(context, accepted=bool(acceptance.status))
+    if grant is not None:
+        job = within(job, grant)
+        context = classify(job, context.state, settings, now, grant)
+    queue = queue_actions(context, grant.changes) if grant is not None else releasing(context)
     told: list[JobEvent] = []
     if lifecycle.is_new_run(context.job, context.rendezvous.run):
         if context.certificates_lost:
@@ -86,7 +93,14 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
     assessment = assess(context, acceptance, budget)
     found = _plan_for_suspended(assessment) if lifecycle.is_held(job) else _plan_for_active(assessment)
     status = with_history(assessment.job, job.status, found.status, assessment.view, now)
+    found = _with_actions(found, queue, retry_at(context))
     return dataclasses.replace(found, status=status, events=(*told, *found.events))
+
+
+def _with_actions(found: Plan, actions: Sequence[Action], requeue_at: datetime.datetime | None = None) -> Plan:
+    return dataclasses.replace(
+        found, actions=(*found.actions, *actions), requeue_at=earliest([found.requeue_at, requeue_at])
+    )
 
 
 def plan_for_invalid_spec(body: Mapping[str, Any], error: InvalidJobError, now: datetime.datetime) -> Plan:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from elasticjob_api import ElasticJob, FailingNode
@@ -28,7 +30,9 @@ from elasticjob_operator.planning.objects import etcd_to_replace, lacks_network_
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
+from elasticjob_operator.queueing.grant import Slot
 from elasticjob_operator.resources.injection import InjectionWay, inject
+from elasticjob_operator.resources.placement import place
 from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.state import POD, SECRET, Connectivity, Kind, Pod, Rejection
 
@@ -118,13 +122,30 @@ def _created_kind(action: Action) -> str:
 def _create_pods(context: Context, failing: Failing) -> list[Action]:
     job, avoid, moment = context.job, avoided(context.job, failing), context.now.isoformat()
     unconfirmed = context.state.unconfirmed
-    return [
-        CreatePod(
-            body=_worker(context, index, avoid, unconfirmed.get(index) or _new_name(job, index, moment)),
-            reason=f"{job.replicas} worker pods are requested",
-        )
-        for index in context.scaling.create
-    ]
+    actions: list[Action] = []
+    for index, slot in zip(context.scaling.create, _slots(context), strict=False):
+        body = _worker(context, index, avoid, unconfirmed.get(index) or _new_name(job, index, moment))
+        if slot is not None:
+            body["metadata"]["labels"][names.LABEL_WORKLOAD] = slot.workload
+            place(body, slot.placement)
+        actions.append(CreatePod(body=body, reason=f"{job.replicas} worker pods are requested"))
+    return actions
+
+
+def _slots(context: Context) -> Iterator[Slot | None]:
+    """For each new worker pod, the Workload that admits it; None: the job is in no queue, or goes on without it. Ends
+    when all that are admitted are taken."""
+    grant = context.grant
+    if grant is None or not grant.slots:
+        yield from itertools.repeat(None)
+        return
+    taken = collections.Counter(
+        pod.workload or names.base_workload(context.job.name)
+        for pod, status in context.staying
+        if status.holds_index and not pod.over
+    )
+    for slot in grant.slots:
+        yield from itertools.repeat(slot, max(0, slot.count - taken[slot.workload]))
 
 
 def _new_name(job: ElasticJob, index: int, moment: str) -> str:

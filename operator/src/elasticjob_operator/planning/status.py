@@ -28,7 +28,7 @@ from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.running import Training, at_work
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.policies.waits import ending
-from elasticjob_operator.state import Pod
+from elasticjob_operator.state import Kind, Pod
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of jobs that Kueue manages."""
@@ -80,6 +80,7 @@ def status_of(assessment: Assessment, training: Training) -> Status:
     conditions, job = _Conditions(assessment), assessment.job
     accepted = assessment.acceptance.status
     _set_accepted(conditions, assessment)
+    _set_queued(conditions, assessment)
     conditions.set(ConditionType.RENDEZVOUS_READY, _rendezvous_ready(assessment, training))
     conditions.set_known((ConditionType.SUSPENDED,), update(False, Reason.JOB_RESUMED, run=assessment.rendezvous.run))
     if accepted or assessment.workers:
@@ -104,9 +105,13 @@ def suspended_status(assessment: Assessment) -> Status:
     """The status of a job that is suspended, or is being suspended."""
     conditions = _Conditions(assessment)
     _set_accepted(conditions, assessment)
+    _set_queued(conditions, assessment)
     left = (*assessment.workers, *assessment.stale)
     reason = Reason.SUSPENDING if left else Reason.SUSPENDED
-    if left:
+    grant = assessment.grant
+    if not left and grant is not None:
+        reason, text = grant.queued.reason, grant.queued.message
+    elif left:
         pod, status = left[0]
         text = message(reason, count=len(left), worker=f"{pod.name} {pod.place}".rstrip())
         text += f" {status.kept.message}" if status.kept else f"{REMEDY}{ending(assessment.job, pod)}"
@@ -125,7 +130,8 @@ def ended_status(assessment: Assessment, outcome: ConditionUpdate) -> Status:
     """The status of a job that finishes now. `outcome`: the condition Succeeded, True or False."""
     conditions = _Conditions(assessment)
     _set_accepted(conditions, assessment)
-    conditions.set_known((*_OF_RUNNING, ConditionType.SUSPENDED), update(False, Reason.FINISHED))
+    ended = (*_OF_RUNNING, ConditionType.SUSPENDED, ConditionType.QUEUED)
+    conditions.set_known(ended, update(False, Reason.FINISHED))
     for type_, status in ((ConditionType.SUCCEEDED, bool(outcome.status)), (ConditionType.FAILED, not outcome.status)):
         conditions.set(type_, ConditionUpdate(status=status, reason=outcome.reason, message=outcome.message))
     now = assessment.now.replace(microsecond=0)
@@ -180,6 +186,18 @@ def _set_accepted(conditions: _Conditions, assessment: Assessment) -> None:
     if assessment.acceptance.status is None and conditions.has(ConditionType.ACCEPTED):
         return  # a changed job keeps its condition until the API server has responded
     conditions.set(ConditionType.ACCEPTED, assessment.acceptance)
+
+
+def _set_queued(conditions: _Conditions, assessment: Assessment) -> None:
+    grant, rejection = assessment.grant, assessment.state.rejection
+    if grant is None:
+        conditions.set_known((ConditionType.QUEUED,), update(False, Reason.NOT_QUEUED))
+        return
+    new = grant.queued
+    if rejection is not None and Kind.WORKLOAD in rejection.kinds:
+        detail = f" {rejection.message}"
+        new = update(new.status, Reason.WORKLOAD_REJECTED, detail=detail)
+    conditions.set(ConditionType.QUEUED, new)
 
 
 def _set_not_finished(conditions: _Conditions) -> None:

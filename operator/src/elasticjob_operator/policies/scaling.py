@@ -27,8 +27,15 @@ class Scaling:
     """Pods to remove because another one holds their index."""
 
 
-def scale(wanted: int, pods: Sequence[tuple[Pod, PodStatus]], *, keep: frozenset[int] = frozenset()) -> Scaling:
-    """`pods`: all of the run. `keep`: indices that the job always has."""
+def scale(
+    wanted: int,
+    pods: Sequence[tuple[Pod, PodStatus]],
+    *,
+    keep: frozenset[int] = frozenset(),
+    leaving: Container[str] = (),
+) -> Scaling:
+    """`pods`: all of the run. `keep`: indices that the job always has. `leaving`: Workloads whose pods leave, however
+    many are wanted."""
     holders: dict[int, tuple[Pod, PodStatus]] = {}
     twins: list[Pod] = []
     for pod, status in sorted(pods, key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name)):
@@ -39,8 +46,11 @@ def scale(wanted: int, pods: Sequence[tuple[Pod, PodStatus]], *, keep: frozenset
         else:
             holders[pod.index] = (pod, status)
     room = max(0, wanted - len(keep - holders.keys()))
-    by_usefulness = sorted(holders, key=lambda index: (index in keep, _usefulness(*holders[index]), -index))
-    surplus = by_usefulness[: max(0, len(holders) - room)]
+    stays = {index: pod.workload not in leaving for index, (pod, _) in holders.items()}
+    by_usefulness = sorted(
+        holders, key=lambda index: (stays[index], index in keep, _usefulness(*holders[index]), -index)
+    )
+    surplus = by_usefulness[: max(0, len(holders) - room, len(holders) - sum(stays.values()))]
     return Scaling(
         create=tuple(_lowest_free(wanted - (len(holders) - len(surplus)), holders)),
         surplus=tuple(holders[index][0] for index in surplus),

@@ -17,8 +17,10 @@ from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import certificates, names
+from elasticjob_operator.queue_state import Placement
 from elasticjob_operator.resources import etcd_members
 from elasticjob_operator.resources.metadata import labels, metadata, selector_labels
+from elasticjob_operator.resources.placement import place
 
 _DATA, _DATA_VOLUME = "/var/lib/etcd", "data"
 PLACEMENT = ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets")
@@ -40,10 +42,13 @@ def etcd_stateful_set(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     secret: str = "",
     run: int = names.FIRST_RUN,
+    placement: Placement = Placement(),  # noqa: B008 immutable
 ) -> dict[str, Any]:
     """`image`, `defaults`: etcd image and pod spec fields to use if the job does not set them. `secret`: name of the
-    Secret with its certificates; empty: without TLS. `run`: the job's, each of which has data of its own."""
+    Secret with its certificates; empty: without TLS. `run`: the job's, each of which has data of its own. `placement`:
+    where its queue has admitted it."""
     body = _stateful_set(job, image, defaults, secret, run)
+    place(body["spec"]["template"], placement)
     body["metadata"]["annotations"] = {names.ANNOTATION_APPLIED: hash_of(body["spec"])}
     return body
 

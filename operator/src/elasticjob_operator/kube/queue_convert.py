@@ -1,0 +1,66 @@
+"""Converts objects of Kueue (kueue.x-k8s.io/v1beta2) to what decisions need. Pure."""
+
+from __future__ import annotations
+
+from elasticjob_operator import names
+from elasticjob_operator.kube.cache import Json, to_bytes
+from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, Workload
+
+_MOST_KEPT = 512 * 1024
+"""Bytes of podSets that are kept. Anyone may create Workloads with our labels."""
+
+
+def workload_of(body: Json) -> Workload:
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    labels, pod_sets = metadata.get("labels") or {}, spec.get("podSets") or []
+    owners = metadata.get("ownerReferences") or []
+    admission = status.get("admission") or {}
+    kept = to_bytes(pod_sets)
+    return Workload(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=next((owner["uid"] for owner in owners if owner.get("controller")), ""),
+        version=metadata["resourceVersion"],
+        generation=int(metadata.get("generation") or 0),
+        part=Part(labels.get(names.LABEL_WORKLOAD_PART, "")),
+        template_hash=labels.get(names.LABEL_TEMPLATE, ""),
+        terminating=bool(metadata.get("deletionTimestamp")),
+        queue=spec.get("queueName") or "",
+        priority_class=(spec.get("priorityClassRef") or {}).get("name") or "",
+        priority=spec.get("priority"),
+        active=spec.get("active") is not False,
+        pod_sets_json=kept if len(kept) <= _MOST_KEPT else b"[]",
+        counts={str(pod_set["name"]): int(pod_set["count"]) for pod_set in pod_sets},
+        conditions=tuple(status.get("conditions") or ()),
+        assignments={str(part["name"]): _assignment(part) for part in admission.get("podSetAssignments") or ()},
+        updates=_updates(status),
+    )
+
+
+def flavor_of(body: Json) -> Flavor:
+    spec = body.get("spec") or {}
+    return Flavor(node_labels=spec.get("nodeLabels") or {}, tolerations=tuple(spec.get("tolerations") or ()))
+
+
+def priority_of(body: Json) -> int:
+    """Of a WorkloadPriorityClass."""
+    return int(body["value"])
+
+
+def _assignment(part: Json) -> Assignment:
+    flavors = dict.fromkeys((part.get("flavors") or {}).values())
+    return Assignment(flavors=tuple(flavors), has_topology=bool(part.get("topologyAssignment")))
+
+
+def _updates(status: Json) -> dict[str, tuple[Placement, ...]]:
+    found: dict[str, tuple[Placement, ...]] = {}
+    for check in status.get("admissionChecks") or ():
+        for update in check.get("podSetUpdates") or ():
+            placement = Placement(
+                labels=update.get("labels") or {},
+                annotations=update.get("annotations") or {},
+                node_selector=update.get("nodeSelector") or {},
+                tolerations=tuple(update.get("tolerations") or ()),
+            )
+            found[update["name"]] = (*found.get(update["name"], ()), placement)
+    return found

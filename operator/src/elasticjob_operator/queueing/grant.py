@@ -1,0 +1,405 @@
+"""How many worker pods of a job in a queue may exist, where, and what happens to its Workloads.
+
+| base Workload | the job | what is written |
+|---|---|---|
+| none | waits; goes on if it runs | the base is created |
+| pending | no pod; what runs is stopped | surplus is deleted |
+| admitted | minReplicas worker pods | once they are ready: one surplus at a time, up to `replicas` |
+| evicted or deactivated | is stopped, and its state saved | released after the last pod has gone; surplus is deleted |
+| made for another template or queue | is stopped | deleted after the last pod has gone |
+
+A surplus that Kueue evicts, or that is no longer wanted, gives its pods back by a planned shrink, and is released or
+deleted after the last of them has gone. If Kueue is removed or cannot be watched, jobs that run go on as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elasticjob_api import ConditionType, ElasticJob, Reason
+
+from elasticjob_operator import names
+from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
+from elasticjob_operator.queue_state import Part, Placement, QueueView, Workload
+from elasticjob_operator.queueing import bodies, patches
+from elasticjob_operator.queueing.bodies import ETCD, WORKERS
+from elasticjob_operator.queueing.placement import placement
+from elasticjob_operator.state import Pod
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A write to one Workload: exactly one of `create`, `patch` and `delete` is set."""
+
+    reason: str
+    workload: Workload | None = None
+    """None: it is created."""
+    create: Mapping[str, Any] | None = None
+    patch: Mapping[str, Any] | None = None
+    of_status: bool = False
+    """The patch is of the subresource status."""
+    delete: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """Worker pods that one Workload admits."""
+
+    workload: str
+    count: int
+    placement: Placement
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """What the queue allows now."""
+
+    held: bool
+    """No pod may run."""
+    replicas: int
+    """The most worker pods that may exist."""
+    slots: tuple[Slot, ...] = ()
+    """Base first. Empty while the job goes on without its queue."""
+    etcd: Placement = dataclasses.field(default_factory=Placement)
+    """Of the job's own etcd."""
+    leaving: frozenset[str] = frozenset()
+    """Workloads whose worker pods leave."""
+    queued: ConditionUpdate
+    """The condition Queued."""
+    changes: tuple[Change, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedJob:
+    """What the decisions on a job in a queue depend on."""
+
+    job: ElasticJob
+    """With the number of replicas that it asks for."""
+    view: QueueView
+    pods: Sequence[Pod]
+    """Worker pods of all runs that hold resources: those that are neither over nor lost with their node."""
+    template_hash: str
+    """Of the current run."""
+    etcd: Mapping[str, Any] | None
+    """The StatefulSet of the job's own etcd as it would be created; None: it has none."""
+    accepted: bool
+    """The API server accepts its worker pods: otherwise nothing is created."""
+    now: datetime.datetime
+
+    @property
+    def minimum(self) -> int:
+        return self.job.min_replicas
+
+    @property
+    def queue(self) -> str:
+        return bodies.queue_of(self.job)
+
+    @property
+    def priority_class(self) -> str:
+        return self.job.metadata.labels.get(bodies.PRIORITY_LABEL, "")
+
+    def pods_of(self, workload: Workload) -> list[Pod]:
+        """A pod that was created while nothing was known of the queue counts for the base."""
+        base = names.base_workload(self.job.name)
+        return [pod for pod in self.pods if (pod.workload or base) == workload.name]
+
+    def waiting(self, reason: Reason, workload: Workload | None = None, detail: str = "") -> ConditionUpdate:
+        """The condition Queued of a job that must not run."""
+        name = workload.name if workload is not None else names.base_workload(self.job.name)
+        return update(
+            True,
+            reason,
+            queue=self.queue,
+            workload=name,
+            namespace=self.job.namespace,
+            detail=_sentence(detail),
+            count=self.minimum,
+        )
+
+
+def grant(queued: QueuedJob) -> Grant:
+    """For a job that is neither suspended nor finished."""
+    view, base = queued.view, queued.view.base
+    if view.problem:
+        return _without_queue(queued, queued.waiting(Reason.QUEUE_UNAVAILABLE, detail=view.problem))
+    if queued.priority_class and queued.priority_class not in view.priorities and base is None:
+        return _without_queue(queued, queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=queued.priority_class))
+    if base is None or base.terminating:
+        create = [] if base is not None or not queued.accepted else [_create_base(queued)]
+        return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), create)
+    if _is_outdated(queued, base):
+        return _stopping(queued, queued.waiting(Reason.REQUEUED, base), None if queued.pods else _delete(base))
+    if base.must_stop:
+        release = Change(
+            reason="its last pod is gone",
+            workload=base,
+            patch=patches.release(base, queued.now),
+            of_status=True,
+        )
+        return _stopping(queued, _why_stopped(queued, base), None if queued.pods else release)
+    if not base.is_admitted:
+        return _stopping(queued, _why_pending(queued, base), _update_pending(queued, base))
+    return _running(queued, base)
+
+
+def releases(job: ElasticJob, view: QueueView, pods: Sequence[Pod], now: datetime.datetime) -> tuple[Change, ...]:
+    """For a job that its owner has suspended, or that has finished, or that has left its queue. `pods`: as of
+    QueuedJob. Quota is given back after the last pod has gone."""
+    if pods and bodies.queue_of(job):
+        return ()
+    base, keeps_base = view.base, job.status.is_finished and bool(bodies.queue_of(job))
+    found = [
+        _delete(workload)
+        for workload in view.workloads
+        if not workload.terminating and not (keeps_base and workload is base)
+    ]
+    if keeps_base and base is not None and not base.is_finished:
+        succeeded = job.status.is_true(ConditionType.SUCCEEDED)
+        end = job.status.condition(ConditionType.SUCCEEDED if succeeded else ConditionType.FAILED)
+        patch = patches.finished(base, succeeded=succeeded, message=end.message if end else "", now=now)
+        found.append(Change(reason="the job has finished", workload=base, patch=patch, of_status=True))
+    return tuple(found)
+
+
+def _without_queue(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[Change] = ()) -> Grant:
+    """Nothing is known of what is admitted. What runs goes on with as many worker pods as before."""
+    if not queued.pods:
+        surplus = [_delete(workload) for workload in queued.view.surplus if not workload.terminating]
+        return Grant(held=True, replicas=0, queued=waits, changes=(*surplus, *changes))
+    before = queued.job.status.desired_replicas or queued.minimum
+    going_on = dataclasses.replace(waits, status=False)
+    return Grant(held=False, replicas=before, queued=going_on, changes=tuple(changes))
+
+
+def _stopping(queued: QueuedJob, why: ConditionUpdate, change: Change | None) -> Grant:
+    """No pod may run. Surplus is deleted: released, it would be admitted again at once."""
+    surplus = [
+        _delete(workload)
+        for workload in queued.view.surplus
+        if not workload.terminating and not (workload.is_reserved and queued.pods_of(workload))
+    ]
+    return Grant(held=True, replicas=0, queued=why, changes=(*surplus, *([change] if change else [])))
+
+
+def _why_stopped(queued: QueuedJob, base: Workload) -> ConditionUpdate:
+    evicted = base.condition("Evicted")
+    if not base.active:
+        return queued.waiting(Reason.DEACTIVATED, base, str(evicted.get("message") or ""))
+    return queued.waiting(Reason.EVICTED, base, f"{evicted.get('reason')}: {evicted.get('message')}")
+
+
+def _why_pending(queued: QueuedJob, base: Workload) -> ConditionUpdate:
+    said = base.condition("QuotaReserved")
+    if not base.active:
+        return queued.waiting(Reason.DEACTIVATED, base, str(base.condition("Evicted").get("message") or ""))
+    if base.is_reserved:
+        return queued.waiting(Reason.WAITING_FOR_CHECKS, base, str(base.condition("Admitted").get("message") or ""))
+    # Away from the head of the queue, a Workload may have no condition.
+    return queued.waiting(Reason.WAITING_FOR_QUOTA, base, str(said.get("message") or ""))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Surplus:
+    """The surplus of a job whose base is admitted."""
+
+    admitted: tuple[Workload, ...] = ()
+    pending: tuple[Workload, ...] = ()
+    leaving: tuple[Workload, ...] = ()
+    """Evicted, or more than is wanted."""
+    unwanted: frozenset[str] = frozenset()
+    """Those of `leaving` that do not return to the queue."""
+    covered: int = 0
+    """Worker pods of base and surplus together, pending and evicted ones included."""
+
+
+def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
+    """What is admitted is kept before what is pending."""
+    admitted: list[Workload] = []
+    pending: list[Workload] = []
+    leaving: list[Workload] = []
+    unwanted: set[str] = set()
+    covered = base.counts.get(WORKERS, 0)
+    for workload in sorted(queued.view.surplus, key=lambda workload: not workload.is_admitted):
+        if workload.terminating:
+            continue
+        if covered >= wanted:
+            leaving.append(workload)
+            unwanted.add(workload.name)
+            continue
+        covered += workload.counts.get(WORKERS, 0)
+        (leaving if workload.must_stop else admitted if workload.is_admitted else pending).append(workload)
+    return _Surplus(
+        admitted=tuple(admitted),
+        pending=tuple(pending),
+        leaving=tuple(leaving),
+        unwanted=frozenset(unwanted),
+        covered=covered,
+    )
+
+
+def _running(queued: QueuedJob, base: Workload) -> Grant:
+    job, view = queued.job, queued.view
+    wanted = max(job.replicas, queued.minimum)
+    surplus = _surplus_of(queued, base, wanted)
+    kept = (base, *surplus.admitted)
+    admitted = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in kept))
+    changes = [*_update_priority(queued, base)]
+    changes += [
+        _give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
+        for workload in surplus.leaving
+        if not queued.pods_of(workload)
+    ]
+    if surplus.covered > wanted:
+        changes += _lower(queued, (*kept, *surplus.pending)[-1], surplus.covered - wanted)
+    changes += [change for workload in kept for change in _report_ready(queued, workload)]
+    problem = None
+    if surplus.covered < wanted and not surplus.pending and not surplus.leaving and base.is_true("PodsReady"):
+        created, problem = _create_surplus(queued, base, admitted, wanted)
+        changes += created
+    slots = tuple(
+        Slot(
+            workload=workload.name,
+            count=workload.counts.get(WORKERS, 0),
+            placement=placement(workload, WORKERS, view.flavors, _annotations(job)),
+        )
+        for workload in kept
+    )
+    return Grant(
+        held=False,
+        replicas=admitted,
+        slots=slots,
+        etcd=placement(base, ETCD, view.flavors, {}),
+        leaving=frozenset(workload.name for workload in surplus.leaving),
+        queued=problem or _how_much(queued, surplus, admitted, wanted),
+        changes=tuple(changes),
+    )
+
+
+def _how_much(queued: QueuedJob, surplus: _Surplus, admitted: int, wanted: int) -> ConditionUpdate:
+    """The condition Queued of a job whose base is admitted: why it has fewer worker pods than it asks for."""
+    evicted = next((workload for workload in surplus.leaving if workload.must_stop), None)
+    detail = ""
+    if evicted is not None:
+        reason = Reason.SURPLUS_EVICTED
+        detail = f"{evicted.name} is evicted: {evicted.condition('Evicted').get('message')}"
+    elif admitted < wanted:
+        reason = Reason.PARTLY_ADMITTED
+        pending = next(iter(surplus.pending), None)
+        said = pending.condition("QuotaReserved").get("message") if pending is not None else None
+        detail = f"{pending.name}: {said}" if pending is not None and said else ""
+    else:
+        reason = Reason.ADMITTED
+    return update(False, reason, queue=queued.queue, there=admitted, wanted=wanted, detail=_sentence(detail))
+
+
+def _create_base(queued: QueuedJob) -> Change:
+    body = bodies.workload(
+        queued.job,
+        Part.BASE,
+        count=queued.minimum,
+        template_hash=queued.template_hash,
+        priority=queued.view.priorities.get(queued.priority_class, 0),
+        priority_class=queued.priority_class,
+        etcd=queued.etcd,
+    )
+    return Change(reason=f"the job waits in queue {queued.queue}", create=body)
+
+
+def _create_surplus(
+    queued: QueuedJob, base: Workload, admitted: int, wanted: int
+) -> tuple[list[Change], ConditionUpdate | None]:
+    """(the Workload, or why there is none)"""
+    job, rules, known = queued.job, queued.job.spec.scheduling.queue, queued.view.priorities
+    class_name = rules.surplus_priority_class_name
+    if class_name and class_name not in known:
+        missing = queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=class_name)
+        return [], dataclasses.replace(missing, status=False)
+    if not queued.accepted:
+        return [], None
+    taken = {workload.name for workload in queued.view.surplus}
+    numbers = range(len(taken) + 1)
+    body = bodies.workload(
+        job,
+        Part.SURPLUS,
+        number=next(number for number in numbers if names.surplus_workload(job.name, number) not in taken),
+        count=_next_step(job, admitted, wanted),
+        template_hash=queued.template_hash,
+        priority=known[class_name] if class_name else (base.priority or 0) - 1,
+        priority_class=class_name,
+        # The group stays homogeneous: what the base's flavor selects is part of what a surplus asks for.
+        node_selector=placement(base, WORKERS, queued.view.flavors, {}).node_selector,
+    )
+    return [Change(reason=f"{wanted} worker pods are requested, {admitted} are admitted", create=body)], None
+
+
+def _next_step(job: ElasticJob, admitted: int, wanted: int) -> int:
+    """How many worker pods to ask for: a step, or as many as the next allowed size needs."""
+    larger = min((size for size in job.allowed_sizes if size > admitted), default=0)
+    return max(1, min(wanted - admitted, max(job.spec.scheduling.queue.step, larger - admitted)))
+
+
+def _is_outdated(queued: QueuedJob, base: Workload) -> bool:
+    """It was made for another template or queue, or more worker pods are needed than it can admit: what is reserved
+    never grows."""
+    if base.template_hash != queued.template_hash or base.queue != queued.queue:
+        return True
+    return base.is_reserved and base.counts.get(WORKERS, 0) < queued.minimum
+
+
+def _update_pending(queued: QueuedJob, base: Workload) -> Change | None:
+    """Another minReplicas or priority keeps the place in the queue."""
+    if not base.is_reserved and base.counts.get(WORKERS, 0) != queued.minimum:
+        patch = patches.with_count(base, WORKERS, queued.minimum)
+        return Change(reason="minReplicas was changed", workload=base, patch=patch)
+    return next(iter(_update_priority(queued, base)), None)
+
+
+def _update_priority(queued: QueuedJob, base: Workload) -> list[Change]:
+    name, known = queued.priority_class, queued.view.priorities
+    if name == base.priority_class or (name and name not in known):
+        return []
+    fields = {"priorityClassRef": None, **bodies.priority_fields(name, known.get(name, 0))}
+    patch = {"metadata": {"resourceVersion": base.version}, "spec": fields}
+    return [Change(reason="the job has another priority class", workload=base, patch=patch)]
+
+
+def _give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Change:
+    """Its last pod is gone."""
+    if not is_wanted or not surplus.must_stop:
+        return _delete(surplus, "fewer worker pods are requested")
+    patch = patches.release(surplus, queued.now)
+    return Change(reason="its last pod is gone", workload=surplus, patch=patch, of_status=True)
+
+
+def _lower(queued: QueuedJob, workload: Workload, difference: int) -> list[Change]:
+    """Once its worker pods are that many fewer."""
+    count = workload.counts.get(WORKERS, 0) - difference
+    if len(queued.pods_of(workload)) > count:
+        return []
+    patch = patches.with_count(workload, WORKERS, count)
+    return [Change(reason="fewer worker pods are requested", workload=workload, patch=patch)]
+
+
+def _report_ready(queued: QueuedJob, workload: Workload) -> list[Change]:
+    ready = sum(pod.ready and not pod.terminating for pod in queued.pods_of(workload))
+    if workload.is_true("PodsReady") or ready < workload.counts.get(WORKERS, 0):
+        return []
+    patch = patches.pods_ready(workload, queued.now)
+    return [Change(reason="its worker pods are ready", workload=workload, patch=patch, of_status=True)]
+
+
+def _delete(workload: Workload, reason: str = "the job does not need it") -> Change:
+    return Change(reason=reason, workload=workload, delete=True)
+
+
+def _annotations(job: ElasticJob) -> Mapping[str, str]:
+    annotations: Mapping[str, str] = (job.spec.workers.template.get("metadata") or {}).get("annotations") or {}
+    return annotations
+
+
+def _sentence(text: str) -> str:
+    """To follow another one: with a space before it and a full stop. Empty for an empty text."""
+    return f" {text.strip().rstrip('.')}." if text.strip() else ""

@@ -1,0 +1,147 @@
+"""Plans of a job in a queue: what Kueue has admitted caps them, and one that must not run is planned as suspended."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason
+from elasticjob_operator.names import LABEL_WORKLOAD
+from elasticjob_operator.planning import CreateObject, CreatePod, DeletePod, PatchObject, PublishSpec
+from elasticjob_operator.queue_state import Flavor, QueueView, Workload
+from elasticjob_operator.state import Connectivity, Kind, Pod, Rejection
+
+from tests.unit.operator.builders import NAME, NOW, at, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.planning.plans import ADMITTED as ACCEPTED
+from tests.unit.operator.planning.plans import ask, condition, names, published
+from tests.unit.operator.queueing.test_grant import ADMITTED, PREEMPTED, base, queued_job, surplus
+
+FLAVORS = {"spot": Flavor(node_labels={"pool": "spot"})}
+TRAINS = (ConditionType.ACCEPTED, ConditionType.RUNNING)
+
+
+def view(*workloads: Workload, problem: str = "") -> QueueView:
+    hashed = make_pod().template_hash
+    made = tuple(dataclasses.replace(workload, template_hash=hashed) for workload in workloads)
+    return QueueView(workloads=made, flavors=FLAVORS, problem=problem)
+
+
+def bound(count: int, *surplus: str, ready: bool = True) -> list[Pod]:
+    workloads = [NAME] * count + [f"{NAME}-{name}" for name in surplus]
+    return [dataclasses.replace(make_pod(index, ready=ready), workload=name) for index, name in enumerate(workloads)]
+
+
+def training(job: ElasticJob, size: int = 2) -> ElasticJob:
+    return job.model_copy(update={"status": make_status(*TRAINS, round=1, world_size=size, desired_replicas=size)})
+
+
+def test_waiting_job_has_no_pod_and_no_etcd_and_says_what_it_waits_for() -> None:
+    found = ask(queued_job(), queue=view(base()), admission=ACCEPTED)
+    assert names(found, CreatePod) == []
+    assert names(found, CreateObject) == []
+    assert condition(found, ConditionType.QUEUED) == ("True", "WaitingForQuota")
+    assert condition(found, ConditionType.SUSPENDED) == ("True", "WaitingForQuota")
+    assert found.status.summary == "Queued"
+
+
+def test_workload_is_created_only_once_the_api_server_accepts_the_worker_pods() -> None:
+    assert names(ask(queued_job(), queue=view()), CreateObject) == []
+    assert names(ask(queued_job(), queue=view(), admission=ACCEPTED), CreateObject) == [NAME]
+
+
+def test_admitted_job_starts_with_minimum_replicas_where_its_flavor_says() -> None:
+    found = ask(queued_job(4, 2), queue=view(base(*ADMITTED)), admission=ACCEPTED)
+    created = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    assert len(created) == 2
+    for pod in created:
+        assert pod["metadata"]["labels"][LABEL_WORKLOAD] == NAME
+        assert pod["spec"]["nodeSelector"] == {"pool": "spot"}
+        assert "kueue.x-k8s.io/queue-name" not in pod["metadata"]["labels"], "Kueue would gate the pod"
+    assert condition(found, ConditionType.QUEUED) == ("False", "PartlyAdmitted")
+    assert condition(found, ConditionType.DEGRADED) in (("", ""), ("False", "NotTraining"))
+
+
+def test_worker_pods_of_an_admitted_surplus_are_added_and_bound_to_it() -> None:
+    found = ask(training(queued_job()), *bound(2), queue=view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)))
+    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    assert created["metadata"]["labels"][LABEL_WORKLOAD] == f"{NAME}-surplus-0"
+
+
+def test_replacement_belongs_to_the_workload_of_the_pod_that_was_lost() -> None:
+    pods = [pod for pod in bound(2, "surplus-0") if pod.index != 1]
+    found = ask(training(queued_job(3), 3), *pods, queue=view(base(*ADMITTED), surplus(0, *ADMITTED)))
+    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    assert created["metadata"]["labels"][LABEL_WORKLOAD] == NAME
+
+
+def test_evicted_surplus_leaves_by_a_planned_shrink_even_if_its_pod_is_the_healthiest() -> None:
+    job = training(queued_job(3), 3)
+    pods = bound(2, "surplus-0")
+    pods[0] = dataclasses.replace(pods[0], ready=False)
+    known = make_view(plan=make_plan(1, size=3), spec=published(job), connectivity=Connectivity.REACHABLE)
+    workloads = view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,)))
+    found = ask(job, *pods, queue=workloads, rendezvous=known)
+    (spec,) = [action.spec for action in found.actions if isinstance(action, PublishSpec)]
+    assert list(spec.draining) == [pods[2].name]
+    assert names(found, DeletePod) == [], "the agents must know first"
+    then = dataclasses.replace(known, spec=published(job, pods[2].name))
+    assert names(ask(job, *pods, queue=workloads, rendezvous=then), DeletePod) == [pods[2].name]
+    assert condition(found, ConditionType.QUEUED) == ("False", "SurplusEvicted")
+
+
+def test_preempted_job_is_stopped_and_its_quota_given_back_after_its_last_pod() -> None:
+    workloads = view(base(*ADMITTED, more=(PREEMPTED,)))
+    job = training(queued_job())
+    found = ask(job, *bound(2), queue=workloads)
+    assert len(names(found, DeletePod)) == 2
+    assert names(found, PatchObject) == []
+    assert condition(found, ConditionType.QUEUED) == ("True", "Evicted")
+    assert condition(found, ConditionType.RUNNING) == ("False", "Suspending")
+    ending = [dataclasses.replace(pod, deletion_timestamp=at(30)) for pod in bound(2)]
+    assert names(ask(job, *ending, queue=workloads), PatchObject) == []
+    assert names(ask(job, queue=workloads, admission=ACCEPTED), PatchObject) == [NAME]
+
+
+def test_job_without_kueue_waits_unless_it_trains() -> None:
+    waiting = ask(queued_job(), queue=view(problem="not served"), admission=ACCEPTED)
+    assert condition(waiting, ConditionType.QUEUED) == ("True", "QueueUnavailable")
+    found = ask(training(queued_job()), *bound(2), queue=view(problem="not served"))
+    assert names(found, DeletePod) == []
+    assert condition(found, ConditionType.QUEUED) == ("False", "QueueUnavailable")
+
+
+def test_rejected_workload_is_told_and_tried_again_later() -> None:
+    rejection = Rejection(kinds=frozenset({Kind.WORKLOAD.value}), message="webhook down", retry_at=at(10), since=NOW)
+    found = ask(queued_job(), queue=view(), admission=ACCEPTED, rejection=rejection)
+    assert names(found, CreateObject) == []
+    assert condition(found, ConditionType.QUEUED) == ("True", "WorkloadRejected")
+    assert "webhook down" in found.status.condition(ConditionType.QUEUED).message  # type: ignore[union-attr]
+    assert found.requeue_at == at(10)
+    assert names(ask(queued_job(), seconds=10, queue=view(), admission=ACCEPTED, rejection=rejection), CreateObject)
+
+
+@pytest.mark.parametrize("queue", [None, view(base())])
+def test_job_without_the_label_and_an_operator_without_queues_run_at_once(queue: QueueView | None) -> None:
+    job = queued_job(queue="" if queue is not None else "team")
+    found = ask(job, queue=queue, admission=ACCEPTED)
+    assert len(names(found, CreatePod)) == 4
+    assert found.status.condition(ConditionType.QUEUED) is None
+
+
+def test_finished_job_tells_its_queue_and_the_condition_ends() -> None:
+    status = make_status(ConditionType.ACCEPTED, ConditionType.SUCCEEDED, completion_time=NOW)
+    job = queued_job().model_copy(update={"status": status})
+    found = ask(job, queue=view(base(*ADMITTED)))
+    (patch,) = [action.patch for action in found.actions if isinstance(action, PatchObject)]
+    ended = [each for each in patch["status"]["conditions"] if each["type"] == "Finished"]
+    assert [(each["status"], each["reason"]) for each in ended] == [("True", "Succeeded")]
+
+
+def test_every_reason_of_a_wait_names_queue_and_remedy() -> None:
+    for workloads in ((), (base(),), (base("QuotaReserved"),), (base(active=False),)):
+        found = ask(queued_job(), queue=view(*workloads), admission=ACCEPTED)
+        said = found.status.condition(ConditionType.QUEUED)
+        assert said is not None
+        assert said.status is ConditionStatus.TRUE
+        assert "team" in said.message
+        assert "What to do: " in said.message, Reason(said.reason)

@@ -1,0 +1,419 @@
+"""What a queue allows a job, and what is written to its Workloads, state by state.
+
+The Workloads look as stock Kueue 0.19.2 writes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from elasticjob_api import ConditionType, ElasticJob, Reason
+from elasticjob_operator.kube.cache import to_bytes
+from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, QueueView, Workload
+from elasticjob_operator.queueing.grant import Change, Grant, QueuedJob, grant, releases
+from elasticjob_operator.queueing.placement import placement
+from elasticjob_operator.resources.placement import place
+from elasticjob_operator.state import Pod
+
+from tests.unit.operator.builders import NAME, NOW, make_job, make_pod, make_status
+
+HASH = "h1"
+QUEUE = "kueue.x-k8s.io/queue-name"
+PRIORITY = "kueue.x-k8s.io/priority-class"
+ETCD = {
+    "spec": {"replicas": 1, "template": {"spec": {"containers": [{"name": "etcd", "image": "etcd", "resources": {}}]}}}
+}
+
+
+def queued_job(
+    replicas: int = 4, least: int = 2, *, queue: str = "team", priority: str = "", **spec: Any
+) -> ElasticJob:
+    job = make_job(replicas=replicas, min=least, spec=spec or None)
+    labels = {QUEUE: queue, **({PRIORITY: priority} if priority else {})}
+    return job.model_copy(
+        update={
+            "metadata": job.metadata.model_copy(
+                update={"labels": {key: value for key, value in labels.items() if value}}
+            )
+        }
+    )
+
+
+def condition(type_: str, status: bool = True, reason: str = "Test", message: str = "") -> dict[str, Any]:
+    return {
+        "type": type_,
+        "status": str(status),
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-01-01T11:00:00Z",
+    }
+
+
+def made(
+    name: str, part: Part, count: int, *true: str, more: tuple[dict[str, Any], ...] = (), **fields: Any
+) -> Workload:
+    reserved = "QuotaReserved" in true
+    pod_sets = [{"name": "workers", "count": count, "template": {"spec": {}}}]
+    assignments = {"workers": Assignment(flavors=("spot",)), "etcd": Assignment(flavors=("spot",))} if reserved else {}
+    known = {
+        "uid": f"uid-{name}",
+        "owner_uid": "job",
+        "version": "7",
+        "template_hash": HASH,
+        "queue": "team",
+        "priority": 0,
+        "counts": {"workers": count},
+        "pod_sets_json": to_bytes(pod_sets),
+        "assignments": assignments,
+        "conditions": (*(condition(each) for each in true), *more),
+        **fields,
+    }
+    return Workload(name=name, part=part, **known)
+
+
+ADMITTED = ("QuotaReserved", "Admitted")
+PREEMPTED = condition("Evicted", reason="Preempted", message="Preempted to accommodate a workload (UID: 7)")
+
+
+def base(*true: str, count: int = 2, **fields: Any) -> Workload:
+    return made(NAME, Part.BASE, count, *true, **fields)
+
+
+def surplus(number: int, *true: str, count: int = 1, **fields: Any) -> Workload:
+    return made(f"{NAME}-surplus-{number}", Part.SURPLUS, count, *true, **fields)
+
+
+def pods(*workloads: str, ready: bool = True) -> list[Pod]:
+    """One worker pod for each name of a Workload; "": of the base, by its name."""
+    return [
+        dataclasses.replace(make_pod(index, ready=ready), workload=workload) for index, workload in enumerate(workloads)
+    ]
+
+
+def allowed(
+    *workloads: Workload,
+    job: ElasticJob | None = None,
+    pods: list[Pod] | None = None,
+    problem: str = "",
+    accepted: bool = True,
+    priorities: dict[str, int] | None = None,
+) -> Grant:
+    view = QueueView(
+        problem=problem,
+        workloads=workloads,
+        flavors={"spot": Flavor(node_labels={"pool": "spot"}, tolerations=({"key": "spot", "operator": "Exists"},))},
+        priorities=priorities or {},
+    )
+    return grant(
+        QueuedJob(
+            job=job or queued_job(),
+            view=view,
+            pods=pods or [],
+            template_hash=HASH,
+            etcd=ETCD,
+            accepted=accepted,
+            now=NOW,
+        )
+    )
+
+
+def written(found: Grant | tuple[Change, ...]) -> list[str]:
+    """What is written, in short."""
+    changes = found.changes if isinstance(found, Grant) else found
+    return [in_short(change) for change in changes]
+
+
+def in_short(change: Change) -> str:
+    if change.create is not None:
+        counts = "+".join(str(each["count"]) for each in change.create["spec"]["podSets"])
+        return f"create {change.create['metadata']['name']} {counts}"
+    assert change.workload is not None
+    if change.delete:
+        return f"delete {change.workload.name}"
+    assert change.patch is not None
+    assert change.patch["metadata"]["resourceVersion"] == "7", "only what was observed is changed"
+    if "status" not in change.patch:
+        return f"patch {change.workload.name} {'+'.join(change.patch['spec'])}"
+    before = {each["type"]: each for each in change.workload.conditions}
+    now = {each["type"]: each for each in change.patch["status"]["conditions"]}
+    assert before.keys() <= now.keys(), "a merge patch replaces the list"
+    changed = [f"{key}={each['status']}" for key, each in now.items() if before.get(key) != each]
+    return f"status {change.workload.name} {' '.join(changed)}"
+
+
+RELEASED = "QuotaReserved=False Admitted=False Requeued={} PodsReady=False"
+TWO, THREE, FOUR = (
+    pods(NAME, NAME),
+    pods(NAME, NAME, f"{NAME}-surplus-0"),
+    pods(NAME, NAME, f"{NAME}-surplus-0", f"{NAME}-surplus-1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "running", "held", "reason", "writes"),
+    [
+        ([], [], True, Reason.WAITING_FOR_QUOTA, [f"create {NAME} 2+1"]),
+        ([base()], [], True, Reason.WAITING_FOR_QUOTA, []),
+        ([base("QuotaReserved")], [], True, Reason.WAITING_FOR_CHECKS, []),
+        ([base(terminating=True)], [], True, Reason.WAITING_FOR_QUOTA, []),
+        ([base(active=False)], [], True, Reason.DEACTIVATED, []),
+        # Gone while it runs: Kueue was removed, or someone deleted it. It goes on until there is one that waits.
+        ([], TWO, False, Reason.WAITING_FOR_QUOTA, [f"create {NAME} 2+1"]),
+        ([base()], TWO, True, Reason.WAITING_FOR_QUOTA, []),
+        # Evicted: quota is given back after the last pod, in one write, and surplus does not return by itself.
+        ([base(*ADMITTED, more=(PREEMPTED,))], TWO, True, Reason.EVICTED, []),
+        ([base(*ADMITTED, more=(PREEMPTED,))], [], True, Reason.EVICTED, [f"status {NAME} {RELEASED.format(True)}"]),
+        (
+            [base(*ADMITTED, more=(PREEMPTED,)), surplus(0, *ADMITTED), surplus(1)],
+            THREE,
+            True,
+            Reason.EVICTED,
+            [f"delete {NAME}-surplus-1"],
+        ),
+        (
+            [base(*ADMITTED, more=(PREEMPTED,)), surplus(0, *ADMITTED)],
+            [],
+            True,
+            Reason.EVICTED,
+            [f"delete {NAME}-surplus-0", f"status {NAME} {RELEASED.format(True)}"],
+        ),
+        # A rejected check evicts what is only reserved: Evicted comes before Admitted.
+        (
+            [base("QuotaReserved", more=(condition("Evicted", reason="AdmissionCheck"),))],
+            [],
+            True,
+            Reason.EVICTED,
+            [f"status {NAME} {RELEASED.format(False)}"],
+        ),
+        (
+            [base(*ADMITTED, active=False, more=(condition("Evicted", reason="Deactivated"),))],
+            [],
+            True,
+            Reason.DEACTIVATED,
+            [f"status {NAME} {RELEASED.format(False)}"],
+        ),
+        # Released before: in the queue again, though Kueue leaves Evicted as it is.
+        ([base(more=(PREEMPTED, condition("QuotaReserved", False)))], [], True, Reason.WAITING_FOR_QUOTA, []),
+        # Changed: another template or queue, or more than was admitted.
+        ([base(*ADMITTED, template_hash="h0")], TWO, True, Reason.REQUEUED, []),
+        ([base(*ADMITTED, template_hash="h0")], [], True, Reason.REQUEUED, [f"delete {NAME}"]),
+        ([base(*ADMITTED, queue="other")], [], True, Reason.REQUEUED, [f"delete {NAME}"]),
+        ([base(*ADMITTED, count=1)], TWO, True, Reason.REQUEUED, []),
+        ([base(count=1)], [], True, Reason.WAITING_FOR_QUOTA, [f"patch {NAME} podSets"]),
+        # Admitted.
+        ([base(*ADMITTED)], [], False, Reason.PARTLY_ADMITTED, []),
+        ([base(*ADMITTED)], TWO, False, Reason.PARTLY_ADMITTED, [f"status {NAME} PodsReady=True"]),
+        ([base(*ADMITTED, "PodsReady")], TWO, False, Reason.PARTLY_ADMITTED, [f"create {NAME}-surplus-0 1"]),
+        ([base(*ADMITTED, "PodsReady"), surplus(0)], TWO, False, Reason.PARTLY_ADMITTED, []),
+        (
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)],
+            THREE,
+            False,
+            Reason.PARTLY_ADMITTED,
+            [f"status {NAME}-surplus-0 PodsReady=True", f"create {NAME}-surplus-1 1"],
+        ),
+        (
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady"), surplus(1, *ADMITTED, "PodsReady")],
+            FOUR,
+            False,
+            Reason.ADMITTED,
+            [],
+        ),
+        # A surplus is evicted: its pods leave first, it returns to the queue, and nothing more is asked for meanwhile.
+        (
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,))],
+            THREE,
+            False,
+            Reason.SURPLUS_EVICTED,
+            [],
+        ),
+        (
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,))],
+            TWO,
+            False,
+            Reason.SURPLUS_EVICTED,
+            [f"status {NAME}-surplus-0 {RELEASED.format(True)}"],
+        ),
+    ],
+)
+def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_its_last_pod(
+    workloads: list[Workload], running: list[Pod], held: bool, reason: Reason, writes: list[str]
+) -> None:
+    found = allowed(*workloads, pods=running)
+    assert (found.held, found.queued.reason, written(found)) == (held, reason, writes)
+    assert found.queued.status is held
+
+
+@pytest.mark.parametrize(
+    ("replicas", "workloads", "running", "admitted", "leaving", "writes"),
+    [
+        (2, [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)], THREE, 2, {"surplus-0"}, []),
+        (2, [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)], TWO, 2, {"surplus-0"}, ["delete surplus-0"]),
+        (2, [base(*ADMITTED, "PodsReady"), surplus(0)], TWO, 2, {"surplus-0"}, ["delete surplus-0"]),
+        (
+            3,
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady"), surplus(1)],
+            THREE,
+            3,
+            {"surplus-1"},
+            ["delete surplus-1"],
+        ),
+        # What is admitted is kept before what waits.
+        (
+            3,
+            [base(*ADMITTED, "PodsReady"), surplus(0), surplus(1, *ADMITTED, "PodsReady")],
+            TWO,
+            3,
+            {"surplus-0"},
+            ["delete surplus-0"],
+        ),
+        # Part of a surplus is given back in place, once its pods have left.
+        (
+            3,
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)],
+            pods(NAME, NAME, f"{NAME}-surplus-0", f"{NAME}-surplus-0"),
+            3,
+            set(),
+            [],
+        ),
+        (
+            3,
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)],
+            THREE,
+            3,
+            set(),
+            ["patch surplus-0 podSets"],
+        ),
+        (4, [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)], FOUR, 4, set(), []),
+        # minReplicas was lowered: so much of the base is given back.
+        (2, [base(*ADMITTED, "PodsReady", count=3)], pods(NAME, NAME, NAME), 2, set(), []),
+        (2, [base(*ADMITTED, "PodsReady", count=3)], TWO, 2, set(), [f"patch {NAME} podSets"]),
+    ],
+)
+def test_resize_asks_for_more_or_gives_back_what_is_not_used_and_never_requeues_the_base(
+    replicas: int, workloads: list[Workload], running: list[Pod], admitted: int, leaving: set[str], writes: list[str]
+) -> None:
+    found = allowed(*workloads, job=queued_job(replicas), pods=running)
+    shorter = [each.replace(f"{NAME}-surplus", "surplus") for each in written(found)]
+    assert (found.held, found.replicas, shorter) == (False, admitted, writes)
+    assert {each.replace(f"{NAME}-", "") for each in found.leaving} == leaving
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers", "replicas", "count"),
+    [
+        ({}, {}, 8, 1),
+        ({"scheduling": {"queue": {"step": 3}}}, {}, 8, 3),
+        ({"scheduling": {"queue": {"step": 3}}}, {}, 4, 2),
+        ({}, {"allowedReplicas": [2, 4, 8]}, 8, 2),
+        ({"scheduling": {"queue": {"step": 5}}}, {"allowedReplicas": [2, 4, 8]}, 8, 5),
+    ],
+)
+def test_surplus_has_a_step_or_as_many_worker_pods_as_the_next_allowed_size_needs(
+    spec: dict[str, Any], workers: dict[str, Any], replicas: int, count: int
+) -> None:
+    job = make_job(replicas=replicas, min=2, spec=spec, workers=workers)
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "team"}})})
+    assert written(allowed(base(*ADMITTED, "PodsReady"), job=job, pods=TWO)) == [f"create {NAME}-surplus-0 {count}"]
+
+
+def test_surplus_is_asked_for_with_a_lower_priority_and_the_nodes_of_the_base() -> None:
+    found = allowed(base(*ADMITTED, "PodsReady", priority=100), pods=TWO)
+    (change,) = found.changes
+    assert change.create is not None
+    spec = change.create["spec"]
+    assert (spec["priority"], "priorityClassRef" in spec) == (99, False)
+    assert spec["podSets"][0]["template"]["spec"]["nodeSelector"] == {"pool": "spot"}
+    named = allowed(
+        base(*ADMITTED, "PodsReady", priority=100),
+        job=queued_job(scheduling={"queue": {"surplusPriorityClassName": "low"}}),
+        pods=TWO,
+        priorities={"low": 10},
+    )
+    assert named.changes[0].create is not None
+    assert named.changes[0].create["spec"]["priority"] == 10
+    assert named.changes[0].create["spec"]["priorityClassRef"]["name"] == "low"
+
+
+def test_base_has_the_value_of_its_priority_class_and_follows_the_label() -> None:
+    job = queued_job(priority="high")
+    created = allowed(job=job, priorities={"high": 1000}).changes[0].create
+    assert created is not None
+    assert (created["spec"]["priority"], created["spec"]["priorityClassRef"]["name"]) == (1000, "high")
+    assert created["spec"]["queueName"] == "team"
+    assert created["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == job.uid
+    assert [each["name"] for each in created["spec"]["podSets"]] == ["workers", "etcd"]
+    assert written(allowed(base(), job=job, priorities={"high": 1000})) == [f"patch {NAME} priorityClassRef+priority"]
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_missing_priority_class_is_named_and_a_job_that_trains_is_left_alone(running: bool) -> None:
+    found = allowed(job=queued_job(priority="hihg"), pods=TWO if running else [], priorities={"high": 1})
+    assert (found.held, found.queued.reason, written(found)) == (not running, Reason.PRIORITY_CLASS_MISSING, [])
+    assert "hihg" in found.queued.message
+
+
+def test_missing_priority_class_of_the_surplus_stops_only_growth() -> None:
+    job = queued_job(scheduling={"queue": {"surplusPriorityClassName": "lwo"}})
+    found = allowed(base(*ADMITTED, "PodsReady"), job=job, pods=TWO)
+    assert (found.held, found.replicas, written(found)) == (False, 2, [])
+    assert found.queued.reason is Reason.PRIORITY_CLASS_MISSING
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_without_kueue_a_job_waits_and_one_that_trains_goes_on_at_its_size(running: bool) -> None:
+    job = queued_job().model_copy(update={"status": make_status(desired_replicas=3)})
+    found = allowed(job=job, pods=THREE if running else [], problem="The API server does not serve it")
+    assert (found.held, found.queued.reason, written(found)) == (not running, Reason.QUEUE_UNAVAILABLE, [])
+    assert found.replicas == (3 if running else 0)
+
+
+def test_nothing_is_asked_for_while_the_api_server_rejects_the_worker_pods() -> None:
+    assert written(allowed(accepted=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("finished", "queue", "running", "writes"),
+    [
+        (False, "team", TWO, []),
+        (False, "team", [], [f"delete {NAME}", f"delete {NAME}-surplus-0"]),
+        (True, "team", TWO, []),
+        (True, "team", [], [f"delete {NAME}-surplus-0", f"status {NAME} Finished=True"]),
+        (False, "", TWO, [f"delete {NAME}", f"delete {NAME}-surplus-0"]),
+    ],
+)
+def test_suspended_finished_or_unqueued_job_gives_everything_back(
+    finished: bool, queue: str, running: list[Pod], writes: list[str]
+) -> None:
+    job = queued_job(queue=queue)
+    if finished:
+        job = job.model_copy(update={"status": make_status(ConditionType.SUCCEEDED)})
+    view = QueueView(workloads=(base(*ADMITTED), surplus(0, *ADMITTED)))
+    assert written(releases(job, view, running, NOW)) == writes
+
+
+def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate() -> None:
+    workload = base(
+        *ADMITTED,
+        updates={"workers": (Placement(labels={"check": "done"}, node_selector={"zone": "a"}),)},
+    )
+    workload = dataclasses.replace(workload, assignments={"workers": Assignment(flavors=("spot",), has_topology=True)})
+    flavors = {"spot": Flavor(node_labels={"pool": "spot"}, tolerations=({"key": "spot"},))}
+    pod: dict[str, Any] = {"metadata": {"labels": {"a": "b"}}, "spec": {"tolerations": [{"key": "own"}]}}
+    place(pod, placement(workload, "workers", flavors, {}))
+    assert pod["metadata"] == {
+        "labels": {"a": "b", "check": "done", "kueue.x-k8s.io/podset": "workers"},
+        "annotations": {
+            "kueue.x-k8s.io/workload": NAME,
+            "kueue.x-k8s.io/podset-unconstrained-topology": "true",
+        },
+    }
+    assert pod["spec"] == {
+        "nodeSelector": {"pool": "spot", "zone": "a"},
+        "tolerations": [{"key": "own"}, {"key": "spot"}],
+        "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}],
+    }
+    asked = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    assert "kueue.x-k8s.io/podset-unconstrained-topology" not in placement(workload, "workers", {}, asked).annotations
