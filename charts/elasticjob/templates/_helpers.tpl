@@ -101,6 +101,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resourceNames: {{ toJson . }}
   verbs: [get]
 {{- end }}
+{{- if eq .Values.queueing.kueue "Auto" }}
+# Of jobs in a queue.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   # list: what controllers and kubelets say of objects that keep a job from starting. patch: counts an Event of a job again.
