@@ -10,12 +10,14 @@ PAGE = "docs/guides/debugging.md"
 NORMAL = frozenset(
     {
         Reason.ACCEPTED,
+        Reason.ADMITTED,
         Reason.COMPLETE,
         Reason.ETCD_CREATED,
         Reason.ETCD_READY,
         Reason.FINISHED,
         Reason.JOB_RESUMED,
         Reason.NOT_FINISHED,
+        Reason.NOT_QUEUED,
         Reason.NOT_TRAINING,
         Reason.PROGRESSING,
         Reason.RESIZED,

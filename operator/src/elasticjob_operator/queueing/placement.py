@@ -30,7 +30,7 @@ def placement(
         selector |= change.node_selector
         tolerations += change.tolerations
     if assignment is not None and assignment.has_topology:
-        # Without a request, the gate would stay for ever.
+        # Without a request, the gate would stay forever.
         requested = {} if bodies.asks_for_topology(annotations) else {bodies.UNCONSTRAINED: "true"}
         labels[f"{bodies.GROUP}/podset"] = pod_set
         added |= {f"{bodies.GROUP}/workload": workload.name, **requested}

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason
 from elasticjob_operator.names import LABEL_WORKLOAD
-from elasticjob_operator.planning import CreateObject, CreatePod, DeletePod, PatchObject, PublishSpec
+from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject, PublishSpec
 from elasticjob_operator.queue_state import Flavor, QueueView, Workload
 from elasticjob_operator.state import Connectivity, Kind, Pod, Rejection
 
@@ -126,6 +126,15 @@ def test_job_without_the_label_and_an_operator_without_queues_run_at_once(queue:
     found = ask(job, queue=queue, admission=ACCEPTED)
     assert len(names(found, CreatePod)) == 4
     assert found.status.condition(ConditionType.QUEUED) is None
+
+
+def test_job_that_leaves_its_queue_keeps_running_and_says_so() -> None:
+    job = queued_job(queue="", replicas=2)
+    job = job.model_copy(update={"status": make_status(*TRAINS, ConditionType.QUEUED, round=1, world_size=2)})
+    found = ask(job, *bound(2), queue=view(base(*ADMITTED)))
+    assert names(found, DeletePod) == []
+    assert names(found, DeleteObject) == [NAME]
+    assert condition(found, ConditionType.QUEUED) == ("False", "NotQueued")
 
 
 def test_finished_job_tells_its_queue_and_the_condition_ends() -> None:
