@@ -8,6 +8,13 @@ from pathlib import Path
 from .programs import program
 from .settings import POD_RANGE, SERVICE_RANGE
 
+GANGS = {
+    "kube-apiserver": "GenericWorkload=true,GangScheduling=true",
+    "kube-controller-manager": "GenericWorkload=true",
+    "kube-scheduler": "GenericWorkload=true,GangScheduling=true",
+}
+"""Feature gates of gang scheduling, which is alpha in Kubernetes 1.36."""
+
 
 def command(name: str, flags: Mapping[str, object]) -> list[str]:
     """`command("etcd", {"data-dir": "/x"})` -> `[".../bin/etcd", "--data-dir=/x"]`. Booleans become true and false."""
@@ -60,6 +67,8 @@ def api_server(folder: Path, port: int, etcd_port: int, more: Mapping[str, objec
         "service-cluster-ip-range": SERVICE_RANGE,
         "tls-cert-file": pki / "apiserver.crt",
         "tls-private-key-file": pki / "apiserver.key",
+        "feature-gates": GANGS["kube-apiserver"],
+        "runtime-config": "scheduling.k8s.io/v1alpha2=true",
         "profiling": False,
     }
     return command("kube-apiserver", {**flags, **more})
@@ -91,6 +100,7 @@ def controller_manager(
         # At the default of 20 requests a second, the controllers alone take 5 s to start.
         "kube-api-qps": 200,
         "kube-api-burst": 400,
+        "feature-gates": GANGS["kube-controller-manager"],
         "profiling": False,
     }
     return command("kube-controller-manager", {**flags, **more})
@@ -102,6 +112,7 @@ def scheduler(kubeconfig: Path) -> list[str]:
         "authentication-kubeconfig": kubeconfig,
         "authorization-kubeconfig": kubeconfig,
         "leader-elect": False,
+        "feature-gates": GANGS["kube-scheduler"],
         "profiling": False,
     }
     return command("kube-scheduler", flags)

@@ -53,6 +53,8 @@ class Reason(enum.StrEnum):
     """spec.rendezvous.endpoint is not among the endpoints that the operator allows. Also of RendezvousReady."""
     SECRET_NOT_ALLOWED = "SecretNotAllowed"  # noqa: S105 a reason
     """spec.rendezvous.secretName names a Secret of the operator itself. Also of RendezvousReady."""
+    GANG_UNAVAILABLE = "GangUnavailable"
+    """The cluster has no PodGroups of spec.scheduling.gang.provider."""
     OBJECT_REJECTED = "ObjectRejected"
     """A Service, the etcd, its certificates, the run's user in etcd or the autoscaler of the job cannot be created."""
 
@@ -187,6 +189,8 @@ MESSAGES: dict[Reason, str] = {
     "rendezvous.allowedEndpoints.",
     Reason.SECRET_NOT_ALLOWED: "spec.rendezvous.secretName {secret} is a Secret of the operator itself, whose content "
     f"it sends to no endpoint that a job names.{REMEDY}use a Secret with credentials of your own.",
+    Reason.GANG_UNAVAILABLE: f"The worker pods cannot start as a gang: {{problem}}.{REMEDY}install that scheduler, or "
+    "set spec.scheduling.gang.provider to another one, to Auto or to None.",
     Reason.OBJECT_REJECTED: "The API server rejects {object}, retrying: {detail}",
     Reason.WAITING_FOR_QUOTA: "Workload {workload} waits in LocalQueue {queue} for quota for {count} worker pods."
     f"{{detail}}{REMEDY}nothing, if other jobs end soon; else see its queue: kubectl describe workload {{workload}} -n "

@@ -211,6 +211,26 @@ class Scaling(Model, frozen=True):
     metrics."""
 
 
+class GangProvider(enum.StrEnum):
+    """The scheduler that starts worker pods together."""
+
+    AUTO = "Auto"
+    NATIVE = "Native"
+    VOLCANO = "Volcano"
+    COSCHEDULING = "Coscheduling"
+    NONE = "None"
+
+
+class Gang(Model, frozen=True):
+    """Starts minReplicas worker pods together or not at all, so that two jobs cannot each hold half of the nodes."""
+
+    provider: GangProvider = GangProvider.AUTO
+    """Native (Kubernetes' scheduler with the gate GangScheduling), Volcano, Coscheduling (scheduler-plugins) or None.
+
+    Auto takes the first of these whose PodGroups the API server serves, and none if it serves none.
+    """
+
+
 class Queue(Model, frozen=True):
     """How a job in a queue of Kueue (label kueue.x-k8s.io/queue-name) grows beyond minReplicas."""
 
@@ -232,6 +252,11 @@ class Scheduling(Model, frozen=True):
     """Number of failures on one node within an hour after which new worker pods prefer other nodes. 0: never.
 
     This is a preference: if no other node fits, the node is used.
+    """
+    gang: Gang | None = None
+    """Starts minReplicas worker pods together or not at all. Default: they are scheduled one by one.
+
+    Applies to new runs.
     """
     queue: Queue = Queue()
     """How a job in a queue of Kueue (label kueue.x-k8s.io/queue-name) grows beyond minReplicas."""

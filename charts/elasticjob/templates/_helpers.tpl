@@ -110,6 +110,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resources: [workloads/status]
   verbs: [patch]
 {{- end }}
+{{- if eq .Values.scheduling.gangs "Auto" }}
+# Of jobs with spec.scheduling.gang: Kubernetes' own scheduler, Volcano, and the coscheduling plug-in.
+- apiGroups: [scheduling.k8s.io, scheduling.volcano.sh, scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   # list: what controllers and kubelets say of objects that keep a job from starting. patch: counts an Event of a job again.

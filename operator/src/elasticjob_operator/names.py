@@ -152,6 +152,11 @@ def surplus_workload(job: str, number: int) -> str:
     return f"{job}-surplus-{number}"
 
 
+def pod_group(job: str, run: int) -> str:
+    """Name of the group of worker pods that a scheduler starts together."""
+    return f"{job}-{run}"
+
+
 def certificates_name(job: str, uid: str, run: int) -> str:
     """Name of the Secret with the certificates of the job's own etcd. It contains part of the UID, so that a job that
     is deleted and created again never uses certificates of its predecessor."""

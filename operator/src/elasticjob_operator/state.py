@@ -174,6 +174,9 @@ class Kind(str, enum.Enum):
     DISRUPTION_BUDGET = "PodDisruptionBudget"
     WORKLOAD = "Workload"
     """Of Kueue: observed as `JobState.queue`."""
+    POD_GROUP = "PodGroup.scheduling.k8s.io"
+    VOLCANO_POD_GROUP = "PodGroup.scheduling.volcano.sh"
+    COSCHEDULING_POD_GROUP = "PodGroup.scheduling.x-k8s.io"
 
     __str__ = str.__str__
 
@@ -314,5 +317,7 @@ class JobState:
     """The API server rejected a pod of this job with the runtime as an image volume, perhaps because of that volume."""
     namespace_terminating: bool = False
     """The job's namespace is terminating, and so is the job: nothing can be created there."""
+    served: frozenset[Kind] = frozenset()
+    """Kinds that not every cluster serves, and this one does."""
     queue: QueueView | None = None
     """None: the operator is set to leave queues to others."""

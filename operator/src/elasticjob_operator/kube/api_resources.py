@@ -6,6 +6,7 @@ import dataclasses
 
 from elasticjob_api import GROUP, PLURAL, VERSION
 
+from elasticjob_operator.gang import PROVIDERS
 from elasticjob_operator.queueing.bodies import API_VERSION as QUEUE_API
 from elasticjob_operator.state import Kind
 
@@ -47,6 +48,12 @@ QUEUE_PRIORITIES = ApiResource(
     kind="WorkloadPriorityClass", plural="workloadpriorityclasses", group_version=QUEUE_API, namespaced=False
 )
 
+POD_GROUPS = {
+    provider.kind: ApiResource(kind=provider.kind.value, plural="podgroups", group_version=provider.api_version)
+    for provider in PROVIDERS.values()
+}
+"""Of schedulers that a cluster may have."""
+
 OWNED = {
     Kind.SERVICE: SERVICES,
     Kind.STATEFUL_SET: STATEFUL_SETS,
@@ -55,4 +62,4 @@ OWNED = {
     Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
 }
 """Kinds that every cluster serves."""
-WRITTEN = {**OWNED, Kind.WORKLOAD: WORKLOADS}
+WRITTEN = {**OWNED, **POD_GROUPS, Kind.WORKLOAD: WORKLOADS}

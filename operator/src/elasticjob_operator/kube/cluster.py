@@ -17,6 +17,7 @@ from elasticjob_operator.kube.api_resources import (
     NETWORK_POLICIES,
     NODES,
     OWNED,
+    POD_GROUPS,
     PODS,
     WORKLOADS,
     ApiResource,
@@ -31,6 +32,7 @@ from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.jobs import StatusWrite, read_job, write_status
 from elasticjob_operator.kube.kueue import Kueue
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
+from elasticjob_operator.kube.pod_groups import PodGroups
 from elasticjob_operator.kube.secret_writer import MakeCertificates
 from elasticjob_operator.kube.writer import Writer
 from elasticjob_operator.names import NamespacedName
@@ -73,6 +75,7 @@ class Cluster:
         for kind, resource in OWNED.items():
             self._watch(resource, self._objects[kind])
         self._node_informer = Informer(api, NODES, self._nodes, optional=True)
+        self.pod_groups = PodGroups(api, self._namespaces, changed, changed_all)
         self.kueue = Kueue(api, self._namespaces, changed, changed_all) if settings.kueue is KueueMode.AUTO else None
         """None: queues are left to others."""
         self._writer = Writer(api, self._on_written, make_certificates, etcd_secrets)
@@ -106,6 +109,7 @@ class Cluster:
         """Without the rendezvous, which is in etcd."""
         pods = list(self._pods.of(key))
         objects = [each for store in self._objects.values() for each in store.of(key)]
+        objects += self.pod_groups.of(key)
         return JobState(
             pods=tuple(pod for pod in pods if pod.job_uid == uid),
             leftovers=tuple(pod for pod in pods if pod.job_uid != uid),
@@ -115,6 +119,7 @@ class Cluster:
             nodes_watched_since=self._node_informer.watching_since,
             heartbeats=self._heartbeats.by_node,
             node_counts=self._nodes.node_counts,
+            served=self.pod_groups.served,
             queue=self.kueue.view(key, uid) if self.kueue is not None else None,
         )
 
@@ -162,7 +167,10 @@ class Cluster:
         """Stores the response to our own write, so that the next plan sees it."""
         if resource is WORKLOADS:
             if self.kueue is not None:
-                self.kueue.on_written(body)
+                self.kueue.on_written(resource, body)
+            return
+        if resource in POD_GROUPS.values():
+            self.pod_groups.on_written(resource, body)
             return
         namespace = body["metadata"].get("namespace", "")
         informer = self._informers.get((resource.plural, namespace)) or self._informers.get((resource.plural, ""))

@@ -10,6 +10,8 @@ from typing import Any
 from elasticjob_api import ElasticJob, OnPartition, RendezvousBackend
 
 from elasticjob_operator import names
+from elasticjob_operator.gang import provider_of
+from elasticjob_operator.gang.provider import Provider
 from elasticjob_operator.planning.actions import Target
 from elasticjob_operator.planning.left_behind import left_behind
 from elasticjob_operator.policies import events_to_read, waits
@@ -97,6 +99,12 @@ class Context:
             for pod, status in self.workers
             if pod.uid not in staying and pod.index not in kept and status.state is not PodState.LOST
         )
+
+    @property
+    def gang(self) -> Provider | None:
+        """The scheduler that starts the worker pods of this run together."""
+        provider = provider_of(self.job, self.state.served)
+        return provider if provider is not None and provider.kind in self.state.served else None
 
     @property
     def all_pods(self) -> Pods:

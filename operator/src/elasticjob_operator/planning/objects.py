@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from elasticjob_operator import names
+from elasticjob_operator import gang, names
 from elasticjob_operator.planning.actions import (
     Action,
     CreateCertificates,
@@ -30,6 +30,7 @@ from elasticjob_operator.state import Kind, PodPhase
 _OPTIONAL = {
     Kind.AUTOSCALER: "spec.scaling.metrics is empty",
     Kind.NETWORK_POLICY: "the job needs no such NetworkPolicy, or the operator is set to create none",
+    **dict.fromkeys(gang.KINDS, "its run has ended, or the job needs no gang"),
 }
 """Kinds that are deleted from a running job that no longer needs them, and why."""
 
@@ -82,6 +83,13 @@ def lacks_network_policy(context: Context) -> bool:
     """Whether a NetworkPolicy is missing: no pod that it protects is created before it exists."""
     wanted = {(kind, body["metadata"]["name"]) for kind, body in _network_policies(context)}
     return not wanted <= context.state.objects.keys()
+
+
+def lacks_pod_group(context: Context) -> bool:
+    """Whether worker pods would be scheduled one by one, because the group that they name does not exist yet."""
+    if context.gang is None:
+        return False
+    return (context.gang.kind, names.pod_group(context.job.name, context.rendezvous.run)) not in context.state.objects
 
 
 def run_user(context: Context) -> list[Action]:
@@ -148,6 +156,8 @@ def _desired(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
         if job.etcd_members > 1:
             yield Kind.SERVICE, etcd_peers_service(job)
             yield Kind.DISRUPTION_BUDGET, etcd_disruption_budget(job)
+    if context.gang is not None:
+        yield context.gang.kind, context.gang.pod_group(job, context.rendezvous.run)
     if job.spec.scaling.metrics:
         yield Kind.AUTOSCALER, autoscaler(job)
 

@@ -28,6 +28,7 @@ from elasticjob_api import (
     summary_of,
 )
 
+from elasticjob_operator.gang import problem_of
 from elasticjob_operator.planning.actions import Action, JobEvent, Plan, earliest
 from elasticjob_operator.planning.context import Assessment, Context, assess, classify, of_earlier_attempts
 from elasticjob_operator.planning.events import events_of_status
@@ -137,6 +138,8 @@ def _acceptance(context: Context) -> admission.Acceptance:
     if not context.rendezvous.access.allowed:
         secret = context.job.spec.rendezvous.secret_name
         return admission.not_accepted(cause(Reason.SECRET_NOT_ALLOWED, secret=secret))
+    if (problem := problem_of(context.job, context.state.served)) is not None and not context.workers:
+        return admission.not_accepted(cause(Reason.GANG_UNAVAILABLE, problem=problem))
     injection = context.injection
     if injection.problem is not None:
         return admission.not_accepted(injection.problem)

@@ -26,7 +26,13 @@ from elasticjob_operator.planning.actions import (
     ReadHeartbeat,
 )
 from elasticjob_operator.planning.context import Assessment, Context
-from elasticjob_operator.planning.objects import etcd_to_replace, lacks_network_policy, missing_objects, run_user
+from elasticjob_operator.planning.objects import (
+    etcd_to_replace,
+    lacks_network_policy,
+    lacks_pod_group,
+    missing_objects,
+    run_user,
+)
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
@@ -96,6 +102,7 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
         # No pod is reachable before it is protected: its etcd and worker pods follow in the next plan.
         wanted = [each for each in wanted if _created_kind(each) not in (SECRET, Kind.STATEFUL_SET.value)]
         wants_pods = False
+    wants_pods = wants_pods and not lacks_pod_group(assessment)
     wanted = [*wanted, *(run_user(assessment) if wants_pods else [])]
     kinds = {kind for each in wanted if (kind := _created_kind(each))} | ({POD} if wants_pods else set())
     failure = state.rejection if state.rejection is not None and state.rejection.kinds & kinds else None
@@ -125,6 +132,8 @@ def _create_pods(context: Context, failing: Failing) -> list[Action]:
     actions: list[Action] = []
     for index, slot in zip(context.scaling.create, _slots(context), strict=False):
         body = _worker(context, index, avoid, unconfirmed.get(index) or _new_name(job, index, moment))
+        if context.gang is not None:
+            context.gang.decorate(body, names.pod_group(job.name, context.rendezvous.run))
         if slot is not None:
             body["metadata"]["labels"][names.LABEL_WORKLOAD] = slot.workload
             place(body, slot.placement)

@@ -1,0 +1,41 @@
+"""Pure: gang scheduling, so that `minReplicas` worker pods get their nodes together or not at all.
+
+One module for each scheduler that can do it: the PodGroup of a run, and what names it in a worker pod. The job's own
+etcd is never part of the group: worker pods wait for it only once they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from elasticjob_api import ElasticJob, GangProvider
+
+from elasticjob_operator.gang import coscheduling, native, volcano
+from elasticjob_operator.gang.provider import Provider
+from elasticjob_operator.state import Kind
+
+PROVIDERS = {
+    GangProvider.NATIVE: native.PROVIDER,
+    GangProvider.VOLCANO: volcano.PROVIDER,
+    GangProvider.COSCHEDULING: coscheduling.PROVIDER,
+}
+"""In the order in which Auto takes them."""
+KINDS = {provider.kind for provider in PROVIDERS.values()}
+
+
+def provider_of(job: ElasticJob, served: Collection[Kind]) -> Provider | None:
+    """The one that the job uses. None: it needs no gang, or Auto finds none. `served`: by the API server."""
+    gang = job.spec.scheduling.gang
+    if gang is None or gang.provider is GangProvider.NONE:
+        return None
+    if gang.provider is not GangProvider.AUTO:
+        return PROVIDERS[gang.provider]
+    return next((provider for provider in PROVIDERS.values() if provider.kind in served), None)
+
+
+def problem_of(job: ElasticJob, served: Collection[Kind]) -> str | None:
+    """Why the job cannot have the gang that it names."""
+    provider = provider_of(job, served)
+    if provider is None or provider.kind in served:
+        return None
+    return f"the API server does not serve {provider.kind.value} ({provider.api_version})"
