@@ -82,6 +82,7 @@ class Namespace:
             "horizontalpodautoscalers": "/apis/autoscaling/v2",
             "networkpolicies": "/apis/networking.k8s.io/v1",
             "poddisruptionbudgets": "/apis/policy/v1",
+            "podgroups": "/apis/scheduling.k8s.io/v1alpha2",
         }
         root = groups.get(plural, "/api/v1")
         if plural == "pods" and name:
