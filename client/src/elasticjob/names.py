@@ -19,6 +19,11 @@ LABEL_COMPONENT = "elasticjob.dev/component"
 LABEL_INDEX = "elasticjob.dev/worker-index"
 COMPONENT_WORKER = "worker"
 
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label of a job that waits in a LocalQueue of Kueue."""
+QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
+"""Label with the WorkloadPriorityClass of such a job."""
+
 REMEDY = " What to do: "
 """In the message of a condition, between what is the case and the remedy."""
 

@@ -36,7 +36,8 @@ def list_jobs(
     elif jobs:
         now, wide = client.cluster.api.now(), output == Output.WIDE
         states = [job_state(job) for job in jobs]
-        lines = job_table(states, now, wide=wide, rates=wide, namespaces=all_namespaces, **layout())
+        places = client.places(states)
+        lines = job_table(states, now, wide=wide, rates=wide, namespaces=all_namespaces, places=places, **layout())
         say(lines[no_headers:])
     else:
         where = "in any namespace" if all_namespaces else f"in namespace {client.namespace}"
@@ -75,7 +76,8 @@ def get(
         return
     now, wide = client.cluster.api.now(), output == Output.WIDE
     if jobs:
-        say(job_table([job.state for job in jobs], now, wide=wide, **layout())[no_headers:])
+        states = [job.state for job in jobs]
+        say(job_table(states, now, wide=wide, places=client.places(states), **layout())[no_headers:])
     try:
         for workers in filter(None, (job.workers() for job in jobs)):
             say(["", *worker_table(workers, now, wide=wide, **layout())[no_headers:]])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _WITH_MANIFEST = frozenset(
-    {"file", "workers", "gpus", "env", "queue", "suspended"}
+    {"file", "workers", "gpus", "env", "queue", "priority", "suspended"}
     | {"dry_run", "output", "wait", "follow", "timeout", *GLOBAL}
 )
 """Parameters that are clear together with a manifest."""
@@ -133,7 +133,10 @@ def submit(
     toleration: Annotated[
         list[str] | None, _several("--toleration", help="Taint to tolerate.", metavar="KEY[=VALUE][:EFFECT]")
     ] = None,
-    priority: Annotated[str, typer.Option("--priority", help="PriorityClass of the worker pods.")] = "",
+    priority: Annotated[
+        str,
+        typer.Option("--priority", help="PriorityClass of the worker pods; with --queue, of the job in that queue."),
+    ] = "",
     label: Annotated[list[str] | None, _several("--label", help="Label.", metavar="KEY=VALUE")] = None,
     annotation: Annotated[list[str] | None, _several("--annotation", help="Annotation.", metavar="KEY=VALUE")] = None,
     max_restarts: Annotated[
@@ -148,7 +151,7 @@ def submit(
     ttl: Annotated[
         str, typer.Option("--ttl", help="Delete the job this long after it finishes, for example 24h.", metavar="TIME")
     ] = "",
-    queue: Annotated[str, typer.Option("--queue", help="Kueue's LocalQueue that starts the job.")] = "",
+    queue: Annotated[str, typer.Option("--queue", help="Kueue's LocalQueue in which the job waits.")] = "",
     suspended: Annotated[
         bool, typer.Option("--suspended", help="Create the job suspended, for a queue to start it.")
     ] = False,
@@ -210,8 +213,9 @@ def submit(
         run_as=_own_ids() if run_as_user else None,
         node_selector=values.pairs("--node-selector", node_selector or ()),
         tolerations=tuple(values.toleration(each) for each in toleration or ()),
-        priority_class=priority,
+        priority_class="" if queue or file else priority,
         queue=queue,
+        queue_priority=priority if queue or file else "",
         labels=values.pairs("--label", label or ()),
         annotations=values.pairs("--annotation", annotation or ()),
         max_restarts=max_restarts,

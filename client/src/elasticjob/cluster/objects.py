@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from elasticjob.cluster.http import MERGE_PATCH, METADATA, TABLE, ApiServer, Json
 from elasticjob.decisions.flag_values import job_name
-from elasticjob.errors import ForbiddenError
+from elasticjob.errors import ElasticJobError, ForbiddenError
 from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, worker_selector
 
 if TYPE_CHECKING:
@@ -86,6 +86,22 @@ class Cluster:
         return self.list(path, fieldSelector=f"involvedObject.uid={uid}")
 
     # The cluster
+
+    def places(self, queue: str, namespace: str) -> dict[str, int]:
+        """Workload -> its place in a LocalQueue of Kueue, from 1. Empty: Kueue's visibility API does not answer."""
+        where = f"namespaces/{quote(namespace, safe='')}/localqueues/{quote(queue, safe='')}/pendingworkloads"
+        try:
+            items = self.api.get(f"/apis/visibility.kueue.x-k8s.io/v1beta2/{where}").get("items") or ()
+        except ElasticJobError:
+            return {}
+        return {str(item["metadata"]["name"]): int(item["positionInLocalQueue"]) + 1 for item in items}
+
+    def cluster_queue(self, queue: str, namespace: str | None = None) -> Json:
+        """The ClusterQueue of a LocalQueue. Raises NotFoundError or ForbiddenError."""
+        namespace = self.namespace if namespace is None else namespace
+        where = f"namespaces/{quote(namespace, safe='')}/localqueues/{quote(queue, safe='')}"
+        name = self.api.get(f"/apis/kueue.x-k8s.io/v1beta2/{where}")["spec"]["clusterQueue"]
+        return self.api.get(f"/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{quote(name, safe='')}")
 
     def version(self) -> Json:
         return self.api.get("/version")

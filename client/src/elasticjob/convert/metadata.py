@@ -28,8 +28,8 @@ TABLE: Table = (
     changed(
         f"metadata.labels['{_KUEUE}queue-name']",
         "metadata.labels",
-        "Kueue needs an integration for ElasticJobs to manage them",
-        "see docs/guides/queueing.md; without it, the label has no effect",
+        "the job starts once minReplicas worker pods are admitted, and grows from there",
+        "see docs/guides/queueing.md",
     ),
     computed("metadata.annotations", "metadata.annotations"),
     irrelevant(f"metadata.annotations['{_LAST_APPLIED}']", "kubectl apply writes it"),

@@ -14,10 +14,11 @@ from elasticjob.convert.template import TEMPLATE
 PRIORITY = "spec.scheduling.priorityClassName"
 METRICS, MANAGED_BY = "spec.scaling.metrics", "spec.managedBy"
 WHOLE_GROUP = "counts restarts of the whole group; lost and preempted worker pods do not count"
-NO_POD_GROUPS = "the operator does not create PodGroups; a job starts once minReplicas worker pods are ready"
+NO_POD_GROUPS = "a PodGroup is part of the job, and is for minReplicas worker pods"
 _OWN_CONTROLLERS = ("kubeflow.org/training-operator", "trainer.kubeflow.org/trainjob-controller")
 
-_QUEUE = "use a queue such as Kueue, which admits all worker pods together: see docs/guides/queueing.md"
+_GANG = "set spec.scheduling.gang, so that minReplicas worker pods start together: see docs/guides/queueing.md"
+_QUEUE = "add the annotation scheduling.volcano.sh/queue-name, with spec.scheduling.gang: see docs/guides/queueing.md"
 
 
 def run_policy(at: str) -> tuple[Field, ...]:
@@ -30,9 +31,9 @@ def run_policy(at: str) -> tuple[Field, ...]:
         changed(f"{at}.backoffLimit", RESTARTS, WHOLE_GROUP),
         carried(f"{at}.suspend", "spec.suspend", of=bool),
         computed(f"{at}.managedBy", MANAGED_BY),
-        lost(f"{scheduling}.minAvailable", NO_POD_GROUPS, _QUEUE),
-        lost(f"{scheduling}.queue", "ElasticJobs have no Volcano queue", _QUEUE),
-        lost(f"{scheduling}.minResources", "the operator does not create PodGroups", _QUEUE),
+        lost(f"{scheduling}.minAvailable", NO_POD_GROUPS, _GANG),
+        lost(f"{scheduling}.queue", "it is an annotation of the job", _QUEUE),
+        lost(f"{scheduling}.minResources", "the scheduler counts what the worker pods ask for", _GANG),
         computed(f"{scheduling}.priorityClass", PRIORITY),
         lost(
             f"{scheduling}.scheduleTimeoutSeconds",

@@ -71,7 +71,7 @@ RUNTIME_TABLE: Table = (
     computed("spec.mlPolicy.torch.elasticPolicy.maxNodes", MAX),
     carried("spec.mlPolicy.torch.elasticPolicy.maxRestarts", RESTARTS),
     computed("spec.mlPolicy.torch.elasticPolicy.metrics", METRICS),
-    lost("spec.podGroupPolicy", NO_POD_GROUPS, "use a queue such as Kueue: see docs/guides/queueing.md"),
+    lost("spec.podGroupPolicy", NO_POD_GROUPS, "set spec.scheduling.gang: see docs/guides/queueing.md"),
     computed("spec.template.metadata.labels", "metadata.labels"),
     computed("spec.template.metadata.annotations", "metadata.annotations"),
     *jobset.rows("spec.template.spec"),

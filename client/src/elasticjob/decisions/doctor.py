@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticjob.decisions.obstacles import obstacles
-from elasticjob.errors import ElasticJobError
+from elasticjob.decisions.queues import obstacles_of_queue
+from elasticjob.errors import ElasticJobError, NotFoundError
 from elasticjob.names import GROUP, INSTALL, VERSION
 from elasticjob.state import JobState, WorkerState
 
@@ -66,6 +68,10 @@ class Observed:
     gpus: Mapping[str, int] = field(default_factory=dict)
     """GPU resource -> how many each worker pod of the job asks for."""
     workers: Sequence[WorkerState] = ()
+    queue: Json | ElasticJobError | None = None
+    """The ClusterQueue that admits the job. None: it is in no queue."""
+    requested: Mapping[str, decimal.Decimal] = field(default_factory=dict)
+    """What its minReplicas worker pods and its own etcd ask for."""
 
 
 def findings(seen: Observed, now: datetime.datetime) -> list[Finding]:
@@ -75,7 +81,7 @@ def findings(seen: Observed, now: datetime.datetime) -> list[Finding]:
     found = [Finding(Result.GOOD, f"API server {seen.server}, Kubernetes {seen.version.get('gitVersion', '?')}")]
     found += [*_clock(seen), *_crd(seen), *_operator(seen), *_rights(seen), *_nodes(seen)]
     if seen.job is not None:
-        found += _job(seen, seen.job, now)
+        found += [*_queue(seen, seen.job), *_job(seen, seen.job, now)]
     return found
 
 
@@ -199,6 +205,25 @@ def _gpus(node: Json) -> dict[str, int]:
 def is_gpu(resource: str) -> bool:
     """Whether a resource name is that of a GPU: nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 ..."""
     return "gpu" in resource and "/" in resource
+
+
+def _queue(seen: Observed, job: JobState) -> Iterator[Finding]:
+    if seen.queue is None or job.is_finished:
+        return
+    if isinstance(seen.queue, NotFoundError):
+        yield Finding(
+            Result.BAD,
+            f"{job.name} waits in LocalQueue {job.queue}: {seen.queue.message}",
+            "List the queues of the namespace: kubectl get localqueues",
+        )
+    elif isinstance(seen.queue, ElasticJobError):
+        yield Finding(Result.UNKNOWN, f"Could not check the quota of queue {job.queue}: {seen.queue.message}")
+    else:
+        found = list(obstacles_of_queue(seen.requested, seen.queue))
+        for what, remedy in found:
+            yield Finding(Result.BAD, what, remedy)
+        if not found:
+            yield Finding(Result.GOOD, f"Queue {job.queue} has enough quota for the job, once it is free")
 
 
 def _job(seen: Observed, job: JobState, now: datetime.datetime) -> Iterator[Finding]:

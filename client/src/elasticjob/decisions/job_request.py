@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 
 from elasticjob.decisions.flag_values import Mount, claim_mount
 from elasticjob.errors import UsageError
-from elasticjob.names import API_VERSION, KIND
+from elasticjob.names import API_VERSION, KIND, QUEUE, QUEUE_PRIORITY
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 CONTAINER = "trainer"
-QUEUE = "kueue.x-k8s.io/queue-name"
-"""Label of a job that Kueue starts."""
 MAX_NAME = 47
 """Names of worker pods are longer than their job's, and have to be names of hosts."""
 
@@ -117,7 +115,9 @@ class JobOptions:
     tolerations: Sequence[Mapping[str, str]] = ()
     priority_class: str = ""
     queue: str = ""
-    """Kueue's LocalQueue that starts the job."""
+    """Kueue's LocalQueue in which the job waits."""
+    queue_priority: str = ""
+    """Its WorkloadPriorityClass there."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     max_restarts: int | None = None
@@ -160,7 +160,7 @@ def manifest_of(request: JobOptions, namespace: str | None = None) -> Json:
     metadata: Json = {"name": request.name}
     if namespace:
         metadata["namespace"] = namespace
-    labels = dict(request.labels) | _present(**{QUEUE: request.queue})
+    labels = dict(request.labels) | _present(**{QUEUE: request.queue, QUEUE_PRIORITY: request.queue_priority})
     metadata |= _present(labels=labels, annotations=dict(request.annotations))
     spec: Json = {"workers": _workers(request)}
     spec |= _present(

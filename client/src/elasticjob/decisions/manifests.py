@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob.decisions.job_request import QUEUE, JobOptions, sizes_of
+from elasticjob.decisions.job_request import JobOptions, sizes_of
 from elasticjob.errors import InvalidManifestError, UsageError
-from elasticjob.names import API_VERSION, GROUP, KIND
+from elasticjob.names import API_VERSION, GROUP, KIND, QUEUE, QUEUE_PRIORITY
 from elasticjob.state.values import object_at
 
 Json = dict[str, Any]
@@ -30,8 +30,8 @@ def parse_manifests(text: str, source: str) -> list[Json]:
 
 
 def with_flags(manifests: Sequence[Json], options: JobOptions, *, resize: bool = False) -> list[Json]:
-    """The manifests with what flags say about them: GPUs, variables, queue, suspension, and with `resize` the number of
-    worker pods. Raises UsageError where it is not clear what a flag is about."""
+    """The manifests with what flags say about them: GPUs, variables, queue, priority, suspension, and with `resize` the
+    number of worker pods. Raises UsageError where it is not clear what a flag is about."""
     if options == JobOptions("", "") and not resize:
         return list(manifests)
     if len(manifests) != 1:
@@ -49,8 +49,9 @@ def with_flags(manifests: Sequence[Json], options: JobOptions, *, resize: bool =
         _change_container(workers, options)
     if options.suspend:
         manifest["spec"]["suspend"] = True
-    if options.queue:
-        manifest["metadata"]["labels"] = {**object_at(manifest["metadata"], "labels"), QUEUE: options.queue}
+    labels = {key: value for key, value in ((QUEUE, options.queue), (QUEUE_PRIORITY, options.queue_priority)) if value}
+    if labels:
+        manifest["metadata"]["labels"] = {**object_at(manifest["metadata"], "labels"), **labels}
     return [manifest]
 
 

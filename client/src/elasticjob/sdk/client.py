@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticjob.cluster.http import ApiServer
@@ -25,7 +25,7 @@ from elasticjob.errors import (
     UsageError,
 )
 from elasticjob.sdk.job import Job, JobList
-from elasticjob.state import EventState, WorkerState, event_states, job_state, worker_states
+from elasticjob.state import EventState, JobState, WorkerState, event_states, job_state, worker_states
 
 if TYPE_CHECKING:
     from elasticjob.cluster.http import Json
@@ -161,6 +161,15 @@ class ElasticJobClient:
         if where and not jobs:
             self.cluster.check_namespace(where)
         return jobs
+
+    def places(self, jobs: Iterable[JobState]) -> dict[tuple[str, str], int]:
+        """(namespace, name) -> place of a job that waits in a queue of Kueue, if that tells."""
+        waiting = [job for job in jobs if job.queue and job.summary == "Queued"]
+        found = {}
+        for namespace, queue in {(job.namespace, job.queue) for job in waiting}:
+            places = self.cluster.places(queue, namespace)
+            found.update({(namespace, name): place for name, place in places.items()})
+        return found
 
     def workers(self, name: str, *, namespace: str | None = None) -> Workers:
         """The worker pods of a job, by index."""

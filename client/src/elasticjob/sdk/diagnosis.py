@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.decisions.doctor import RIGHTS, Finding, Observed, findings, is_gpu
+from elasticjob.decisions.queues import requested
 from elasticjob.errors import ElasticJobError, NotFoundError
 from elasticjob.state import job_state, worker_states
 from elasticjob.version import version
@@ -39,8 +40,16 @@ def _observe(cluster: Cluster, name: str | None) -> Observed:
         rights={what: cluster.may(verb, resource, group) for verb, resource, group, what in RIGHTS},
         job=job_state(body) if body else None,
         gpus=_gpus_of(body) if body else {},
+        queue=_queue_of(cluster, body) if body else None,
+        requested=requested(body, job_state(body).least) if body else {},
         workers=[] if isinstance(workers, ElasticJobError) else worker_states(workers),
     )
+
+
+def _queue_of(cluster: Cluster, body: Mapping[str, Any]) -> Mapping[str, Any] | ElasticJobError | None:
+    """The ClusterQueue that admits the job. None: it is in no queue."""
+    queue = job_state(body).queue
+    return _try(lambda: cluster.cluster_queue(queue)) if queue else None
 
 
 def _try(read: Callable[[], T]) -> T | ElasticJobError:

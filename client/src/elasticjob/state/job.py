@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from elasticjob.names import QUEUE
 from elasticjob.state.values import Json, Time, at, int_or, object_at, parse_time, part, read
 
 
@@ -65,6 +66,10 @@ class Change:
     resume_seconds: float | None = at("resumeSeconds", None)
 
 
+def _queue(labels: object) -> str:
+    return str(labels.get(QUEUE) or "") if isinstance(labels, Mapping) else ""
+
+
 @dataclass(frozen=True)
 class JobState:
     """An ElasticJob as the API server has it."""
@@ -85,6 +90,8 @@ class JobState:
     command: tuple[str, ...] = ()
     container: str = ""
     managed_by: str = at("spec.managedBy", "")
+    queue: str = at("metadata.labels", "", _queue)
+    """Kueue's LocalQueue in which it waits."""
     max_restarts: int = at("spec.failurePolicy.maxRestarts", 10)
     checkpoint: str = ""
     keeps_files: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from elasticjob.state import JobState, WorkerState
 from elasticjob.views.table import Cell, Column, html, render
@@ -19,6 +19,7 @@ _STYLE = {
     "Completed": "good",
     "Failed": "bad",
     "Suspended": "dim",
+    "Queued": "dim",
     "Deleting": "dim",
     "Terminating": "dim",
     "Degraded": "warn",
@@ -46,13 +47,24 @@ def job_table(
     wide: bool = False,
     rates: bool = True,
     namespaces: bool = False,
+    places: Mapping[tuple[str, str], int] | None = None,
     width: int | None = None,
     color: bool = False,
 ) -> list[str]:
     """`elasticjob list`. `namespaces`: of several namespaces. `wide`: all columns, however narrow the terminal.
-    `rates`: whether steps per second are known."""
+    `rates`: whether steps per second are known. `places`: in queues, by namespace and name."""
     columns = _job_columns(wide=wide, rates=rates, namespaces=namespaces)
-    rows = [_job_row(job, now, wide=wide, rates=rates, namespaces=namespaces) for job in jobs]
+    rows = [
+        _job_row(
+            job,
+            now,
+            wide=wide,
+            rates=rates,
+            namespaces=namespaces,
+            place=(places or {}).get((job.namespace, job.name)),
+        )
+        for job in jobs
+    ]
     return render(columns, rows, width=None if wide else width, color=color)
 
 
@@ -76,14 +88,20 @@ def _job_columns(*, wide: bool = False, rates: bool = True, namespaces: bool = F
 
 
 def _job_row(
-    job: JobState, now: datetime.datetime, *, wide: bool = False, rates: bool = True, namespaces: bool = False
+    job: JobState,
+    now: datetime.datetime,
+    *,
+    wide: bool = False,
+    rates: bool = True,
+    namespaces: bool = False,
+    place: int | None = None,
 ) -> list[Cell | str]:
     progress = job.progress
     rate = number(progress.steps_per_second) if progress and not job.is_finished else ""
     row: list[Cell | str] = [job.namespace] if namespaces else []
     row += [
         job.name,
-        Cell(job.summary, style_of(job.summary)),
+        Cell(f"{job.summary} (place {place})" if place else job.summary, style_of(job.summary)),
         job.workers_text,
         str(progress.step) if progress else "",
         *([rate] if rates else []),
@@ -91,8 +109,8 @@ def _job_row(
         age(job.created, now),
     ]
     if wide:
-        running = job.conditions.get("Running")
-        message = first_line(running.message) if running else ""
+        shown = job.conditions.get("Queued" if job.summary == "Queued" else "Running")
+        message = first_line(shown.message) if shown else ""
         row += [job.range_text, str(job.world_size), str(job.round), job.image, message]
     return row
 
