@@ -28,7 +28,7 @@ def test_worker_pods_name_a_group_of_kubernetes_that_needs_minimum_replicas(
     assert group
     assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2
     assert {group_of(pod) for pod in ns.workers().values()} == {"digits-1"}
-    ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: _end_pods(ns), what="its pods end")
     eventually(lambda: _is_gone(ns.get("podgroups", "digits-1")), what="the group goes with its run")
 

@@ -43,8 +43,7 @@ def within(job: ElasticJob, allowed: Grant | None) -> ElasticJob:
         return job
     if not allowed.held:
         return job.with_replicas(min(job.replicas, allowed.replicas))
-    lifecycle = job.spec.lifecycle.model_copy(update={"suspend": True})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"lifecycle": lifecycle})})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": True})})
 
 
 def holding_pods(context: Context) -> list[Pod]:
