@@ -256,7 +256,7 @@ class Scheduling(Model, frozen=True):
     gang: Gang | None = None
     """Starts minReplicas worker pods together or not at all. Default: they are scheduled one by one.
 
-    Applies to new runs.
+    Applies to new worker pods.
     """
     queue: Queue = Queue()
     """How a job in a queue of Kueue (label kueue.x-k8s.io/queue-name) grows beyond minReplicas."""

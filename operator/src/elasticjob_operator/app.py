@@ -175,10 +175,9 @@ class App:
         self._watching = True
         for informer in self._cluster.informers:
             self._supervisor.start(informer.run(), f"informer of {informer}")
-        discovered = [self._cluster.pod_groups, *([self._cluster.kueue] if self._cluster.kueue is not None else [])]
-        for optional in discovered:
+        for optional in self._cluster.optional:
             self._supervisor.start(optional.run(), f"discovery of {optional}")
-        await asyncio.gather(*(optional.started() for optional in discovered))
+        await asyncio.gather(*(optional.started() for optional in self._cluster.optional))
         await self._cluster.synced()
         reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue)
         resync = Resync(

@@ -101,6 +101,11 @@ class Cluster:
     def informers(self) -> tuple[Informer, ...]:
         return (*self._informers.values(), self._node_informer)
 
+    @property
+    def optional(self) -> list[PodGroups | Kueue]:
+        """What not every cluster has."""
+        return [self.pod_groups, *([self.kueue] if self.kueue is not None else [])]
+
     async def synced(self) -> None:
         """Returns when all informers have synced."""
         await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
