@@ -87,6 +87,7 @@ def test_values_reach_the_operator() -> None:
             '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","resources":{},"tolerations":[]}'
         ),
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
+        "ELASTICJOB_KUEUE": "auto",
         "ELASTICJOB_LOG_FORMAT": "plain",
         "ELASTICJOB_PROBE_PORT": "8080",
         "ELASTICJOB_METRICS_AUTHENTICATION": "false",
@@ -133,7 +134,7 @@ def test_allowed_endpoints_and_etcd_scheduling_reach_the_operator() -> None:
     assert not is_allowed("192.168.1.1:2379", settings.allowed_endpoints)
 
 
-def test_with_named_namespaces_only_nodes_are_read_cluster_wide() -> None:
+def test_with_named_namespaces_only_nodes_and_kinds_of_kueue_are_read_cluster_wide() -> None:
     objects = rendered("watchNamespaces={a,b}", "rbac.aggregateToUserRoles=false")
     assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {
         "a",
@@ -146,14 +147,23 @@ def test_with_named_namespaces_only_nodes_are_read_cluster_wide() -> None:
         "leases",
         "secrets",
     }
-    (role,) = of_kind(objects, "ClusterRole")
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
-    assert (
-        of_kind(
-            rendered("watchNamespaces={a}", "rbac.readNodes=false", "rbac.aggregateToUserRoles=false"), "ClusterRole"
-        )
-        == []
-    )
+    bound = {
+        each["roleRef"]["name"]
+        for each in of_kind(objects, "ClusterRoleBinding")
+        if each["subjects"][0]["namespace"] == "system"
+    }
+    roles = [role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"] in bound]
+    read = ["get", "list", "watch"]
+    assert [rule for role in roles for rule in role["rules"]] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": read},
+        {
+            "apiGroups": ["kueue.x-k8s.io"],
+            "resources": ["resourceflavors", "workloadpriorityclasses"],
+            "verbs": read,
+        },
+    ]
+    none = ("rbac.readNodes=false", "rbac.aggregateToUserRoles=false", "queueing.kueue=Off")
+    assert of_kind(rendered("watchNamespaces={a}", *none), "ClusterRole") == []
 
 
 def test_two_replicas_are_disrupted_one_at_a_time_and_a_single_one_never_blocks_a_drain() -> None:
