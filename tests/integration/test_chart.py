@@ -182,7 +182,7 @@ def test_the_metrics_service_and_monitor_select_the_operators_port() -> None:
     )
     template = deployment["spec"]["template"]
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    assert {each["name"] for each in template["spec"]["containers"][0]["ports"]} == {
+    assert {port["name"] for port in template["spec"]["containers"][0]["ports"]} == {
         service["spec"]["ports"][0]["targetPort"]
     }
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
@@ -207,12 +207,14 @@ def test_metrics_with_tls_have_a_port_of_their_own_everywhere() -> None:
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     variables = {each["name"]: each.get("value") for each in container["env"]}
-    (port,) = [each for each in container["ports"] if each["name"] == "metrics"]
+    (port,) = [port for port in container["ports"] if port["name"] == "metrics"]
     assert variables["ELASTICJOB_METRICS_PORT"] == str(port["containerPort"])
-    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "metrics-certificate"]
+    (mount,) = [
+        volume_mount for volume_mount in container["volumeMounts"] if volume_mount["name"] == "metrics-certificate"
+    ]
     assert mount["mountPath"] == variables["ELASTICJOB_METRICS_CERTIFICATE"]
-    assert {each["name"] for each in pod["volumes"] if "secret" in each} == {"metrics-certificate"}
-    assert [each["targetPort"] for each in service["spec"]["ports"]] == ["http", "metrics"]
+    assert {volume["name"] for volume in pod["volumes"] if "secret" in volume} == {"metrics-certificate"}
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http", "metrics"]
     (endpoint,) = monitor["spec"]["endpoints"]
     assert (endpoint["port"], endpoint["scheme"]) == ("metrics", "https")
     assert endpoint["tlsConfig"]["serverName"] == f"{service['metadata']['name']}.system.svc"

@@ -81,7 +81,7 @@ def test_the_client_s_wheel_has_its_commands_and_its_starter(dist: Path, tmp_pat
         assert f"{name} = elasticjob.__main__:main" in scripts.read_text()
     (metadata,) = tmp_path.glob("*.dist-info/METADATA")
     assert f"Requires-Dist: elasticjob-api=={version.read()}\n" in metadata.read_text()
-    assert {each.name for each in (tmp_path / "elasticjob" / "starter").iterdir()} >= {"train.py", "job.yaml"}
+    assert {path.name for path in (tmp_path / "elasticjob" / "starter").iterdir()} >= {"train.py", "job.yaml"}
     assert (tmp_path / "elasticjob" / "py.typed").exists()
 
 

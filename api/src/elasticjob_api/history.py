@@ -243,7 +243,7 @@ def goodput(history: History, until: datetime.datetime | None = None) -> Series:
     that are repeated, at the speed reported before. The time while the job is suspended does not count at all.
     """
     samples, idle = history.progress, _idle(history, until)
-    if not samples and all(each.resume_seconds is None for each in history.changes):
+    if not samples and all(change.resume_seconds is None for change in history.changes):
         return []
     repeats = [(time, steps * _seconds_per_step(samples, time)) for time, steps in _repeats(history)]
     series: Series = []
@@ -277,7 +277,7 @@ def goodput(history: History, until: datetime.datetime | None = None) -> Series:
 
 def _repeats(history: History) -> list[tuple[datetime.datetime, int]]:
     """Steps that were trained again: those that agents reported, and those by which samples go back further."""
-    rounds = [each for each in history.changes if each.type == ChangeType.ROUND]
+    rounds = [change for change in history.changes if change.type == ChangeType.ROUND]
     found = [(each.resumed_at, each.steps_lost) for each in rounds if each.steps_lost]
     for before, after in itertools.pairwise(history.progress):
         known = sum(each.steps_lost or 0 for each in rounds if before.time <= each.time <= after.time)
@@ -290,12 +290,12 @@ def _idle(history: History, until: datetime.datetime | None) -> dict[int, float]
     """The rounds that made no step, by their index in the changes, and how long they lasted, s. None of them if the
     script reports no steps at all."""
     changes, samples = history.changes, history.progress
-    if not samples and all(each.resume_seconds is None for each in changes):
+    if not samples and all(change.resume_seconds is None for change in changes):
         return {}
     found = {}
     for index, change in enumerate(changes):
         if change.type == ChangeType.ROUND and change.resume_seconds is None:
-            later = next((each for each in changes[index + 1 :] if each.type != ChangeType.SCALED), None)
+            later = next((change for change in changes[index + 1 :] if change.type != ChangeType.SCALED), None)
             end = later.caused_at if later else until or (samples[-1].time if samples else change.time)
             if not any(change.time <= sample.time <= end for sample in samples):
                 found[index] = max(0.0, (end - change.time).total_seconds())

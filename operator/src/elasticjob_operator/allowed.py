@@ -66,7 +66,7 @@ def is_allowed(endpoint: str, patterns: tuple[Pattern, ...]) -> bool:
         endpoints = parse_endpoints(endpoint)
     except ValueError:
         return False
-    return all(any(pattern.matches(each.host, each.port) for pattern in patterns) for each in endpoints)
+    return all(any(pattern.matches(endpoint.host, endpoint.port) for pattern in patterns) for endpoint in endpoints)
 
 
 def _split(text: str) -> tuple[str, str]:

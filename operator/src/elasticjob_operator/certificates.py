@@ -144,7 +144,7 @@ class CertificateAuthority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False)
         )
         if dns_names:
-            names = [*(x509.DNSName(each) for each in dns_names), *_LOCAL]
+            names = [*(x509.DNSName(dns_name) for dns_name in dns_names), *_LOCAL]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return KeyPair(

@@ -169,7 +169,7 @@ async def _accept(listener: socket.socket, runner: web.AppRunner, context: ssl.S
                     log.warning("Cannot accept a connection: %s", error)
                     await asyncio.sleep(1)
                     continue
-                connections = [each for each in connections if each.fileno() >= 0]
+                connections = [connection for connection in connections if connection.fileno() >= 0]
                 for oldest in connections[: 1 - MOST_CONNECTIONS]:
                     connections.remove(oldest)
                     with contextlib.suppress(OSError):  # its peer has closed it

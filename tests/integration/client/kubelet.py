@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "sinceTime" in query:
             oldest = datetime.datetime.fromisoformat(query["sinceTime"][0])
         skip = max(0, len(self.logs.lines[key]) - int(query["tailLines"][0])) if "tailLines" in query else 0
-        return lambda: [each for each in self.logs.lines[key][skip:] if each[0] >= oldest]
+        return lambda: [line for line in self.logs.lines[key][skip:] if line[0] >= oldest]
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

@@ -101,8 +101,8 @@ def test_the_python_client_has_the_same_jobs() -> None:
     job = client.submit("bert", image="train:1", command="python train.py", workers=2)
     assert job.wait(timeout=120).summary == "Succeeded"
     assert "bert-worker-0: rank 1 of 2 None" in list(job.logs(follow=True))
-    assert [each.reason for each in job.events()] == ["Accepted", "Succeeded"]
-    assert [each.summary for each in job.workers()] == ["Completed"]
+    assert [event.reason for event in job.events()] == ["Accepted", "Succeeded"]
+    assert [worker.summary for worker in job.workers()] == ["Completed"]
     job.delete()
     with pytest.raises(ElasticJobError, match="cannot be scaled"):
         client.submit("bert", image="a", command="python train.py", env={"SLEEP": 600}).scale(1)

@@ -129,7 +129,7 @@ def test_jobs_with_a_label_are_read_together(
 def test_another_container_and_the_one_before_are_asked_for(cli: Cli, two_workers: str, kubelet: Kubelet) -> None:
     kubelet.logs.requests.clear()
     cli("logs", two_workers, "--worker", "0", "-p")
-    assert any("previous=true" in each for each in kubelet.logs.requests)
+    assert any("previous=true" in request for request in kubelet.logs.requests)
     missing = cli("logs", two_workers, "--worker", "0", "-c", "other")
     assert (missing.code, "container other is not valid" in missing.err) == (Exit.ERROR, True)
 
@@ -229,7 +229,7 @@ def test_rank_0_is_followed_to_the_worker_pod_that_takes_it_over(
     assert lines.get(timeout=60) == "of the first"
     ns.remove("bert-worker-0")
     eventually(lambda: "bert-worker-0" not in ns.all("pods"))
-    eventually(lambda: any("bert-worker-1" in each for each in kubelet.logs.requests), what="the log of worker 1")
+    eventually(lambda: any("bert-worker-1" in request for request in kubelet.logs.requests), what="the log of worker 1")
     kubelet.logs.write(ns.name, "bert-worker-1", "of the second")
     assert lines.get(timeout=60) == "of the second"
 

@@ -82,7 +82,7 @@ OF_EACH_RUN = ("the answer to every other write is lost", "two of three requests
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=() if each in OF_EACH_RUN else pytest.mark.nightly) for each in FAULTS]
+    "name", [pytest.param(fault, marks=() if fault in OF_EACH_RUN else pytest.mark.nightly) for fault in FAULTS]
 )
 def test_a_job_starts_restarts_and_scales_although(
     name: str, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]

@@ -173,14 +173,16 @@ def assert_healthy(operator: Operator) -> None:
 
 def said(ns: Namespace, name: str) -> tuple[str, str]:
     """Reason and message of its Event: Python cannot parse the job itself."""
-    events = [each for each in ns.events(name) if each["reason"] == "InvalidSpec"]
+    events = [event for event in ns.events(name) if event["reason"] == "InvalidSpec"]
     return (events[-1]["reason"], events[-1]["message"]) if events else ("", "")
 
 
 def assert_starts(ns: Namespace, submit: Callable[..., str], name: str) -> None:
     """The API server itself takes minutes to write the status of large jobs, on a busy machine."""
     submit(name=name, replicas=1)
-    eventually(lambda: any(each["reason"] == "WorkerCreated" for each in ns.events(name)), 240, what=f"pods of {name}")
+    eventually(
+        lambda: any(event["reason"] == "WorkerCreated" for event in ns.events(name)), 240, what=f"pods of {name}"
+    )
 
 
 def test_hostile_objects_hurt_no_neighbour_and_no_operator(

@@ -46,9 +46,9 @@ def test_both_ways_are_allowed_by_the_restricted_pod_security_level(
     submit(replicas=1, template=TEMPLATE, runtime={"inject": inject})
     eventually(restricted.workers, what="the worker pod")
     spec = restricted.workers()["digits-worker-0"]["spec"]
-    (volume,) = [each for each in spec["volumes"] if each["name"] == "elasticjob-runtime"]
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "elasticjob-runtime"]
     assert ("image" in volume) is (inject == "ImageVolume")
-    assert [each["name"] for each in spec.get("initContainers", [])] == (
+    assert [init_container["name"] for init_container in spec.get("initContainers", [])] == (
         [] if inject == "ImageVolume" else ["elasticjob-runtime"]
     )
     assert spec["containers"][0]["command"] == ["python", "/opt/elasticjob/launch.py", "python", "train.py"]
@@ -86,7 +86,7 @@ def test_an_image_volume_that_the_api_server_rejects_becomes_an_init_container(
             submit(replicas=1, template=TEMPLATE)
             eventually(ns.workers, what="the worker pod")
             spec = ns.workers()["digits-worker-0"]["spec"]
-            assert [each["name"] for each in spec["initContainers"]] == ["elasticjob-runtime"]
+            assert [init_container["name"] for init_container in spec["initContainers"]] == ["elasticjob-runtime"]
             assert len(asked) == 2
             eventually(lambda: ns.is_true("digits", "Accepted"), what="the job is accepted")
             assert not [event for event in ns.events("digits") if event["type"] == "Warning"]
@@ -103,7 +103,9 @@ def test_a_container_without_a_command_is_told_what_to_write(ns: Namespace, subm
     assert "container trainer has no command" in condition["message"]
     assert "such as [elasticrun, train.py], or set spec.workers.runtime.inject to None" in condition["message"]
     eventually(
-        lambda: [each["reason"] for each in ns.events("digits") if each["type"] == "Warning"] == ["InvalidPodTemplate"],
+        lambda: (
+            [event["reason"] for event in ns.events("digits") if event["type"] == "Warning"] == ["InvalidPodTemplate"]
+        ),
         what="the Event",
     )
     assert not ns.workers()
@@ -116,7 +118,7 @@ def test_none_leaves_the_container_as_it_is(ns: Namespace, submit: Callable[...,
     eventually(ns.workers, what="the worker pod")
     spec = ns.workers()["digits-worker-0"]["spec"]
     assert "command" not in spec["containers"][0]
-    assert not [each for each in spec.get("volumes", []) if each["name"] == "elasticjob-runtime"]
+    assert not [volume for volume in spec.get("volumes", []) if volume["name"] == "elasticjob-runtime"]
 
 
 def test_the_way_can_be_changed_only_while_the_job_is_suspended(ns: Namespace, training: Callable[..., Agents]) -> None:

@@ -37,7 +37,10 @@ def normalised(ns: Namespace, job: str) -> Json:
         "pods": {name: (phase, _without_uid(spec, ns, job)) for name, (phase, spec) in pods.items()},
         "services": sorted(plain(name) for name in ns.all("services") if job in name),
         "statefulsets": sorted(plain(name) for name in ns.all("statefulsets") if job in name),
-        "conditions": [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or []],
+        "conditions": [
+            (condition["type"], condition["status"], condition["reason"])
+            for condition in status.get("conditions") or []
+        ],
         "restarts": status["restarts"]["total"],
         "workers": status["workers"],
     }

@@ -22,7 +22,7 @@ from tests.integration.operator.rendezvous import Agents
 def figure(operator: Operator, name: str, **labels: str) -> float:
     """Sum over all samples of that name with these labels; 0: there is none."""
     samples = [sample for family in text_string_to_metric_families(operator.metrics()) for sample in family.samples]
-    return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+    return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
 
 
 def test_metrics_show_the_life_of_a_job(ns: Namespace, operator: Operator, training: Callable[..., Agents]) -> None:
@@ -73,7 +73,7 @@ def test_logs_are_json_with_job_and_reason_and_without_the_template(
     eventually(lambda: ns.condition("refused", "Accepted").get("status") == "False", what="refused")
     operator.stop()
     records = [json.loads(line) for line in operator.log_text().splitlines()]
-    created = [each for each in records if each.get("reason") == "WorkerCreated"]
+    created = [record for record in records if record.get("reason") == "WorkerCreated"]
     assert created[0]["object"]["name"] == "digits"
     assert created[0]["object"]["namespace"] == ns.name
     lines = [line for line in operator.log_text().splitlines() if "hunter2" in line]

@@ -77,7 +77,7 @@ async def test_connections_that_never_begin_tls_keep_no_reader_out(
     silent = [await asyncio.open_connection("localhost", health.metrics_port) for _ in range(3 * MOST_CONNECTIONS)]
     reads = [asyncio.create_task(reader.read()) for reader, _ in silent]
     try:
-        await until(lambda: sum(each.done() for each in reads) >= 2 * MOST_CONNECTIONS, what="the oldest are closed")
+        await until(lambda: sum(read.done() for read in reads) >= 2 * MOST_CONNECTIONS, what="the oldest are closed")
         assert await served(health.metrics_port, pki) == der(pki, "server")
     finally:
         for _, writer in silent:

@@ -68,7 +68,7 @@ def test_a_job_in_a_terminating_namespace_is_ignored_quietly(
     eventually(lambda: not ns.workers(), what="the namespace controller took the pods")
     ns.scale("digits", 4)  # the operator looks again
     eventually(lambda: ns.job("digits")["metadata"]["generation"] == 2, what="scaled")
-    reasons = {each["reason"] for each in ns.status("digits")["conditions"]}
+    reasons = {condition["reason"] for condition in ns.status("digits")["conditions"]}
     assert "PodRejected" not in reasons
     told = [line for line in operator.log_text().splitlines() if "terminated" in line]
     assert len(told) == 1, told

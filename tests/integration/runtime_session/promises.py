@@ -175,7 +175,7 @@ def frozen() -> tuple[dict[str, Any], Step]:
     module = network()
     module[0].requires_grad_(False)
     ddp = wrap(module)
-    optimizer = torch.optim.Adam([each for each in ddp.parameters() if each.requires_grad], lr=0.01)
+    optimizer = torch.optim.Adam([parameter for parameter in ddp.parameters() if parameter.requires_grad], lr=0.01)
     return {"model": ddp, "optimizer": optimizer}, simple(ddp, optimizer)
 
 
@@ -229,7 +229,7 @@ def own_values() -> tuple[dict[str, Any], Step]:
 
 
 def after_step(values: Values, parts: dict[str, Any], step: int) -> None:
-    norm = float(sum(each.square().sum() for each in parts["model"].parameters()))
+    norm = float(sum(parameter.square().sum() for parameter in parts["model"].parameters()))
     values["checks"] = values.get("checks", 0) + 1  # also after a step that was interrupted, and then again
     if norm < values.get("best", math.inf):
         values.update(best=norm, best_step=step, best_model=parts["model"].module.state_dict())

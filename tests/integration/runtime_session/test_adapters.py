@@ -78,7 +78,9 @@ def test_a_training_continues_in_place_through_a_join_a_crash_and_a_leave(
         job.close()
     for name in "ab":
         facts = Run.read(tmp_path / "job" / f"{name}-0").facts
-        assert {each: facts[each] for each in reports} == {each: undisturbed.facts[each] for each in reports}
+        assert {report: facts[report] for report in reports} == {
+            report: undisturbed.facts[report] for report in reports
+        }
     facts = Run.read(tmp_path / "job" / "a-0").facts
     assert facts.get("evaluated", 1) > 0
     assert facts.get("epochs_ended") == undisturbed.facts.get("epochs_ended")

@@ -99,7 +99,7 @@ def test_a_stopped_process_is_replaced_while_a_job_that_needs_all_its_members_wa
     job.assert_finished(undisturbed, "a", "b", "c")
     assert [len(job.pids(name)) for name in "abc"] == [1, 3, 2]
     phases = [event["phases"] for event in job.agents[0].events if event["event"] == "change"]
-    assert any(each["interrupt"] and each["form"] and each["agree"] and each["first-step"] for each in phases)
+    assert any(phase["interrupt"] and phase["form"] and phase["agree"] and phase["first-step"] for phase in phases)
 
 
 @pytest.mark.nightly
@@ -133,6 +133,6 @@ def test_a_process_that_stops_before_the_others_is_named_and_does_not_end_the_jo
             job.start(name, nnodes="1:2")
         assert [agent.exit_code(START) for agent in job.agents] == [0, 0], job.logs
         assert "worker processes of b ended with code 0 while others were training" in job.logs
-        assert [each["members"] for each in job.agents[0].events if each["event"] == "finished-early"] == [["b"]]
+        assert [event["members"] for event in job.agents[0].events if event["event"] == "finished-early"] == [["b"]]
     finally:
         job.close()

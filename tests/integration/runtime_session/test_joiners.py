@@ -121,7 +121,7 @@ def crashes_as_it_starts(four: SessionJob) -> None:
     report(four, f"while a joiner crashed {len(four.pids('f'))} times, {len(ends)} agents", began)
     crash.unlink()
     four.wait_for_world(5, *"abcdf", timeout=START)
-    leaves(four, next(each for each in reversed(four.agents) if each.name == "f"))
+    leaves(four, next(agent for agent in reversed(four.agents) if agent.name == "f"))
 
 
 def is_killed_before_its_first_step(four: SessionJob) -> None:

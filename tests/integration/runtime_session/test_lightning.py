@@ -110,16 +110,16 @@ def test_changes_in_quick_succession_leave_no_trace(
 def follow(driver: Driver, workers: Sequence[Worker], step_grace: float) -> None:
     """Plans until all of `workers` follow, or the training is over. On a busy machine, a world may fail to form."""
     failures = -1
-    while failures != (failures := sum(len(each.failed) for each in workers)):
+    while failures != (failures := sum(len(worker.failed) for worker in workers)):
         number = driver.plan(workers, step_grace=step_grace)
         wait_until(driver, functools.partial(_ended, workers, number, failures), "all follow the plan, or fail")
 
 
 def _ended(workers: Sequence[Worker], number: int, failures: int) -> bool:
     return (
-        all(each.entered >= number for each in workers)
-        or any(each.process.poll() is not None for each in workers)
-        or sum(len(each.failed) for each in workers) > failures
+        all(worker.entered >= number for worker in workers)
+        or any(worker.process.poll() is not None for worker in workers)
+        or sum(len(worker.failed) for worker in workers) > failures
     )
 
 

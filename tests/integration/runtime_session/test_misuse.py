@@ -41,8 +41,8 @@ def fails(driver: Driver, tmp_path: pathlib.Path, worker: Worker) -> str:
 
 
 def results(driver: Driver, tmp_path: pathlib.Path, workers: list[Worker]) -> list[dict[str, Any]]:
-    wait_until(driver, lambda: all(each.process.poll() == 0 for each in workers), "all end", failures=False)
-    return [json.loads((tmp_path / f"{each.name}.json").read_text()) for each in workers]
+    wait_until(driver, lambda: all(worker.process.poll() == 0 for worker in workers), "all end", failures=False)
+    return [json.loads((tmp_path / f"{worker.name}.json").read_text()) for worker in workers]
 
 
 def test_a_joiner_with_another_model_ends_and_the_others_train_on(
@@ -100,7 +100,7 @@ def test_more_ranks_than_samples_train_alike(training: Callable[[str], Driver], 
     wait_for_mark(driver, tmp_path, a, "committed 6")
     driver.plan([a, b, c, d], step_grace=0.5)
     first, *others = results(driver, tmp_path, [a, b, c, d])
-    assert all(each == first for each in others)
+    assert all(other == first for other in others)
     assert first["committed"] == 120
 
 

@@ -34,7 +34,7 @@ class RestartingJob(SessionJob):
     def finish_as(self, undisturbed: Run, *names: str) -> None:
         self.hurry()
         for name in names:
-            agent = next(each for each in reversed(self.agents) if each.name == name)
+            agent = next(agent for agent in reversed(self.agents) if agent.name == name)
             assert agent.exit_code(START) == 0, self.logs
             Run.read(self.directory / f"{name}-0").assert_same_training(undisturbed)
             assert self.steps(name)[-1][0] == STEPS

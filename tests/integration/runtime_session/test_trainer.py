@@ -108,7 +108,7 @@ def test_trainer_saves_when_all_members_leave(
     for agent in first:
         agent.signal(signal.SIGTERM)
     assert [agent.exit_code(START) for agent in first] == [ExitCode.TERMINATED] * 2, trainer_job.logs
-    (saved,) = (int(each.name.rpartition("-")[2]) for each in (tmp_path / "saved").iterdir())
+    (saved,) = (int(path.name.rpartition("-")[2]) for path in (tmp_path / "saved").iterdir())
     last = max(trainer_job.steps(name)[-1][0] for name in "ab")
     assert last - 1 <= saved <= last, trainer_job.logs
     (tmp_path / "next").mkdir()

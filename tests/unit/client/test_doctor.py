@@ -65,7 +65,7 @@ def test_a_healthy_cluster_has_no_problems() -> None:
     ],
 )
 def test_every_problem_is_found_with_its_remedy(change: dict[str, Any], result: Result, what: str, remedy: str) -> None:
-    found = [each for each in findings(dataclasses.replace(HEALTHY, **change), NOW) if what in each.what]
+    found = [finding for finding in findings(dataclasses.replace(HEALTHY, **change), NOW) if what in finding.what]
     assert [each.result for each in found] == [result]
     assert remedy in found[0].remedy
 

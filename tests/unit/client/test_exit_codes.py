@@ -19,8 +19,8 @@ def test_every_exit_code_is_documented() -> None:
 
 
 def test_every_error_says_which_code_it_is() -> None:
-    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, ElasticJobError)]
-    assert {each.code for each in kinds} | {Exit.OK, Exit.INCOMPLETE, Exit.INTERRUPTED} == set(Exit)
+    kinds = [var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, ElasticJobError)]
+    assert {kind.code for kind in kinds} | {Exit.OK, Exit.INCOMPLETE, Exit.INTERRUPTED} == set(Exit)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_line_without_a_time_is_kept() -> None:
 def test_a_rank_is_in_the_worker_pod_that_has_it(rank: int, procs: str, workers: list[WorkerState], name: str) -> None:
     """A replacement of worker pod 0 has the last rank."""
     job = JobState("bert", "ml", procs=procs)
-    assert [each.name for each in choose_workers(job, workers, Selection(rank=rank))] == [name]
+    assert [worker.name for worker in choose_workers(job, workers, Selection(rank=rank))] == [name]
 
 
 @pytest.mark.parametrize("given", ["1", "worker-1", "bert-worker-1", "bert-worker-1-gwtch"])

@@ -104,7 +104,7 @@ BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
     ],
 )
 def test_every_obstacle_has_its_remedy(fields: dict[str, object], what: str, remedy: str) -> None:
-    found = [each for each in obstacles(job(**fields), [], NOW) if what in each.what]
+    found = [obstacle for obstacle in obstacles(job(**fields), [], NOW) if what in obstacle.what]
     assert found
     assert remedy in found[0].remedy
 
@@ -133,7 +133,7 @@ def test_a_job_that_trains_or_has_succeeded_has_no_obstacles() -> None:
     few = dataclasses.replace(RUNNING, history=(BACK, dataclasses.replace(BACK, steps_lost=5, step=1200)))
     assert obstacles(few, [], NOW) == [], "few steps are trained again"
     saved = job(conditions={"Failed": ("True", "MaxRestartsExceeded", "")}, keeps_files=False)
-    assert not [each for each in obstacles(saved, [], NOW) if "volume" in each.what], "too late"
+    assert not [obstacle for obstacle in obstacles(saved, [], NOW) if "volume" in obstacle.what], "too late"
     assert obstacles(job(conditions={"Succeeded": ("True", "WorkersSucceeded", "")}), [], NOW) == []
 
 

@@ -61,18 +61,18 @@ def kind_of(document: Mapping[str, Any]) -> Kind:
 def convert_all(documents: Sequence[Document], runtimes: Iterable[Document] = (), *, name: str = "") -> list[Converted]:
     """Converts every job, and keeps other objects. `runtimes`: TrainingRuntimes from elsewhere; `name`: a new name for
     the job, if there is one only. Raises ConvertError."""
-    known = [each for each in (*runtimes, *documents) if kind_of(each) in RUNTIMES]
-    jobs = [each for each in documents if kind_of(each) in CONVERTERS or kind_of(each) == TRAIN_JOB]
+    known = [runtime for runtime in (*runtimes, *documents) if kind_of(runtime) in RUNTIMES]
+    jobs = [document for document in documents if kind_of(document) in CONVERTERS or kind_of(document) == TRAIN_JOB]
     if name and len(jobs) > 1:
         raise ConvertError(f"--name is for one job, and the input has {len(jobs)}")
     if not jobs:
         raise ConvertError(_no_job(documents))
     names = {describe(job): f"ElasticJob/{name or get(job, ('metadata', 'name'))}" for job in jobs}
-    return [_converted(each, known, names, name) for each in documents if kind_of(each) not in RUNTIMES]
+    return [_converted(document, known, names, name) for document in documents if kind_of(document) not in RUNTIMES]
 
 
 def _no_job(documents: Sequence[Document]) -> str:
-    if any(kind_of(each) == OURS for each in documents):
+    if any(kind_of(document) == OURS for document in documents):
         return f"{describe(documents[0])} is an ElasticJob of {API_VERSION} already: there is nothing to convert"
     kinds = sorted({f"{kind} ({version})" for version, kind in map(kind_of, documents)})
     return f"cannot convert {', '.join(kinds)}: only {SUPPORTED} can be converted"

@@ -177,7 +177,7 @@ def _variables(container: Mapping[str, Any], at: Path, draft: Draft) -> tuple[li
 def _warn_of_references(container: Mapping[str, Any], launched: Launch, at: Path, origin: Origin, draft: Draft) -> None:
     """To variables in command, args and env that no longer have a value there."""
     variables = a_list(container, "env", at=at)
-    known = {each.get("name") for each in variables} - _WITHOUT_VALUE.keys()
+    known = {variable.get("name") for variable in variables} - _WITHOUT_VALUE.keys()
     gone = {name: instead for name, instead in {**_WITHOUT_VALUE, **origin.variables}.items() if name not in known}
     in_shell = r"|\${{?{0}\b" if launched.style is Style.SHELL else ""
     texts = [(word.text, word.path, "", in_shell) for word in (*launched.command, *launched.args)]

@@ -157,7 +157,7 @@ def key_of(body: Json) -> NamespacedName:
 
 def _true(body: Json) -> tuple[str, ...]:
     conditions = (body.get("status") or {}).get("conditions") or ()
-    return tuple(sys.intern(str(each["type"])) for each in conditions if each.get("status") == "True")
+    return tuple(sys.intern(str(condition["type"])) for condition in conditions if condition.get("status") == "True")
 
 
 def _known(body: Json) -> _Known:

@@ -92,7 +92,7 @@ async def _run(
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-    return next((each for each in results if isinstance(each, Exception)), None)
+    return next((result for result in results if isinstance(result, Exception)), None)
 
 
 class _NoDiff(kopf.DiffBaseStorage):

@@ -85,7 +85,7 @@ def check_keeps_users_apart(body: bytes | bytearray) -> None:
     """Checks the response to GET /version of an etcd in which each run has a user, after `check_version`. Raises
     Denied."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", json.loads(body)["etcdserver"])
-    major, minor, patch = (int(each or 0) for each in found.groups()) if found else (3, 4, 0)
+    major, minor, patch = (int(group or 0) for group in found.groups()) if found else (3, 4, 0)
     if major == 3 and patch < _KEEPS_USERS_APART.get(minor, 0):
         fixed = ", ".join(f"3.{minor}.{patch}" for minor, patch in _KEEPS_USERS_APART.items())
         raise Denied(
@@ -107,7 +107,7 @@ def malformed(error: Exception) -> StoreError:
 
 def redacted(error: Exception, status: int = 200) -> StoreError:
     """The same kind of error, with a message of ours. `status`: of the HTTP response."""
-    phrase = next((each for each in _PHRASES if each in str(error)), "")
+    phrase = next((phrase for phrase in _PHRASES if phrase in str(error)), "")
     number = f" (HTTP {status})" if status != 200 else ""
     match error:
         case NotEtcd():

@@ -152,8 +152,8 @@ class SharedWatch:
                 failures = 0
                 log.info("etcd at %s: %s", self.endpoint, for_log(error))
                 continue  # reconnect at once; reported only if that fails
-            for each in list(self._runs.values()):
-                each.on_trouble(error)
+            for run in list(self._runs.values()):
+                run.on_trouble(error)
             # The Service of an etcd whose pod has just become ready may still refuse connections for a moment: retry
             # often again.
             failures = 0 if await self._reconnect_requested_within(_delay(failures)) else failures + 1
@@ -193,8 +193,8 @@ class SharedWatch:
                     if self._store is None:
                         self._store = store
                         self._connected_at = asyncio.get_running_loop().time()
-                        for each in self._runs.values():
-                            self._read(store, each)
+                        for run in self._runs.values():
+                            self._read(store, run)
                     self._dispatch(events)
         finally:
             store.close()
@@ -246,7 +246,7 @@ class SharedWatch:
     def _probe_after(self) -> float:
         """How long the watch may be silent before the etcd is probed, s. Short while a run trains: status must not
         report a healthy rendezvous for long while training is blocked by it."""
-        trains = any(each.view.plan is not None and each.view.outcome is None for each in self._runs.values())
+        trains = any(run.view.plan is not None and run.view.outcome is None for run in self._runs.values())
         return TRAINING_PROBE_SECONDS if trains else RESTING_PROBE_SECONDS
 
     async def _reconnect_requested_within(self, seconds: float) -> bool:

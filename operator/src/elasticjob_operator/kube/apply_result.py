@@ -41,20 +41,20 @@ class ApplyResult:
 
 def merged(results: list[ApplyResult]) -> ApplyResult:
     """One result for all actions of a plan."""
-    asked = next((each for each in results if each.admission), ApplyResult())
+    asked = next((result for result in results if result.admission), ApplyResult())
     return ApplyResult(
         admission=asked.admission,
         unanswered=asked.unanswered,
         rejection=_first_rejection(results),
-        rejected_kinds=frozenset().union(*(each.rejected_kinds for each in results)),
-        created=frozenset().union(*(each.created for each in results)),
-        missed=any(each.missed for each in results),
-        done=tuple(action for each in results for action in each.done),
-        namespace_terminating=any(each.namespace_terminating for each in results),
-        failure=next((each.failure for each in results if each.failure), None),
+        rejected_kinds=frozenset().union(*(result.rejected_kinds for result in results)),
+        created=frozenset().union(*(result.created for result in results)),
+        missed=any(result.missed for result in results),
+        done=tuple(action for result in results for action in result.done),
+        namespace_terminating=any(result.namespace_terminating for result in results),
+        failure=next((result.failure for result in results if result.failure), None),
     )
 
 
 def _first_rejection(results: Iterable[ApplyResult]) -> str:
-    rejected = [each for each in results if each.rejection]
+    rejected = [result for result in results if result.rejection]
     return min(rejected, key=lambda each: PODS.kind not in each.rejected_kinds).rejection if rejected else ""

@@ -147,7 +147,7 @@ class ObjectCache(Generic[T]):
                 del self._places[place]
 
     def _notify(self, *groups: NamespacedName | None) -> None:
-        for group in {each for each in groups if each is not None}:
+        for group in {group for group in groups if group is not None}:
             self._changed(group)
 
 

@@ -57,12 +57,12 @@ def explanation_of(events: Sequence[Json] | None, before: Explanation | None, no
     first = before.first_read_at if before is not None else now
     if events is None and before is not None:
         return dataclasses.replace(before, read_at=now)
-    attached = max((_time_of(each) for each in events or () if each.get("reason") == _ATTACHED), default=LONG_AGO)
+    attached = max((_time_of(event) for event in events or () if event.get("reason") == _ATTACHED), default=LONG_AGO)
     told = [
-        each
-        for each in events or ()
-        if (_is_warning(each) or each.get("reason") in _GOES_ON | _ENDS)
-        and (each.get("reason") != "FailedAttachVolume" or _time_of(each) > attached)
+        event
+        for event in events or ()
+        if (_is_warning(event) or event.get("reason") in _GOES_ON | _ENDS)
+        and (event.get("reason") != "FailedAttachVolume" or _time_of(event) > attached)
     ]
     newest = max(told, key=lambda each: (_time_of(each), _is_warning(each), _name_of(each)), default={})
     if not newest or (newest.get("reason") in _ENDS and not _is_warning(newest)):

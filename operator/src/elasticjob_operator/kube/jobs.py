@@ -18,7 +18,7 @@ async def list_job_versions(api: KubeClient, namespace: str = "") -> dict[Namesp
     """UID and resourceVersion of every job, requested as metadata only. Raises ApiError or ConnectionError."""
     found: dict[NamespacedName, tuple[str, int]] = {}
     async for page in api.pages(JOBS.path(namespace), {}, size=_PAGE, accept=_METADATA_ONLY):
-        found |= {name_of(each): (each["metadata"]["uid"], version_of(each)) for each in page.get("items") or []}
+        found |= {name_of(item): (item["metadata"]["uid"], version_of(item)) for item in page.get("items") or []}
         del page  # not two at once
     return found
 

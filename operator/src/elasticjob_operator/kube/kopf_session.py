@@ -64,7 +64,7 @@ class _Page:
         return None
 
     async def json(self) -> Json:
-        return {**self._page, "items": [bounded_job(each) for each in self._page.get("items") or []]}
+        return {**self._page, "items": [bounded_job(item) for item in self._page.get("items") or []]}
 
 
 class _Lines:

@@ -57,7 +57,7 @@ def events_of_status(before: Status, after: Status, failure: str = "") -> tuple[
     """One Event for each condition whose status or reason changed. `failure`: message of a failure that is counted now,
     which is an Event even if no condition changes."""
     changes = tuple(_changes(before, after))
-    if not failure or any(each.reason is Reason.WORKER_FAILED for each in changes):
+    if not failure or any(change.reason is Reason.WORKER_FAILED for change in changes):
         return changes
     return (*changes, JobEvent(reason=Reason.WORKER_FAILED, message=repeatable(failure), warning=True))
 
@@ -68,7 +68,7 @@ def events_of_actions(done: Sequence[Action]) -> tuple[JobEvent, ...]:
 
 
 def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
-    old = {each.type: (each.status, each.reason) for each in before.conditions}
+    old = {condition.type: (condition.status, condition.reason) for condition in before.conditions}
     told: set[str] = set()  # conditions with the same cause are one Event
     for condition in after.conditions:
         known = old.get(condition.type)

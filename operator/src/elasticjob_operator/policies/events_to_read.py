@@ -49,7 +49,7 @@ def _of_one(pod: Pod) -> list[tuple[Question, datetime.datetime]]:
     if claim := claim_of(pod, {}):
         return [((CLAIM, claim), pod.created_at)]
     if pod.blocked is not None:
-        return [((CLAIM, each), due) for each in pod.blocked.claims if not pod.blocked.reason]
+        return [((CLAIM, claim), due) for claim in pod.blocked.claims if not pod.blocked.reason]
     return [((POD, pod.name), due)] if pod.node else []
 
 
@@ -63,7 +63,7 @@ def claim_of(pod: Pod, answers: Answers) -> str:
     """The claim that keeps the scheduler from placing the pod. Empty: no claim does, as far as is known."""
     blocked = pod.blocked or Blocked(reason="")
     if not blocked.reason:  # the scheduler says nothing while a volume is made for the node that it has chosen
-        known = {each: answers.get((CLAIM, each)) for each in blocked.claims}
+        known = {claim: answers.get((CLAIM, claim)) for claim in blocked.claims}
         return next((each for each, said in known.items() if said and said.message and said.at >= pod.created_at), "")
     if blocked.reason not in OF_SCHEDULER or not _OF_CLAIM.search(blocked.message):
         return ""

@@ -30,7 +30,7 @@ def free_ends(
     job: ElasticJob, failed: Iterable[tuple[Pod, PodFailure]], now: datetime.datetime
 ) -> tuple[FreeEnds, ...]:
     """status.freeEnds, with everything observed now."""
-    known = {each.index: each for each in job.status.free_ends or () if now - each.last_time < MEMORY}
+    known = {free_end.index: free_end for free_end in job.status.free_ends or () if now - free_end.last_time < MEMORY}
     for pod, failure in failed:
         if failure.cost is Cost.COUNTS:
             continue
@@ -47,7 +47,7 @@ def free_ends(
 
 def delay_seconds(pod: Pod, failure: PodFailure, ends: Iterable[FreeEnds]) -> float:
     """Time between a free end of `pod` and its replacement. `ends`: with this one."""
-    known = {each.index: each.count for each in ends}
+    known = {end.index: end.count for end in ends}
     count = known.get(pod.index, min(known.values()) if len(known) >= MOST else 1)
     if _trained_long(pod, failure):
         return 0.0

@@ -191,7 +191,7 @@ def _cause(plan: PlanValue, failure: Failure | None, group: Change | None) -> st
 
 
 def _end(observed: _Observed) -> Change | None:
-    condition = next((observed.after.condition(each) for each in _ENDS if observed.after.is_true(each)), None)
+    condition = next((observed.after.condition(end) for end in _ENDS if observed.after.is_true(end)), None)
     if condition is None or observed.before.is_finished:
         return None
     progress = observed.after.progress
@@ -204,7 +204,7 @@ def _end(observed: _Observed) -> Change | None:
 
 def _group(history: History, run: int) -> Change | None:
     """The round in which the run's worker group trained last."""
-    rounds = (each for each in reversed(history.changes) if each.type == ChangeType.ROUND and each.run == run)
+    rounds = (change for change in reversed(history.changes) if change.type == ChangeType.ROUND and change.run == run)
     return next(rounds, None)
 
 
@@ -240,7 +240,7 @@ def _completed(history: History, transition: TransitionValue, run: int) -> Histo
             "steps_lost": _steps_lost(group, transition),
         }
     )
-    changes = tuple(completed if each is group else each for each in history.changes)
+    changes = tuple(completed if change is group else change for change in history.changes)
     return history.model_copy(update={"changes": changes})
 
 

@@ -32,7 +32,11 @@ def failing_nodes(
 ) -> tuple[FailingNode, ...]:
     """status.failingNodes, with everything observed now. `counted_now`: name of the pod whose failure this plan counts
     for the first time."""
-    known = {each.name: each for each in job.status.failing_nodes or () if now - each.last_time < MEMORY}
+    known = {
+        failing_node.name: failing_node
+        for failing_node in job.status.failing_nodes or ()
+        if now - failing_node.last_time < MEMORY
+    }
     workers = list(workers)
     initialized = {pod.node for pod, _ in workers if pod.end is not None or pod.running}
     for pod, status in workers:

@@ -93,9 +93,9 @@ def tolerated_seconds(tolerations: Iterable[Mapping[str, Any]], default: float) 
     """How long pods tolerate a silent node; None: forever. `tolerations`: as in the template of the pods, because
     Kubernetes adds its own default of 300 s to every pod. Those that do not name the taint were hardly meant for it."""
     ours = [
-        each.get("tolerationSeconds")
-        for each in tolerations
-        if each.get("key") == _UNREACHABLE and each.get("effect") in (None, "", "NoExecute")
+        toleration.get("tolerationSeconds")
+        for toleration in tolerations
+        if toleration.get("key") == _UNREACHABLE and toleration.get("effect") in (None, "", "NoExecute")
     ]
     limits = [min(max(0, seconds), _LONGEST_TOLERATION) for seconds in ours if isinstance(seconds, int)]
     return float(min(limits)) if limits else None if None in ours else default

@@ -31,7 +31,7 @@ def inject(pod: dict[str, Any], way: InjectionWay, image: str, pull_policy: str)
     if way is InjectionWay.NONE:
         return pod
     spec = pod["spec"]
-    container = next(each for each in spec["containers"] if _trains(each))
+    container = next(container for container in spec["containers"] if _trains(container))
     if way is InjectionWay.INIT_CONTAINER:
         # The first, so that it never waits for a user's.
         spec["initContainers"] = [_init_container(spec, image, pull_policy), *(spec.get("initContainers") or [])]
@@ -44,7 +44,7 @@ def inject(pod: dict[str, Any], way: InjectionWay, image: str, pull_policy: str)
 def has_image_volume(pod: Mapping[str, Any]) -> bool:
     """Whether the pod has the runtime as an image volume."""
     volumes = pod["spec"].get("volumes") or []
-    return any(each.get("name") == names.RUNTIME_VOLUME and "image" in each for each in volumes)
+    return any(volume.get("name") == names.RUNTIME_VOLUME and "image" in volume for volume in volumes)
 
 
 def wrapped(command: list[str]) -> list[str]:
@@ -73,7 +73,7 @@ def check_injectable(job: ElasticJob) -> None:
         raise InvalidTemplateError(
             f"a volume or container has the name {names.RUNTIME_VOLUME!r}, which is reserved for ElasticJob: rename it"
         )
-    paths = {str(each.get("mountPath")) for each in container.get("volumeMounts") or []}
+    paths = {str(volume_mount.get("mountPath")) for volume_mount in container.get("volumeMounts") or []}
     paths |= {job.spec.checkpoint.directory} if job.spec.checkpoint is not None else set()
     if names.RUNTIME_PATH in {path.rstrip("/") for path in paths}:
         raise InvalidTemplateError(

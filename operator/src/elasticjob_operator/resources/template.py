@@ -30,7 +30,7 @@ def training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
         if container.get("name") == wanted:
             found: dict[str, Any] = container
             return found
-    there = ", ".join(str(each.get("name")) for each in containers)
+    there = ", ".join(str(container.get("name")) for container in containers)
     raise InvalidTemplateError(
         f"spec.workers.container is {wanted!r}, but {TEMPLATE}.spec.containers has only: {there}"
     )
@@ -45,7 +45,7 @@ def mount(spec: dict[str, Any], container: dict[str, Any], volume: dict[str, Any
 
 def check_volume_name(spec: Mapping[str, Any], name: str, whose: str) -> None:
     """Raises InvalidTemplateError where a volume of the user's has that name."""
-    if any(each.get("name") == name for each in spec.get("volumes") or []):
+    if any(volume.get("name") == name for volume in spec.get("volumes") or []):
         raise InvalidTemplateError(f"{TEMPLATE}.spec.volumes has {name!r}, the name of {whose}: rename it")
 
 

@@ -84,7 +84,9 @@ def test_restoring_an_older_groups_work_over_a_newer_ones_is_found() -> None:
 
 
 def fenced(one: Group, fence: str) -> Group:
-    return dataclasses.replace(one, processes=tuple(dataclasses.replace(each, fence=fence) for each in one.processes))
+    return dataclasses.replace(
+        one, processes=tuple(dataclasses.replace(process, fence=fence) for process in one.processes)
+    )
 
 
 def test_a_later_group_planned_by_an_older_etcd_counts_as_older() -> None:

@@ -64,7 +64,7 @@ def test_each_architecture_finds_its_own_files(archives: dict[str, Path], tmp_pa
         "io.containerd.image.name": NAME,
         "org.opencontainers.image.ref.name": "1.2.3",
     }
-    found = {each["platform"]["architecture"]: each for each in json.loads(layout.blob(named))["manifests"]}
+    found = {manifest["platform"]["architecture"]: manifest for manifest in json.loads(layout.blob(named))["manifests"]}
     assert found.keys() == archives.keys()
     for architecture, descriptor in found.items():
         manifest = json.loads(layout.blob(descriptor))

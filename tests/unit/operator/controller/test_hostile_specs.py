@@ -98,7 +98,7 @@ WRONG_TYPES: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "value"), [(path, each) for path, values in WRONG_TYPES.items() for each in values])
+@pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in WRONG_TYPES.items() for value in values])
 def test_a_template_with_a_value_of_the_wrong_type_is_invalid(path: str, value: Any) -> None:
     template: Any = copy.deepcopy(TEMPLATE)
     template["metadata"] = {}

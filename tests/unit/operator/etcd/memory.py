@@ -53,7 +53,7 @@ class Memory:
 
     async def txn(self, operations: Sequence[Operation]) -> TxnResult:
         self._maybe_fail()
-        if self.write_error is not None and not all(isinstance(each, Get) for each in operations):
+        if self.write_error is not None and not all(isinstance(operation, Get) for operation in operations):
             raise self.write_error
         return self.store.txn((), operations)
 

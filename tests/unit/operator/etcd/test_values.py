@@ -104,11 +104,11 @@ def test_any_text_is_parsed_or_rejected(kind: type[Value], text: str) -> None:
 
 @given(kind=kinds, data=st.data(), value=anything)
 def test_any_field_of_any_type_is_parsed_or_rejected(kind: type[Value], data: st.DataObject, value: Any) -> None:
-    field = data.draw(st.sampled_from([each.name for each in dataclasses.fields(kind)]))
+    field = data.draw(st.sampled_from([field.name for field in dataclasses.fields(kind)]))
     plans_with(kind, variant(kind, field, value))
 
 
-@given(failure=st.dictionaries(st.sampled_from([each.name for each in dataclasses.fields(FailureValue)]), anything))
+@given(failure=st.dictionaries(st.sampled_from([field.name for field in dataclasses.fields(FailureValue)]), anything))
 @example(
     failure={
         "time": 1e300,

@@ -80,7 +80,7 @@ async def test_an_unusable_ca_is_reported_and_tried_again(caplog: pytest.LogCapt
     ours = certificates(server)
     assert not await ours.open()
     assert not await ours.open()
-    assert [each.levelname for each in caplog.records] == ["ERROR"], "once"
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "once"
     with pytest.raises(CertificatesUnavailable, match="Secret ops/ca with the operator's certificate authority"):
         ours.context()
     with pytest.raises(CertificatesUnavailable, match="no certificate and key in PEM format"):

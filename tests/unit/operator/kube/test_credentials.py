@@ -50,12 +50,12 @@ async def test_a_rotated_certificate_authority_is_trusted(tmp_path: Path, monkey
     configuration.ssl_ca_cert = str(mounted)
     credentials = Credentials(configuration, None)
     context = credentials.client().rest_client.ssl_context
-    before = {each["serialNumber"] for each in context.get_ca_certs()}
+    before = {certificate["serialNumber"] for certificate in context.get_ca_certs()}
     task = asyncio.create_task(credentials.follow_ca())
     mounted.write_bytes(b"half of a fi")
     await asyncio.sleep(0.05)
     mounted.write_bytes((second.directory / "ca.crt").read_bytes())
-    await until(lambda: {each["serialNumber"] for each in context.get_ca_certs()} > before)
+    await until(lambda: {certificate["serialNumber"] for certificate in context.get_ca_certs()} > before)
     assert not task.done()
     task.cancel()
 

@@ -34,7 +34,7 @@ class Bench:
                 self.running.remove(owner)
 
     def finish(self, owner: str) -> None:
-        found = next(each for each in self._gates if each[0] == owner)
+        found = next(gate for gate in self._gates if gate[0] == owner)
         self._gates.remove(found)
         found[1].set()
 

@@ -60,7 +60,7 @@ class Server:
         return {"metadata": {"name": "x", "namespace": "ml", "uid": "z", "resourceVersion": "5"}}
 
     def count(self, method: str = "POST") -> int:
-        return sum(each[0] == method for each in self.requests)
+        return sum(request[0] == method for request in self.requests)
 
 
 def job(name: str = "digits", namespace: str = "ml") -> ElasticJob:

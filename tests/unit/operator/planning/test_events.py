@@ -71,7 +71,7 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "m
     ],
 )
 def test_events_of_condition_changes(before: Status, after: Status, expected: list[tuple[Reason, bool]]) -> None:
-    assert [(each.reason, each.warning) for each in events_of_status(before, after)] == expected
+    assert [(event.reason, event.warning) for event in events_of_status(before, after)] == expected
 
 
 def test_failures_of_one_cause_have_one_text() -> None:
@@ -106,9 +106,11 @@ def test_worker_pods_are_named_in_the_order_of_their_indices() -> None:
 
 
 def test_conditions_with_the_same_cause_are_one_event() -> None:
-    conditions = (each for type_ in (READY, RUNNING) for each in having(type_, False, Reason.UNSCHEDULABLE).conditions)
+    conditions = (
+        condition for type_ in (READY, RUNNING) for condition in having(type_, False, Reason.UNSCHEDULABLE).conditions
+    )
     both = Status(conditions=tuple(conditions))
-    assert [each.reason for each in events_of_status(Status(), both)] == [Reason.UNSCHEDULABLE]
+    assert [event.reason for event in events_of_status(Status(), both)] == [Reason.UNSCHEDULABLE]
 
 
 def test_the_event_of_a_deletion_has_its_reason() -> None:
@@ -134,7 +136,7 @@ def test_many_deletions_for_one_reason_are_one_event() -> None:
     ],
 )
 def test_every_counted_failure_is_one_event(before: Status, after: Status, expected: list[str]) -> None:
-    assert [each.message for each in events_of_status(before, after, "b failed")] == expected
+    assert [event.message for event in events_of_status(before, after, "b failed")] == expected
 
 
 @pytest.mark.parametrize(

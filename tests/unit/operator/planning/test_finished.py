@@ -99,7 +99,7 @@ class TestFinished:
 
     def test_keys_in_an_external_etcd_are_deleted(self) -> None:
         found = ask(self.finished(), make_pod(0, PodPhase.SUCCEEDED), rendezvous=make_view(outcome=make_outcome()))
-        assert [type(each) for each in found.actions] == [ClearRun]
+        assert [type(action) for action in found.actions] == [ClearRun]
         assert found.target is not None
         after = ask(self.finished(), make_pod(0, PodPhase.SUCCEEDED), rendezvous=make_view())
         assert (after.actions, after.target) == ((), None)

@@ -24,7 +24,11 @@ Objects = dict[tuple[Kind, str], OwnedObject]
 
 
 def created(found: Plan) -> set[str]:
-    return {f"{each.kind}/{each.body['metadata']['name']}" for each in found.actions if isinstance(each, CreateObject)}
+    return {
+        f"{action.kind}/{action.body['metadata']['name']}"
+        for action in found.actions
+        if isinstance(action, CreateObject)
+    }
 
 
 def all_objects(settings: Settings = ON) -> Objects:
@@ -89,7 +93,7 @@ def test_without_the_setting_no_policy_is_created_and_nothing_waits() -> None:
 
 def test_turning_the_setting_off_deletes_the_policies_of_running_jobs() -> None:
     found = running(all_objects(), OFF)
-    deleted = {(each.kind, each.name) for each in found.actions if isinstance(each, DeleteObject)}
+    deleted = {(action.kind, action.name) for action in found.actions if isinstance(action, DeleteObject)}
     assert deleted == {(Kind.NETWORK_POLICY, "digits-worker"), (Kind.NETWORK_POLICY, "digits-etcd")}
 
 
@@ -126,7 +130,7 @@ def test_a_changed_policy_is_restored(change: Any) -> None:
     body = copy.deepcopy(dict(objects[key].body))
     change(body["spec"])
     objects[key] = dataclasses.replace(objects[key], json=orjson.dumps(body))
-    (patch,) = (each for each in running(objects).actions if isinstance(each, PatchObject))
+    (patch,) = (action for action in running(objects).actions if isinstance(action, PatchObject))
     assert (patch.kind, patch.name) == key
     assert patch.patch.keys() == {"spec"}
 
@@ -139,5 +143,7 @@ def test_policies_are_deleted_with_everything_else_of_a_finished_job() -> None:
     job = make_job(status=make_status(ConditionType.ACCEPTED, ConditionType.SUCCEEDED))
     found = ask(job, settings=ON, objects=all_objects())
     assert {"digits-worker", "digits-etcd"} <= {
-        each.name for each in found.actions if isinstance(each, DeleteObject) and each.kind is Kind.NETWORK_POLICY
+        action.name
+        for action in found.actions
+        if isinstance(action, DeleteObject) and action.kind is Kind.NETWORK_POLICY
     }

@@ -49,7 +49,7 @@ OLD_LEASE = {"bad": make_heartbeat()}
 def test_a_pod_on_a_lost_node_is_deleted_by_force_and_its_member_evicted() -> None:
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
     found = ask(trained(), *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan()))
-    (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
+    (delete,) = [action for action in found.actions if isinstance(action, DeletePod)]
     assert (delete.name, delete.force) == ("digits-worker-3", True)
     assert names(found, EvictMember) == ["digits-worker-3"]
     assert found.status.restarts.total == 0, "node loss is free"
@@ -58,8 +58,8 @@ def test_a_pod_on_a_lost_node_is_deleted_by_force_and_its_member_evicted() -> No
 def test_the_heartbeat_is_read_before_pods_are_deleted_by_force() -> None:
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
     found = ask(trained(), *pods, nodes=SILENT_NODES, rendezvous=make_view(plan=make_plan()))
-    assert [each.node for each in found.actions if isinstance(each, ReadHeartbeat)] == ["bad"]
-    assert not [each for each in found.actions if isinstance(each, DeletePod | EvictMember)]
+    assert [action.node for action in found.actions if isinstance(action, ReadHeartbeat)] == ["bad"]
+    assert not [action for action in found.actions if isinstance(action, DeletePod | EvictMember)]
     assert found.requeue_at == NOW
 
 
@@ -79,7 +79,7 @@ def test_a_replacement_never_waits_for_the_end_of_the_pod(nodes: dict[str, Any] 
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", deletion_timestamp=-9999))
     found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
     assert (names(found, CreatePod), names(found, DeletePod)) == (["digits-worker-3"], [])
-    (patch,) = [each for each in found.actions if isinstance(each, PatchPod)]
+    (patch,) = [action for action in found.actions if isinstance(action, PatchPod)]
     assert (patch.uid, patch.patch) == ("pod-3-0", {"metadata": {"labels": {"elasticjob.dev/job-uid": None}}})
     replaced = (*pods[:3], dataclasses.replace(pods[3], in_dns=False), make_pod(3, incarnation=1))
     after = ask(trained(), *replaced, nodes=nodes, rendezvous=make_view(plan=make_plan()))
@@ -93,7 +93,7 @@ def test_the_name_of_a_replacement_is_new_unless_its_creation_may_have_succeeded
     again = ask(trained(), *pods, rendezvous=make_view(plan=make_plan()), unconfirmed={3: "digits-worker-3-zzzzz"})
 
     def name(found: Plan) -> str:
-        (create,) = [each for each in found.actions if isinstance(each, CreatePod)]
+        (create,) = [action for action in found.actions if isinstance(action, CreatePod)]
         return str(create.body["metadata"]["name"])
 
     assert name(first) != name(later)
@@ -105,10 +105,10 @@ def test_the_second_pod_of_an_index_leaves_its_group_before_it_is_deleted() -> N
     pods = [*(make_pod(index, created=-9) for index in range(4)), make_pod(2, incarnation=1, created=-1)]
     found = ask(trained(), *pods, rendezvous=make_view(plan=make_plan(), spec=published(trained())))
     assert names(found, DeletePod) == []
-    (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
     assert action.spec.draining == ["digits-worker-2-1"]
     found = ask(trained(), *pods, rendezvous=make_view(plan=make_plan(), spec=action.spec))
-    (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
+    (delete,) = [action for action in found.actions if isinstance(action, DeletePod)]
     assert (delete.uid, delete.force, delete.reason) == ("pod-2-1", False, "another pod has its index")
 
 
@@ -117,12 +117,12 @@ def test_a_consistent_job_keeps_pods_on_a_silent_node_and_says_so(node: str) -> 
     job = trained(spec={"rendezvous": {"onPartition": "Consistent"}})
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node=node, ready=node == "good"))
     found = ask(job, *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan(size=3)))
-    assert not [each for each in found.actions if isinstance(each, DeletePod | EvictMember | ReadHeartbeat)]
-    (published,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert not [action for action in found.actions if isinstance(action, DeletePod | EvictMember | ReadHeartbeat)]
+    (published,) = [action for action in found.actions if isinstance(action, PublishSpec)]
     assert published.spec.on_partition == "Consistent"
     if node == "bad":
         assert condition(found, ConditionType.DEGRADED) == ("True", "NodeSilent")
-        (event,) = [each for each in found.events if each.reason is Reason.NODE_SILENT]
+        (event,) = [event for event in found.events if event.reason is Reason.NODE_SILENT]
         assert event.warning
         assert "out-of-service" in event.message
 
@@ -151,15 +151,15 @@ def test_a_lost_etcd_is_superseded_before_it_is_deleted_by_force() -> None:
     first = ask(job, *pods, etcd_pod("bad"), **world)
     assert first.status.rendezvous is not None
     assert (first.status.rendezvous.store_generation, first.status.rendezvous.store_pod) == (2, "")
-    assert not [each for each in first.actions if isinstance(each, DeletePod)]
+    assert not [action for action in first.actions if isinstance(action, DeletePod)]
     assert first.requeue_at == NOW
     written = job.model_copy(update={"status": first.status})
     second = ask(written, *pods, etcd_pod("bad"), **world)
-    (delete,) = [each for each in second.actions if isinstance(each, DeletePod)]
+    (delete,) = [action for action in second.actions if isinstance(action, DeletePod)]
     assert (delete.name, delete.force) == ("digits-etcd-0", True)
     assert second.status.rendezvous == first.status.rendezvous, "counted once"
     third = ask(written, *pods, etcd_pod("good", uid="e2"), **{**world, "rendezvous": make_view()})
-    (published,) = [each for each in third.actions if isinstance(each, PublishSpec)]
+    (published,) = [action for action in third.actions if isinstance(action, PublishSpec)]
     assert published.spec.store_generation == 2
     assert third.status.rendezvous is not None
     assert (third.status.rendezvous.store_generation, third.status.rendezvous.store_pod) == (2, "e2")
@@ -179,7 +179,7 @@ def test_etcd_on_a_silent_node_is_replaced_before_the_workers_there() -> None:
         settings=Settings(),
         rendezvous=make_view(Connectivity.UNREACHABLE),
     )
-    assert [each.name for each in found.actions if isinstance(each, DeletePod)] == ["digits-etcd-0"]
+    assert [action.name for action in found.actions if isinstance(action, DeletePod)] == ["digits-etcd-0"]
 
 
 def test_the_plan_is_made_again_when_a_node_becomes_lost() -> None:
@@ -209,8 +209,11 @@ def test_what_a_deleted_job_left_on_a_lost_node_is_deleted_by_force() -> None:
         leftover("digits-worker-2-gwtch", "worker", "deleted", terminating=False),
     )
     found = ask(make_job(), nodes=SILENT_NODES, heartbeats=OLD_LEASE, leftovers=left, admission=ADMITTED)
-    deletes = [each for each in found.actions if isinstance(each, DeletePod)]
-    assert [(each.name, each.force) for each in deletes] == [("digits-worker-0-gwtch", True), ("digits-etcd-0", True)]
+    deletes = [action for action in found.actions if isinstance(action, DeletePod)]
+    assert [(delete.name, delete.force) for delete in deletes] == [
+        ("digits-worker-0-gwtch", True),
+        ("digits-etcd-0", True),
+    ]
     assert len(names(found, CreatePod)) == 4, "the new job starts at once"
 
 
@@ -221,6 +224,8 @@ def test_deleting_a_job_in_the_foreground_does_not_wait_for_a_lost_node(heartbea
     pods = [make_pod(0, node="good", deletion_timestamp=30), make_pod(1, node="bad", deletion_timestamp=30)]
     found = ask(job, *pods, etcd_pod("bad"), nodes=SILENT_NODES, heartbeats=heartbeats, rendezvous=make_view())
     assert names(found, DeletePod) == (["digits-worker-1", "digits-etcd-0"] if heartbeats else [])
-    assert [each.node for each in found.actions if isinstance(each, ReadHeartbeat)] == ([] if heartbeats else ["bad"])
+    assert [action.node for action in found.actions if isinstance(action, ReadHeartbeat)] == (
+        [] if heartbeats else ["bad"]
+    )
     assert not names(found, CreatePod)
     assert found.target is not None, "its keys are deleted in the end"

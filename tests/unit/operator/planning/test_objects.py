@@ -52,7 +52,7 @@ def patches(objects: Objects, settings: Settings | None = None) -> list[PatchObj
     decided = plan(
         make_job(), JobState(pods=pods, objects=known, nodes=None, rendezvous=make_view()), settings or Settings(), NOW
     )
-    return [each for each in decided.actions if isinstance(each, PatchObject)]
+    return [action for action in decided.actions if isinstance(action, PatchObject)]
 
 
 def with_another_flag(body: dict[str, Any]) -> None:

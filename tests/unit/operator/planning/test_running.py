@@ -61,7 +61,7 @@ def test_status_has_the_world_size_and_round_of_the_plan() -> None:
 def test_the_spec_is_published_again_to_an_etcd_that_lost_its_data() -> None:
     job = trained()
     found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
-    (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
     assert action.spec == published(job)
 
 

@@ -52,13 +52,13 @@ class TestShrink:
     def test_draining_is_published_before_any_pod_is_deleted(self) -> None:
         found = self.shrink(make_view(plan=make_plan(), spec=published(self.job)))
         assert names(found, DeletePod) == []
-        (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+        (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
         assert tuple(action.spec.draining) == self.draining
 
     def test_the_highest_indices_are_deleted(self) -> None:
         found = self.shrink(make_view(plan=make_plan(), spec=published(self.job, *self.draining)))
         assert names(found, DeletePod) == ["digits-worker-3", "digits-worker-2"]
-        assert not any(each.force for each in found.actions if isinstance(each, DeletePod))
+        assert not any(action.force for action in found.actions if isinstance(action, DeletePod))
 
     def test_nothing_is_deleted_before_a_restarted_operator_has_reached_etcd(self) -> None:
         assert names(self.shrink(make_view(Connectivity.CONNECTING)), DeletePod) == []
@@ -74,7 +74,9 @@ class TestScaling:
     def test_metrics_create_an_autoscaler_with_the_job_s_bounds(self) -> None:
         found = ask(make_job(spec={"scaling": {"metrics": METRICS}}), admission=ADMITTED)
         (scaler,) = [
-            each.body for each in found.actions if isinstance(each, CreateObject) and each.kind is Kind.AUTOSCALER
+            action.body
+            for action in found.actions
+            if isinstance(action, CreateObject) and action.kind is Kind.AUTOSCALER
         ]
         assert scaler["spec"]["scaleTargetRef"] == {
             "apiVersion": "elasticjob.dev/v1alpha1",
@@ -90,7 +92,7 @@ class TestScaling:
     def test_the_autoscaler_is_deleted_with_the_metrics(self) -> None:
         objects = owned(ask(make_job(spec={"scaling": {"metrics": METRICS}}), admission=ADMITTED))
         found = ask(trained(), *[make_pod(index) for index in range(4)], objects=objects)
-        assert [(each.kind, each.name) for each in found.actions if isinstance(each, DeleteObject)] == [
+        assert [(action.kind, action.name) for action in found.actions if isinstance(action, DeleteObject)] == [
             (Kind.AUTOSCALER, "digits")
         ]
 
@@ -99,7 +101,7 @@ class TestScaling:
             make_job(replicas=7, workers={"allowedReplicas": [2, 4, 8]}), admission=ADMITTED, rendezvous=make_view()
         )
         assert len(names(found, CreatePod)) == 4
-        (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+        (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
         assert (action.spec.wanted, action.spec.allowed) == (4, [2, 4, 8])
         assert (found.status.desired_replicas, found.status.workers) == (4, "0/4")
 

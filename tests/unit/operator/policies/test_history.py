@@ -259,8 +259,8 @@ def test_a_wrong_clock_of_a_node_does_not_move_samples(skew: float) -> None:
 def kept_of(seconds: Iterable[float]) -> Iterator[tuple[datetime.datetime, list[datetime.datetime]]]:
     """Each new sample, and the times that are kept with it."""
     kept: list[datetime.datetime] = []
-    for each in seconds:
-        new = at(each).replace(microsecond=0)
+    for second in seconds:
+        new = at(second).replace(microsecond=0)
         kept.append(new)
         while (surplus := surplus_sample(kept)) is not None:
             del kept[surplus]

@@ -128,7 +128,7 @@ def test_a_rejected_image_volume_is_tried_as_an_init_container_before_anything_i
     second = ask(job(), settings=SETTINGS, admission=rejection, image_volume_rejected=True, **NODES)
     asked = dry_run(second)
     assert not asked.image_volume
-    assert [each["name"] for each in asked.body["spec"]["initContainers"]] == ["elasticjob-runtime"]
+    assert [init_container["name"] for init_container in asked.body["spec"]["initContainers"]] == ["elasticjob-runtime"]
     assert second.status == first.status
     accepted = Admission(template_hash=asked.template_hash, at=NOW)
     third = ask(job(), settings=SETTINGS, admission=accepted, image_volume_rejected=True, **NODES)

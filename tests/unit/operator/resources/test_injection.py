@@ -39,7 +39,7 @@ def build(way: InjectionWay, template: dict[str, Any] = TEMPLATE, **workers: Any
 
 
 def trainer(pod: dict[str, Any]) -> dict[str, Any]:
-    return next(each for each in pod["spec"]["containers"] if each["name"] == "trainer")
+    return next(container for container in pod["spec"]["containers"] if container["name"] == "trainer")
 
 
 @pytest.mark.parametrize("way", [InjectionWay.IMAGE_VOLUME, InjectionWay.INIT_CONTAINER])
@@ -63,7 +63,7 @@ def test_only_the_training_container_gets_the_runtime_read_only(way: InjectionWa
 
 def test_an_image_volume_adds_no_container() -> None:
     pod = build(InjectionWay.IMAGE_VOLUME)
-    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["data"]
+    assert [init_container["name"] for init_container in pod["spec"]["initContainers"]] == ["data"]
     volume = {"name": "elasticjob-runtime", "image": {"reference": IMAGE, "pullPolicy": "IfNotPresent"}}
     assert pod["spec"]["volumes"] == [{"name": "scratch", "emptyDir": {}}, volume]
 

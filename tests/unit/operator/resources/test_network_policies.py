@@ -100,7 +100,7 @@ def test_a_policy_of_the_user_opens_more() -> None:
 def test_worker_pods_on_the_host_network_reach_their_etcd() -> None:
     """No selector matches their address, and no policy applies to them."""
     job = make_job(template=HOST_NETWORK)
-    assert [each["metadata"]["name"] for each in policies(job)] == ["digits-etcd"]
+    assert [policy["metadata"]["name"] for policy in policies(job)] == ["digits-etcd"]
     assert may_connect(policies(job), ENDPOINTS["host"], etcd_of(job), 2379)
     assert not may_connect(policies(job), ENDPOINTS["host"], etcd_of(job), 2380)
 

@@ -20,7 +20,7 @@ SETTING = [pytest.param(flag, id=flag.name) for flag in OWN_FLAGS if flag.sets i
 def test_a_flag_names_a_field_that_exists_and_has_a_valid_default(flag: Flag) -> None:
     assert flag.sets is not None
     settings, field = flag.sets
-    assert field in {each.name for each in dataclasses.fields(settings)}
+    assert field in {field.name for field in dataclasses.fields(settings)}
     assert flag.check(flag.default) is None
     assert settings_from_flags(build_parser().parse_args(["train.py"]), settings)[field] == flag.default
 

@@ -70,7 +70,7 @@ class History:
         """A process has committed a step. In a world that the others have left, that is only the step whose all-reduce
         was complete when they did."""
         self.commits += 1
-        left = [each for each in meeting.processes if each.fence is not None and each.fence > meeting.fence]
+        left = [process for process in meeting.processes if process.fence is not None and process.fence > meeting.fence]
         if left:
             self.late += 1
             require((process, meeting) not in self._late, f"{process} continues in {meeting}, which {left} have left")

@@ -46,7 +46,7 @@ class SessionScenario(Scenario):
 
     def continues(self, survivors: list[SessionProcess], state: State, size: int) -> None:
         """`size` processes train, among them all `survivors`, from `state` on."""
-        self.check(not any(each.dead for each in survivors), "a surviving process was restarted")
+        self.check(not any(survivor.dead for survivor in survivors), "a surviving process was restarted")
         self.check(len(self.in_training) == size, f"{self.in_training} train, not {size}")
         self.check(self.newest.extends(state), f"{state} is lost: {self.newest}")
         self.check(self.newest is not state, "no further step")

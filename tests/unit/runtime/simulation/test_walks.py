@@ -28,7 +28,7 @@ FIRST = random.SystemRandom().randrange(10**9) if WALKS else 0
 @pytest.mark.parametrize("make_walk", [random_walk, session_walk], ids=["restarts", "in place"])
 @pytest.mark.parametrize(
     "chunk",
-    [pytest.param(each, marks=pytest.mark.nightly) if each in NIGHTLY else each for each in range(CHUNKS)],
+    [pytest.param(number, marks=pytest.mark.nightly) if number in NIGHTLY else number for number in range(CHUNKS)],
 )
 def test_every_random_walk_keeps_the_invariants_and_the_job_ends(chunk: int, make_walk: Callable[[int], Walk]) -> None:
     each = (WALKS or 1000) // CHUNKS

@@ -184,5 +184,5 @@ def test_a_worker_process_that_ends_before_the_others_is_told_once(
     for round_number in (2, 3):
         plan = make_plan("ab", round_number=round_number, finished=("c",))
         bench.observe(make_view(plan=plan, workers=runs(plan)), START + round_number)
-    assert [each["members"] for each in bench.events("finished-early")] == [["c"]]
+    assert [event["members"] for event in bench.events("finished-early")] == [["c"]]
     assert "worker processes of c ended with code 0 while others were training" in caplog.text

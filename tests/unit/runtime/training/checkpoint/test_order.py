@@ -337,7 +337,7 @@ class History:
         wanted = listing.checkpoints[position % len(listing.checkpoints)]
         self.now += 1
         writer = dataclasses.replace(listing.claim.writer, choice=self.now)
-        others = tuple(each for each in listing.checkpoints if each != wanted)
+        others = tuple(checkpoint for checkpoint in listing.checkpoints if checkpoint != wanted)
         claim = dataclasses.replace(claims.next_claim(listing, writer), earlier=listing.claim.earlier)
         self.machines[rank].listing = dataclasses.replace(listing, claim=claim, checkpoints=others)
         self._put(rank, Found(claim.number, wanted.step))
@@ -364,7 +364,7 @@ class History:
 
     def _put(self, rank: int, found: Found) -> None:
         listing = self.machines[rank].listing
-        others = tuple(each for each in listing.checkpoints if each != found)
+        others = tuple(checkpoint for checkpoint in listing.checkpoints if checkpoint != found)
         self.machines[rank].listing = dataclasses.replace(listing, checkpoints=(*others, found))
         self._make(rank, claims.state_of(self.machines[rank].listing, found))
 

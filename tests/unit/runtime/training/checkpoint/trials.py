@@ -47,12 +47,12 @@ class FileLayer:
         return call
 
     def __enter__(self) -> None:
-        for each in self._patches:
-            each.start()
+        for patch in self._patches:
+            patch.start()
 
     def __exit__(self, *_: object) -> None:
-        for each in self._patches:
-            each.stop()
+        for patch in self._patches:
+            patch.stop()
 
 
 def _kill() -> None:

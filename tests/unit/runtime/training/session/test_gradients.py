@@ -53,7 +53,7 @@ class Trained:
     def gradients(self) -> list[torch.Tensor]:
         self.model.zero_grad()
         self.model(self.inputs).mean().backward()
-        return [each.grad for each in self.model.parameters() if each.grad is not None]
+        return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
 
     def weigh(self, samples: int, batch: int, world_size: int) -> None:
         share = Share(positions=tuple(range(samples)), samples=samples, batch=batch, next=Cursor())

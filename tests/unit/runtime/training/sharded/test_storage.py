@@ -180,7 +180,7 @@ def test_a_save_that_was_killed_leaves_no_shards_to_the_next(
     run(1, train_and_save, tmp_path, tmp_path / "c", 1)
     (tmp_path / "c" / "step-000000000002-1.shards-00ff").mkdir()
     saving._begin(tmp_path / "c", 3)
-    assert [each.name.partition(".")[0] for each in shards(tmp_path / "c")] == [
+    assert [shard.name.partition(".")[0] for shard in shards(tmp_path / "c")] == [
         "step-000000000001-1",
         "step-000000000003-1",
     ]
@@ -201,7 +201,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: pathlib.Path, monkeypatc
         for file in (tmp_path / "c").glob("*.ckpt")
     ]
     assert sorted(each["step"] for each in kept) == [3, 4, 5]
-    assert {each.name for each in shards(tmp_path / "c")} == {each["folder"] for each in kept}
+    assert {shard.name for shard in shards(tmp_path / "c")} == {each["folder"] for each in kept}
 
 
 def test_a_group_that_was_replaced_can_no_longer_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
