@@ -61,7 +61,11 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
             "beforeFirstStep": "Fail",
         },
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
-        "scheduling": {"priorityClassName": "", "avoidNodesAfter": 3},
+        "scheduling": {
+            "priorityClassName": "",
+            "avoidNodesAfter": 3,
+            "queue": {"step": 1, "surplusPriorityClassName": ""},
+        },
         "suspend": False,
         "lifecycle": {"cleanPods": "Running"},
         "managedBy": "",
