@@ -60,6 +60,7 @@ EPOCHS_OF_DATA = {
     "docs/design/0022-in-place.md": "epochs of the training data",
     "docs/design/0025-frameworks.md": "epochs of the training data",
     "examples/*": "epochs of the training data",
+    "tests/e2e/test_with_kueue.py": "arguments of an example",
     "tests/integration/runtime_session/*": "epochs of the training data",
     "tests/unit/runtime/training/session/*": "epochs of the training data",
     "tests/integration/runtime/test_framework_callbacks.py": "arguments of Lightning",

@@ -6,7 +6,6 @@ each time, the others in `make nightly`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import uuid
@@ -21,6 +20,7 @@ from hack.drivers import ClusterDriver, KubeError
 from hack.images import build
 from hack.images.recipe import ROOT
 from hack.support import eventually
+from tests.e2e.session_log import entered, steps_of
 
 EXAMPLES = ROOT / "examples"
 SMALL = {
@@ -31,7 +31,6 @@ SMALL = {
         *("--dummy-images=48", "--image-size=32", "--arch=resnet18"),
         *("--batch-size=8", "--epochs=1", "--checkpoint-every=2"),
     ),
-    "kueue": ("--steps=40", "--save-every=20"),
     "lightning": ("--steps=40", "--save-every=20"),
     "nfs": ("--steps=40", "--save-every=20"),
     "s3": ("--steps=40", "--save-every=20", "--endpoint=http://s3:5000"),
@@ -44,6 +43,7 @@ ENDLESS = {
 }
 OTHERS = {
     "digits": "test_jobs.py and most other end-to-end tests run it",
+    "kueue": "test_with_kueue.py runs it: Kueue is not installed before",
     "fsdp2-dcp": "tests/integration/test_examples.py runs it: the image's torch 2.6 has no FSDP2 on CPUs",
 }
 Edit = Callable[[dict[str, Any]], None]
@@ -136,22 +136,6 @@ class Example:
         return "\n".join(map(self.log, self.pods))
 
 
-@dataclasses.dataclass(frozen=True)
-class Entered:
-    """A process of the session example has entered a world."""
-
-    pid: int
-    rank: int
-    workers: int
-    step: int
-
-
-def entered(log: str) -> list[Entered]:
-    """By one worker pod, in order."""
-    found = re.findall(r"^pid=(\d+) rank=(\d+) trains with (\d+) workers after step=(\d+)$", log, re.MULTILINE)
-    return [Entered(*map(int, numbers)) for numbers in found]
-
-
 def world(example: Example, pod: str, workers: int) -> bool:
     """Whether this worker pod trains in a world of this size."""
     worlds = entered(example.log(pod))
@@ -231,11 +215,11 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
     changes = entered(log)
     print(*changes, sep="\n")  # with the process ID, in the output of this test
     assert {each.pid for each in changes} == {processes[survivor]}, "one process trains through all changes"
-    steps = [int(step) for step in re.findall(r"^step=(\d+) ", log, re.MULTILINE)]
+    steps = steps_of(log)
     print(f"{len(steps)} steps, {steps[0]} to {steps[-1]}")
     assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
 
-    last = int(re.findall(r"^step=(\d+) ", example.log(survivor), re.MULTILINE)[-1])
+    last = steps_of(example.log(survivor))[-1]
     example.suspend(True)
     cluster.kubectl.wait("elasticjob/session", "condition=Suspended", namespace, timeout=120)
     example.suspend(False)
@@ -244,19 +228,6 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
         *(180, 0.3, "it trains again"),
     )
     assert entered(example.log(example.pods[0]))[0].step >= last, "it was saved when the job was suspended"
-    example.delete()
-
-
-@pytest.mark.nightly
-def test_the_kueue_example_waits_until_it_is_admitted(cluster: ClusterDriver, namespace: str) -> None:
-    example = Example(cluster, namespace, "kueue")
-    assert example.job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "training"}
-    example.apply(replicas=2)
-    conditions = f"elasticjob/{example.name}"
-    cluster.kubectl.wait(conditions, "condition=Suspended", namespace, timeout=60)
-    assert example.pods == []
-    example.suspend(False)
-    assert "finished step=40" in example.succeeds()
     example.delete()
 
 

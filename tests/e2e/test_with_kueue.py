@@ -1,0 +1,340 @@
+"""Jobs in a queue of stock Kueue. Its name puts this file last: Kueue is installed for these tests only, since its
+webhooks take part in the creation of every pod."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.cluster import kueue as own_kueue
+from hack.demo.run import manifests
+from hack.drivers import ClusterDriver, KubeError
+from hack.images.recipe import ROOT
+from hack.support import eventually
+from tests.e2e.jobs import COUNTING, Job
+from tests.e2e.queues import API, WORKER_CPU, Json, Queue, holds
+from tests.e2e.session_log import entered, longest_pause, steps_of
+
+pytestmark = pytest.mark.alone
+
+EXAMPLE = ROOT / "examples" / "kueue"
+SESSION = (
+    "sh",
+    "-c",
+    'printf %s "$0" > /tmp/session.py && exec elasticrun /tmp/session.py --epochs=100000 --print-every=1 '
+    '--save-every=1000000 --checkpoint-dir="$ELASTICJOB_CHECKPOINT_DIRECTORY/$ELASTICJOB_UID"',
+    (ROOT / "examples" / "session" / "train.py").read_text("utf-8").replace("if session.is_leader and step", "if step"),
+)
+"""The session example, which trains for longer than any test and saves only when it is stopped. All of its processes
+print their steps, so that any of them can be judged."""
+STUBBORN = ("sh", "-c", "trap '' TERM; sleep 600 & wait; wait")
+"""A worker that does nothing, and stops only when it is killed."""
+
+ETCD_CPU = 50
+BASE = 2 * WORKER_CPU + ETCD_CPU
+"""What the base of a job with minReplicas 2 takes of the quota."""
+QUOTA = BASE + 2 * WORKER_CPU
+
+NewJob = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: ClusterDriver) -> Iterator[ClusterDriver]:
+    if cluster.name != "own":
+        pytest.skip("it installs and removes Kueue, which is right on the test cluster only (CLUSTER=own)")
+    own_kueue.install()
+    yield cluster
+    own_kueue.uninstall()
+
+
+@pytest.fixture
+def queue(kueue: ClusterDriver) -> Iterator[Queue]:
+    """With room for a job of four workers and its etcd."""
+    queue = Queue(kueue, "team")
+    queue.create(QUOTA)
+    yield queue
+    queue.delete()
+
+
+@pytest.fixture
+def batch(queue: Queue) -> Iterator[Callable[[str, int], None]]:
+    """Starts batch Jobs of high priority, and ends them after the test."""
+    started: list[str] = []
+
+    def start(name: str, cpu: int) -> None:
+        started.append(name)
+        queue.start(name, cpu)
+
+    yield start
+    for name in started:
+        queue.end(name)
+
+
+@pytest.fixture
+def queued(queue: Queue, new_job: NewJob) -> NewJob:
+    """Creates jobs of two to four workers in the queue."""
+
+    def make(name: str, **options: Any) -> Job:
+        defaults: dict[str, Any] = {
+            "replicas": 4,
+            "least": 2,
+            "most": 4,
+            "command": COUNTING,
+            "edit": queue.label,
+        }
+        return new_job(name, **{**defaults, **options})
+
+    return make
+
+
+def waits(job: Job, reason: str, *words: str) -> None:
+    """Waits until the condition Queued has this reason, and a message with these words."""
+
+    def says() -> bool:
+        queued = job.condition("Queued")
+        assert queued.get("reason") == reason, job.status.get("conditions")
+        assert all(word in queued["message"] for word in words), queued
+        return True
+
+    eventually(says, 60, 0.3, f"{job.name} is queued: {reason}")
+
+
+def log_of(cluster: ClusterDriver, pod: str, *words: str) -> str:
+    """Empty if the pod has not started. `words`: options of `kubectl logs`."""
+    try:
+        return cluster.kubectl.logs(pod, *words)
+    except KubeError:
+        return ""
+
+
+def world(cluster: ClusterDriver, pod: str, workers: int) -> bool:
+    """Whether this worker pod trains in a world of this size."""
+    worlds = entered(log_of(cluster, pod))
+    return bool(worlds) and worlds[-1].workers == workers
+
+
+def test_a_job_starts_small_grows_gives_back_its_surplus_without_a_lost_step_and_returns_where_it_was(
+    cluster: ClusterDriver, queue: Queue, batch: Callable[[str, int], None], queued: NewJob
+) -> None:
+    batch("first", QUOTA)
+    eventually(lambda: queue.runs("first"), 60, 0.3, "another job has the whole quota")
+    job = queued("story", command=SESSION)
+    waits(job, "WaitingForQuota", "insufficient unused quota for cpu")
+    assert not job.pods
+    assert not cluster.kubectl.items("statefulsets"), "not even its etcd"
+
+    batch("second", 2 * WORKER_CPU)
+    queue.end("first")
+    job.trains(2)
+    assert queue.runs("second")
+
+    queue.end("second")
+    base = eventually(lambda: queue.pods_of("story"), 60, 0.3, "the pods of the base")
+    assert len(base) == 2
+    survivor = base[0]
+    eventually(lambda: world(cluster, survivor, 4), 120, 0.3, "it grows into the idle quota")
+    assert queue.admitted("story") == 3
+    process = entered(log_of(cluster, survivor))[-1].pid
+
+    began = time.monotonic()
+    batch("third", 2 * WORKER_CPU)
+    eventually(lambda: queue.runs("third"), 60, 0.1, "a job of higher priority gets the surplus")
+    print(f"it runs after {time.monotonic() - began:.1f} s")
+    eventually(lambda: world(cluster, survivor, 2), 60, 0.3, "the others continue")
+    assert sorted(pod["metadata"]["name"] for pod in job.pods) == base
+    log = log_of(cluster, survivor)
+    log = log[log.index(f"pid={process} ") :]
+    assert {each.pid for each in entered(log)} == {process}, "the process goes on"
+    steps = steps_of(log)
+    assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
+    print(f"longest pause between two steps: {longest_pause(log_of(cluster, survivor, '--timestamps')):.2f} s")
+
+    batch("fourth", BASE)
+    eventually(lambda: queue.runs("fourth"), 90, 0.3, "a job of higher priority gets the base")
+    waits(job, "WaitingForQuota")
+    assert not job.pods
+    assert any("is evicted from LocalQueue team" in message for message in job.events)
+
+    queue.end("third")
+    queue.end("fourth")
+    job.trains(4)  # it comes back, and grows again
+    resumed = entered(log_of(cluster, queue.pods_of("story")[0]))[0]
+    assert resumed.step >= steps[-1], "it was saved when the base was preempted"
+    assert job.restarts == 0
+
+    job.delete()
+    eventually(queue.left_nothing("story"), 60, 0.3, "no Workload is left")
+
+
+def test_a_stopped_cluster_queue_drains_jobs_that_return_when_it_goes_on(queue: Queue, queued: NewJob) -> None:
+    job = queued("drained-queue")
+    job.trains(4)
+    queue.edit(QUOTA, stop="HoldAndDrain")
+    waits(job, "WaitingForQuota")
+    assert not job.pods
+    before = job.step
+    queue.edit(QUOTA)
+    assert job.trains(4) >= before
+
+
+@pytest.mark.nightly
+def test_a_workload_that_a_person_deactivates_stops_the_job_until_it_is_active_again(
+    queue: Queue, queued: NewJob
+) -> None:
+    job = queued("deactivated", replicas=2)
+    job.trains(2)
+    queue.patch_workload("deactivated", '{"spec": {"active": false}}')
+    waits(job, "Deactivated", "active")
+    eventually(lambda: not job.pods, 60, 0.3, "its pods are gone")
+    before = job.step
+    queue.patch_workload("deactivated", '{"spec": {"active": true}}')
+    assert job.trains(2) >= before
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("state", ["pending", "admitted", "evicting"])
+def test_a_deleted_job_leaves_no_workload(
+    queue: Queue, batch: Callable[[str, int], None], queued: NewJob, state: str
+) -> None:
+    if state == "pending":
+        batch("whole", QUOTA)
+        eventually(lambda: queue.runs("whole"), 60, 0.3, "another job has the whole quota")
+    job = queued(f"deleted-{state}", command=STUBBORN)
+    if state == "pending":
+        waits(job, "WaitingForQuota")
+    else:
+        eventually(lambda: queue.admitted(job.name) == 3, 60, 0.3, "base and surplus are admitted")
+    if state == "evicting":
+        queue.edit(QUOTA, stop="HoldAndDrain")
+        eventually(lambda: holds(queue.workloads(job.name)[job.name], "Evicted"), 30, 0.1, "its base is evicted")
+    job.delete()
+    eventually(queue.left_nothing(job.name), 60, 0.3, "no Workload is left")
+
+
+@pytest.mark.nightly
+def test_a_job_in_a_queue_that_covers_no_memory_says_so(queue: Queue, queued: NewJob) -> None:
+    queue.edit(QUOTA, covered=["cpu"])
+    job = queued("uncovered")
+    waits(job, "WaitingForQuota", "memory")
+
+
+@pytest.mark.nightly
+def test_a_job_in_a_queue_that_does_not_exist_says_so(queue: Queue, new_job: NewJob) -> None:
+    def edit(manifest: Json) -> None:
+        queue.label(manifest)
+        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "absent"
+
+    job = new_job("no-queue", replicas=2, least=2, command=COUNTING, edit=edit)
+    waits(job, "WaitingForQuota", "absent")
+    assert not job.pods
+
+
+@pytest.mark.nightly
+def test_a_resize_by_hand_changes_the_surplus_and_restarts_nothing(queue: Queue, queued: NewJob) -> None:
+    job = queued("resized")
+    job.trains(4)
+    base = {pod["metadata"]["uid"] for pod in job.pods if pod["metadata"]["name"] in queue.pods_of("resized")}
+    job.scale(3)
+    job.trains(3)
+    eventually(lambda: queue.admitted("resized") == 2, 60, 0.3, "quota for one worker pod is given back")
+    job.scale(4)
+    job.trains(4)
+    assert base <= {pod["metadata"]["uid"] for pod in job.pods}
+    assert job.restarts == 0
+
+
+@pytest.mark.nightly
+def test_two_jobs_share_idle_quota_evenly(queue: Queue, batch: Callable[[str, int], None], queued: NewJob) -> None:
+    queue.edit(2 * BASE + 2 * WORKER_CPU)
+    batch("other", 2 * WORKER_CPU)
+    eventually(lambda: queue.runs("other"), 60, 0.3, "another job has what is above the bases")
+    one, two = queued("one"), queued("two")
+    one.trains(2)
+    two.trains(2)
+    eventually(
+        lambda: [len(queue.workloads(name)) for name in ("one", "two")] == [2, 2],
+        *(60, 0.3, "each asks for one worker pod more"),
+    )
+    queue.end("other")
+    one.trains(3)
+    two.trains(3)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["elasticjob", "kueue"])
+def test_surplus_is_given_back_though_a_controller_is_killed_meanwhile(
+    cluster: ClusterDriver, queue: Queue, batch: Callable[[str, int], None], queued: NewJob, victim: str
+) -> None:
+    job = queued("killed")
+    job.trains(4)
+    before = job.step
+    batch("urgent", 2 * WORKER_CPU)
+    namespace = f"{victim}-system"
+    for pod in cluster.kubectl.items("pods", namespace):
+        cluster.kubectl.run("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--force", "--grace-period=0")
+    eventually(lambda: queue.runs("urgent"), 120, 0.3, "the other job gets the surplus")
+    assert job.trains(2) >= before
+    queue.end("urgent")
+    job.trains(4)
+    assert job.restarts == 0
+
+
+@pytest.mark.nightly
+def test_training_goes_on_while_kueue_is_down_and_a_lost_pod_is_replaced_afterwards(
+    cluster: ClusterDriver, queued: NewJob
+) -> None:
+    manager = ("deployment/kueue-controller-manager", "--namespace", own_kueue.NAMESPACE)
+    job = queued("without-kueue")
+    job.trains(4)
+    try:
+        cluster.kubectl.run("scale", *manager, "--replicas=0")
+        eventually(lambda: not cluster.kubectl.items("pods", own_kueue.NAMESPACE), 60, 0.3, "Kueue is down")
+        cluster.kubectl.delete("pod", job.worker(3), wait=False)
+        job.trains(3)
+        eventually(lambda: "webhook" in json.dumps(job.status), 60, 0.3, "the status says what rejects its pods")
+    finally:
+        cluster.kubectl.run("scale", *manager, "--replicas=1")
+    cluster.kubectl.run("rollout", "status", *manager, "--timeout=60s", timeout=70)
+    job.trains(4)
+    assert job.restarts == 0
+
+
+@pytest.mark.nightly
+def test_a_deleted_namespace_takes_a_queued_job_with_it(cluster: ClusterDriver, queue: Queue) -> None:
+    job = Job(cluster, "leaving", replicas=4, least=2, command=STUBBORN, edit=queue.label)
+    local = {"apiVersion": API, "kind": "LocalQueue", "metadata": {"name": queue.name}}
+    documents = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leaving"}},
+        {**local, "spec": {"clusterQueue": queue.name}},
+        job.manifest,
+    ]
+    cluster.kubectl.apply(yaml.safe_dump(documents[0]))
+    cluster.kubectl.apply(yaml.safe_dump_all(documents[1:]), "leaving")
+    eventually(
+        lambda: len(cluster.kubectl.items("workloads.kueue.x-k8s.io", "leaving")) == 3,
+        *(60, 0.3, "base and surplus are there"),
+    )
+    cluster.kubectl.delete("namespace", "leaving", timeout=120)
+
+
+@pytest.mark.nightly
+def test_the_kueue_example_trains_to_its_end(kueue: ClusterDriver, tmp_path: Path) -> None:
+    documents = manifests(kueue.kubectl.run("kustomize", str(EXAMPLE)), kueue)
+    (job,) = (each for each in documents if each["kind"] == "ElasticJob")
+    job["spec"]["workers"]["template"]["spec"]["containers"][0]["args"] += ["--epochs=1", "--samples=1280"]
+    file = tmp_path / "kueue.yaml"
+    file.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    kueue.kubectl.apply(file)
+    try:
+        kueue.kubectl.wait("elasticjob/kueue", "condition=Succeeded", timeout=240)
+        finished = kueue.kubectl.get("workload.kueue.x-k8s.io", "kueue")
+        assert holds(finished, "Finished")
+    finally:
+        kueue.kubectl.delete("elasticjob", "kueue", timeout=120)
+        kueue.kubectl.run("delete", "--filename", str(file), "--ignore-not-found", timeout=120)
