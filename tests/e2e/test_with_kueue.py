@@ -21,7 +21,7 @@ from tests.e2e.jobs import COUNTING, Job
 from tests.e2e.queues import API, WORKER_CPU, Json, Queue, holds
 from tests.e2e.session_log import entered, longest_pause, steps_of
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.nightly]
 
 EXAMPLE = ROOT / "examples" / "kueue"
 SESSION = (
@@ -183,7 +183,6 @@ def test_a_stopped_cluster_queue_drains_jobs_that_return_when_it_goes_on(queue: 
     assert job.trains(4) >= before
 
 
-@pytest.mark.nightly
 def test_a_workload_that_a_person_deactivates_stops_the_job_until_it_is_active_again(
     queue: Queue, queued: NewJob
 ) -> None:
@@ -197,7 +196,6 @@ def test_a_workload_that_a_person_deactivates_stops_the_job_until_it_is_active_a
     assert job.trains(2) >= before
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("state", ["pending", "admitted", "evicting"])
 def test_a_deleted_job_leaves_no_workload(
     queue: Queue, batch: Callable[[str, int], None], queued: NewJob, state: str
@@ -217,14 +215,12 @@ def test_a_deleted_job_leaves_no_workload(
     eventually(queue.left_nothing(job.name), 60, 0.3, "no Workload is left")
 
 
-@pytest.mark.nightly
 def test_a_job_in_a_queue_that_covers_no_memory_says_so(queue: Queue, queued: NewJob) -> None:
     queue.edit(QUOTA, covered=["cpu"])
     job = queued("uncovered")
     waits(job, "WaitingForQuota", "memory")
 
 
-@pytest.mark.nightly
 def test_a_job_in_a_queue_that_does_not_exist_says_so(queue: Queue, new_job: NewJob) -> None:
     def edit(manifest: Json) -> None:
         queue.label(manifest)
@@ -235,7 +231,6 @@ def test_a_job_in_a_queue_that_does_not_exist_says_so(queue: Queue, new_job: New
     assert not job.pods
 
 
-@pytest.mark.nightly
 def test_a_resize_by_hand_changes_the_surplus_and_restarts_nothing(queue: Queue, queued: NewJob) -> None:
     job = queued("resized")
     job.trains(4)
@@ -249,7 +244,6 @@ def test_a_resize_by_hand_changes_the_surplus_and_restarts_nothing(queue: Queue,
     assert job.restarts == 0
 
 
-@pytest.mark.nightly
 def test_two_jobs_share_idle_quota_evenly(queue: Queue, batch: Callable[[str, int], None], queued: NewJob) -> None:
     queue.edit(2 * BASE + 2 * WORKER_CPU)
     batch("other", 2 * WORKER_CPU)
@@ -266,7 +260,6 @@ def test_two_jobs_share_idle_quota_evenly(queue: Queue, batch: Callable[[str, in
     two.trains(3)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["elasticjob", "kueue"])
 def test_surplus_is_given_back_though_a_controller_is_killed_meanwhile(
     cluster: ClusterDriver, queue: Queue, batch: Callable[[str, int], None], queued: NewJob, victim: str
@@ -285,7 +278,6 @@ def test_surplus_is_given_back_though_a_controller_is_killed_meanwhile(
     assert job.restarts == 0
 
 
-@pytest.mark.nightly
 def test_training_goes_on_while_kueue_is_down_and_a_lost_pod_is_replaced_afterwards(
     cluster: ClusterDriver, queued: NewJob
 ) -> None:
@@ -305,7 +297,6 @@ def test_training_goes_on_while_kueue_is_down_and_a_lost_pod_is_replaced_afterwa
     assert job.restarts == 0
 
 
-@pytest.mark.nightly
 def test_a_deleted_namespace_takes_a_queued_job_with_it(cluster: ClusterDriver, queue: Queue) -> None:
     job = Job(cluster, "leaving", replicas=4, least=2, command=STUBBORN, edit=queue.label)
     local = {"apiVersion": API, "kind": "LocalQueue", "metadata": {"name": queue.name}}
@@ -323,7 +314,6 @@ def test_a_deleted_namespace_takes_a_queued_job_with_it(cluster: ClusterDriver, 
     cluster.kubectl.delete("namespace", "leaving", timeout=120)
 
 
-@pytest.mark.nightly
 def test_the_kueue_example_trains_to_its_end(kueue: ClusterDriver, tmp_path: Path) -> None:
     documents = manifests(kueue.kubectl.run("kustomize", str(EXAMPLE)), kueue)
     (job,) = (each for each in documents if each["kind"] == "ElasticJob")
