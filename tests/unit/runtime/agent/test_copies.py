@@ -49,7 +49,7 @@ class Pair:
 
         def finished() -> bool:
             self.event_loop.wait(0.01)
-            return bool(results)
+            return bool(results) and not self.b._receiving  # which holds a copy a moment after it says so
 
         eventually(finished, 30.0, what="the copy is sent, or given up")
         return results[0]

@@ -12,6 +12,8 @@ from elasticjob_runtime.training import ElasticSession
 from elasticjob_runtime.training.checkpoint import CheckpointError, reading
 from elasticjob_runtime.training.checkpoint.__main__ import main
 
+from hack.support import eventually
+
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(60)]
 
 NewProcess = Callable[[int], None]
@@ -125,7 +127,8 @@ def test_a_file_that_cannot_be_read_stops_a_session_if_what_is_in_memory_is_olde
     monkeypatch.setenv(Env.MEMORY_SNAPSHOTS, "0")
     own_job(2)
     train(tmp_path, 2, every=2)
-    newest = max(tmp_path.glob("*.ckpt"))
+    newest = eventually(lambda: next(tmp_path.glob("step-*6-*.ckpt"), None), what="the last checkpoint is written")
+    assert newest
     make_unreadable(newest)
     own_job(3)
     with pytest.raises(CheckpointError, match=f"Cannot read the checkpoint {newest}"):
