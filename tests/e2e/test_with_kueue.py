@@ -323,8 +323,10 @@ def test_the_kueue_example_trains_to_its_end(kueue: ClusterDriver, tmp_path: Pat
     kueue.kubectl.apply(file)
     try:
         kueue.kubectl.wait("elasticjob/kueue", "condition=Succeeded", timeout=240)
-        finished = kueue.kubectl.get("workload.kueue.x-k8s.io", "kueue")
-        assert holds(finished, "Finished")
+        eventually(
+            lambda: holds(kueue.kubectl.get("workload.kueue.x-k8s.io", "kueue"), "Finished"),
+            *(60, 0.3, "its quota is given back"),
+        )
     finally:
         kueue.kubectl.delete("elasticjob", "kueue", timeout=120)
         kueue.kubectl.run("delete", "--filename", str(file), "--ignore-not-found", timeout=120)
