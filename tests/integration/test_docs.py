@@ -27,7 +27,7 @@ PAGES = [path for path in tracked(ROOT) if path.endswith(".md")]
 MANIFESTS = [path for path in tracked(ROOT) if path.startswith("examples/") and path.endswith(".yaml")]
 FOLDERS = [path.removesuffix("/kustomization.yaml") for path in MANIFESTS if path.endswith("/kustomization.yaml")]
 OTHER_APIS = ("kueue.x-k8s.io/",)
-"""Groups of objects that the examples apply and this API server does not have."""
+"""Groups of objects that pages and examples show and this API server does not have."""
 
 MINIMAL: Manifest = {
     "apiVersion": API_VERSION,
@@ -62,7 +62,9 @@ def shown_manifests() -> dict[str, list[Manifest]]:
 
 
 def completed(document: Any) -> Manifest:
-    """Empty: it is no object of Kubernetes."""
+    """Empty: it is no object of Kubernetes, or of a kind that this API server does not have."""
+    if isinstance(document, dict) and str(document.get("apiVersion", "")).startswith(OTHER_APIS):
+        return {}
     if isinstance(document, dict) and "spec" in document and set(document) <= {"spec", "metadata"}:
         whole: Manifest = merged(MINIMAL, document)
         return whole
