@@ -89,6 +89,17 @@ def test_evicted_surplus_leaves_by_a_planned_shrink_even_if_its_pod_is_the_healt
     assert condition(found, ConditionType.QUEUED) == ("False", "SurplusEvicted")
 
 
+def test_evicted_surplus_leaves_and_the_base_gets_its_missing_pod_although_their_numbers_would_match() -> None:
+    job = training(queued_job(3), 2)
+    pods = bound(1, "surplus-0")
+    known = make_view(plan=make_plan(1, size=2), spec=published(job, pods[1].name), connectivity=Connectivity.REACHABLE)
+    workloads = view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,)))
+    found = ask(job, *pods, queue=workloads, rendezvous=known)
+    assert names(found, DeletePod) == [pods[1].name]
+    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    assert created["metadata"]["labels"][LABEL_WORKLOAD] == NAME
+
+
 def test_preempted_job_is_stopped_and_its_quota_given_back_after_its_last_pod() -> None:
     workloads = view(base(*ADMITTED, more=(PREEMPTED,)))
     job = training(queued_job())
