@@ -37,6 +37,9 @@ class Node:
     mounts_images: bool = False
     """Its kubelet and its container runtime can mount an image as a volume."""
 
+    location: str = ""
+    """Where it is in the network: a path of the values of its topology labels. Empty: it has none of them."""
+
     @property
     def ready(self) -> bool:
         return self.health is NodeHealth.READY

@@ -14,6 +14,22 @@ from elasticjob_operator.names import NamespacedName
 DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.11"
 """Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
 
+TOPOLOGY_LABELS = (
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.google.com/gce-topology-host",
+    "network.topology.nvidia.com/core",
+    "network.topology.nvidia.com/spine",
+    "network.topology.nvidia.com/leaf",
+    "network.topology.nvidia.com/accelerator",
+)
+"""Labels by which clouds and NVIDIA's Topograph say where a node is in the network, from the widest domain down."""
+
 _POD_FIELDS = {
     "tolerations": list,
     "nodeSelector": dict,
@@ -101,6 +117,10 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     """ELASTICJOB_WATCH_NAMESPACES: comma-separated. Empty: the whole cluster."""
 
+    topology_labels: tuple[str, ...] = TOPOLOGY_LABELS
+    """ELASTICJOB_TOPOLOGY_LABELS: comma-separated labels of nodes, from the widest domain of the network to the
+    narrowest, in whose order worker pods get their ranks. Empty: those that are widely used."""
+
     network_policies: NetworkPolicySettings | None = None
     """ELASTICJOB_NETWORK_POLICIES: a JSON object with operator, metricsPort and metricsFrom. Empty: jobs get no
     NetworkPolicies, and existing ones are deleted."""
@@ -179,7 +199,8 @@ class Settings:
             endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
             endpoint_secret=get.namespaced_name("ELASTICJOB_RENDEZVOUS_SECRET"),
             allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
-            namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
+            namespaces=get.words("ELASTICJOB_WATCH_NAMESPACES"),
+            topology_labels=get.words("ELASTICJOB_TOPOLOGY_LABELS") or default.topology_labels,
             network_policies=_network_policies(get.object("ELASTICJOB_NETWORK_POLICIES", _POLICY_FIELDS)),
             kueue=get.choice("ELASTICJOB_KUEUE", default.kueue),
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
@@ -228,6 +249,9 @@ class _Reader:
     def text(self, name: str, default: str) -> str:
         return self._environment.get(name, "").strip() or default
 
+    def words(self, name: str) -> tuple[str, ...]:
+        return tuple(self.text(name, "").replace(",", " ").split())
+
     def number(self, name: str, default: float) -> float:
         text = self.text(name, "")
         if not text:
@@ -267,7 +291,7 @@ class _Reader:
 
     def patterns(self, name: str) -> tuple[Pattern, ...]:
         try:
-            return tuple(Pattern.parse(each) for each in self.text(name, "").replace(",", " ").split())
+            return tuple(Pattern.parse(each) for each in self.words(name))
         except ValueError as error:
             raise SettingsError(f"{name}: {error}") from None
 

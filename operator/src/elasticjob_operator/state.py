@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from elasticjob_runtime.contract import (
     FailureValue,
+    LocationsValue,
     OutcomeValue,
     PlanValue,
     ProgressValue,
@@ -234,6 +235,7 @@ class RendezvousView:
     progress: ProgressValue | None = None
     transition: TransitionValue | None = None
     unready: UnreadyValue | None = None
+    locations: LocationsValue | None = None
     outcome: OutcomeValue | None = None
     failure: FailureValue | None = None
     """The first failure of the newest round with a failure."""

@@ -222,6 +222,11 @@ class Namespace:
         taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
         self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [taint]}}, "application/merge-patch+json")
 
+    def label_node(self, name: str, labels: dict[str, str]) -> None:
+        """As a cloud does."""
+        body = {"metadata": {"labels": labels}}
+        self.kube.call("PATCH", f"/api/v1/nodes/{name}", body, "application/merge-patch+json")
+
     def renew_lease(self, node: str, at: str) -> None:
         """What a kubelet does every 10 s. `at`: RFC 3339."""
         path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

@@ -9,6 +9,7 @@ from elasticjob_runtime.contract import (
     DEFAULT_PREFIX,
     FailureValue,
     Keys,
+    LocationsValue,
     OutcomeState,
     OutcomeValue,
     PlanReason,
@@ -29,6 +30,11 @@ class Agents:
         """What the operator tells."""
         found = self._store.get(self._keys.spec)
         return SpecValue.from_json(found.value) if found else None
+
+    def locations(self) -> dict[str, str]:
+        """Where the operator says that the members are."""
+        found = self._store.get(self._keys.locations)
+        return LocationsValue.from_json(found.value).locations if found else {}
 
     def lose_spec(self) -> None:
         self._store.txn((), [Delete(KeyRange(self._keys.spec))])

@@ -90,3 +90,24 @@ def test_operator_that_starts_hears_kubelets_first(
     start_operator(ELASTICJOB_NODE_SETTLE_SECONDS="3600", ELASTICJOB_NODE_LOST_SECONDS="0")
     looked(ns)
     assert uid_of(ns, WORKER) == before
+
+
+@pytest.mark.usefixtures("operator")
+def test_agents_learn_in_which_racks_their_nodes_are(
+    ns: Namespace,
+    nodes: tuple[str, str],
+    submit: Callable[..., str],
+    agents_of: Callable[..., Agents],
+) -> None:
+    """For the order of their ranks; see the unit tests of the planner for what they make of it."""
+    for node, rack in zip(nodes, ("7", "8"), strict=True):
+        ns.label_node(node, {"topology.kubernetes.io/zone": "a", "cloud.google.com/gce-topology-block": rack})
+    submit(replicas=3)
+    eventually(lambda: len(ns.workers()) == 3, what="worker pods")
+    for index, node in ((0, nodes[0]), (1, nodes[1]), (2, nodes[0])):
+        ns.run(f"digits-worker-{index}", node)
+    first, second = (f"a/{rack}/{node}" for rack, node in zip(("7", "8"), nodes, strict=True))
+    wanted = [first, second, first]
+    pods = [ns.pod_name(f"digits-worker-{index}") for index in range(3)]
+    agents = agents_of("digits")
+    eventually(lambda: [agents.locations().get(pod) for pod in pods] == wanted, what="locations of all three")

@@ -27,9 +27,8 @@ from elasticjob_operator.planning import (
     Action,
     ClearRun,
     CreatePod,
-    EvictMember,
-    PublishSpec,
     ReadEvents,
+    RendezvousAction,
     events_of_actions,
     plan,
     plan_for_invalid_spec,
@@ -45,7 +44,6 @@ FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 CONFLICT_RETRY_SECONDS = 0.25
 ETCD_WRITES = 8
 """Concurrent writes of one job to its etcd."""
-_RENDEZVOUS = (PublishSpec, EvictMember, ClearRun)
 _MOST_EXPLANATIONS = 8
 """Objects of one job whose Events are remembered."""
 
@@ -156,10 +154,10 @@ class Reconciler:
         applied, written = await asyncio.gather(
             self._cluster.apply(
                 job,
-                [action for action in actions if not isinstance(action, (*_RENDEZVOUS, ReadEvents))],
+                [action for action in actions if not isinstance(action, (RendezvousAction, ReadEvents))],
                 rejected=memory.rejections + memory.unanswered > 0,
             ),
-            self._write_rendezvous(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
+            self._write_rendezvous(key, [action for action in actions if isinstance(action, RendezvousAction)]),
             return_exceptions=True,
         )
         if isinstance(applied, BaseException):
@@ -214,7 +212,7 @@ class Reconciler:
                 while len(memory.explanations) > _MOST_EXPLANATIONS:
                     del memory.explanations[next(iter(memory.explanations))]
 
-    async def _write_rendezvous(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
+    async def _write_rendezvous(self, key: NamespacedName, actions: list[RendezvousAction]) -> None:
         """Writes concurrently. The first failure ends it, so that an unresponsive etcd is waited for only once; the
         next reconciliation, once that etcd has responded, writes the rest. Raises bugs."""
         left, failed = iter(actions), False

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from elasticjob_runtime.contract import (
     FailureValue,
     Keys,
+    LocationsValue,
     OutcomeValue,
     PlanValue,
     ProgressValue,
@@ -44,6 +45,7 @@ class RunKeys:
             keys.progress: ProgressValue,
             keys.transition: TransitionValue,
             keys.unready: UnreadyValue,
+            keys.locations: LocationsValue,
             keys.outcome: OutcomeValue,
         }
         self._unparsed: dict[str, str] = {}
@@ -128,6 +130,7 @@ class RunKeys:
             progress=self._value(keys.progress, ProgressValue),
             transition=self._value(keys.transition, TransitionValue),
             unready=self._value(keys.unready, UnreadyValue),
+            locations=self._value(keys.locations, LocationsValue),
             outcome=self._value(keys.outcome, OutcomeValue),
             failure=self._first_failure(),
         )

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, SpecValue
+from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, LocationsValue, SpecValue, Value
 from elasticjob_runtime.etcd import Delete, Denied, Event, KeyRange, KeyValue, NotEtcd, Operation, Put, StoreError
 
 from elasticjob_operator.credentials import CredentialsUnusable
@@ -106,13 +106,19 @@ class RunWatch:
 
     def publish(self, spec: SpecValue) -> tuple[Operation, Callable[[int], None]]:
         """The write, and the callback for its revision."""
-        text = spec.to_json()
+        return self._put(self.keys.spec, spec)
+
+    def locate(self, locations: LocationsValue) -> tuple[Operation, Callable[[int], None]]:
+        return self._put(self.keys.locations, locations)
+
+    def _put(self, key: str, value: Value) -> tuple[Operation, Callable[[int], None]]:
+        text = value.to_json()
 
         def written(revision: int) -> None:
-            self._run_keys.on_write(self.keys.spec, text, revision)
+            self._run_keys.on_write(key, text, revision)
             self._set_view(self._run_keys.view(Connectivity.REACHABLE))
 
-        return Put(self.keys.spec, text), written
+        return Put(key, text), written
 
     def evict(self, member: str) -> tuple[Operation, Callable[[int], None]]:
         return Delete(KeyRange(self.keys.member(member))), lambda _: None

@@ -18,7 +18,7 @@ from elasticjob_operator.etcd.login import Login
 from elasticjob_operator.etcd.run_watch import RunWatch
 from elasticjob_operator.etcd.shared_watch import SharedWatch
 from elasticjob_operator.names import NamespacedName
-from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
+from elasticjob_operator.planning import ClearRun, EvictMember, PublishLocations, PublishSpec, RendezvousAction, Target
 from elasticjob_operator.state import RendezvousView
 from elasticjob_operator.tasks import Supervisor
 
@@ -85,7 +85,7 @@ class RunWatches:
         if key in self._runs:
             self._runs[set_aside_key(key, uid)] = self._runs.pop(key)
 
-    async def execute(self, key: NamespacedName, action: PublishSpec | EvictMember | ClearRun) -> None:
+    async def execute(self, key: NamespacedName, action: RendezvousAction) -> None:
         """Raises StoreError. Does nothing where the job has no target."""
         run = self._runs.get(key)
         if run is None:
@@ -95,6 +95,8 @@ class RunWatches:
         match action:
             case PublishSpec():
                 await watch.write(run, run.publish(action.spec))
+            case PublishLocations():
+                await watch.write(run, run.locate(action.locations))
             case EvictMember():
                 await watch.write(run, run.evict(action.member))
             case ClearRun():

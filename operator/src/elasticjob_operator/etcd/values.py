@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import (
     FailureValue,
+    LocationsValue,
     OutcomeValue,
     PlanValue,
     ProgressValue,
@@ -32,6 +33,7 @@ MAX_LENGTH: dict[type[Value], int] = {
     ProgressValue: 64 * 1024,
     TransitionValue: 4 * 1024,
     UnreadyValue: 16 * 1024,
+    LocationsValue: 1024 * 1024,  # the names and paths of ten thousand members
     OutcomeValue: 64 * 1024,
     FailureValue: 32 * 1024,  # of which 64 are kept
 }

@@ -66,7 +66,7 @@ class Cluster:
         self._objects: dict[Kind, ObjectCache[OwnedObject]] = {
             kind: ObjectCache(object_of(kind), job_of, changed) for kind in OWNED
         }
-        self._nodes = NodeCache(self._on_node)
+        self._nodes = NodeCache(self._on_node, topology=settings.topology_labels)
         self._changed_nodes: set[str] = set()
         self._heartbeats = Heartbeats(api)
         self._explanations = Explanations(api)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import intern
 from typing import Any
 
@@ -93,8 +93,8 @@ def _run_id(spec: Json) -> str:
     return next((each.get("value") or "" for each in variables if each.get("name") == Env.RDZV_ID), "")
 
 
-def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
-    """`before`: the node as last seen; `now`: the current time."""
+def node_of(body: Json, before: Node | None, now: datetime.datetime, topology: Sequence[str] = ()) -> Node:
+    """`before`: the node as last seen; `now`: the current time; `topology`: labels, from the widest domain down."""
     conditions = {each["type"]: each for each in (body.get("status") or {}).get("conditions") or []}
     ready = conditions.get("Ready", {})
     health = _HEALTH.get(ready.get("status", ""), NodeHealth.NOT_READY)
@@ -102,6 +102,7 @@ def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
     recovered = before is not None and not before.ready and health is NodeHealth.READY
     taints = (body.get("spec") or {}).get("taints") or []
     info = (body.get("status") or {}).get("nodeInfo") or {}
+    labels = body["metadata"].get("labels") or {}
     return Node(
         name=body["metadata"]["name"],
         health=health,
@@ -110,6 +111,7 @@ def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
         recovered_at=now if recovered else before.recovered_at if before is not None else None,
         out_of_service=any(each.get("key") == _OUT_OF_SERVICE for each in taints),
         mounts_images=mounts_images(info.get("kubeletVersion") or "", info.get("containerRuntimeVersion") or ""),
+        location="/".join(labels[each] for each in topology if labels.get(each)),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_operator.kube.api_resources import LEASES, NODES
 from elasticjob_operator.kube.cache import Json, ObjectCache
@@ -35,13 +35,17 @@ def utc_now() -> datetime.datetime:
 class NodeCache(ObjectCache[Node]):
     """Nodes as this operator saw them. Calls `changed(("", name))`."""
 
-    def __init__(self, changed: Callable[[NamespacedName], None], clock: Clock = utc_now) -> None:
+    def __init__(
+        self, changed: Callable[[NamespacedName], None], clock: Clock = utc_now, topology: Sequence[str] = ()
+    ) -> None:
+        """`topology`: labels of nodes; see Settings.topology_labels."""
         super().__init__(self._seen, lambda body: ("", body["metadata"]["name"]), changed)
         self._clock = clock
+        self._topology = topology
         self._counted: tuple[Mapping[str, Node], NodeCounts] | None = None
 
     def _seen(self, body: Json) -> Node:
-        return node_of(body, self.get(("", body["metadata"]["name"])), self._clock())
+        return node_of(body, self.get(("", body["metadata"]["name"])), self._clock(), self._topology)
 
     @property
     def node_counts(self) -> NodeCounts:

@@ -20,9 +20,11 @@ from elasticjob_operator.planning.actions import (
     PatchObject,
     PatchPod,
     Plan,
+    PublishLocations,
     PublishSpec,
     ReadEvents,
     ReadHeartbeat,
+    RendezvousAction,
     Target,
 )
 from elasticjob_operator.planning.events import events_of_actions
@@ -45,9 +47,11 @@ __all__ = [
     "PatchObject",
     "PatchPod",
     "Plan",
+    "PublishLocations",
     "PublishSpec",
     "ReadEvents",
     "ReadHeartbeat",
+    "RendezvousAction",
     "Target",
     "events_of_actions",
     "plan",

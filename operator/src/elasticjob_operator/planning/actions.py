@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticjob_api import Reason, Status
-from elasticjob_runtime.contract import SpecValue
+from elasticjob_runtime.contract import LocationsValue, SpecValue
 
 from elasticjob_operator.names import NamespacedName, index_of
 from elasticjob_operator.state import Kind
@@ -151,6 +151,13 @@ class PublishSpec(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublishLocations(Action):
+    """Write where in the network the worker pods are, for the order of their ranks."""
+
+    locations: LocationsValue
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EvictMember(Action):
     """Delete the member key of an agent that is certainly dead, so that the others do not wait for its lease to
     expire."""
@@ -161,6 +168,10 @@ class EvictMember(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ClearRun(Action):
     """Delete the user of the run, if it has one, and all its keys."""
+
+
+RendezvousAction = PublishSpec | PublishLocations | EvictMember | ClearRun
+"""Writes to the rendezvous of a job; all others are to the API server."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

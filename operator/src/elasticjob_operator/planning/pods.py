@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from elasticjob_api import ElasticJob, FailingNode
+from elasticjob_runtime.contract import LocationsValue
 
 from elasticjob_operator import names
 from elasticjob_operator.planning.actions import (
@@ -21,6 +22,7 @@ from elasticjob_operator.planning.actions import (
     DryRunCreate,
     EvictMember,
     PatchPod,
+    PublishLocations,
     PublishSpec,
     ReadEvents,
     ReadHeartbeat,
@@ -33,6 +35,7 @@ from elasticjob_operator.planning.objects import (
     missing_objects,
     run_user,
 )
+from elasticjob_operator.policies.locations import locations
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
@@ -242,7 +245,20 @@ def publication(assessment: Assessment) -> list[Action]:
         store_generation=assessment.rendezvous.store_generation,
     )
     reason = needs_publishing(assessment.view, wanted)
-    return [PublishSpec(spec=wanted, reason=reason)] if reason else []
+    spec: list[Action] = [PublishSpec(spec=wanted, reason=reason)] if reason else []
+    return [*spec, *_locations(assessment)]
+
+
+def _locations(assessment: Assessment) -> list[Action]:
+    """Only where they say something about the order of the ranks, and are not known there yet."""
+    if assessment.view.connectivity is not Connectivity.REACHABLE or not assessment.job.has_plans:
+        return []
+    known = assessment.view.locations
+    pods = [pod for pod, status in assessment.staying if status.holds_index]
+    found = locations(pods, assessment.state.nodes or {})
+    if not found or (known is not None and found.items() <= known.locations.items()):
+        return []
+    return [PublishLocations(locations=LocationsValue(locations=found), reason="ranks follow the network's topology")]
 
 
 def _evict(context: Context, pod: Pod, reason: str) -> list[Action]:

@@ -183,5 +183,7 @@ def test_a_flood_of_failures_is_bounded() -> None:
         run.apply(event)
         run.buffer(early, event)
     assert len(early) <= MAX_FAILURES + len(run.reads) - 1
-    assert sum(len(each.value or "") for each in early.values()) <= 70 * (MAX_LENGTH[FailureValue] + 1)
+    assert sum(len(each.value or "") for each in early.values()) <= (MAX_FAILURES + len(run.reads)) * (
+        MAX_LENGTH[FailureValue] + 1
+    )
     assert run.view(Connectivity.REACHABLE).unreadable

@@ -52,7 +52,7 @@ STALE: dict[str, Any] = {"d": {"in_place": 1}}
 LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
 ALL_LEAVE = dict.fromkeys("abc", LEAVING)
 DONE: dict[str, Any] = {"state": MemberState.SUCCEEDED, "round": 1}
-JOINED = make_plan("abc", agent_store=True, in_place=True, round_number=2, follows="before", stayed=2)
+JOINED = make_plan("abc", agent_store=True, in_place=True, round_number=2, joined={"c": 2})
 
 PLANNER = {
     "all workers can continue: the plan says so": Case(planner(plan=FIRST), "mark plan 1 as continuing in place"),

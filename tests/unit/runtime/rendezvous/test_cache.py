@@ -7,6 +7,7 @@ import logging
 import pytest
 from elasticjob_runtime.contract import (
     Keys,
+    LocationsValue,
     MemberState,
     OutcomeState,
     OutcomeValue,
@@ -66,6 +67,16 @@ def seen(of: StoreCache, me: str = "a", role: Role = Role.PLANNER, incarnation: 
 
 def change(key: str, value: Value | None, revision: int, create: int = 5) -> WatchUpdate:
     return WatchUpdate(revision, (Event(key, value.to_json() if value else None, revision, create if value else 0),))
+
+
+def test_planner_learns_where_members_are_and_no_other_agent_does() -> None:
+    cache = cache_of(member("a"), kv(KEYS.locations, LocationsValue(locations={"a": "r1/n1"})))
+    assert seen(cache).locations == {"a": "r1/n1"}
+    cache.apply(change(KEYS.locations, None, 12), 11.0)
+    assert seen(cache).locations == {}
+    (planners,) = watched_ranges(KEYS, Role.PLANNER, "a", "")
+    assert KEYS.locations in planners
+    assert not any(KEYS.locations in span for span in watched_ranges(KEYS, Role.FOLLOWER, "a", "b"))
 
 
 def test_a_view_has_everything_about_the_run() -> None:

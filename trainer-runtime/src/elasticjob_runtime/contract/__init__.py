@@ -12,6 +12,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     plan                               the current plan, without ranks    the planner, by compare-and-swap
     assigned-ranks/<attempt>/<member>  a member's rank in a plan          the planner, before the plan
     members-unready                    who is not ready to train          the planner, if that lasts
+    members-locations                  where in the network they are      the operator, if it orders the ranks
     stop                               time for processes to save         the planner, before a planned change
     failures/<round>/<member>          a member's first failure           that member's agent
     suspects/<round>/<suspect>/<by>    heartbeats stopped                 the agent of `by`, a neighbour
@@ -34,6 +35,7 @@ from elasticjob_runtime.contract.reports import (
     SCRIPT_FAILS,
     FailureValue,
     ImportsValue,
+    LocationsValue,
     OutcomeState,
     OutcomeValue,
     ProgressValue,
@@ -82,6 +84,7 @@ __all__ = [
     "ImportsValue",
     "Keys",
     "LastJoinedValue",
+    "LocationsValue",
     "MemberState",
     "MemberValue",
     "Neighbour",

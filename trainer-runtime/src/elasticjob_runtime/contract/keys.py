@@ -38,6 +38,11 @@ class Keys:
         return self.root + "members-unready"
 
     @property
+    def locations(self) -> str:
+        """Sorts as `unready` does."""
+        return self.root + "members-locations"
+
+    @property
     def stop(self) -> str:
         return self.root + "stop"
 
@@ -73,7 +78,7 @@ class Keys:
         """The keys of this run that are not in one of `folders`."""
         return (
             self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.transition, self.unready,
-            self.last_joined, self.imports,
+            self.locations, self.last_joined, self.imports,
         )  # fmt: skip
 
     @property

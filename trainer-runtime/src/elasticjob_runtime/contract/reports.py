@@ -110,6 +110,15 @@ class UnreadyValue(Value):
     """How its worker processes failed before their first step with the others, in one line; empty: they start."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LocationsValue(Value):
+    """`members-locations`: where in the network the members are, as the operator knows it from their nodes' labels. For
+    the order of the ranks only: without it, members are in the order of their names."""
+
+    locations: dict[str, str]
+    """By member: a path from the widest domain to the node, such as `block-1/rack-7/node-42`."""
+
+
 MAX_IMPORTS = 1000
 """Most names in an ImportsValue. Typical scripts have tens, because modules imported by modules are not listed."""
 

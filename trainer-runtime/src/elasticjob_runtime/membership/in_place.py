@@ -224,10 +224,8 @@ def is_finished(member: Member) -> bool:
 def training_is_over(view: View, plan: Plan) -> bool:
     """Whether all who took part in the plan before have finished, and only members that were to join them remain."""
     finished = finished_before(view, plan)
-    if not finished or not plan.value.follows:
-        return False
-    took_part = [name for name, rank in ranks_of(plan).items() if rank.group_rank < plan.value.stayed]
-    return all(name in finished for name in took_part)
+    took_part = [name for name, rank in ranks_of(plan).items() if rank.joined < plan.round]
+    return bool(finished and took_part) and all(name in finished for name in took_part)
 
 
 def members_to_continue(view: View, plan: Plan, eligible: Sequence[Member]) -> list[Member]:

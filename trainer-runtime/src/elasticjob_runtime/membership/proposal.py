@@ -12,6 +12,7 @@ from elasticjob_runtime.membership.crash_loop import CrashHistory
 from elasticjob_runtime.membership.eligibility import ranks_of
 from elasticjob_runtime.membership.failures import assess_crash, crash_history
 from elasticjob_runtime.membership.in_place import continues, finished_before, is_finished
+from elasticjob_runtime.membership.ranks import by_location
 from elasticjob_runtime.membership.view import Member, Plan, View
 
 
@@ -34,7 +35,7 @@ def propose_plan(
     # Losing plan and spec in the store neither resets the restart budget nor lowers the fencing token.
     known_plans = [each for each in (plan, view.workers.plan) if each]
     restarts = max((each.value.restart_count for each in known_plans), default=0)
-    members = tuple(eligible[:size])
+    members = by_location(eligible[:size], view.store.locations)
     return ProposePlan(
         round=last + 1,
         members=members,

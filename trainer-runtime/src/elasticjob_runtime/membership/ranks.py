@@ -13,6 +13,27 @@ MAX_GONE = 32
 """At most this many removed ranks are listed in a plan's head, to keep it small."""
 
 
+def by_location(members: Sequence[Member], locations: Mapping[str, str]) -> tuple[Member, ...]:
+    """The members in an order in which those of one block, rack or node are neighbours. `locations`: see
+    LocationsValue.
+
+    Domains follow each other as their first members do, and so do the members of one domain: the first member stays the
+    first, and members that are in such an order already keep it. One that joins comes last in its domain.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    paths = [_path(member.name, locations) for member in members]
+    for place, path in enumerate(paths):
+        for depth in range(len(path)):
+            first.setdefault(path[: depth + 1], place)
+    order = [(tuple(first[path[: depth + 1]] for depth in range(len(path))), place) for place, path in enumerate(paths)]
+    return tuple(members[place] for _, place in sorted(order))
+
+
+def _path(name: str, locations: Mapping[str, str]) -> tuple[str, ...]:
+    """A member whose location is not known is a domain of its own, where it is in the order now."""
+    return tuple(locations[name].split("/")) if name in locations else ("", name)
+
+
 def assign_rank(members: Sequence[Member], rank: int, joined: int = 0) -> RankValue:
     """The position of `members[rank]`, which has been in every plan since round `joined`, in a plan of `members`."""
     size = len(members)

@@ -176,6 +176,8 @@ class StoreView:
     """When this agent first saw the round of the current plan; None: there has been none."""
     unready: UnreadyValue | None = None
     """As published; only the planner sees it."""
+    locations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Where in the network members are; see LocationsValue. Only the planner sees them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

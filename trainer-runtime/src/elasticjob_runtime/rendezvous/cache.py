@@ -10,6 +10,7 @@ from typing import TypeVar
 from elasticjob_runtime.contract import (
     FailureValue,
     Keys,
+    LocationsValue,
     MemberState,
     MemberValue,
     OutcomeValue,
@@ -69,6 +70,7 @@ class StoreCache:
         self._last_round = 0
         self._planned_at: float | None = None
         self._unready: UnreadyValue | None = None
+        self._locations: LocationsValue | None = None
         self.plan: PlanValue | None = None
         self._seen: dict[KeyRange, int] = {}
         """Watched range -> revision up to which it is known; ranges advance independently."""
@@ -157,6 +159,7 @@ class StoreCache:
             suspicions=self._suspicions_of(self.plan.round) if self.plan else (),
             planned_at=self._planned_at,
             unready=self._unready,
+            locations=self._locations.locations if self._locations is not None else {},
         )
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
@@ -204,6 +207,8 @@ class StoreCache:
             self._spec = self.parse(kv, SpecValue)
         elif kv.key == keys.unready:
             self._unready = self.parse(kv, UnreadyValue)
+        elif kv.key == keys.locations:
+            self._locations = self.parse(kv, LocationsValue)
         elif kv.key == keys.outcome:
             self._outcome = self.parse(kv, OutcomeValue)
 
@@ -240,6 +245,8 @@ class StoreCache:
             self._spec = None
         elif key == keys.unready:
             self._unready = None
+        elif key == keys.locations:
+            self._locations = None
         elif key == keys.outcome:
             self._outcome = None
 
