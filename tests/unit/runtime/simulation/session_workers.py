@@ -12,6 +12,7 @@ from elasticjob_runtime.membership.view import ALIVE, Plan, Workers, WorkersStat
 from elasticjob_runtime.workers.environment import GroupSpec, group_rank, worker_environment
 from elasticjob_runtime.workers.messages import plan_message
 from elasticjob_runtime.workers.state_machine import (
+    CancelStarts,
     Effect,
     GiveUp,
     GroupState,
@@ -64,7 +65,8 @@ class SessionWorkerGroup:
 
     @property
     def deadline(self) -> float | None:
-        return self._state.report_due
+        times = (self._state.report_due, self._state.decide_at)
+        return min((at for at in times if at is not None), default=None)
 
     # -- what the agent does
 
@@ -76,7 +78,6 @@ class SessionWorkerGroup:
         self._apply(self._state.move(plan, step_grace, self._agent.now))
 
     def stop(self, grace: float) -> None:
-        self._starts += 1
         saving = self._clock.random.uniform(0.0, min(grace, 2.0)) if grace and self.view.saves else 0.0
         self._apply(self._state.stop(grace, self._agent.now), saving)
 
@@ -145,6 +146,8 @@ class SessionWorkerGroup:
             case StartProcesses():
                 for local_rank in effect.local_ranks:
                     self._spawn_soon(effect.plan, local_rank, alone=effect.alone)
+            case CancelStarts():
+                self._starts += 1
             case SendPlan():
                 self._send(effect)
             case Signal():
@@ -184,12 +187,9 @@ class SessionWorkerGroup:
         if process not in self.processes:
             return
         self.processes.remove(process)
-        now, failed, alone = self._agent.now, code != 0 and not self._state.stopping, self.view.movable
-        failure = self._failure(process, code, why)
-        self._apply(self._state.exited(process.local_rank, code, now, undecided=False))
-        if failed:
-            self._starts += not alone
-            self._apply(self._state.failed(failure, now, alone=alone))
+        failed = code != 0 and not self._state.stopping
+        failure = self._failure(process, code, why) if failed else None
+        self._apply(self._state.exited(process.local_rank, self._agent.now, failure))
 
     def _failure(self, process: SessionProcess, code: int, why: str) -> FailureValue:
         return FailureValue(

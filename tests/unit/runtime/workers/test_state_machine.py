@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.view import Plan, WorkersState
 from elasticjob_runtime.workers.environment import ACK_TIMEOUT, ARRIVE_TIMEOUT, GroupSpec
 from elasticjob_runtime.workers.state_machine import (
     ARRIVED,
+    CAUSE_GRACE,
     ENTERED,
     FAILED,
+    HANG,
     HEARD,
+    STACKS_SECONDS,
+    STALL,
     START_TIMEOUT,
+    STOPPED,
+    UNRESPONSIVE,
     WAITING,
     AskToSave,
+    CancelStarts,
     Effect,
     GiveUp,
     GroupState,
     PlanReport,
+    RequestStacks,
     SendEnd,
     SendPlan,
     Signal,
@@ -39,7 +47,11 @@ PLAN, NEXT = (
     for plan in (make_plan("ab"), make_plan("ab", round_number=2))
     if plan.ranks
 )
-FAILURE = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="x")
+FAILURE = FailureValue(
+    member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="x", time=10.0
+)
+LOST = dataclasses.replace(FAILURE, reason=PEER_LOST, message="a peer is gone", time=9.0)
+HUNG = dataclasses.replace(FAILURE, reason=HANG, message="no progress", time=8.0)
 GRACE = 7.0
 
 
@@ -77,13 +89,11 @@ class Group:
         )
         return self.do(self.state.reported(report, now))
 
-    def exit(self, local_rank: int, code: int = 0, *, undecided: bool = False) -> list[Effect]:
-        return self.do(self.state.exited(local_rank, code, 5.0, undecided=undecided))
+    def exit(self, local_rank: int, now: float = 5.0) -> list[Effect]:
+        return self.do(self.state.exited(local_rank, now))
 
-    def fail(self, local_rank: int) -> list[Effect]:
-        alone = self.state.view.movable
-        self.exit(local_rank, 1)
-        return self.do(self.state.failed(FAILURE, 5.0, alone=alone))
+    def fail(self, local_rank: int, now: float = 5.0, failure: FailureValue = FAILURE, **found: Any) -> list[Effect]:
+        return self.do(self.state.exited(local_rank, now, failure, **found))
 
     def call_for_save(self, *ranks: int) -> Group:
         for rank in ranks:
@@ -91,7 +101,11 @@ class Group:
         return self
 
     def stop(self, grace: float = GRACE, *, handling: Collection[int] = (), last: bool = False) -> list[Effect]:
-        return self.do(self.state.stop(grace, 1.0, handling=handling, catching=handling, last=last, saves=True))
+        """What is done besides the end of all starts."""
+        step = self.state.stop(grace, 1.0, handling=handling, catching=handling, last=last, saves=True)
+        cancel, *effects = self.do(step)
+        assert cancel == CancelStarts()
+        return effects
 
 
 def killed(*local_ranks: int) -> Signal:
@@ -107,52 +121,90 @@ LIVES: dict[str, tuple[Sequence[str], WorkersState]] = {
     "one has ended, the other trains": (["start", "exit 0"], RUNNING),
     "all have ended": (["start", "exit 0", "exit 1"], SUCCEEDED),
     "one has failed: the other is killed": (["start", "fail 0"], STOPPING),
-    "one has failed, and all have ended": (["start", "fail 0", "kill 1"], DIED),
+    "one has failed, and all have ended": (["start", "fail 0", "exit 1"], DIED),
+    "one has lost a peer: which one is not clear yet": (["start", "lose 0"], RUNNING),
+    "one has lost a peer, and no cause is found": (["start", "lose 0", "tick"], STOPPING),
+    "one has lost a peer, which fails": (["start", "lose 0", "fail 1"], DIED),
+    "all have lost a peer": (["start", "lose 0", "lose 1"], RUNNING),
+    "all have lost a peer, and no cause is found": (["start", "lose 0", "lose 1", "tick"], DIED),
+    "they hang: they write their stacks": (["start", "hang"], RUNNING),
+    "they hang, and are killed": (["start", "hang", "tick"], STOPPING),
+    "they hang, and are stopped": (["start", "hang", "stop", "exit 0", "exit 1"], NONE),
     "one of several that continue has failed": (["start", "enter", "fail 0"], RUNNING),
     "all that continue have failed": (["start", "enter", "fail 0", "fail 1"], DIED),
     "it is stopped": (["start", "stop"], STOPPING),
-    "it is stopped, and all have ended": (["start", "stop", "exit 0", "kill 1"], NONE),
+    "it is stopped, and all have ended": (["start", "stop", "exit 0", "exit 1"], NONE),
     "it is stopped before a process runs": (["begin", "stop"], NONE),
     "it is stopped when it has ended": (["start", "exit 0", "exit 1", "stop"], SUCCEEDED),
-    "it is stopped after a failure": (["start", "fail 0", "stop", "kill 1"], DIED),
-    "a start has failed, of the only process": (["begin", "cannot start"], DIED),
+    "it is stopped after a failure": (["start", "fail 0", "stop", "exit 1"], DIED),
+    "a start has failed, and no process runs": (["begin", "cannot start"], DIED),
+    "a start has failed: the others are killed": (["start", "cannot start"], STOPPING),
     "it moves": (["start", "enter", "move"], RUNNING),
-    "it starts again": (["start", "fail 0", "kill 1", "start"], RUNNING),
+    "it starts again": (["start", "fail 0", "exit 1", "start"], RUNNING),
 }
 
 
 @pytest.mark.parametrize(("events", "state"), LIVES.values(), ids=LIVES)
 def test_the_state_follows_from_the_events(events: Sequence[str], state: WorkersState) -> None:
     group = Group()
+    happen: dict[str, Callable[[int], object]] = {
+        "begin": lambda _: group.do(group.state.start(PLAN, 0.0, alone=False)),
+        "cannot start": lambda _: group.do(group.state.could_not_start(FAILURE, 5.0)),
+        "enter": lambda _: group.entered(0, 1),
+        "exit": group.exit,
+        "fail": group.fail,
+        "hang": lambda _: group.do(group.state.hung(HUNG, 5.0)),
+        "lose": lambda number: group.fail(number, failure=LOST),
+        "move": lambda _: group.do(group.state.move(NEXT, 0.0, 5.0)),
+        "start": lambda _: group.start(),
+        "stop": lambda _: group.stop(),
+        "tick": lambda _: group.do(group.state.tick(10.0)),
+    }
     for event in events:
-        name, _, argument = event.partition(" ")
-        number = int(argument) if argument.isdigit() else 0
-        if event == "start":
-            group.start()
-        elif event == "begin":
-            group.do(group.state.start(PLAN, 0.0, alone=False))
-        elif event == "cannot start":
-            group.do(group.state.failed(FAILURE, 5.0, alone=False))
-        elif event == "enter":
-            group.entered(0, 1)
-        elif event == "move":
-            group.do(group.state.move(NEXT, 0.0, 5.0))
-        elif event == "stop":
-            group.stop()
-        elif name == "fail":
-            group.fail(number)
-        else:
-            group.exit(number, -9 if name == "kill" else 0)
+        name = event.rstrip(" 01")
+        happen[name](int(event.removeprefix(name) or 0))
     assert group.state.view.state is state
 
 
 def test_it_has_not_ended_while_it_is_undecided_which_process_failed_first() -> None:
     group = Group().start()
-    group.exit(0, 1)
-    group.exit(1, undecided=True)
-    assert group.state.view.state is RUNNING
-    group.do(group.state.failed(FAILURE, 6.0, alone=False))
-    assert (group.state.view.state, group.state.view.failure, group.state.view.changed_at) == (DIED, FAILURE, 6.0)
+    assert group.fail(0, failure=LOST) == []
+    group.exit(1)
+    assert (group.state.view.state, group.state.deadline) == (RUNNING, 5.0 + CAUSE_GRACE)
+    group.do(group.state.tick(5.0 + CAUSE_GRACE))
+    assert (group.state.view.state, group.state.view.failure, group.state.deadline) == (DIED, LOST, None)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reported"),
+    [
+        pytest.param([], LOST, id="no other has failed"),
+        pytest.param([FAILURE], FAILURE, id="another one has written its error, which is the cause"),
+    ],
+)
+def test_a_process_that_lost_a_peer_is_reported_only_if_no_cause_is_found_in_time(
+    recorded: list[FailureValue], reported: FailureValue
+) -> None:
+    group = Group(nproc=3).start()
+    group.fail(0, failure=LOST)
+    assert group.do(group.state.tick(5.0 + CAUSE_GRACE, recorded=recorded)) == [CancelStarts(), killed(1, 2)]
+    assert group.state.view.failure == reported
+
+
+def test_a_cause_ends_the_wait_for_one() -> None:
+    group = Group(nproc=3).start()
+    group.fail(0, failure=LOST)
+    assert group.fail(1, 5.1, FAILURE) == [CancelStarts(), killed(2)]
+    assert (group.state.view.failure, group.state.view.changed_at) == (FAILURE, 5.1)
+    group = Group(nproc=3).start()
+    assert group.fail(0, failure=LOST, recorded=[FAILURE]) == [CancelStarts(), killed(1, 2)], "it is known already"
+
+
+def test_more_processes_that_lost_a_peer_do_not_prolong_the_wait() -> None:
+    group = Group(nproc=3).start()
+    group.fail(0, 5.0, LOST)
+    group.fail(1, 5.2, LOST)
+    assert group.state.deadline == 5.0 + CAUSE_GRACE
 
 
 def test_a_failure_kills_the_others_and_drops_those_that_start() -> None:
@@ -160,8 +212,86 @@ def test_a_failure_kills_the_others_and_drops_those_that_start() -> None:
     group.do(group.state.start(PLAN, 0.0, alone=False))
     for number in (0, 1):
         group.state = group.state.started(number)
-    assert group.fail(0) == [killed(1)]
+    assert group.fail(0) == [CancelStarts(), killed(1)]
     assert set(group.state.processes) == {1}
+
+
+def test_processes_that_continue_do_not_wait_for_the_cause_of_a_failure() -> None:
+    group = Group().start().entered(0, 1)
+    assert group.fail(0, failure=LOST) == []
+    view = group.state.view
+    assert (view.state, view.failure, view.incomplete, group.state.deadline) == (RUNNING, LOST, True, None)
+
+
+def test_processes_that_hang_have_time_to_write_their_stacks() -> None:
+    group = Group().start()
+    assert group.do(group.state.hung(HUNG, 5.0)) == [RequestStacks(frozenset({0, 1}))]
+    assert group.do(group.state.hung(HUNG, 5.1)) == [], "once"
+    assert group.state.deadline == 5.0 + STACKS_SECONDS
+    group.do(group.state.tick(5.0 + STACKS_SECONDS, stacks="line 3"))
+    assert group.state.view.failure == dataclasses.replace(HUNG, traceback="line 3")
+    assert group.do(group.state.hung(HUNG, 6.0)) == [], "it is over"
+
+
+def test_a_process_that_ends_while_others_write_their_stacks_failed_because_they_hang() -> None:
+    group = Group().start()
+    group.do(group.state.hung(HUNG, 5.0))
+    assert group.fail(0, stacks="line 3") == [CancelStarts(), killed(1)]
+    assert group.state.view.failure == dataclasses.replace(HUNG, traceback="line 3")
+
+
+# -- processes that a signal has stopped
+
+TIMEOUT = 2.0
+A, B, NO_PROCESS = {0: "SIGSTOP"}, {1: "SIGTSTP"}, dict[int, str]()
+LATE = TIMEOUT + STALL
+"""s after which an agent that looks again stood still itself."""
+
+LOOKS: dict[str, tuple[Sequence[tuple[float, dict[int, str]]], list[int]]] = {
+    "no process is stopped": ([(0.0, NO_PROCESS), (2.0, NO_PROCESS)], []),
+    "stopped for less than the timeout": ([(0.0, A), (1.9, A)], []),
+    "stopped for the timeout": ([(0.0, A), (2.0, A)], [0]),
+    "continued in time": ([(0.0, A), (1.0, NO_PROCESS), (2.0, NO_PROCESS)], []),
+    "continued in time and stopped again": ([(0.0, A), (1.0, NO_PROCESS), (1.5, A), (2.0, A)], []),
+    "each process has its own time": ([(0.0, A), (1.0, {**A, **B}), (2.0, {**A, **B})], [0]),
+    "two at once": ([(0.0, {**A, **B}), (2.0, {**A, **B})], [0, 1]),
+    "the agent stood still, too": ([(0.0, A), (LATE, A)], []),
+    "the agent stood still, and it remains stopped": ([(0.0, A), (LATE, A), (LATE + 2.0, A)], [0]),
+    "it is given up once": ([(0.0, A), (2.0, A), (2.1, A), (2.2, A)], []),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_process_counts_as_failed_once_it_has_been_stopped_for_the_timeout(name: str) -> None:
+    looks, given_up = LOOKS[name]
+    group = Group(stopped_timeout=TIMEOUT).start()
+    *_, last = [group.do(group.state.looked_for_stopped(found, now)) for now, found in looks]
+    names = {**A, **B}
+    assert last == [GiveUp(number, STOPPED, f"stopped by {names[number]} for 2 s") for number in given_up]
+
+
+def test_a_replacement_has_its_own_time() -> None:
+    group = Group(stopped_timeout=TIMEOUT).start().entered(0, 1)
+    group.do(group.state.looked_for_stopped(A, 0.0))
+    group.fail(0, 1.0)
+    group.do(group.state.move(NEXT, 0.0, 1.0))
+    assert group.started().state.stopped_due is None
+    assert group.do(group.state.looked_for_stopped(A, 2.0)) == []
+
+
+def test_a_timeout_of_0_disables_it() -> None:
+    group = Group(stopped_timeout=0.0).start()
+    assert [group.do(group.state.looked_for_stopped(A, now)) for now in (0.0, 1000.0)] == [[], []]
+    assert group.state.deadline is None
+
+
+def test_there_is_a_deadline_only_while_a_process_is_stopped() -> None:
+    group = Group(stopped_timeout=TIMEOUT).start()
+    deadlines = [group.state.deadline]
+    for now, found in ((10.0, A), (11.0, {**A, **B}), (11.5, B), (12.0, NO_PROCESS)):
+        group.do(group.state.looked_for_stopped(found, now))
+        deadlines.append(group.state.deadline)
+    assert deadlines == [None, 12.0, 12.0, 13.0, None]
 
 
 # -- plans
@@ -250,7 +380,7 @@ def test_a_process_that_does_not_follow_a_plan_in_time_is_given_up_once(
     assert group.state.report_due == due
     if due is not None:
         assert group.do(group.state.tick(due - 0.1)) == []
-        assert group.do(group.state.tick(due)) == [GiveUp(0, message)]
+        assert group.do(group.state.tick(due)) == [GiveUp(0, UNRESPONSIVE, message)]
         assert group.do(group.state.tick(due)) == []
 
 
@@ -272,7 +402,7 @@ def test_a_replacement_that_others_wait_for_is_given_up_if_it_never_starts() -> 
     group = Group(nproc=1).start(alone=True)
     group.do(group.state.said_hello(0, 0.0))
     assert group.do(group.state.tick(START_TIMEOUT)) == [
-        GiveUp(0, "did not start and take its first batch within 1800 s")
+        GiveUp(0, UNRESPONSIVE, "did not start and take its first batch within 1800 s")
     ]
 
 

@@ -13,31 +13,34 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
-from elasticjob_runtime.workers import descriptors, logs
+from elasticjob_runtime.workers import descriptors, linux, logs
 from elasticjob_runtime.workers.environment import GroupSpec
-from elasticjob_runtime.workers.first_failure import FailureCollector
+from elasticjob_runtime.workers.failure import signal_name
+from elasticjob_runtime.workers.failure_values import FailureValues
 from elasticjob_runtime.workers.messages import WorkerMessages, end_message, plan_message
 from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
 from elasticjob_runtime.workers.starter import WorkerStarter
 from elasticjob_runtime.workers.state_machine import (
     AskToSave,
+    CancelStarts,
     Effect,
     GiveUp,
     GroupState,
     PlanReport,
+    RequestStacks,
     SendEnd,
     SendPlan,
     Signal,
     StartProcesses,
     Step,
 )
-from elasticjob_runtime.workers.stopped import StoppedProcesses, kill_stopped
 from elasticjob_runtime.workers.timers import TimerServer
+from elasticjob_runtime.workers.zygote import hooks
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
 
 logger = logging.getLogger(__name__)
@@ -45,9 +48,6 @@ logger = logging.getLogger(__name__)
 FIRST_HANDLER_CHECK, MAX_HANDLER_CHECK_INTERVAL = 0.25, 4.0
 """s after a start, and at most between two checks, until it is known whether a worker handles SIGTERM. A check costs
 0.02 ms per worker."""
-
-UNRESPONSIVE = "Unresponsive"
-"""Failure reason: the worker process did not follow a plan in time."""
 
 
 class WorkerGroup:
@@ -85,10 +85,9 @@ class WorkerGroup:
             launcher, self._preparation, on_started=self._started, on_failed=self._could_not_start
         )
         self._output = logs.SinkReader(event_loop)
-        self._failures = FailureCollector(member)
+        self._failures = FailureValues(member)
         self._workers: list[WorkerProcess] = []
         self._state = GroupState(spec=group)
-        self._stopped = StoppedProcesses(group.stopped_timeout)
         self._check_handlers_at: float | None = None
         self._handler_check_interval = FIRST_HANDLER_CHECK
 
@@ -99,10 +98,7 @@ class WorkerGroup:
     @property
     def deadline(self) -> float | None:
         """Monotonic time of the next `tick` that has something to do."""
-        times = (
-            self._state.kill_at, self._state.report_due, self._failures.decide_at, self._check_handlers_at,
-            self._timers.deadline, self._stopped.deadline,
-        )  # fmt: skip
+        times = (self._state.deadline, self._check_handlers_at, self._timers.deadline)
         return min((at for at in times if at is not None), default=None)
 
     def is_due(self, now: float) -> bool:
@@ -145,16 +141,14 @@ class WorkerGroup:
         self, grace: float, now: float, number: int = signal.SIGTERM, *, last: bool = False, saves: bool = False
     ) -> None:
         """Kills the workers at once if `grace` is 0, and else after `grace` seconds to save; see GroupState.stop."""
-        self._starter.cancel()
-        self._failures.clear()
         self._check_handlers_at = None
         handling, catching = (self._catching(each) if grace > 0 else () for each in (signal.SIGTERM, number))
         self._apply(self._state.stop(grace, now, number, last=last, saves=saves, handling=handling, catching=catching))
 
     def fail_hung(self, message: str, now: float) -> None:
         """Fails the group because its workers run but make no progress."""
-        if self.view.state is WorkersState.RUNNING and self._workers and not self._failures:
-            self._failures.add_hang(self._workers, message, now)
+        if self._workers:
+            self._apply(self._state.hung(self._failures.of_hang(self._workers[0], message), now))
 
     def signal(self, number: int) -> None:
         for worker in self._workers:
@@ -168,21 +162,25 @@ class WorkerGroup:
             self._state = self._state.found_handler()
 
     def check_stopped(self, now: float) -> None:
-        """Fails workers that a signal has stopped for too long. To be called at every SIGCHLD."""
-        kill_stopped(self._stopped, self._workers if self.view.state is WorkersState.RUNNING else (), now)
+        """Fails workers that a signal has stopped for too long. To be called at every SIGCHLD, which the kernel sends
+        whenever a worker stops or continues, so no polling is needed. One that a debugger has stopped does not
+        count."""
+        looks = self.view.state is WorkersState.RUNNING and self.group.stopped_timeout
+        found = {each.spec.local_rank: linux.stop_signal(each.pid) for each in self._workers} if looks else {}
+        names = {local_rank: signal_name(number) for local_rank, number in found.items() if number}
+        self._apply(self._state.looked_for_stopped(names, now))
 
     def tick(self, now: float) -> None:
-        self._apply(self._state.tick(now))
-        if self._stopped.deadline is not None and now >= self._stopped.deadline:
+        if (due := self._state.stopped_due) is not None and now >= due:
             self.check_stopped(now)
+        decides = self._state.decide_at is not None and now >= self._state.decide_at
+        recorded = self._failures.recorded(self._workers) if decides else ()
+        self._apply(self._state.tick(now, recorded=recorded, stacks=self._stacks()))
         if self._check_handlers_at is not None and now >= self._check_handlers_at:
             self.check_handlers()
             self._handler_check_interval = min(2 * self._handler_check_interval, MAX_HANDLER_CHECK_INTERVAL)
             undecided = self.view.state is WorkersState.RUNNING and not self.view.saves
             self._check_handlers_at = now + self._handler_check_interval if undecided else None
-        if self._failures.decide_at is not None and now >= self._failures.decide_at:
-            self._failures.add_recorded(self._workers)
-            self._fail(now)
         self._timers.tick(now)
 
     def close(self) -> None:
@@ -226,9 +224,9 @@ class WorkerGroup:
     def _could_not_start(self, local_rank: int, error: Exception) -> None:
         command = self._preparation.command.for_rank(local_rank)[0]
         reason = descriptors.explain(error) if isinstance(error, OSError) else error
-        rank, now = self._state.processes[local_rank].rank, time.monotonic()
-        self._failures.add_failed_start(rank, local_rank, f"cannot start {command}: {reason}", now)
-        self._fail(now)
+        rank = self._state.processes[local_rank].rank
+        failure = self._failures.of_start(rank, local_rank, f"cannot start {command}: {reason}")
+        self._apply(self._state.could_not_start(failure, time.monotonic(), stacks=self._stacks()))
 
     def _ended(self, worker: WorkerProcess) -> None:
         now = time.monotonic()
@@ -238,19 +236,17 @@ class WorkerGroup:
             self._output.close(sink)
         self._workers.remove(worker)
         self._directory.copy_error_file(worker.spec.error_file)
-        failed = code != 0 and not self._state.stopping
-        self._apply(self._state.exited(worker.spec.local_rank, code, now, undecided=bool(self._failures)))
-        if failed:
-            alone = self.view.movable
-            self._failures.add_exit(worker, code, [] if alone else self._workers, now)
-            if alone or self._failures.decide_at == now:
-                self._fail(now, alone=alone)
+        local_rank = worker.spec.local_rank
+        if code == 0 or self._state.stopping:
+            self._apply(self._state.exited(local_rank, now))
+            return
+        failure, recorded = self._failures.of_exit(worker, code), self._failures.recorded(self._workers)
+        self._apply(self._state.exited(local_rank, now, failure, recorded=recorded, stacks=self._stacks()))
 
-    def _fail(self, now: float, *, alone: bool = False) -> None:
-        failure = self._failures.decide([] if alone else self._workers)
-        if not alone:
-            self._starter.cancel()
-        self._apply(self._state.failed(failure, now, alone=alone))
+    def _stacks(self) -> str:
+        """Those that the workers were asked for."""
+        files = {worker.spec.local_rank: worker.spec.error_file for worker in self._workers}
+        return hooks.stacks(files) if self._state.hangs else ""
 
     # -- effects
 
@@ -265,27 +261,27 @@ class WorkerGroup:
         match effect:
             case StartProcesses():
                 self._starter.start(effect.plan, effect.local_ranks, alone=effect.alone)
+            case CancelStarts():
+                self._starter.cancel()
             case SendPlan():
                 self._messages.send_to(effect.local_rank, plan_message(effect, self._environment(effect), self.group))
             case SendEnd():
                 self._messages.send_to(effect.local_rank, end_message(effect))
             case AskToSave():
                 self._messages.ask_to_save(effect.rank, effect.seconds)
-            case Signal():
-                for worker in self._of(effect.local_ranks):
-                    worker.signal(effect.number)
-            case GiveUp():
-                for worker in self._of({effect.local_rank}):
-                    logger.warning("worker process %d %s; killing it", worker.pid, effect.message)
-                    worker.fail(UNRESPONSIVE, effect.message)
+            case Signal() | RequestStacks() | GiveUp():
+                for worker in self._of(effect):
+                    _deliver(effect, worker)
 
     def _environment(self, effect: SendPlan) -> dict[str, str] | None:
         if effect.plan.rank is None:
             return None
-        (worker,) = self._of({effect.local_rank})
+        (worker,) = self._of(effect)
         return self._preparation.worker_environment(effect.plan, effect.local_rank, str(worker.spec.error_file))
 
-    def _of(self, local_ranks: Collection[int]) -> list[WorkerProcess]:
+    def _of(self, effect: Signal | RequestStacks | GiveUp | SendPlan) -> list[WorkerProcess]:
+        """The processes that it is for."""
+        local_ranks = effect.local_ranks if isinstance(effect, (Signal, RequestStacks)) else {effect.local_rank}
         return [worker for worker in self._workers if worker.spec.local_rank in local_ranks]
 
     def _catching(self, number: int) -> frozenset[int]:
@@ -301,3 +297,14 @@ class WorkerGroup:
         with contextlib.suppress(OSError):
             return os.getsid(pid) in self.pids.values()
         return False
+
+
+def _deliver(effect: Signal | RequestStacks | GiveUp, worker: WorkerProcess) -> None:
+    match effect:
+        case Signal():
+            worker.signal(effect.number)
+        case RequestStacks():
+            hooks.request_stacks(worker.pid, worker.spec.error_file)
+        case GiveUp():
+            logger.warning("killing worker process %d: %s", worker.pid, effect.message)
+            worker.fail(effect.reason, effect.message)

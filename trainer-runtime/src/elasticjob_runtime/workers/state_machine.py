@@ -3,11 +3,13 @@ and what to do for it. Pure: the group (group.py) observes the events and carrie
 
     NONE -> RUNNING            `start`
     RUNNING -> RUNNING         `move`, or one process has failed and the others can continue without it
-    RUNNING -> STOPPING        `stop`, or a process has failed that the others need
+    RUNNING -> STOPPING        `stop`, or a process has failed that the others need, hangs or cannot start
     RUNNING -> SUCCEEDED       the last process has ended with code 0
     STOPPING -> NONE, FAILED   the last process has ended
 
-docs/design/0027-worker-states.md draws it. Times are monotonic, s. Processes are known by their local rank.
+Which failure is the group's, whether a signal has stopped a process for too long, and which starts are dropped are
+decided here, too. docs/design/0027-worker-states.md draws it. Times are monotonic, s. Processes are known by their
+local rank.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue
+from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers.environment import GroupSpec, group_rank
 
@@ -26,6 +29,21 @@ START_TIMEOUT = 1800.0
 by default. It may be loading a large model."""
 
 START = "start and take its first batch"
+
+CAUSE_GRACE = 0.3
+"""s to wait after the failure of a process that lost a peer: the peer's own failure, on this or another machine, is the
+one to report."""
+
+STACKS_SECONDS = 0.3
+"""s that processes have to write their stacks before they are killed."""
+
+STALL = 1.0
+"""s. An agent that looks this late for stopped processes stood still itself. Whatever stopped them both may continue
+the processes a moment later."""
+
+HANG, STOPPED, UNRESPONSIVE = "Hang", "Stopped", "Unresponsive"
+"""Failure reasons: the processes run, but make no progress; a signal stopped the process; it did not follow a plan in
+time."""
 
 HEARD, ARRIVED, FORMED, ENTERED = "heard", "arrived", "formed", "entered"
 WAITING, FAILED = "waiting", "failed"
@@ -55,6 +73,11 @@ class StartProcesses:
     local_ranks: tuple[int, ...]
     alone: bool
     """Each in a world of its own."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CancelStarts:
+    """Drop the starts that are under way."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,14 +113,22 @@ class Signal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RequestStacks:
+    """Ask processes to write the stacks of their threads."""
+
+    local_ranks: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Kill a process that has not done in time what it should; its end is a failure."""
+    """Kill a process; its end is this failure."""
 
     local_rank: int
+    reason: str
     message: str
 
 
-Effect = StartProcesses | SendPlan | SendEnd | AskToSave | Signal | GiveUp
+Effect = StartProcesses | CancelStarts | SendPlan | SendEnd | AskToSave | Signal | RequestStacks | GiveUp
 
 
 # -- state
@@ -129,6 +160,8 @@ class Process:
     """When it is given up unless it has reported."""
     late: str = ""
     """Why it is given up then."""
+    stopped_at: float | None = None
+    """Since when a signal has stopped it, as far as the agent saw."""
 
     def expect(self, what: str, seconds: float, now: float) -> Process:
         """`what`: what it does within `seconds`; 0: it has any time."""
@@ -146,6 +179,10 @@ class GroupState:
     """Of the newest plan that processes were told."""
     stopping: bool = False
     kill_at: float | None = None
+    failures: tuple[FailureValue, ...] = ()
+    """Those that are known, until it is decided which came first."""
+    decide_at: float | None = None
+    """When that is decided; None while there is no failure."""
     on_request: frozenset[int] = frozenset()
     """Ranks that call `checkpoint_wanted`: they are asked to save, instead of by a signal."""
     ending: frozenset[int] = frozenset()
@@ -171,6 +208,23 @@ class GroupState:
     def report_due(self) -> float | None:
         """When the next process is given up."""
         return min((each.due for each in self.processes.values() if each.due is not None), default=None)
+
+    @property
+    def stopped_due(self) -> float | None:
+        """When to look again for processes that a signal has stopped."""
+        since = [each.stopped_at for each in self.processes.values() if each.stopped_at is not None]
+        return min(since) + self.spec.stopped_timeout if since else None
+
+    @property
+    def deadline(self) -> float | None:
+        """When the next event is due that no process causes."""
+        times = (self.kill_at, self.report_due, self.stopped_due, self.decide_at)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether its processes were asked for their stacks."""
+        return any(each.reason == HANG for each in self.failures)
 
     # -- starts and plans
 
@@ -258,13 +312,14 @@ class GroupState:
         last: of all that continue in place; saves: the first of these processes saves for all. handling: those that
         handle SIGTERM; catching: those that handle `number`."""
         running, plan = self.running, self.view.plan
-        state = dataclasses.replace(self._without_starts(), stopping=True, saving=None, kill_at=None)
+        effects: list[Effect] = [CancelStarts()]
+        known = dataclasses.replace(self, failures=(), decide_at=None)
+        state = dataclasses.replace(known._without_starts(), stopping=True, saving=None, kill_at=None)
         if not running or plan is None:
-            return (state._ended(now) if self.view.state is WorkersState.RUNNING else self), []
+            return (state._ended(now) if self.view.state is WorkersState.RUNNING else known), effects
         state = state._set(WorkersState.STOPPING, now, saving=grace > 0)
         if grace <= 0:
-            return state, [Signal(signal.SIGKILL, frozenset(running))]
-        effects: list[Effect] = []
+            return state, [*effects, Signal(signal.SIGKILL, frozenset(running))]
         can_end = (each for each in running if running[each].connected and running[each].saves_at_end)
         told = frozenset(each for each in can_end if last and each not in handling)
         for each in told:
@@ -308,7 +363,64 @@ class GroupState:
             return self, []
         return self._has_saved({each for each, process in self.processes.items() if process.rank == rank})
 
-    def tick(self, now: float) -> Step:
+    # -- failures
+
+    def looked_for_stopped(self, found: Mapping[int, str], now: float) -> Step:
+        """`found`: all processes that a signal has stopped now, and its name. A stopped process keeps its connections,
+        so the others wait in a collective without an error."""
+        timeout = self.spec.stopped_timeout
+        if not timeout:
+            return self, []
+        late = self.stopped_due is not None and now >= self.stopped_due + STALL
+        state, effects = self, list[Effect]()
+        for number, process in self.processes.items():
+            since = (now if late or process.stopped_at is None else process.stopped_at) if number in found else None
+            if since is not None and now >= since + timeout:
+                effects.append(GiveUp(number, STOPPED, f"stopped by {found[number]} for {timeout:g} s"))
+                since = None
+            if since != process.stopped_at:
+                state = state._with(number, dataclasses.replace(process, stopped_at=since))
+        return state, effects
+
+    def hung(self, failure: FailureValue, now: float) -> Step:
+        """Its processes run, but make no progress. They get some time to write their stacks."""
+        if self.view.state is not WorkersState.RUNNING or not self.running or self.failures:
+            return self, []
+        state = dataclasses.replace(self, failures=(failure,), decide_at=now + STACKS_SECONDS)
+        return state, [RequestStacks(frozenset(self.running))]
+
+    def could_not_start(self, failure: FailureValue, now: float, *, stacks: str = "") -> Step:
+        return dataclasses.replace(self, failures=(*self.failures, failure))._fail(now, stacks)
+
+    def exited(
+        self,
+        local_rank: int,
+        now: float,
+        failure: FailureValue | None = None,
+        *,
+        recorded: Sequence[FailureValue] = (),
+        stacks: str = "",
+    ) -> Step:
+        """A process has ended.
+
+        failure: unless it ended with code 0, or is being stopped; recorded: those of processes that have written their
+        error, and are about to exit; stacks: if it `hangs`."""
+        process = self.processes[local_rank]
+        rest = {number: each for number, each in self.processes.items() if number != local_rank}
+        if failure is not None and not self.stopping:
+            return dataclasses.replace(self, processes=rest)._failed(failure, recorded, stacks, now)
+        state, effects = self._has_saved({local_rank})
+        state = dataclasses.replace(state, processes=rest)
+        if not self.stopping:
+            # The world of the newest plan cannot be formed if it has not entered that.
+            report = FAILED if process.proven and process.report != ENTERED else ""
+            state = state._with(local_rank, Process(rank=process.rank, phase=Phase.FINISHED, alone=True, report=report))
+        if not state.is_over:
+            return state._observed(now), effects
+        return dataclasses.replace(state, kill_at=None) if self.failures else state._ended(now), effects
+
+    def tick(self, now: float, *, recorded: Sequence[FailureValue] = (), stacks: str = "") -> Step:
+        """recorded, stacks: as of `exited`, if it is decided now which failure came first."""
         state, effects = self, list[Effect]()
         if self.kill_at is not None and now >= self.kill_at:
             state = dataclasses.replace(state, kill_at=None)
@@ -316,39 +428,34 @@ class GroupState:
         for number, process in self.processes.items():
             if process.due is not None and now >= process.due:
                 state = state._with(number, dataclasses.replace(process, due=None))
-                effects += [GiveUp(number, process.late)] if process.phase is Phase.RUNNING else []
+                effects += [GiveUp(number, UNRESPONSIVE, process.late)] if process.phase is Phase.RUNNING else []
+        if self.decide_at is not None and now >= self.decide_at:
+            state, ends = dataclasses.replace(state, failures=(*self.failures, *recorded))._fail(now, stacks)
+            effects += ends
         return state, effects
 
-    # -- ends
-
-    def exited(self, local_rank: int, code: int, now: float, *, undecided: bool) -> Step:
-        """A process has ended. If that is a failure, `failed` follows, now or when it is clear which one came first.
-
-        undecided: that is not clear yet of another one."""
-        process = self.processes[local_rank]
-        state, effects = self._has_saved({local_rank})
-        rest = {number: each for number, each in state.processes.items() if number != local_rank}
-        state = dataclasses.replace(state, processes=rest)
-        if code != 0 and not self.stopping:
-            return state, effects
-        if not self.stopping:
-            # The world of the newest plan cannot be formed if it has not entered that.
-            report = FAILED if process.proven and process.report != ENTERED else ""
-            state = state._with(local_rank, Process(rank=process.rank, phase=Phase.FINISHED, alone=True, report=report))
-        if not state.is_over:
-            return state._observed(now), effects
-        return dataclasses.replace(state, kill_at=None) if undecided else state._ended(now), effects
-
-    def failed(self, failure: FailureValue, now: float, *, alone: bool) -> Step:
-        """`failure`: what the group failed with. `alone`: only one process; the others can continue, and wait for its
-        replacement. If not, they are killed."""
-        if alone:
-            view = dataclasses.replace(self.view, failure=failure, incomplete=True, in_place=False, changed_at=now)
-            state = dataclasses.replace(self, view=view)
+    def _failed(self, failure: FailureValue, recorded: Sequence[FailureValue], stacks: str, now: float) -> Step:
+        """If the others can continue, they wait for its replacement. If not, they are killed once it is clear which
+        failure came first."""
+        if self.view.movable:
+            first = first_failure((*self.failures, failure))
+            view = dataclasses.replace(self.view, failure=first, incomplete=True, in_place=False, changed_at=now)
+            state = dataclasses.replace(self, view=view, failures=(), decide_at=None)
             return (state._set(WorkersState.FAILED, now) if self.is_over else state), []
+        state = dataclasses.replace(self, failures=(*self.failures, failure, *recorded))
+        if first_failure(state.failures).reason != PEER_LOST:
+            return state._fail(now, stacks)
+        return dataclasses.replace(state, decide_at=now + CAUSE_GRACE if self.decide_at is None else self.decide_at), []
+
+    def _fail(self, now: float, stacks: str) -> Step:
+        """With the failure that came first."""
+        failure = first_failure(self.failures)
+        if failure.reason == HANG:
+            failure = dataclasses.replace(failure, traceback=stacks)
         view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=now)
-        state = dataclasses.replace(self._without_starts(), view=view, stopping=True)
-        return (state if self.running else state._ended(now)), [Signal(signal.SIGKILL, frozenset(self.running))]
+        state = dataclasses.replace(self._without_starts(), view=view, stopping=True, failures=(), decide_at=None)
+        ends: list[Effect] = [CancelStarts(), Signal(signal.SIGKILL, frozenset(self.running))]
+        return (state if self.running else state._ended(now)), ends
 
     # -- inside
 

@@ -29,14 +29,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 9
 """Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Scripts do not use
 this signal."""
 
-STACKS_SECONDS = 0.3
-"""s that workers have to write their stacks before they are killed."""
-
 STACKS_BYTES = 4000
 """Upper limit of what `stacks` returns."""
-
-HANG = "Hang"
-"""Failure reason: the workers run, but make no progress."""
 
 
 def stacks_file(error_file: str | os.PathLike[str]) -> Path:
