@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Fence
 from elasticjob_runtime.membership.view import ALIVE, Plan, Workers, WorkersState
+from elasticjob_runtime.workers.effects import CancelStarts, Effect, GiveUp, SendPlan, Signal, StartProcesses
 from elasticjob_runtime.workers.environment import GroupSpec, group_rank, worker_environment
 from elasticjob_runtime.workers.messages import plan_message
-from elasticjob_runtime.workers.state_machine import (
-    CancelStarts,
-    Effect,
-    GiveUp,
-    GroupState,
-    PlanReport,
-    SendPlan,
-    Signal,
-    StartProcesses,
-    Step,
-)
+from elasticjob_runtime.workers.state_machine import GroupState, PlanReport, Step
 
 from tests.unit.runtime.simulation.process import STOPPED
 from tests.unit.runtime.simulation.session_process import SessionProcess

@@ -10,6 +10,17 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.view import Plan, WorkersState
+from elasticjob_runtime.workers.effects import (
+    AskToSave,
+    CancelStarts,
+    Effect,
+    GiveUp,
+    RequestStacks,
+    SendEnd,
+    SendPlan,
+    Signal,
+    StartProcesses,
+)
 from elasticjob_runtime.workers.environment import ACK_TIMEOUT, ARRIVE_TIMEOUT, GroupSpec
 from elasticjob_runtime.workers.state_machine import (
     ARRIVED,
@@ -24,17 +35,8 @@ from elasticjob_runtime.workers.state_machine import (
     STOPPED,
     UNRESPONSIVE,
     WAITING,
-    AskToSave,
-    CancelStarts,
-    Effect,
-    GiveUp,
     GroupState,
     PlanReport,
-    RequestStacks,
-    SendEnd,
-    SendPlan,
-    Signal,
-    StartProcesses,
     Step,
 )
 
@@ -306,6 +308,15 @@ def test_a_plan_is_sent_to_those_that_can_continue_and_the_missing_start_alone()
     assert group.do(group.state.move(NEXT, 0.0, 8.0)) == [], "it is known"
 
 
+def test_no_plan_is_sent_to_a_process_that_ends_or_has_not_started() -> None:
+    group = Group()
+    group.do(group.state.start(PLAN, 0.0, alone=False))
+    assert group.do(group.state.said_hello(0, 1.0)) == [], "it is not known to run"
+    group.started()
+    group.stop()
+    assert group.do(group.state.said_hello(0, 2.0)) == [], "it is being stopped"
+
+
 def test_it_continues_in_place_once_all_have_entered_their_world() -> None:
     group = Group().start().entered(0)
     assert (group.state.view.in_place, group.state.view.movable) == (False, False)
@@ -463,6 +474,7 @@ def test_those_that_save_at_the_end_of_their_last_world_are_told_and_waited_for(
     assert group.state.report_due == 1.0 + ACK_TIMEOUT
     assert group.report(1, WAITING, PLAN) == []
     assert group.report(2, WAITING, PLAN) == [], "it was not told"
+    assert group.report(0, HEARD, PLAN) == [], "it ends its step"
     assert group.report(0, WAITING, PLAN) == [killed(0, 1, 2)]
 
 
@@ -481,6 +493,25 @@ def test_one_that_first_asks_while_others_save_is_asked_with_the_time_that_remai
     assert group.do(group.state.saved(1, 1)) == [killed(0, 1)]
 
 
+def test_one_that_handles_the_signal_is_not_asked_to_save() -> None:
+    group = Group().start().call_for_save(0)
+    group.stop()
+    assert group.do(group.state.calls_for_save(1, 1, 3.0, handling=[1])) == []
+
+
+def test_no_process_is_asked_to_save_while_the_group_runs() -> None:
+    group = Group().start()
+    assert [group.do(group.state.calls_for_save(rank, 1, 1.0)) for rank in (0, 1)] == [[], []]
+
+
+def test_whether_a_process_saves_does_not_matter_any_more_once_the_group_is_stopped() -> None:
+    group = Group().start()
+    group.stop()
+    assert group.state.found_handler() is group.state
+    group.exit(0)
+    assert group.state.saves_at_end(0) is group.state, "it has ended"
+
+
 def test_what_is_said_of_another_round_does_not_count() -> None:
     group = Group().start()
     before = group.state
@@ -488,6 +519,8 @@ def test_what_is_said_of_another_round_does_not_count() -> None:
     assert group.state is before
     group.call_for_save(0)
     assert group.state.view.saves
+    group.stop()
+    assert group.do(group.state.saved(0, 7)) == []
 
 
 def test_a_stop_without_time_kills_all_that_still_save() -> None:

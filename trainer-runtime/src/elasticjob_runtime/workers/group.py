@@ -18,6 +18,17 @@ from collections.abc import Mapping
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import descriptors, linux, logs
+from elasticjob_runtime.workers.effects import (
+    AskToSave,
+    CancelStarts,
+    Effect,
+    GiveUp,
+    RequestStacks,
+    SendEnd,
+    SendPlan,
+    Signal,
+    StartProcesses,
+)
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.failure import signal_name
 from elasticjob_runtime.workers.failure_values import FailureValues
@@ -25,20 +36,7 @@ from elasticjob_runtime.workers.messages import WorkerMessages, end_message, pla
 from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
 from elasticjob_runtime.workers.starter import WorkerStarter
-from elasticjob_runtime.workers.state_machine import (
-    AskToSave,
-    CancelStarts,
-    Effect,
-    GiveUp,
-    GroupState,
-    PlanReport,
-    RequestStacks,
-    SendEnd,
-    SendPlan,
-    Signal,
-    StartProcesses,
-    Step,
-)
+from elasticjob_runtime.workers.state_machine import GroupState, PlanReport, Step
 from elasticjob_runtime.workers.timers import TimerServer
 from elasticjob_runtime.workers.zygote import hooks
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.workers.effects import SendEnd, SendPlan
 from elasticjob_runtime.workers.environment import GroupSpec
-from elasticjob_runtime.workers.state_machine import START_TIMEOUT, SendEnd, SendPlan
+from elasticjob_runtime.workers.state_machine import START_TIMEOUT
 
 EVALUATION_SHARE = 2 / 3
 """Of `arrive_timeout`: how long a planned change waits for the end of an evaluation, which others would repeat."""
