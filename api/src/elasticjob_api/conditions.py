@@ -78,6 +78,8 @@ class Reason(enum.StrEnum):
     """The job trains with fewer worker pods than requested until there is more quota."""
     SURPLUS_EVICTED = "SurplusEvicted"
     """The job gives back worker pods above minReplicas."""
+    SURPLUS_WITHDRAWN = "SurplusWithdrawn"
+    """Worker pods above minReplicas were admitted, and never got ready."""
     NOT_QUEUED = "NotQueued"
 
     # RendezvousReady
@@ -216,6 +218,9 @@ MESSAGES: dict[Reason, str] = {
     "quota.{detail}",
     Reason.SURPLUS_EVICTED: "The job gives worker pods back to LocalQueue {queue} and continues with {there} of "
     "{wanted}.{detail}",
+    Reason.SURPLUS_WITHDRAWN: "LocalQueue {queue} had admitted more worker pods, but not all of them were ready within "
+    f"10 minutes: the job gives their quota back, and continues with {{there}} of {{wanted}}.{{detail}}{REMEDY}see "
+    "what kept them from starting: kubectl get events -n {namespace}; or lower spec.workers.replicas.",
     Reason.NOT_QUEUED: "The job is in no queue.",
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",

@@ -30,6 +30,9 @@ LABEL_WORKLOAD_PART = "elasticjob.dev/workload-part"
 ANNOTATION_APPLIED = "elasticjob.dev/applied-spec-hash"
 """On the etcd's StatefulSet: hash of the spec that the operator applied, to distinguish changes between releases of
 the operator from changes made by others."""
+ANNOTATION_WITHDRAWN = "elasticjob.dev/surplus-withdrawn"
+"""On the base Workload: how often in a row a surplus was given back because its worker pods were not ready, and when
+last."""
 ANNOTATION_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Read by kubectl: default container of `kubectl logs` and `kubectl exec`."""
 

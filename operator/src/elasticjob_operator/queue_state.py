@@ -6,6 +6,7 @@ Plain data, without I/O. The fields of a Workload: https://kueue.sigs.k8s.io/doc
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 from collections.abc import Mapping
 from typing import Any
@@ -55,6 +56,15 @@ class Assignment:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Withdrawals:
+    """Surplus that was given back because its worker pods were not ready."""
+
+    count: int = 0
+    """In a row."""
+    last: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
     """One Workload of a job."""
 
@@ -81,6 +91,8 @@ class Workload:
     """By podSet. Empty: no quota is reserved."""
     updates: Mapping[str, tuple[Placement, ...]] = dataclasses.field(default_factory=dict)
     """By podSet: what admission checks add to its pods."""
+    withdrawals: Withdrawals = dataclasses.field(default_factory=Withdrawals)
+    """Of the base only."""
 
     @property
     def pod_sets(self) -> list[dict[str, Any]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json, to_bytes
-from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, Workload
+from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, Withdrawals, Workload
 
 _MOST_KEPT = 512 * 1024
 """Bytes of podSets that are kept. Anyone may create Workloads with our labels."""
@@ -34,6 +37,7 @@ def workload_of(body: Json) -> Workload:
         conditions=tuple(status.get("conditions") or ()),
         assignments={str(part["name"]): _assignment(part) for part in admission.get("podSetAssignments") or ()},
         updates=_updates(status),
+        withdrawals=_withdrawals((metadata.get("annotations") or {}).get(names.ANNOTATION_WITHDRAWN)),
     )
 
 
@@ -64,3 +68,13 @@ def _updates(status: Json) -> dict[str, tuple[Placement, ...]]:
             )
             found[update["name"]] = (*found.get(update["name"], ()), placement)
     return found
+
+
+def _withdrawals(text: object) -> Withdrawals:
+    """An annotation that someone has changed counts for nothing."""
+    count, _, last = str(text or "").partition(" ")
+    with contextlib.suppress(ValueError):
+        when = datetime.datetime.fromisoformat(last)
+        if when.tzinfo is not None:
+            return Withdrawals(count=int(count), last=when)
+    return Withdrawals()

@@ -94,7 +94,7 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
     assessment = assess(context, acceptance, budget)
     found = _plan_for_suspended(assessment) if lifecycle.is_held(job) else _plan_for_active(assessment)
     status = with_history(assessment.job, job.status, found.status, assessment.view, now)
-    found = _with_actions(found, queue, retry_at(context))
+    found = _with_actions(found, queue, earliest([retry_at(context), grant.requeue_at if grant is not None else None]))
     return dataclasses.replace(found, status=status, events=(*told, *found.events))
 
 

@@ -8,8 +8,9 @@
 | evicted or deactivated | is stopped, and its state saved | released after the last pod has gone; surplus is deleted |
 | made for another template or queue | is stopped | deleted after the last pod has gone |
 
-A surplus that Kueue evicts, or that is no longer wanted, gives its pods back by a planned shrink, and is released or
-deleted after the last of them has gone. If Kueue is removed or cannot be watched, jobs that run go on as they are.
+A surplus that Kueue evicts, that is no longer wanted, or whose pods are never ready, gives its pods back by a planned
+shrink, and is released or deleted after the last of them has gone. If Kueue is removed or cannot be watched, jobs that
+run go on as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from elasticjob_api import ConditionType, ElasticJob, Reason
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.queue_state import Part, Placement, QueueView, Workload
-from elasticjob_operator.queueing import bodies, patches
+from elasticjob_operator.queueing import bodies, patches, withdrawal
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
 from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.state import Pod
@@ -70,6 +71,8 @@ class Grant:
     queued: ConditionUpdate
     """The condition Queued."""
     changes: tuple[Change, ...] = ()
+    requeue_at: datetime.datetime | None = None
+    """When this changes if nothing else does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +108,16 @@ class QueuedJob:
         """A pod that was created while nothing was known of the queue counts for the base."""
         base = names.base_workload(self.job.name)
         return [pod for pod in self.pods if (pod.workload or base) == workload.name]
+
+    def is_ready(self, workload: Workload) -> bool:
+        """All its worker pods are."""
+        ready = sum(pod.ready and not pod.terminating for pod in self.pods_of(workload))
+        return ready >= workload.counts.get(WORKERS, 0)
+
+    def is_overdue(self, surplus: Workload) -> bool:
+        """Its worker pods are not ready, long after it was admitted."""
+        due = withdrawal.ready_by(surplus)
+        return due is not None and due <= self.now and not self.is_ready(surplus)
 
     def waiting(self, reason: Reason, workload: Workload | None = None, detail: str = "") -> ConditionUpdate:
         """The condition Queued of a job that must not run."""
@@ -208,9 +221,11 @@ class _Surplus:
     admitted: tuple[Workload, ...] = ()
     pending: tuple[Workload, ...] = ()
     leaving: tuple[Workload, ...] = ()
-    """Evicted, or more than is wanted."""
+    """Evicted, more than is wanted, or not ready in time."""
     unwanted: frozenset[str] = frozenset()
     """Those of `leaving` that do not return to the queue."""
+    overdue: tuple[Workload, ...] = ()
+    """Those of `leaving` that were not ready in time."""
     covered: int = 0
     """Worker pods of base and surplus together, pending and evicted ones included."""
 
@@ -220,6 +235,7 @@ def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
     admitted: list[Workload] = []
     pending: list[Workload] = []
     leaving: list[Workload] = []
+    overdue: list[Workload] = []
     unwanted: set[str] = set()
     covered = base.counts.get(WORKERS, 0)
     for workload in sorted(queued.view.surplus, key=lambda workload: not workload.is_admitted):
@@ -230,12 +246,18 @@ def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
             unwanted.add(workload.name)
             continue
         covered += workload.counts.get(WORKERS, 0)
+        if queued.is_overdue(workload):
+            overdue.append(workload)
+            leaving.append(workload)
+            unwanted.add(workload.name)
+            continue
         (leaving if workload.must_stop else admitted if workload.is_admitted else pending).append(workload)
     return _Surplus(
         admitted=tuple(admitted),
         pending=tuple(pending),
         leaving=tuple(leaving),
         unwanted=frozenset(unwanted),
+        overdue=tuple(overdue),
         covered=covered,
     )
 
@@ -247,6 +269,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     kept = (base, *surplus.admitted)
     admitted = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in kept))
     changes = [*_update_priority(queued, base)]
+    changes += _count_withdrawals(queued, base, surplus)
     changes += [
         _give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
         for workload in surplus.leaving
@@ -255,8 +278,9 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     if surplus.covered > wanted:
         changes += _lower(queued, (*kept, *surplus.pending)[-1], surplus.covered - wanted)
     changes += [change for workload in kept for change in _report_ready(queued, workload)]
-    problem = None
-    if surplus.covered < wanted and not surplus.pending and not surplus.leaving and base.is_true("PodsReady"):
+    problem, retry_at = None, withdrawal.next_attempt(base.withdrawals, queued.now)
+    may_ask = not surplus.pending and not surplus.leaving and retry_at is None and base.is_true("PodsReady")
+    if surplus.covered < wanted and may_ask:
         created, problem = _create_surplus(queued, base, admitted, wanted)
         changes += created
     slots = tuple(
@@ -273,18 +297,39 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         slots=slots,
         etcd=placement(base, ETCD, view.flavors, {}),
         leaving=frozenset(workload.name for workload in surplus.leaving),
-        queued=problem or _how_much(queued, surplus, admitted, wanted),
+        queued=problem or _how_much(queued, surplus, admitted, wanted, retry_at),
         changes=tuple(changes),
+        requeue_at=_next_deadline(queued.now, [*map(withdrawal.ready_by, surplus.admitted), retry_at]),
     )
 
 
-def _how_much(queued: QueuedJob, surplus: _Surplus, admitted: int, wanted: int) -> ConditionUpdate:
-    """The condition Queued of a job whose base is admitted: why it has fewer worker pods than it asks for."""
+def _next_deadline(now: datetime.datetime, moments: Sequence[datetime.datetime | None]) -> datetime.datetime | None:
+    return min((moment for moment in moments if moment is not None and now < moment), default=None)
+
+
+def _count_withdrawals(queued: QueuedJob, base: Workload, surplus: _Surplus) -> list[Change]:
+    """Before the Workload is deleted, so that it is not asked for again at once."""
+    if any(not queued.pods_of(workload) for workload in surplus.overdue):
+        patch = withdrawal.recorded(base, queued.now)
+        return [Change(reason="the worker pods of its surplus were not ready in time", workload=base, patch=patch)]
+    if base.withdrawals.count and any(_report_ready(queued, workload) for workload in surplus.admitted):
+        return [Change(reason="a surplus is ready", workload=base, patch=withdrawal.forgotten(base))]
+    return []
+
+
+def _how_much(
+    queued: QueuedJob, surplus: _Surplus, admitted: int, wanted: int, retry_at: datetime.datetime | None
+) -> ConditionUpdate:
+    """The condition Queued of a job whose base is admitted: why it has fewer worker pods than it asks for. `retry_at`:
+    when more are asked for again."""
     evicted = next((workload for workload in surplus.leaving if workload.must_stop), None)
     detail = ""
     if evicted is not None:
         reason = Reason.SURPLUS_EVICTED
         detail = f"{evicted.name} is evicted: {evicted.condition('Evicted').get('message')}"
+    elif surplus.overdue or (retry_at is not None and admitted < wanted):
+        reason = Reason.SURPLUS_WITHDRAWN
+        detail = f"It is asked for again at {retry_at:%H:%M:%S} UTC" if retry_at is not None else ""
     elif admitted < wanted:
         reason = Reason.PARTLY_ADMITTED
         pending = next(iter(surplus.pending), None)
@@ -292,7 +337,15 @@ def _how_much(queued: QueuedJob, surplus: _Surplus, admitted: int, wanted: int) 
         detail = f"{pending.name}: {said}" if pending is not None and said else ""
     else:
         reason = Reason.ADMITTED
-    return update(False, reason, queue=queued.queue, there=admitted, wanted=wanted, detail=_sentence(detail))
+    return update(
+        False,
+        reason,
+        queue=queued.queue,
+        there=admitted,
+        wanted=wanted,
+        detail=_sentence(detail),
+        namespace=queued.job.namespace,
+    )
 
 
 def _create_base(queued: QueuedJob) -> Change:
@@ -384,8 +437,7 @@ def _lower(queued: QueuedJob, workload: Workload, difference: int) -> list[Chang
 
 
 def _report_ready(queued: QueuedJob, workload: Workload) -> list[Change]:
-    ready = sum(pod.ready and not pod.terminating for pod in queued.pods_of(workload))
-    if workload.is_true("PodsReady") or ready < workload.counts.get(WORKERS, 0):
+    if workload.is_true("PodsReady") or not queued.is_ready(workload):
         return []
     patch = patches.pods_ready(workload, queued.now)
     return [Change(reason="its worker pods are ready", workload=workload, patch=patch, of_status=True)]

@@ -6,12 +6,15 @@ The Workloads look as stock Kueue 0.19.2 writes them.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from typing import Any
 
 import pytest
 from elasticjob_api import ConditionType, ElasticJob, Reason
+from elasticjob_api.fields import format_time
 from elasticjob_operator.kube.cache import to_bytes
-from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, QueueView, Workload
+from elasticjob_operator.names import ANNOTATION_WITHDRAWN
+from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, QueueView, Withdrawals, Workload
 from elasticjob_operator.queueing.grant import Change, Grant, QueuedJob, grant, releases
 from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.resources.placement import place
@@ -47,7 +50,7 @@ def condition(type_: str, status: bool = True, reason: str = "Test", message: st
         "status": str(status),
         "reason": reason,
         "message": message,
-        "lastTransitionTime": "2026-01-01T11:00:00Z",
+        "lastTransitionTime": "2026-01-01T11:55:00Z",
     }
 
 
@@ -134,6 +137,8 @@ def in_short(change: Change) -> str:
         return f"delete {change.workload.name}"
     assert change.patch is not None
     assert change.patch["metadata"]["resourceVersion"] == "7", "only what was observed is changed"
+    if "annotations" in change.patch["metadata"]:
+        return f"annotate {change.workload.name} {change.patch['metadata']['annotations'][ANNOTATION_WITHDRAWN]}"
     if "status" not in change.patch:
         return f"patch {change.workload.name} {'+'.join(change.patch['spec'])}"
     before = {each["type"]: each for each in change.workload.conditions}
@@ -141,6 +146,12 @@ def in_short(change: Change) -> str:
     assert before.keys() <= now.keys(), "a merge patch replaces the list"
     changed = [f"{key}={each['status']}" for key, each in now.items() if before.get(key) != each]
     return f"status {change.workload.name} {' '.join(changed)}"
+
+
+def admitted_at(minutes: float) -> dict[str, Any]:
+    """Admitted so many minutes before NOW."""
+    since = NOW - datetime.timedelta(minutes=minutes)
+    return {**condition("Admitted"), "lastTransitionTime": format_time(since)}
 
 
 RELEASED = "QuotaReserved=False Admitted=False Requeued={} PodsReady=False"
@@ -417,3 +428,55 @@ def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate
     }
     asked = {"kueue.x-k8s.io/podset-required-topology": "rack"}
     assert "kueue.x-k8s.io/podset-unconstrained-topology" not in placement(workload, "workers", {}, asked).annotations
+
+
+@pytest.mark.parametrize(
+    ("minutes", "running", "leaving", "reason", "writes"),
+    [
+        (9, TWO, False, Reason.ADMITTED, []),
+        (9, THREE, False, Reason.ADMITTED, ["status surplus-0 PodsReady=True"]),
+        (11, THREE, False, Reason.ADMITTED, ["status surplus-0 PodsReady=True"]),
+        # Its pods leave first; then its quota is given back, and the base says when more may be asked for.
+        (11, [*TWO, *pods(f"{NAME}-surplus-0", ready=False)], True, Reason.SURPLUS_WITHDRAWN, []),
+        (
+            11,
+            TWO,
+            True,
+            Reason.SURPLUS_WITHDRAWN,
+            [f"annotate {NAME} 1 2026-01-01T12:00:00Z", "delete surplus-0"],
+        ),
+    ],
+)
+def test_surplus_whose_worker_pods_never_get_ready_is_given_back(
+    minutes: float, running: list[Pod], leaving: bool, reason: Reason, writes: list[str]
+) -> None:
+    """With waitForPodsReady.blockAdmission, it would keep every other job waiting."""
+    late = surplus(0, "QuotaReserved", more=(admitted_at(minutes),))
+    found = allowed(base(*ADMITTED, "PodsReady"), late, job=queued_job(3), pods=running)
+    shorter = [each.replace(f"{NAME}-surplus", "surplus") for each in written(found)]
+    assert (found.held, found.queued.reason, shorter) == (False, reason, writes)
+    assert found.leaving == ({f"{NAME}-surplus-0"} if leaving else set())
+    if minutes == 9 and running == TWO:
+        assert found.requeue_at == NOW + datetime.timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("count", "minutes", "waits"),
+    [(1, 9, 1), (1, 10, None), (2, 19, 1), (2, 20, None), (4, 79, 1), (5, 119, 1), (100, 119, 1), (100, 120, None)],
+)
+def test_surplus_is_asked_for_again_after_twice_the_time(count: int, minutes: float, waits: int | None) -> None:
+    before = Withdrawals(count=count, last=NOW - datetime.timedelta(minutes=minutes))
+    found = allowed(base(*ADMITTED, "PodsReady", withdrawals=before), pods=TWO)
+    assert written(found) == ([] if waits else [f"create {NAME}-surplus-0 1"])
+    assert found.requeue_at == (NOW + datetime.timedelta(minutes=waits) if waits else None)
+    assert found.queued.reason is (Reason.SURPLUS_WITHDRAWN if waits else Reason.PARTLY_ADMITTED)
+    assert ("It is asked for again at 12:01:00 UTC." in found.queued.message) is bool(waits)
+
+
+def test_surplus_that_gets_ready_ends_the_series() -> None:
+    before = Withdrawals(count=3, last=NOW - datetime.timedelta(hours=3))
+    job = queued_job(3)
+    found = allowed(base(*ADMITTED, "PodsReady", withdrawals=before), surplus(0, *ADMITTED), job=job, pods=THREE)
+    assert written(found) == [f"annotate {NAME} None", f"status {NAME}-surplus-0 PodsReady=True"]
+    ready = surplus(0, *ADMITTED, "PodsReady")
+    assert written(allowed(base(*ADMITTED, "PodsReady", withdrawals=before), ready, job=job, pods=THREE)) == []

@@ -1,0 +1,35 @@
+"""What decisions need of an object of Kueue."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from elasticjob_operator.kube.queue_convert import workload_of
+from elasticjob_operator.names import ANNOTATION_WITHDRAWN, LABEL_WORKLOAD_PART
+from elasticjob_operator.queue_state import Withdrawals
+
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, Withdrawals()),
+        ("2 2026-01-01T12:00:00Z", Withdrawals(count=2, last=NOON)),
+        # Changed by hand.
+        ("", Withdrawals()),
+        ("2", Withdrawals()),
+        ("two 2026-01-01T12:00:00Z", Withdrawals()),
+        ("2 2026-01-01T12:00:00", Withdrawals()),
+    ],
+)
+def test_withdrawals_are_read_from_the_base(text: str | None, expected: Withdrawals) -> None:
+    metadata = {
+        "name": "digits",
+        "uid": "u",
+        "resourceVersion": "1",
+        "labels": {LABEL_WORKLOAD_PART: "base"},
+        "annotations": {} if text is None else {ANNOTATION_WITHDRAWN: text},
+    }
+    assert workload_of({"metadata": metadata}).withdrawals == expected
