@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training import auto_progress
 from elasticjob_runtime.workers.zygote import hooks
 
 pytestmark = pytest.mark.torch
@@ -103,6 +104,34 @@ def test_a_failed_init_is_not_reported_and_can_be_retried(agent: Agent) -> None:
         """
     )
     assert [message["phase"] for message in agent.received()] == ["fork", "connect"]
+
+
+def test_steps_of_torchs_own_optimizers_are_counted(agent: Agent) -> None:
+    page = auto_progress.page_file(str(agent.folder / "error.json"))
+    auto_progress.create_page(page)
+    agent.run(
+        """
+        class Nesterov(torch.optim.SGD):
+            def step(self, closure=None):
+                return super().step(closure)
+
+        model = torch.nn.Linear(2, 1)
+        def loss():
+            model.zero_grad()
+            result = model(torch.ones(1, 2)).sum()
+            result.backward()
+            return result
+        loss()
+        for make in (torch.optim.Adam, torch.optim.SGD, Nesterov, torch.optim.LBFGS):
+            optimizer = make(model.parameters(), lr=0.01)
+            for _ in range(10):
+                optimizer.step(loss)
+        """
+    )
+    counted = auto_progress.read_page(page)
+    assert counted is not None
+    # Of another optimizer, the first step is taken for the end of the step before.
+    assert counted[0] == 37
 
 
 @pytest.mark.nightly

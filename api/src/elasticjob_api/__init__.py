@@ -24,7 +24,16 @@ from elasticjob_api.spec import (
     RuleAction,
     Spec,
 )
-from elasticjob_api.status import FailingNode, Failure, FreeEnds, Progress, RendezvousStatus, Restarts, Status
+from elasticjob_api.status import (
+    FailingNode,
+    Failure,
+    FreeEnds,
+    OptimizerSteps,
+    Progress,
+    RendezvousStatus,
+    Restarts,
+    Status,
+)
 from elasticjob_api.stored_history import StoredHistory
 from elasticjob_api.summary import BLOCKING_REASONS, summary_of
 
@@ -56,6 +65,7 @@ __all__ = [
     "Inject",
     "InvalidJobError",
     "OnPartition",
+    "OptimizerSteps",
     "Phases",
     "Progress",
     "Reason",

@@ -88,6 +88,17 @@ class Progress(Model, frozen=True):
     """When the operator first saw this step, by its own clock."""
 
 
+class OptimizerSteps(Model, frozen=True):
+    """Optimizer steps that the agents have counted, because the script reports no progress."""
+
+    count: LongCount = 0
+    """Optimizer steps of rank 0 since its worker process started."""
+    per_second: Rate = None
+    """Optimizer steps per second at that time."""
+    updated_at: Time | None = None
+    """When they were counted, by the node's clock: often at first, every ten minutes later."""
+
+
 class Failure(Model, frozen=True):
     """The first failure of the newest failed round."""
 
@@ -171,6 +182,8 @@ class Status(Model, frozen=True):
     """Rendezvous in use."""
     progress: Progress | None = None
     """Progress that the training last reported."""
+    optimizer_steps: OptimizerSteps | None = None
+    """Steps of a script that reports no progress."""
     last_failure: Failure | None = None
     """First worker process or pod that failed in the newest failure, with the end of its traceback."""
     history: StoredHistory | None = None

@@ -233,6 +233,9 @@ class RendezvousView:
     spec: SpecValue | None = None
     plan: PlanValue | None = None
     progress: ProgressValue | None = None
+    """That the script reports."""
+    counted: ProgressValue | None = None
+    """Optimizer steps, if the script reports nothing."""
     transition: TransitionValue | None = None
     unready: UnreadyValue | None = None
     locations: LocationsValue | None = None
@@ -243,7 +246,8 @@ class RendezvousView:
     @property
     def empty(self) -> bool:
         """No key of the run exists, as far as is known."""
-        return not (self.spec or self.plan or self.progress or self.transition or self.outcome or self.failure)
+        known = (self.spec, self.plan, self.progress, self.counted, self.transition, self.outcome, self.failure)
+        return not any(known)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

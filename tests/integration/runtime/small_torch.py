@@ -12,6 +12,15 @@ class Generator:
 default_generator = Generator()
 """,
     "torch/cuda.py": "started = False\ndef is_initialized(): return started\n",
+    "torch/optim/__init__.py": "from torch.optim.optimizer import Optimizer\n",
+    "torch/optim/optimizer.py": """
+before, after = [], []
+register_optimizer_step_pre_hook, register_optimizer_step_post_hook = before.append, after.append
+class Optimizer:
+    def step(self):
+        for hook in before: hook(self, (), {})
+        for hook in after: hook(self, (), {})
+""",
     "torch/distributed.py": """
 import socket
 class TCPStore:

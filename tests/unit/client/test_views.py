@@ -15,6 +15,7 @@ from elasticjob.state import (
     EventState,
     Failure,
     JobState,
+    OptimizerSteps,
     Progress,
     WorkerState,
     job_state,
@@ -212,6 +213,11 @@ def test_of_a_thousand_worker_pods_a_page_lists_those_in_trouble() -> None:
     page = describe(RUNNING, workers, [], NOW)
     assert sum("bert-worker-" in line for line in page) == 1
     assert any("999 more worker pods" in line for line in page)
+
+
+def test_a_script_that_reports_nothing_shows_its_optimizer_steps() -> None:
+    counted = dataclasses.replace(RUNNING, progress=None, optimizer_steps=OptimizerSteps(70, 2.5, NOW - HOUR))
+    assert any("70 optimizer steps, 2.5 per second (1h ago)" in line for line in describe(counted, [], [], NOW))
 
 
 def test_names_are_escaped_in_notebooks() -> None:

@@ -4,7 +4,16 @@ It is read leniently, because the operator may be older or newer than this clien
 """
 
 from elasticjob.state.events import EventState, event_states
-from elasticjob.state.job import Change, Condition, Failure, JobState, Progress, job_state, training_container
+from elasticjob.state.job import (
+    Change,
+    Condition,
+    Failure,
+    JobState,
+    OptimizerSteps,
+    Progress,
+    job_state,
+    training_container,
+)
 from elasticjob.state.values import Json, Time, parse_time
 from elasticjob.state.workers import WorkerState, in_index_order, in_rank_order, worker_state, worker_states
 
@@ -15,6 +24,7 @@ __all__ = [
     "Failure",
     "JobState",
     "Json",
+    "OptimizerSteps",
     "Progress",
     "Time",
     "WorkerState",

@@ -26,15 +26,26 @@ def _metrics(value: object) -> Mapping[str, str]:
     return {str(key): str(each) for key, each in value.items()} if isinstance(value, Mapping) else {}
 
 
+def _rate(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
 @dataclass(frozen=True)
 class Progress:
     step: int = at("step", 0)
-    steps_per_second: float | None = at(
-        "stepsPerSecond", None, lambda rate: float(rate) if isinstance(rate, int | float) else None
-    )
+    steps_per_second: float | None = at("stepsPerSecond", None, _rate)
     checkpoint_step: int | None = at("lastCheckpointStep", None)
     metrics: Mapping[str, str] = at("metrics", {}, _metrics)
     observed_at: Time | None = at("observedAt", None, parse_time)
+
+
+@dataclass(frozen=True)
+class OptimizerSteps:
+    """Of a script that reports no progress."""
+
+    count: int = at("count", 0)
+    per_second: float | None = at("perSecond", None, _rate)
+    updated_at: Time | None = at("updatedAt", None, parse_time)
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,7 @@ class JobState:
     restarts: int = at("status.restarts.total", 0)
     causes: Mapping[str, int] = at("status.restarts.byCause", {})
     progress: Progress | None = at("status.progress", None, part(Progress))
+    optimizer_steps: OptimizerSteps | None = at("status.optimizerSteps", None, part(OptimizerSteps))
     failure: Failure | None = at("status.lastFailure", None, part(Failure))
     failing_nodes: tuple[tuple[str, int], ...] = ()
     conditions: Mapping[str, Condition] = field(default_factory=dict)

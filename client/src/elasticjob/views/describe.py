@@ -79,7 +79,7 @@ def _facts(job: JobState, now: datetime.datetime) -> Iterator[tuple[str, str]]:
 def _progress(job: JobState, now: datetime.datetime) -> str:
     progress = job.progress
     if progress is None:
-        return ""
+        return _optimizer_steps(job, now)
     parts = [f"step {progress.step}"]
     if progress.steps_per_second is not None and not job.is_finished:
         parts.append(f"{number(progress.steps_per_second)} steps/s")
@@ -88,6 +88,15 @@ def _progress(job: JobState, now: datetime.datetime) -> str:
     parts += [f"{name} {value}" for name, value in sorted(progress.metrics.items())]
     ago = f" ({age(progress.observed_at, now)} ago)" if progress.observed_at and not job.is_finished else ""
     return plain(", ".join(parts) + ago)
+
+
+def _optimizer_steps(job: JobState, now: datetime.datetime) -> str:
+    counted = job.optimizer_steps
+    if counted is None:
+        return ""
+    rate = f", {number(counted.per_second)} per second" if counted.per_second is not None else ""
+    ago = f" ({age(counted.updated_at, now)} ago)" if counted.updated_at and not job.is_finished else ""
+    return f"{counted.count} optimizer steps{'' if job.is_finished else rate}{ago}"
 
 
 def _obstacles(found: Sequence[Obstacle], width: int | None, *, color: bool) -> Iterator[str]:

@@ -121,13 +121,16 @@ class RunKeys:
     def view(self, connectivity: Connectivity, error: str = "") -> RendezvousView:
         keys = self._keys
         self._parse()
+        progress = self._value(keys.progress, ProgressValue)
+        reported = progress is None or progress.optimizer_steps is None
         return RendezvousView(
             connectivity=connectivity,
             error=error,
             unreadable=next(iter(sorted(self._unreadable.values())), ""),
             spec=self._value(keys.spec, SpecValue),
             plan=self._value(keys.plan, PlanValue),
-            progress=self._value(keys.progress, ProgressValue),
+            progress=progress if reported else None,
+            counted=None if reported else progress,
             transition=self._value(keys.transition, TransitionValue),
             unready=self._value(keys.unready, UnreadyValue),
             locations=self._value(keys.locations, LocationsValue),

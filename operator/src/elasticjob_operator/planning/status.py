@@ -9,6 +9,7 @@ from elasticjob_api import (
     REMEDY,
     Condition,
     ConditionType,
+    OptimizerSteps,
     Progress,
     Reason,
     RendezvousBackend,
@@ -167,7 +168,6 @@ def progress_of(context: Context) -> Progress | None:
     reported, before = context.view.progress, context.job.status.progress
     if reported is None:
         return before
-    updated_at = reported.updated_at
     found = Progress(
         step=max(0, reported.step),
         steps_per_second=reported.steps_per_second,
@@ -176,10 +176,28 @@ def progress_of(context: Context) -> Progress | None:
         remaining_seconds=reported.remaining_seconds,
         last_checkpoint_step=reported.last_checkpoint_step,
         metrics=reported.metrics,  # type: ignore[arg-type]  # the model turns numbers into strings
-        updated_at=datetime.datetime.fromtimestamp(updated_at, datetime.timezone.utc) if updated_at else None,
+        updated_at=_time(reported.updated_at),
     )
     known = before.observed_at if before is not None and before.step == found.step else None
     return found.model_copy(update={"observed_at": known or context.now.replace(microsecond=0)})
+
+
+def optimizer_steps_of(context: Context) -> OptimizerSteps | None:
+    """The steps that agents have counted; None for a script that reports its progress."""
+    counted, status = context.view.counted, context.job.status
+    if context.view.progress is not None or (counted is None and status.progress is not None):
+        return None
+    if counted is None or counted.optimizer_steps is None:
+        return status.optimizer_steps
+    return OptimizerSteps(
+        count=max(0, counted.optimizer_steps),
+        per_second=counted.steps_per_second,
+        updated_at=_time(counted.updated_at),
+    )
+
+
+def _time(unix: float) -> datetime.datetime | None:
+    return datetime.datetime.fromtimestamp(unix, datetime.timezone.utc) if unix else None
 
 
 def _set_accepted(conditions: _Conditions, assessment: Assessment) -> None:
@@ -284,6 +302,7 @@ def _status(assessment: Assessment, conditions: _Conditions) -> Status:
             "restarts": budget.restarts,
             "rendezvous": _rendezvous(assessment),
             "progress": progress_of(assessment),
+            "optimizer_steps": optimizer_steps_of(assessment),
             "last_failure": budget.last_failure,
             "free_ends": budget.free_ends or None,
             "conditions": conditions.all,

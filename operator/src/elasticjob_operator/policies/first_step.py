@@ -41,7 +41,7 @@ def cannot_start(job: ElasticJob, failure: PodFailure, last: Failure | None) -> 
 def _has_trained(job: ElasticJob) -> bool:
     """The agents know what the current run has done."""
     status = job.status
-    if status.progress is not None:
+    if status.progress is not None or status.optimizer_steps is not None:
         return True
     if status.history is None or status.rendezvous is None:
         return False

@@ -176,6 +176,13 @@ def test_only_the_last_of_many_values_is_parsed(monkeypatch: pytest.MonkeyPatch)
     assert len(texts) == 1
 
 
+def test_counted_steps_are_not_taken_for_reported_ones() -> None:
+    run, counted = RunKeys(KEYS), ProgressValue(step=0, round=1, optimizer_steps=9)
+    run.apply(Event(KEYS.progress, counted.to_json(), 1, 1))
+    view = run.view(Connectivity.REACHABLE)
+    assert (view.progress, view.counted) == (None, counted)
+
+
 def test_a_flood_of_failures_is_bounded() -> None:
     run, early = RunKeys(KEYS), dict[str, Event]()
     for number in range(1000):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_api import ConditionType, RendezvousStatus
+from elasticjob_api import ConditionType, OptimizerSteps, RendezvousStatus
 from elasticjob_operator.planning import (
     CreatePod,
     DeletePod,
@@ -11,6 +11,7 @@ from elasticjob_operator.planning import (
     PublishSpec,
 )
 from elasticjob_operator.state import Connectivity
+from elasticjob_runtime.contract import ProgressValue
 
 from tests.unit.operator.builders import (
     NOW,
@@ -141,3 +142,17 @@ def test_an_unreachable_etcd_is_told_before_the_pods_that_are_cut_off_with_it(
     assert condition(found, ConditionType.RENDEZVOUS_READY)[1] == etcd
     assert found.status.world_size == (4 if running == "Training" else 0)
     assert running != "Training" or found.requeue_at == at(1)
+
+
+def test_counted_steps_are_in_status_until_the_script_reports_its_progress() -> None:
+    counted = ProgressValue(step=0, round=1, optimizer_steps=70, steps_per_second=2.5, updated_at=NOW.timestamp())
+    view = make_view(plan=make_plan(), counted=counted)
+    pods = [make_pod(index) for index in range(4)]
+    found = ask(trained(), *pods, rendezvous=view).status
+    steps = OptimizerSteps(count=70, per_second=2.5, updated_at=NOW)
+    assert (found.optimizer_steps, found.progress) == (steps, None)
+    before = trained(status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1, optimizer_steps=steps))
+    kept = ask(before, *pods, rendezvous=make_view(plan=make_plan())).status
+    assert kept.optimizer_steps == steps
+    reported = make_view(plan=make_plan(), progress=ProgressValue(step=3, round=1))
+    assert ask(before, *pods, rendezvous=reported).status.optimizer_steps is None

@@ -234,9 +234,14 @@ class Agent:
         running = self._processes.workers.state is WorkersState.RUNNING
         if not running:
             self._processes.read_last_reports()  # their last progress is published before the end of the job
-            self._progress.ended()
-        elif why := self._progress.hang(now):
-            self._processes.group.fail_hung(why, now)
+            self._progress.ended(now)
+        else:
+            if counted := self._progress.count(self._processes.group.error_files, now):
+                self._recorder.counted(counted.steps, counted.per_second)
+            if why := self._progress.hang(now):
+                self._processes.group.fail_hung(why, now)
+        if self._leads:
+            self._progress.publish_counted(self._processes.workers.round, now, time.time(), at_once=not running)
         self._progress.publish(now, at_once=not running)
         if self._starting and self._processes.all_spawned:
             self._starting = False

@@ -1,11 +1,12 @@
 """Progress of the local workers: what rank 0 reports for the store, the highest step for crash loops, the times of the
-steps for the hang rule."""
+steps for the hang rule. If the script reports nothing, its optimizer steps are counted instead."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from elasticjob_runtime.agent.optimizer_steps import OptimizerSteps
 from elasticjob_runtime.agent.rate_meter import RateMeter
 from elasticjob_runtime.agent.trainer_status import TrainerStatus, with_status
 from elasticjob_runtime.contract import ProgressValue
@@ -38,6 +39,9 @@ class Progress:
         self._news: ProgressValue | None = None
         self._due = 0.0
         self._steps = StepTimes()
+        """That the script reported."""
+        self._counted = StepTimes()
+        self._optimizer_steps = OptimizerSteps()
         self._last: ProgressValue | None = None
         """Of this round."""
         self._meter = RateMeter()
@@ -50,12 +54,21 @@ class Progress:
     @property
     def deadline(self) -> float | None:
         """When progress is due to be published, or a hang can be detected."""
-        times = (self._due if self._news is not None else None, self._steps.deadline(self._limits))
+        times = (
+            self._due if self._news is not None else None,
+            self._times.deadline(self._limits),
+            self._optimizer_steps.due,
+        )
         return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _times(self) -> StepTimes:
+        return self._steps if self._steps.known else self._counted
 
     def starting(self, now: float) -> None:
         """New workers start."""
-        self._steps = StepTimes()
+        self._steps, self._counted = StepTimes(), StepTimes()
+        self._optimizer_steps = OptimizerSteps(now)
         self._last = None
         self._meter = RateMeter()
         self._started_at = now
@@ -64,6 +77,7 @@ class Progress:
     def reported(self, report: WorkerReport, now: float) -> None:
         if report.phase == "pause":
             self._steps.pause(report.seconds, report.why, now)
+            self._counted.pause(report.seconds, report.why, now)
         if report.phase in ("step", "first-step"):
             self.stepped = max(self.stepped, report.round)
         if report.step is None or report.phase not in ("step", "checkpoint"):
@@ -95,6 +109,24 @@ class Progress:
             self._news = self._last = progress
         return progress
 
+    def count(self, error_files: Mapping[int, str], now: float) -> OptimizerSteps | None:
+        """Reads how many optimizer steps the workers with these error files, by local rank, have taken, once a second.
+        Returns them if there is something new to show."""
+        pages = self._optimizer_steps
+        pages.watch(error_files)
+        if pages.due is not None and now < pages.due:
+            return None
+        at = pages.read(now)
+        if at is not None:
+            self._counted.count(pages.steps, at)
+        return pages if pages.steps and self._last is None else None
+
+    def publish_counted(self, round_number: int, now: float, unix: float, *, at_once: bool) -> None:
+        """Publishes the optimizer steps, if it is time to and rank 0 reports nothing. `unix`: Unix time, s."""
+        progress = self._optimizer_steps.progress(round_number, now, unix, at_once=at_once)
+        if progress is not None and self._last is None:
+            self._publish(progress)
+
     def publish(self, now: float, *, at_once: bool) -> None:
         if self._news is not None and (at_once or now >= self._due):
             self._publish(self._news)
@@ -104,13 +136,14 @@ class Progress:
     def ran_seconds(self, now: float) -> float:
         return round(max(0.0, now - self._started_at), 3)
 
-    def ended(self) -> None:
+    def ended(self, now: float) -> None:
         """No further step is expected of these workers."""
-        self._steps = StepTimes()
+        self._steps, self._counted = StepTimes(), StepTimes()
+        self._optimizer_steps.finish(now)
 
     def hang(self, now: float) -> str | None:
         """Returns why the workers count as hung, only once per hang; None: they do not."""
-        why = self._steps.hang(self._limits, now)
+        why = self._times.hang(self._limits, now)
         if why:
-            self.ended()
+            self.ended(now)
         return why

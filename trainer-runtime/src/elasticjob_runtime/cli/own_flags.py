@@ -107,6 +107,15 @@ OWN_FLAGS = (
         sets=(GroupSpec, "in_place"),
     ),
     Flag(
+        name="--auto-progress",
+        value="on|off",
+        convert=either("on", "off"),
+        default=True,
+        about="`on` (default): counts the optimizer steps of scripts that do not report their progress "
+        "(see [Progress](#progress)). `off`: does not",
+        sets=(GroupSpec, "auto_progress"),
+    ),
+    Flag(
         name="--ack-timeout",
         value="SECONDS",
         convert=float,

@@ -79,6 +79,9 @@ class ProgressValue(Value):
     total_steps: int | None = None
     remaining_seconds: int | None = None
     """Estimate of the script."""
+    optimizer_steps: int | None = None
+    """Optimizer steps since the start of the worker processes, counted because the script reports no progress; the
+    fields above say nothing then, except `round`, `steps_per_second` and `updated_at`. None: the script reports."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,6 +47,22 @@ class StepTimes:
                 self._times.append(now - at)
         self._last, self._pause = (step, now), None
 
+    def count(self, steps: int, at: float) -> None:
+        """Records that `steps` steps are done, the last of them at `at`: like `add`, but the steps since the record
+        before count as equally long, because only their number is known."""
+        if self._last is not None:
+            before, last = self._last
+            if steps <= before:
+                return
+            if self._pause is None:
+                self._times.append((at - last) / (steps - before))
+        self._last, self._pause = (steps, at), None
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a step."""
+        return self._last is not None
+
     def deadline(self, limits: HangLimits) -> float | None:
         """When the lack of a report becomes a hang; None: not known yet."""
         if not limits.factor or self._last is None or len(self._times) < MIN_STEPS:

@@ -51,6 +51,7 @@ class Metrics:
     """(cause, phase) -> durations."""
     steps_lost: int | None = None
     step: int | None = None
+    optimizer_steps: int | None = None
     steps_per_second: float | None = None
     last_checkpoint_step: int | None = None
     heartbeats_missed: int = 0
@@ -88,7 +89,12 @@ class Metrics:
             _family("phase_seconds", "histogram", "Duration of the phases of transitions, by cause.", self._phases()),
             _counter("steps_lost_total", "Training steps repeated after transitions.", self.steps_lost),
             _gauge("step", "Last training step that rank 0 reported to this agent.", self.step),
-            _gauge("steps_per_second", "Training steps per second.", self.steps_per_second),
+            _gauge(
+                "optimizer_steps",
+                "Optimizer steps since the start of the local workers, if the script reports no progress.",
+                self.optimizer_steps,
+            ),
+            _gauge("steps_per_second", "Training steps, or optimizer steps, per second.", self.steps_per_second),
             _gauge(
                 "last_checkpoint_step",
                 "Step of the newest checkpoint that rank 0 reported to this agent.",

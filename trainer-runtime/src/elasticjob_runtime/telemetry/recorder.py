@@ -119,6 +119,11 @@ class Recorder:
         self._metrics.steps_per_second = progress.steps_per_second
         self._metrics.last_checkpoint_step = progress.last_checkpoint_step
 
+    def counted(self, steps: int, per_second: float) -> None:
+        """Handles the optimizer steps of local workers that report no progress."""
+        self._metrics.optimizer_steps = steps
+        self._metrics.steps_per_second = per_second
+
     def store_trouble(self, trouble: str) -> None:
         """Empty if the store responds."""
         self._metrics.store_up = not trouble

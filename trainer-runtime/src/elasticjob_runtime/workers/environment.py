@@ -42,6 +42,8 @@ class GroupSpec:
     virtual_local_rank: bool = False
     in_place: bool = True
     """Worker processes may continue under another plan."""
+    auto_progress: bool = True
+    """The optimizer steps of the worker processes are counted."""
     ack_timeout: float = ACK_TIMEOUT
     """s for a worker process to acknowledge a plan under which it continues; 0: no limit."""
     arrive_timeout: float = ARRIVE_TIMEOUT

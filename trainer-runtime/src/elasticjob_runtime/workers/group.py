@@ -109,6 +109,11 @@ class WorkerGroup:
         """Local rank -> process id of the running workers."""
         return {worker.spec.local_rank: worker.pid for worker in self._workers}
 
+    @property
+    def error_files(self) -> dict[int, str]:
+        """Local rank -> error file of the running workers."""
+        return {worker.spec.local_rank: str(worker.spec.error_file) for worker in self._workers}
+
     # -- what the agent does with it
 
     def start(self, plan: Plan, now: float, *, alone: bool = False) -> None:

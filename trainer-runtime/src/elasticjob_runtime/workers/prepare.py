@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from elasticjob_runtime.membership.view import Plan
+from elasticjob_runtime.training import auto_progress
 from elasticjob_runtime.workers import logs
 from elasticjob_runtime.workers.environment import GroupSpec, group_rank, worker_environment
 from elasticjob_runtime.workers.process import Command, WorkerSpec
@@ -46,6 +47,7 @@ class WorkerPreparation:
         directory = self.directory.worker(plan.round, local_rank)
         error_file = self.directory.error_file(plan.round, local_rank)
         error_file.unlink(missing_ok=True)
+        self._prepare_page(auto_progress.page_file(str(error_file)))
         environment = self.worker_environment(
             plan, local_rank, str(error_file), without_libuv=without_libuv, alone=alone
         )
@@ -68,6 +70,13 @@ class WorkerPreparation:
             stderr=writing_ends[logs.STDERR].fileno() if logs.STDERR in writing_ends else None,
         )
         return PreparedWorker(spec, sinks, list(writing_ends.values()))
+
+    def _prepare_page(self, path: str) -> None:
+        """Raises OSError."""
+        if self.group.auto_progress:
+            auto_progress.create_page(path)
+        else:
+            auto_progress.remove_page(path)
 
     def worker_environment(
         self, plan: Plan, local_rank: int, error_file: str, *, without_libuv: bool = False, alone: bool = False

@@ -6,13 +6,16 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.training import auto_progress
 from elasticjob_runtime.workers import descriptors, linux
 from elasticjob_runtime.workers.libuv import libuv_is_lacking
 from elasticjob_runtime.workers.process import WorkerSpec
 from elasticjob_runtime.workers.store_host import StoreHost
+
+HOOKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exec_hooks")
 
 OnStarted = Callable[[int | OSError], None]
 """Called with the process id of the started worker, a child of this process that leads its own session, or with the
@@ -31,7 +34,7 @@ def spawn(spec: WorkerSpec, on_started: OnStarted) -> None:
     try:
         process = subprocess.Popen(
             spec.command.for_rank(spec.local_rank),
-            env=dict(spec.environment),
+            env=_with_hooks(spec),
             stdout=spec.stdout,
             stderr=spec.stderr,
             start_new_session=True,
@@ -42,6 +45,16 @@ def spawn(spec: WorkerSpec, on_started: OnStarted) -> None:
         return
     process.returncode = 0  # reaped by `WorkerProcess.reap`, not by Popen
     on_started(process.pid)
+
+
+def _with_hooks(spec: WorkerSpec) -> Mapping[str, str]:
+    """The worker's environment, with the folder of exec_hooks/sitecustomize.py first on its PYTHONPATH if its steps are
+    to be counted. That module removes it again."""
+    environment = spec.environment
+    if not os.path.exists(auto_progress.page_file(str(spec.error_file))):
+        return environment
+    before = environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": f"{HOOKS}{os.pathsep}{before}" if before else HOOKS}
 
 
 class SpawnLauncher:

@@ -7,27 +7,24 @@ script needs no changes.
 - `first-step`: the first `step()` of any `torch.optim.Optimizer` has returned. From then on the hook costs one
   comparison per step.
 
-Each report is one datagram. If torch is too old for a hook, or the script uses neither function, there is no report.
+The optimizer steps are also counted (training/auto_progress.py). Each report is one datagram. If torch is too old for a
+hook, or the script uses neither function, there is no report.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import functools
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elasticjob_runtime.training import channel
-
-STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Scripts do not use
-this signal."""
+from elasticjob_runtime.training import auto_progress, channel
+from elasticjob_runtime.training.auto_progress import STACKS_SIGNAL
+from elasticjob_runtime.workers import linux
 
 STACKS_BYTES = 4000
 """Upper limit of what `stacks` returns."""
@@ -35,12 +32,12 @@ STACKS_BYTES = 4000
 
 def stacks_file(error_file: str | os.PathLike[str]) -> Path:
     """Where a worker writes its stacks: next to its error file."""
-    return Path(error_file).with_name("stacks")
+    return Path(auto_progress.stacks_file(os.fspath(error_file)))
 
 
 def request_stacks(pid: int, error_file: Path) -> None:
     """Called by the agent. Sends no signal to a worker that has no handler for it, because it would die."""
-    if stacks_file(error_file).exists():
+    if stacks_file(error_file).exists() and linux.catches(pid, STACKS_SIGNAL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, STACKS_SIGNAL)
 
@@ -57,22 +54,22 @@ def stacks(error_files: Mapping[int, Path]) -> str:
 
 def install() -> None:
     """Call this right before the script runs."""
-    with contextlib.suppress(OSError, RuntimeError):
-        _write_stacks_on_signal()
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if error_file:
+        auto_progress.count_steps(error_file)
+        with contextlib.suppress(OSError, RuntimeError):
+            auto_progress.write_stacks_on_signal(error_file)
     channel.send_phase("fork")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None:
         _report_connect(distributed)
-    optimizer = sys.modules.get("torch.optim.optimizer")
+    auto_progress.when_imported(auto_progress.OPTIMIZER, _report_first_step)
+
+
+def _report_first_step(optimizer: Any) -> None:
     hook = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if hook is not None:
         hook(_first_step())
-
-
-def _write_stacks_on_signal() -> None:
-    if error_file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        file = stacks_file(error_file).open("w")  # stays open until the process ends
-        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 def _report_connect(distributed: Any) -> None:
@@ -101,8 +98,10 @@ def _report_connect(distributed: Any) -> None:
 
 def _first_step() -> Callable[..., None]:
     reported = False
-    compiler = getattr(sys.modules["torch"], "compiler", None)
-    is_compiling = getattr(compiler, "is_compiling", lambda: False)
+
+    def is_compiling() -> bool:
+        compiler = getattr(sys.modules["torch"], "compiler", None)
+        return bool(getattr(compiler, "is_compiling", bool)())
 
     def stepped(*_: Any) -> None:
         nonlocal reported

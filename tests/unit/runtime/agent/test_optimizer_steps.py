@@ -1,0 +1,70 @@
+"""What the agent makes of the optimizer steps that its workers count."""
+
+from __future__ import annotations
+
+import pathlib
+
+from elasticjob_runtime.agent.optimizer_steps import OptimizerSteps
+from elasticjob_runtime.agent.progress import Progress
+from elasticjob_runtime.contract import ProgressValue
+from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.telemetry.transitions import WorkerReport
+from elasticjob_runtime.training import auto_progress
+
+
+class Workers:
+    """The pages of two workers."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.error_files = {rank: str(folder / str(rank) / "error.json") for rank in range(2)}
+        for error_file in self.error_files.values():
+            pathlib.Path(error_file).parent.mkdir()
+            auto_progress.create_page(auto_progress.page_file(error_file))
+
+    def have_taken(self, steps: int, at: float) -> None:
+        for error_file in self.error_files.values():
+            with open(auto_progress.page_file(error_file), "r+b") as file:
+                file.write(auto_progress.PAGE.pack(steps, at))
+
+
+def test_counts_are_published_less_and_less_often(tmp_path: pathlib.Path) -> None:
+    workers, steps = Workers(tmp_path), OptimizerSteps(0.0)
+    steps.watch(workers.error_files)
+    written = []
+    for second in range(1, 7201):
+        workers.have_taken(10 * second, second)
+        steps.read(second)
+        if value := steps.progress(1, second, 1e9 + second, at_once=False):
+            written.append(value)
+    assert len(written) < 20
+    assert written[-1].steps_per_second == 10.0
+    workers.have_taken(99_999, 7200.5)
+    steps.finish(7201)
+    last = steps.progress(1, 7201, 1e9, at_once=True)
+    assert last is not None
+    assert last.optimizer_steps == 99_999, "the last count of a training is not lost"
+
+
+def test_a_script_that_reports_is_not_counted_for_it(tmp_path: pathlib.Path) -> None:
+    workers, published = Workers(tmp_path), list[ProgressValue]()
+    progress = Progress(HangLimits(), published.append)
+    progress.starting(0.0)
+    progress.set_progress(ProgressValue(step=3, round=1), 1)
+    workers.have_taken(5, 1.0)
+    assert progress.count(workers.error_files, 1.0) is None
+    progress.publish_counted(1, 1.0, 1e9, at_once=True)
+    progress.publish(1.0, at_once=True)
+    assert [value.step for value in published] == [3]
+
+
+def test_a_hang_is_seen_in_the_count_until_the_script_reports(tmp_path: pathlib.Path) -> None:
+    workers = Workers(tmp_path)
+    progress = Progress(HangLimits(factor=20.0, least=60.0), lambda _: None)
+    progress.starting(0.0)
+    for second in range(1, 11):
+        workers.have_taken(2 * second, second)
+        progress.count(workers.error_files, second)
+    assert progress.hang(69.0) is None
+    progress.reported(WorkerReport(rank=0, round=1, at=0.0, phase="pause", seconds=100.0), 11.0)
+    assert progress.hang(170.0) is None, "an announced pause counts here, too"
+    assert progress.hang(172.0) == "hang: no step for 162 s, median 0.5 s, beyond the announced pause of 100 s"

@@ -1,0 +1,178 @@
+"""Counts the optimizer steps of scripts that do not report their progress, without a change of the script.
+
+torch calls global hooks around each `optimizer.step()` (since 2.0). What counts is the outermost call, because ZeRO,
+SAM and `super().step()` nest; of several optimizers, a step begins when one comes again. A GAN that trains its
+discriminator five times for each step of its generator takes five *optimizer steps* by this rule.
+
+The count goes to a page that the agent reads when it wants to: a file of the agent's, mapped by the worker process. A
+step costs no system call and no message. The file is there if the agent wants the count, and only then.
+
+Standard library only, and nothing else of this package: worker processes that were executed load this file by its path
+(workers/exec_hooks/sitecustomize.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib.machinery
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+STACKS_SIGNAL = signal.SIGRTMIN + 9
+"""Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Scripts do not use
+this signal."""
+
+OPTIMIZER = "torch.optim.optimizer"
+PAGE = struct.Struct("=Qd")
+"""Optimizer steps; the monotonic time of the last, s."""
+PAGE_BYTES = 4096
+DEEPEST = 16
+"""Calls of `step` that are open at once. More were left behind by steps that raised an exception, which torch does not
+report."""
+
+
+def page_file(error_file: str) -> str:
+    """The page of the worker with this error file."""
+    return os.path.join(os.path.dirname(error_file), "steps")
+
+
+def stacks_file(error_file: str) -> str:
+    """Where a worker writes its stacks."""
+    return os.path.join(os.path.dirname(error_file), "stacks")
+
+
+def create_page(path: str) -> None:
+    """Called by the agent before the start of a worker. A new file each time: an earlier process may still write to the
+    old one. Raises OSError."""
+    remove_page(path)
+    with open(path, "xb") as file:
+        file.truncate(PAGE_BYTES)
+
+
+def remove_page(path: str) -> None:
+    """Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def read_page(path: str) -> tuple[int, float] | None:
+    """(optimizer steps, monotonic time of the last); None: there is no page, or no step yet."""
+    try:
+        with open(path, "rb") as file:
+            steps, at = PAGE.unpack(file.read(PAGE.size))
+    except (OSError, struct.error):
+        return None
+    return (steps, at) if steps else None
+
+
+class StepCounter:
+    """The rule: see above. `before` and `after` are torch's hooks around each `step` of each optimizer."""
+
+    def __init__(self, page: mmap.mmap | bytearray) -> None:
+        self._page = page
+        self.steps = 0
+        self._open: list[int] = []
+        """Optimizers whose `step` was entered, outermost first."""
+        self._seen: set[int] = set()
+        """Optimizers that came since the last count."""
+
+    def before(self, optimizer: object, *_: Any) -> None:
+        if len(self._open) >= DEEPEST:
+            self._open.clear()
+        self._open.append(id(optimizer))
+
+    def after(self, optimizer: object, *_: Any) -> None:
+        came = id(optimizer)
+        if not self._open or self._open[0] != came:
+            return
+        self._open.clear()
+        if came in self._seen or not self._seen:
+            self.steps += 1
+            self._seen.clear()
+            PAGE.pack_into(self._page, 0, self.steps, time.monotonic())
+        self._seen.add(came)
+
+    def stop(self) -> None:
+        """In a process that the script forks: what it does is not the training's."""
+        self._page = bytearray(PAGE_BYTES)
+
+
+class _Finder:
+    """Finds nothing itself: has another finder find one module, and calls `act` when that is imported."""
+
+    def __init__(self, name: str, act: Callable[[Any], None]) -> None:
+        self._name = name
+        self._act = act
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._name:
+            return None
+        index = sys.meta_path.index(self)
+        rest = sys.meta_path[index + 1 :]
+        sys.meta_path.pop(index)
+        for finder in rest:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self._watch(spec)
+                return spec
+        return None
+
+    def _watch(self, spec: importlib.machinery.ModuleSpec) -> None:
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            execute(module)
+            self._act(module)
+
+        with contextlib.suppress(AttributeError):  # an unknown kind of loader: it imports the module unwatched
+            loader.exec_module = exec_module
+
+
+def when_imported(name: str, act: Callable[[Any], None]) -> None:
+    """Calls `act` with the module `name`, at once or right after its import. Imports nothing."""
+    if name in sys.modules:
+        act(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, act))
+
+
+def count_steps(error_file: str) -> None:
+    """Counts the optimizer steps of this process, if its agent has made a page for them."""
+    try:
+        fd = os.open(page_file(error_file), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        page = mmap.mmap(fd, PAGE_BYTES)
+    except (OSError, ValueError):
+        return
+    finally:
+        os.close(fd)
+    counter = StepCounter(page)
+
+    def register(optimizer: Any) -> None:
+        if hasattr(optimizer, "register_optimizer_step_pre_hook"):  # since torch 2.0
+            optimizer.register_optimizer_step_pre_hook(counter.before)
+            optimizer.register_optimizer_step_post_hook(counter.after)
+            os.register_at_fork(after_in_child=counter.stop)
+
+    when_imported(OPTIMIZER, register)
+
+
+def write_stacks_on_signal(error_file: str) -> None:
+    """Raises OSError, RuntimeError."""
+    file = open(stacks_file(error_file), "w")  # noqa: SIM115 stays open until the process ends
+    faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)

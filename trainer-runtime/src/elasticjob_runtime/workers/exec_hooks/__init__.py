@@ -1,0 +1,1 @@
+"""The folder that executed Python workers have on their PYTHONPATH; see sitecustomize.py."""

@@ -1,0 +1,54 @@
+"""Runs in every executed Python worker, before its script: the agent puts this folder first on its PYTHONPATH.
+
+Forked workers do the same in workers/zygote/hooks.py. Without `site` (`python -S`) or the environment (`-E`, `-I`),
+this does not run, and the agent sees no steps of the script.
+
+It leaves nothing behind that the script could see: PYTHONPATH is as the user set it, and the user's own sitecustomize,
+which this one hides, runs next. Programs of any Python 3 may start here, so nothing new is used.
+"""
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _restore_paths() -> None:
+    """Removes this folder from the search paths of this process and of those that it starts."""
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
+    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != _HERE]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def _install_hooks() -> None:
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "training", "auto_progress.py")
+    if not error_file or sys.version_info < (3, 10):
+        return
+    spec = importlib.util.spec_from_file_location("_elasticjob_auto_progress", path)
+    assert spec is not None and spec.loader is not None  # noqa: PT018 a file that is there
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.count_steps(error_file)
+    module.write_stacks_on_signal(error_file)
+
+
+def _run_users_own() -> None:
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_restore_paths()
+with contextlib.suppress(Exception):  # the script must run, whatever is wrong with our hooks
+    _install_hooks()
+_run_users_own()
