@@ -217,7 +217,7 @@ def test_of_a_thousand_worker_pods_a_page_lists_those_in_trouble() -> None:
 
 def test_a_script_that_reports_nothing_shows_its_optimizer_steps() -> None:
     counted = dataclasses.replace(RUNNING, progress=None, optimizer_steps=OptimizerSteps(70, 2.5, NOW - HOUR))
-    assert any("70 optimizer steps, 2.5 per second (1h ago)" in line for line in describe(counted, [], [], NOW))
+    assert any("70 optimizer steps, 2.5 per second (60m ago)" in line for line in describe(counted, [], [], NOW))
 
 
 def test_names_are_escaped_in_notebooks() -> None:
