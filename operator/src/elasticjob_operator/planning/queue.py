@@ -14,7 +14,8 @@ from elasticjob_operator.planning.context import Context
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.queue_state import Workload
 from elasticjob_operator.queueing.bodies import queue_of
-from elasticjob_operator.queueing.grant import Change, Grant, QueuedJob, grant, releases
+from elasticjob_operator.queueing.grant import Grant, grant, releases
+from elasticjob_operator.queueing.job import Change, QueuedJob
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.state import Kind, Pod
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from elasticjob_api import ConditionType, ElasticJob, Reason
 
@@ -26,23 +25,11 @@ from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.queue_state import Part, Placement, QueueView, Workload
 from elasticjob_operator.queueing import bodies, patches, withdrawal
+from elasticjob_operator.queueing.base import create_base, is_outdated, update_pending, update_priority
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
+from elasticjob_operator.queueing.job import Change, QueuedJob, delete, sentence
 from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.state import Pod
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A write to one Workload: exactly one of `create`, `patch` and `delete` is set."""
-
-    reason: str
-    workload: Workload | None = None
-    """None: it is created."""
-    create: Mapping[str, Any] | None = None
-    patch: Mapping[str, Any] | None = None
-    of_status: bool = False
-    """The patch is of the subresource status."""
-    delete: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,64 +62,6 @@ class Grant:
     """When this changes if nothing else does."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class QueuedJob:
-    """What the decisions on a job in a queue depend on."""
-
-    job: ElasticJob
-    """With the number of replicas that it asks for."""
-    view: QueueView
-    pods: Sequence[Pod]
-    """Worker pods of all runs that hold resources: those that are neither over nor lost with their node."""
-    template_hash: str
-    """Of the current run."""
-    etcd: Mapping[str, Any] | None
-    """The StatefulSet of the job's own etcd as it would be created; None: it has none."""
-    accepted: bool
-    """The API server accepts its worker pods: otherwise nothing is created."""
-    now: datetime.datetime
-
-    @property
-    def minimum(self) -> int:
-        return self.job.min_replicas
-
-    @property
-    def queue(self) -> str:
-        return bodies.queue_of(self.job)
-
-    @property
-    def priority_class(self) -> str:
-        return self.job.metadata.labels.get(bodies.PRIORITY_LABEL, "")
-
-    def pods_of(self, workload: Workload) -> list[Pod]:
-        """A pod that was created while nothing was known of the queue counts for the base."""
-        base = names.base_workload(self.job.name)
-        return [pod for pod in self.pods if (pod.workload or base) == workload.name]
-
-    def is_ready(self, workload: Workload) -> bool:
-        """All its worker pods are."""
-        ready = sum(pod.ready and not pod.terminating for pod in self.pods_of(workload))
-        return ready >= workload.counts.get(WORKERS, 0)
-
-    def is_overdue(self, surplus: Workload) -> bool:
-        """Its worker pods are not ready, long after it was admitted."""
-        due = withdrawal.ready_by(surplus)
-        return due is not None and due <= self.now and not self.is_ready(surplus)
-
-    def waiting(self, reason: Reason, workload: Workload | None = None, detail: str = "") -> ConditionUpdate:
-        """The condition Queued of a job that must not run."""
-        name = workload.name if workload is not None else names.base_workload(self.job.name)
-        return update(
-            True,
-            reason,
-            queue=self.queue,
-            workload=name,
-            namespace=self.job.namespace,
-            detail=_sentence(detail),
-            count=self.minimum,
-        )
-
-
 def grant(queued: QueuedJob) -> Grant:
     """For a job that is neither suspended nor finished."""
     view, base = queued.view, queued.view.base
@@ -141,10 +70,10 @@ def grant(queued: QueuedJob) -> Grant:
     if queued.priority_class and queued.priority_class not in view.priorities and base is None:
         return _without_queue(queued, queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=queued.priority_class))
     if base is None or base.terminating:
-        create = [] if base is not None or not queued.accepted else [_create_base(queued)]
+        create = [] if base is not None or not queued.accepted else [create_base(queued)]
         return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), create)
-    if _is_outdated(queued, base):
-        return _stopping(queued, queued.waiting(Reason.REQUEUED, base), None if queued.pods else _delete(base))
+    if is_outdated(queued, base):
+        return _stopping(queued, queued.waiting(Reason.REQUEUED, base), None if queued.pods else delete(base))
     if base.must_stop:
         release = Change(
             reason="its last pod is gone",
@@ -154,7 +83,7 @@ def grant(queued: QueuedJob) -> Grant:
         )
         return _stopping(queued, _why_stopped(queued, base), None if queued.pods else release)
     if not base.is_admitted:
-        return _stopping(queued, _why_pending(queued, base), _update_pending(queued, base))
+        return _stopping(queued, _why_pending(queued, base), update_pending(queued, base))
     return _running(queued, base)
 
 
@@ -165,7 +94,7 @@ def releases(job: ElasticJob, view: QueueView, pods: Sequence[Pod], now: datetim
         return ()
     base, keeps_base = view.base, job.status.is_finished and bool(bodies.queue_of(job))
     found = [
-        _delete(workload)
+        delete(workload)
         for workload in view.workloads
         if not workload.terminating and not (keeps_base and workload is base)
     ]
@@ -180,7 +109,7 @@ def releases(job: ElasticJob, view: QueueView, pods: Sequence[Pod], now: datetim
 def _without_queue(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[Change] = ()) -> Grant:
     """Nothing is known of what is admitted. What runs goes on with as many worker pods as before."""
     if not queued.pods:
-        surplus = [_delete(workload) for workload in queued.view.surplus if not workload.terminating]
+        surplus = [delete(workload) for workload in queued.view.surplus if not workload.terminating]
         return Grant(held=True, replicas=0, queued=waits, changes=(*surplus, *changes))
     before = queued.job.status.desired_replicas or queued.minimum
     going_on = dataclasses.replace(waits, status=False)
@@ -190,7 +119,7 @@ def _without_queue(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[
 def _stopping(queued: QueuedJob, why: ConditionUpdate, change: Change | None) -> Grant:
     """No pod may run. Surplus is deleted: released, it would be admitted again at once."""
     surplus = [
-        _delete(workload)
+        delete(workload)
         for workload in queued.view.surplus
         if not workload.terminating and not (workload.is_reserved and queued.pods_of(workload))
     ]
@@ -268,7 +197,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     surplus = _surplus_of(queued, base, wanted)
     kept = (base, *surplus.admitted)
     admitted = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in kept))
-    changes = [*_update_priority(queued, base)]
+    changes = [*update_priority(queued, base)]
     changes += _count_withdrawals(queued, base, surplus)
     changes += [
         _give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
@@ -343,22 +272,9 @@ def _how_much(
         queue=queued.queue,
         there=admitted,
         wanted=wanted,
-        detail=_sentence(detail),
+        detail=sentence(detail),
         namespace=queued.job.namespace,
     )
-
-
-def _create_base(queued: QueuedJob) -> Change:
-    body = bodies.workload(
-        queued.job,
-        Part.BASE,
-        count=queued.minimum,
-        template_hash=queued.template_hash,
-        priority=queued.view.priorities.get(queued.priority_class, 0),
-        priority_class=queued.priority_class,
-        etcd=queued.etcd,
-    )
-    return Change(reason=f"the job waits in queue {queued.queue}", create=body)
 
 
 def _create_surplus(
@@ -394,35 +310,10 @@ def _next_step(job: ElasticJob, admitted: int, wanted: int) -> int:
     return max(1, min(wanted - admitted, max(job.spec.scheduling.queue.step, larger - admitted)))
 
 
-def _is_outdated(queued: QueuedJob, base: Workload) -> bool:
-    """It was made for another template or queue, or more worker pods are needed than it can admit: what is reserved
-    never grows."""
-    if base.template_hash != queued.template_hash or base.queue != queued.queue:
-        return True
-    return base.is_reserved and base.counts.get(WORKERS, 0) < queued.minimum
-
-
-def _update_pending(queued: QueuedJob, base: Workload) -> Change | None:
-    """Another minReplicas or priority keeps the place in the queue."""
-    if not base.is_reserved and base.counts.get(WORKERS, 0) != queued.minimum:
-        patch = patches.with_count(base, WORKERS, queued.minimum)
-        return Change(reason="minReplicas was changed", workload=base, patch=patch)
-    return next(iter(_update_priority(queued, base)), None)
-
-
-def _update_priority(queued: QueuedJob, base: Workload) -> list[Change]:
-    name, known = queued.priority_class, queued.view.priorities
-    if name == base.priority_class or (name and name not in known):
-        return []
-    fields = {"priorityClassRef": None, **bodies.priority_fields(name, known.get(name, 0))}
-    patch = {"metadata": {"resourceVersion": base.version}, "spec": fields}
-    return [Change(reason="the job has another priority class", workload=base, patch=patch)]
-
-
 def _give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Change:
     """Its last pod is gone."""
     if not is_wanted or not surplus.must_stop:
-        return _delete(surplus, "fewer worker pods are requested")
+        return delete(surplus, "fewer worker pods are requested")
     patch = patches.release(surplus, queued.now)
     return Change(reason="its last pod is gone", workload=surplus, patch=patch, of_status=True)
 
@@ -443,15 +334,6 @@ def _report_ready(queued: QueuedJob, workload: Workload) -> list[Change]:
     return [Change(reason="its worker pods are ready", workload=workload, patch=patch, of_status=True)]
 
 
-def _delete(workload: Workload, reason: str = "the job does not need it") -> Change:
-    return Change(reason=reason, workload=workload, delete=True)
-
-
 def _annotations(job: ElasticJob) -> Mapping[str, str]:
     annotations: Mapping[str, str] = (job.spec.workers.template.get("metadata") or {}).get("annotations") or {}
     return annotations
-
-
-def _sentence(text: str) -> str:
-    """To follow another one: with a space before it and a full stop. Empty for an empty text."""
-    return f" {text.strip().rstrip('.')}." if text.strip() else ""

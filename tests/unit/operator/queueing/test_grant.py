@@ -15,7 +15,8 @@ from elasticjob_api.fields import format_time
 from elasticjob_operator.kube.cache import to_bytes
 from elasticjob_operator.names import ANNOTATION_WITHDRAWN
 from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, QueueView, Withdrawals, Workload
-from elasticjob_operator.queueing.grant import Change, Grant, QueuedJob, grant, releases
+from elasticjob_operator.queueing.grant import Grant, grant, releases
+from elasticjob_operator.queueing.job import Change, QueuedJob
 from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.resources.placement import place
 from elasticjob_operator.state import Pod

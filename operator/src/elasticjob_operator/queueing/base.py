@@ -1,0 +1,46 @@
+"""The base Workload of a job: how it is created and kept up to date, and when it serves no longer."""
+
+from __future__ import annotations
+
+from elasticjob_operator.queue_state import Part, Workload
+from elasticjob_operator.queueing import bodies, patches
+from elasticjob_operator.queueing.bodies import WORKERS
+from elasticjob_operator.queueing.job import Change, QueuedJob
+
+
+def create_base(queued: QueuedJob) -> Change:
+    body = bodies.workload(
+        queued.job,
+        Part.BASE,
+        count=queued.minimum,
+        template_hash=queued.template_hash,
+        priority=queued.view.priorities.get(queued.priority_class, 0),
+        priority_class=queued.priority_class,
+        etcd=queued.etcd,
+    )
+    return Change(reason=f"the job waits in queue {queued.queue}", create=body)
+
+
+def is_outdated(queued: QueuedJob, base: Workload) -> bool:
+    """It was made for another template or queue, or more worker pods are needed than it can admit: what is reserved
+    never grows."""
+    if base.template_hash != queued.template_hash or base.queue != queued.queue:
+        return True
+    return base.is_reserved and base.counts.get(WORKERS, 0) < queued.minimum
+
+
+def update_pending(queued: QueuedJob, base: Workload) -> Change | None:
+    """Another minReplicas or priority keeps the place in the queue."""
+    if not base.is_reserved and base.counts.get(WORKERS, 0) != queued.minimum:
+        patch = patches.with_count(base, WORKERS, queued.minimum)
+        return Change(reason="minReplicas was changed", workload=base, patch=patch)
+    return next(iter(update_priority(queued, base)), None)
+
+
+def update_priority(queued: QueuedJob, base: Workload) -> list[Change]:
+    name, known = queued.priority_class, queued.view.priorities
+    if name == base.priority_class or (name and name not in known):
+        return []
+    fields = {"priorityClassRef": None, **bodies.priority_fields(name, known.get(name, 0))}
+    patch = {"metadata": {"resourceVersion": base.version}, "spec": fields}
+    return [Change(reason="the job has another priority class", workload=base, patch=patch)]

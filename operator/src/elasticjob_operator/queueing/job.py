@@ -1,0 +1,98 @@
+"""A job in a queue, as the decisions on it see it, and what they write."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elasticjob_api import ElasticJob, Reason
+
+from elasticjob_operator import names
+from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
+from elasticjob_operator.queue_state import QueueView, Workload
+from elasticjob_operator.queueing import bodies, withdrawal
+from elasticjob_operator.queueing.bodies import WORKERS
+from elasticjob_operator.state import Pod
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A write to one Workload: exactly one of `create`, `patch` and `delete` is set."""
+
+    reason: str
+    workload: Workload | None = None
+    """None: it is created."""
+    create: Mapping[str, Any] | None = None
+    patch: Mapping[str, Any] | None = None
+    of_status: bool = False
+    """The patch is of the subresource status."""
+    delete: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedJob:
+    """What the decisions on a job in a queue depend on."""
+
+    job: ElasticJob
+    """With the number of replicas that it asks for."""
+    view: QueueView
+    pods: Sequence[Pod]
+    """Worker pods of all runs that hold resources: those that are neither over nor lost with their node."""
+    template_hash: str
+    """Of the current run."""
+    etcd: Mapping[str, Any] | None
+    """The StatefulSet of the job's own etcd as it would be created; None: it has none."""
+    accepted: bool
+    """The API server accepts its worker pods: otherwise nothing is created."""
+    now: datetime.datetime
+
+    @property
+    def minimum(self) -> int:
+        return self.job.min_replicas
+
+    @property
+    def queue(self) -> str:
+        return bodies.queue_of(self.job)
+
+    @property
+    def priority_class(self) -> str:
+        return self.job.metadata.labels.get(bodies.PRIORITY_LABEL, "")
+
+    def pods_of(self, workload: Workload) -> list[Pod]:
+        """A pod that was created while nothing was known of the queue counts for the base."""
+        base = names.base_workload(self.job.name)
+        return [pod for pod in self.pods if (pod.workload or base) == workload.name]
+
+    def is_ready(self, workload: Workload) -> bool:
+        """All its worker pods are."""
+        ready = sum(pod.ready and not pod.terminating for pod in self.pods_of(workload))
+        return ready >= workload.counts.get(WORKERS, 0)
+
+    def is_overdue(self, surplus: Workload) -> bool:
+        """Its worker pods are not ready, long after it was admitted."""
+        due = withdrawal.ready_by(surplus)
+        return due is not None and due <= self.now and not self.is_ready(surplus)
+
+    def waiting(self, reason: Reason, workload: Workload | None = None, detail: str = "") -> ConditionUpdate:
+        """The condition Queued of a job that must not run."""
+        name = workload.name if workload is not None else names.base_workload(self.job.name)
+        return update(
+            True,
+            reason,
+            queue=self.queue,
+            workload=name,
+            namespace=self.job.namespace,
+            detail=sentence(detail),
+            count=self.minimum,
+        )
+
+
+def delete(workload: Workload, reason: str = "the job does not need it") -> Change:
+    return Change(reason=reason, workload=workload, delete=True)
+
+
+def sentence(text: str) -> str:
+    """To follow another one: with a space before it and a full stop. Empty for an empty text."""
+    return f" {text.strip().rstrip('.')}." if text.strip() else ""
