@@ -24,6 +24,7 @@ from elasticjob_operator.resources.services import etcd_service
 from hack.support import eventually
 from tests.integration.chart import CRD, Release, release
 from tests.integration.operator.kube import ApiStatusError, Json, Kube, Namespace
+from tests.integration.operator.optional_crds import crds_of_kueue, installed
 from tests.integration.test_chart_rights import kubeconfig_of_operator
 
 __all__ = ["release"]
@@ -389,3 +390,22 @@ def test_the_operator_deletes_the_pods_of_jobs_etcds(scene: Scene) -> None:
     lost = {"metadata": {"name": "digits-etcd-0", "labels": labels, "ownerReferences": [reference]}}
     scene.ns.create("pods", {**lost, "spec": {"containers": [CONTAINER]}})
     scene.call("DELETE", f"{POD}/digits-etcd-0")
+
+
+@pytest.mark.parametrize(("origin", "words"), [("multikueue", ""), ("", OTHERS)])
+def test_only_workloads_that_multikueue_has_copied_are_claimed(scene: Scene, origin: str, words: str) -> None:
+    with installed(scene.release.control_plane, *crds_of_kueue("workloads")):
+        labels = {**LABELS, **({"kueue.x-k8s.io/multikueue-origin": origin} if origin else {})}
+        pod_set = {"name": "workers", "count": 1, "template": {"spec": {"containers": [CONTAINER]}}}
+        workload = {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "Workload",
+            "metadata": {"name": "digits", "labels": labels},
+            "spec": {"podSets": [pod_set]},
+        }
+        scene.ns.create("workloads", workload)
+        claim = {"metadata": {"ownerReferences": owner()["metadata/ownerReferences"]}}
+        path = scene.ns.path("workloads", "digits")
+
+        found = refusal(lambda: scene.call("PATCH", path, claim))
+        assert words in found if words else not found

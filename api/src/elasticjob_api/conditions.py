@@ -71,6 +71,8 @@ class Reason(enum.StrEnum):
     QUEUE_UNAVAILABLE = "QueueUnavailable"
     """Kueue is not installed, or the operator may not watch it."""
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
+    PREBUILT_WORKLOAD_UNUSABLE = "PrebuiltWorkloadUnusable"
+    """The Workload that MultiKueue made for the job is missing, or does not fit."""
     WORKLOAD_REJECTED = "WorkloadRejected"
     """The API server, or Kueue's webhook, rejects a Workload of the job."""
     ADMITTED = "Admitted"
@@ -212,6 +214,9 @@ MESSAGES: dict[Reason, str] = {
     Reason.PRIORITY_CLASS_MISSING: "There is no WorkloadPriorityClass of the name that the job gives:{detail}"
     f"{REMEDY}create it, or correct the label kueue.x-k8s.io/priority-class or "
     "spec.scheduling.queue.surplusPriorityClassName.",
+    Reason.PREBUILT_WORKLOAD_UNUSABLE: "The job has the label kueue.x-k8s.io/prebuilt-workload-name, which MultiKueue "
+    f"sets, and has no Workload to run by:{{detail}}{REMEDY}nothing, if MultiKueue has just created it; else run the "
+    "same version of the operator in all clusters, or remove the label.",
     Reason.WORKLOAD_REJECTED: f"A Workload of the job is rejected, retrying:{{detail}}{REMEDY}follow the message.",
     Reason.ADMITTED: "LocalQueue {queue} has admitted all {wanted} worker pods.{detail}",
     Reason.PARTLY_ADMITTED: "LocalQueue {queue} has admitted {there} of {wanted} worker pods; the others wait for "

@@ -294,5 +294,6 @@ class Spec(Model, frozen=True, json_schema_extra=validation.SPEC):
     managed_by: Annotated[str, Field(max_length=63, json_schema_extra=validation.MANAGED_BY)] = ""
     """Controller that manages this job, such as kueue.x-k8s.io/multikueue. Immutable.
 
-    Empty or elasticjob.dev/operator: this operator. The operator ignores jobs with any other value.
+    Empty or elasticjob.dev/operator: this operator. The operator ignores jobs with any other value, but for the
+    Workload of a job that MultiKueue sends to another cluster.
     """

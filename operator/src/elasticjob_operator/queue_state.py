@@ -135,6 +135,8 @@ class QueueView:
     """Why queues cannot be used: Kueue is not installed, or may not be watched. Empty: they can."""
     workloads: tuple[Workload, ...] = ()
     """The job's own."""
+    unowned: tuple[Workload, ...] = ()
+    """Without an owner: MultiKueue has copied them from another cluster."""
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     priorities: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Values of WorkloadPriorityClasses."""

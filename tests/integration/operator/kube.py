@@ -83,6 +83,7 @@ class Namespace:
             "networkpolicies": "/apis/networking.k8s.io/v1",
             "poddisruptionbudgets": "/apis/policy/v1",
             "podgroups": "/apis/scheduling.k8s.io/v1alpha2",
+            "workloads": "/apis/kueue.x-k8s.io/v1beta2",
         }
         root = groups.get(plural, "/api/v1")
         if plural == "pods" and name:

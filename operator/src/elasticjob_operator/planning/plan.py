@@ -1,6 +1,6 @@
 """The plan of a job: everything the operator decides, top down.
 
-managed by another controller?              nothing
+managed by another controller?              nothing; for MultiKueue, its base Workload
 being deleted?                              delete what was lost with its node: the garbage collector waits for it
 finished?                                   what is left to clean up
 in a queue?                                 what it has admitted caps everything below, or the job is as if suspended
@@ -42,7 +42,7 @@ from elasticjob_operator.planning.pods import (
     removals,
     replacements,
 )
-from elasticjob_operator.planning.queue import granted, queue_actions, releasing, retry_at, within
+from elasticjob_operator.planning.queue import for_another_cluster, granted, queue_actions, releasing, retry_at, within
 from elasticjob_operator.planning.status import ended_status, progress_of, status_of, status_without_namespace
 from elasticjob_operator.policies import admission, lifecycle
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
@@ -65,7 +65,7 @@ from elasticjob_operator.state import JobState, Rejection, RendezvousView
 def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime) -> Plan:
     """What to do now, the status to write, and when to plan again."""
     if job.is_managed_by_another:
-        return Plan(status=job.status)
+        return Plan(status=job.status, actions=tuple(for_another_cluster(job, state, settings, now)))
     context = classify(job, state, settings, now)
     if job.is_deleting:
         return plan_for_deleted(context)

@@ -10,14 +10,16 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator.planning.actions import Action, CreateObject, DeleteObject, PatchObject
-from elasticjob_operator.planning.context import Context
+from elasticjob_operator.planning.context import Context, classify
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.queue_state import Workload
-from elasticjob_operator.queueing.bodies import queue_of
+from elasticjob_operator.queueing.bodies import MULTIKUEUE, queue_of
 from elasticjob_operator.queueing.grant import Grant, grant, releases
 from elasticjob_operator.queueing.job import Change, QueuedJob
+from elasticjob_operator.queueing.prebuilt import in_manager_cluster
 from elasticjob_operator.resources.etcd import etcd_stateful_set
-from elasticjob_operator.state import Kind, Pod
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import JobState, Kind, Pod
 
 
 def granted(context: Context, *, accepted: bool) -> Grant | None:
@@ -36,6 +38,26 @@ def granted(context: Context, *, accepted: bool) -> Grant | None:
             now=context.now,
         )
     )
+
+
+def for_another_cluster(job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime) -> list[Action]:
+    """The Workload that MultiKueue copies to the cluster in which the job runs."""
+    view = state.queue
+    if job.spec.managed_by != MULTIKUEUE or view is None or view.problem or job.is_deleting:
+        return []
+    if job.is_suspended or job.status.is_finished or not queue_of(job):
+        return [_action(change) for change in releases(job, view, (), now)]
+    context = classify(job, state, settings, now)
+    queued = QueuedJob(
+        job=job,
+        view=view,
+        pods=(),
+        template_hash=context.template.label,
+        etcd=_etcd(context),
+        accepted=True,
+        now=now,
+    )
+    return queue_actions(context, in_manager_cluster(queued))
 
 
 def within(job: ElasticJob, allowed: Grant | None) -> ElasticJob:

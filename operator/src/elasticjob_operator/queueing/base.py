@@ -31,6 +31,8 @@ def is_outdated(queued: QueuedJob, base: Workload) -> bool:
 
 def update_pending(queued: QueuedJob, base: Workload) -> Change | None:
     """Another minReplicas or priority keeps the place in the queue."""
+    if bodies.prebuilt_of(queued.job):
+        return None
     if not base.is_reserved and base.counts.get(WORKERS, 0) != queued.minimum:
         patch = patches.with_count(base, WORKERS, queued.minimum)
         return Change(reason="minReplicas was changed", workload=base, patch=patch)
@@ -39,6 +41,8 @@ def update_pending(queued: QueuedJob, base: Workload) -> Change | None:
 
 def update_priority(queued: QueuedJob, base: Workload) -> list[Change]:
     name, known = queued.priority_class, queued.view.priorities
+    if bodies.prebuilt_of(queued.job):
+        return []
     if name == base.priority_class or (name and name not in known):
         return []
     fields = {"priorityClassRef": None, **bodies.priority_fields(name, known.get(name, 0))}

@@ -16,6 +16,10 @@ GROUP = "kueue.x-k8s.io"
 API_VERSION = f"{GROUP}/v1beta2"
 QUEUE_LABEL = f"{GROUP}/queue-name"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
+PREBUILT = f"{GROUP}/prebuilt-workload-name"
+"""Label or annotation of a job: MultiKueue has created its Workload."""
+MULTIKUEUE = f"{GROUP}/multikueue"
+"""spec.managedBy of a job that runs in another cluster."""
 JOB_UID_LABEL = f"{GROUP}/job-uid"
 WORKERS, ETCD = "workers", "etcd"
 """Names of podSets."""
@@ -30,6 +34,11 @@ UNCONSTRAINED = f"{GROUP}/podset-unconstrained-topology"
 def queue_of(job: ElasticJob) -> str:
     """The LocalQueue that the job names. Empty: none."""
     return job.metadata.labels.get(QUEUE_LABEL, "")
+
+
+def prebuilt_of(job: ElasticJob) -> str:
+    """The Workload that the job names as its base. Empty: it has one of its own."""
+    return job.metadata.labels.get(PREBUILT) or job.metadata.annotations.get(PREBUILT, "")
 
 
 def workload(

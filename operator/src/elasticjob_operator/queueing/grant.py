@@ -29,6 +29,7 @@ from elasticjob_operator.queueing.base import create_base, is_outdated, update_p
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob, delete, sentence
 from elasticjob_operator.queueing.placement import placement
+from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
 from elasticjob_operator.state import Pod
 
 
@@ -70,8 +71,9 @@ def grant(queued: QueuedJob) -> Grant:
     if queued.priority_class and queued.priority_class not in view.priorities and base is None:
         return _without_queue(queued, queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=queued.priority_class))
     if base is None or base.terminating:
-        create = [] if base is not None or not queued.accepted else [create_base(queued)]
-        return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), create)
+        return _without_base(queued, base)
+    if problem := why_incompatible(queued, base):
+        return _stopping(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, base, problem), None)
     if is_outdated(queued, base):
         return _stopping(queued, queued.waiting(Reason.REQUEUED, base), None if queued.pods else delete(base))
     if base.must_stop:
@@ -104,6 +106,18 @@ def releases(job: ElasticJob, view: QueueView, pods: Sequence[Pod], now: datetim
         patch = patches.finished(base, succeeded=succeeded, message=end.message if end else "", now=now)
         found.append(Change(reason="the job has finished", workload=base, patch=patch, of_status=True))
     return tuple(found)
+
+
+def _without_base(queued: QueuedJob, going: Workload | None) -> Grant:
+    """It is created, or the one that the job names is taken. `going`: the last one is being deleted."""
+    prebuilt = bodies.prebuilt_of(queued.job)
+    if prebuilt and going is None:
+        adopted, problem = adopt(queued, prebuilt)
+        if adopted is None:
+            return _without_queue(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, detail=problem))
+        return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), [adopted])
+    create = [] if going is not None or not queued.accepted else [create_base(queued)]
+    return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), create)
 
 
 def _without_queue(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[Change] = ()) -> Grant:
@@ -321,6 +335,8 @@ def _give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Chan
 def _lower(queued: QueuedJob, workload: Workload, difference: int) -> list[Change]:
     """Once its worker pods are that many fewer."""
     count = workload.counts.get(WORKERS, 0) - difference
+    if workload.part is Part.BASE and bodies.prebuilt_of(queued.job):
+        return []
     if len(queued.pods_of(workload)) > count:
         return []
     patch = patches.with_count(workload, WORKERS, count)

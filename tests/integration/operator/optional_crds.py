@@ -1,0 +1,40 @@
+"""CRDs that not every cluster has, from the Go modules of those who define them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from hack.cluster.loopback import ControlPlane
+from hack.cluster.programs import source_of_module
+from hack.support import eventually
+
+KUEUE = "sigs.k8s.io/kueue@v0.19.2"
+
+
+def crds_of_kueue(*kinds: str) -> list[Path]:
+    """`kinds`: plural."""
+    folder = source_of_module(KUEUE) / "config" / "components" / "crd" / "bases"
+    return [folder / f"kueue.x-k8s.io_{kind}.yaml" for kind in kinds]
+
+
+@contextlib.contextmanager
+def installed(server: ControlPlane, *files: Path) -> Iterator[None]:
+    """They go afterwards, with their objects: other tests expect a cluster without them."""
+    given = [f"--filename={file}" for file in files]
+    server.kubectl("apply", "--server-side", "--force-conflicts", *given)
+    try:
+        eventually(lambda: _are_established(server, given), what="the CRDs are established")
+        yield
+    finally:
+        server.kubectl("delete", "--ignore-not-found", *given)
+
+
+def _are_established(server: ControlPlane, given: list[str]) -> bool:
+    found = json.loads(server.kubectl("get", "--output=json", *given))
+    return all(
+        any((each["type"], each["status"]) == ("Established", "True") for each in crd["status"].get("conditions") or [])
+        for crd in found.get("items", [found])
+    )

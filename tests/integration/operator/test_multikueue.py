@@ -1,0 +1,117 @@
+"""A job of one cluster that runs in another: its Workload in both, checked by the CRD of Kueue. The test acts as Kueue
+and as MultiKueue do; a namespace stands for each cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.cluster.loopback import ControlPlane
+from hack.support import eventually
+from tests.integration.operator.conftest import TEMPLATE, rfc3339
+from tests.integration.operator.kube import Json, Kube, Namespace
+from tests.integration.operator.optional_crds import crds_of_kueue, installed
+from tests.integration.operator.process import Operator
+from tests.integration.operator.queue import MULTIKUEUE, ORIGIN, PREBUILT, QUEUE
+
+LONG = 90.0
+JOB_UID = "kueue.x-k8s.io/job-uid"
+
+
+@pytest.fixture(scope="module")
+def operator(
+    kube: Kube, control_plane_server: ControlPlane, control_plane: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
+    """Of both clusters."""
+    assert kube  # with the CRD of ElasticJobs
+    log = tmp_path_factory.mktemp("operator") / "operator.log"
+    with installed(control_plane_server, *crds_of_kueue("workloads", "resourceflavors", "workloadpriorityclasses")):
+        operator = Operator(control_plane, "", log, ELASTICJOB_KUEUE="auto")
+        try:
+            operator.start()
+            yield operator
+        finally:
+            operator.close()
+    print(f"--- log of the operator: {log}\n{operator.log_text()}")
+
+
+@pytest.fixture
+def worker_cluster(kube: Kube) -> Iterator[Namespace]:
+    name = f"op-{uuid.uuid4().hex[:8]}"
+    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    yield Namespace(kube, name)
+    kube.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def manifest(labels: dict[str, str], **spec: Any) -> Json:
+    return {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "digits", "labels": {QUEUE: "research", **labels}},
+        "spec": {"workers": {"replicas": 3, "minReplicas": 2, "template": TEMPLATE}, **spec},
+    }
+
+
+def copy_of(workload: Json) -> Json:
+    """As MultiKueue makes it: without owner, and without the label by which Kueue finds a job's Workloads."""
+    metadata = workload["metadata"]
+    labels = {key: value for key, value in metadata["labels"].items() if key != JOB_UID}
+    return {
+        "apiVersion": workload["apiVersion"],
+        "kind": "Workload",
+        "metadata": {"name": metadata["name"], "labels": {**labels, ORIGIN: "multikueue"}},
+        "spec": workload["spec"],
+    }
+
+
+def admit(ns: Namespace, workload: Json) -> None:
+    """As Kueue does."""
+    conditions = [
+        {"type": type_, "status": "True", "reason": "Test", "message": "", "lastTransitionTime": rfc3339()}
+        for type_ in ("QuotaReserved", "Admitted")
+    ]
+    assignments = [{"name": each["name"], "count": each["count"]} for each in workload["spec"]["podSets"]]
+    admission = {"clusterQueue": "research", "podSetAssignments": assignments}
+    ns.patch("workloads", "digits", {"status": {"admission": admission, "conditions": conditions}}, "status")
+
+
+@pytest.mark.usefixtures("operator")
+def test_job_of_a_manager_cluster_runs_by_the_workload_that_multikueue_copies(
+    ns: Namespace, worker_cluster: Namespace
+) -> None:
+    ns.create("elasticjobs", manifest({}, managedBy=MULTIKUEUE))
+    here = eventually(lambda: ns.get("workloads", "digits"), LONG, what="a Workload in the manager cluster")
+    assert here
+
+    worker_cluster.create("workloads", copy_of(here))
+    worker_cluster.create("elasticjobs", manifest({PREBUILT: "digits", ORIGIN: "multikueue"}))
+    uid = worker_cluster.job("digits")["metadata"]["uid"]
+
+    def owned() -> Json | None:
+        found = worker_cluster.get("workloads", "digits")
+        owners = found["metadata"].get("ownerReferences", []) if found else []
+        return found if [(each["uid"], each["controller"]) for each in owners] == [(uid, True)] else None
+
+    there = eventually(owned, LONG, what="the copy of the job owns the copy of the Workload")
+    assert there
+    assert there["spec"] == here["spec"], "MultiKueue deletes a copy that differs"
+    assert not worker_cluster.workers()
+    assert list(worker_cluster.all("workloads")) == ["digits"]
+    admit(worker_cluster, there)
+    eventually(lambda: len(worker_cluster.workers()) == 2, LONG, what="worker pods in the worker cluster")
+    assert not ns.all("pods")
+    assert not ns.events("digits")
+
+
+@pytest.mark.usefixtures("operator")
+def test_copy_without_its_workload_says_so(ns: Namespace) -> None:
+    ns.create("elasticjobs", manifest({PREBUILT: "digits", ORIGIN: "multikueue"}))
+    eventually(
+        lambda: ns.condition("digits", "Queued").get("reason") == "PrebuiltWorkloadUnusable", LONG, what="the condition"
+    )
+    assert "there is no Workload digits" in ns.condition("digits", "Queued")["message"]
+    assert not ns.all("workloads")
