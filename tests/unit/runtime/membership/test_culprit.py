@@ -1,0 +1,166 @@
+"""Which of the ranks that make no progress keeps the others waiting."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_runtime.membership.culprit import Activity, Culprit, RankEvidence, Stack, find_culprit, main_stack
+
+TORCH = "/usr/lib/python3.11/site-packages/torch"
+SLEEP = """
+Current thread 0x00007f (most recent call first):
+  File "/app/train.py", line 7 in wait_forever
+  File "/app/train.py", line 31 in <module>
+"""
+BACKWARD = f"""
+Thread 0x00007e (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/app/log.py", line 3 in flush
+
+Current thread 0x00007f (most recent call first):
+  File "{TORCH}/autograd/graph.py", line 1113 in _engine_run_backward
+  File "{TORCH}/autograd/__init__.py", line 395 in backward
+  File "{TORCH}/_tensor.py", line 623 in backward
+  File "/app/train.py", line 24 in <module>
+"""
+BARRIER = f"""
+Thread 0x00007f (most recent call first):
+  File "{TORCH}/distributed/distributed_c10d.py", line 6614 in barrier
+  File "{TORCH}/distributed/c10d_logger.py", line 83 in wrapper
+  File "/app/train.py", line 40 in main
+"""
+LOADER = f"""
+Thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/selectors.py", line 415 in select
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 930 in wait
+  File "{TORCH}/utils/data/dataloader.py", line 1275 in _try_get_data
+  File "/app/train.py", line 12 in main
+"""
+SESSION = """
+Thread 0x00007f (most recent call first):
+  File "/opt/elasticjob_runtime/training/session/forming.py", line 40 in form
+  File "/app/train.py", line 12 in main
+"""
+
+STACKS = {
+    "it sleeps": (SLEEP, Stack(place="wait_forever (train.py:7)")),
+    "it is in backward; of another thread's stack nothing counts": (
+        BACKWARD,
+        Stack(collective="backward", place="<module> (train.py:24)"),
+    ),
+    "it is in a barrier": (BARRIER, Stack(collective="barrier", place="main (train.py:40)")),
+    "it waits for a data loader": (LOADER, Stack(place="main (train.py:12)")),
+    "its session waits for others": (SESSION, Stack(collective="form", place="main (train.py:12)")),
+    "no stack": ("", None),
+    "another text": ("Segmentation fault", None),
+}
+
+
+@pytest.mark.parametrize(("text", "stack"), STACKS.values(), ids=STACKS)
+def test_the_main_thread_is_found_in_the_text_of_faulthandler(text: str, stack: Stack | None) -> None:
+    assert main_stack(text) == stack
+
+
+BUSY = Activity(cpu_ms=2730, switches=1390)
+OUTSIDE = RankEvidence(stack=main_stack(SLEEP))
+INSIDE = RankEvidence(stack=main_stack(BACKWARD))
+IN_BARRIER = RankEvidence(stack=main_stack(BARRIER))
+LOADS = RankEvidence(stack=main_stack(LOADER))
+EVALUATES = RankEvidence(activity=BUSY)
+RESENDS = RankEvidence(stack=main_stack(BACKWARD), resends=frozenset({("10.0.0.2", "10.0.0.3")}))
+
+CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
+    "S4: rank 1 sleeps, and rank 0, which waits for it, is not blamed": ({0: INSIDE, 1: OUTSIDE}, (1,), True),
+    "a lock that is never released, seen by its stack": ({0: INSIDE, 1: OUTSIDE, 2: INSIDE, 3: INSIDE}, (1,), True),
+    "a data loader that is stuck": ({0: INSIDE, 1: LOADS}, (1,), True),
+    "the interpreter is held in C: it does nothing, and its stack is written all the same": (
+        {0: IN_BARRIER, 1: OUTSIDE},
+        (1,),
+        True,
+    ),
+    "an evaluation, while others wait in a barrier: nothing is known, and nothing done": (
+        {0: IN_BARRIER, 1: EVALUATES},
+        (),
+        True,
+    ),
+    "an endless loop whose stack is known: named, and nothing done": (
+        {0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), activity=BUSY)},
+        (1,),
+        False,
+    ),
+    "all signals blocked: no stack, no name": ({0: INSIDE, 1: RankEvidence()}, (), True),
+    "stopped by a signal": ({0: INSIDE, 1: RankEvidence(state="T")}, (1,), False),
+    "in the kernel": ({0: INSIDE, 1: RankEvidence(state="D", kernel="percpu_rwsem_wait")}, (1,), False),
+    "in the kernel for a moment: it has a stack": (
+        {0: INSIDE, 1: RankEvidence(state="D", stack=main_stack(BACKWARD))},
+        (),
+        True,
+    ),
+    "exited early": ({0: INSIDE, 1: RankEvidence(exited=True)}, (1,), True),
+    "exited early, and another one sleeps": ({0: OUTSIDE, 1: RankEvidence(exited=True)}, (1,), True),
+    "all exited: over": ({0: RankEvidence(exited=True), 1: RankEvidence(exited=True)}, (), True),
+    "packets are lost between two": ({0: INSIDE, 1: RESENDS, 2: INSIDE}, (1,), True),
+    "packets are lost while one sleeps: the sleeper": ({0: RESENDS, 1: OUTSIDE}, (1,), True),
+    "all wait in collectives": ({0: INSIDE, 1: IN_BARRIER}, (), True),
+    "two sleep": ({0: OUTSIDE, 1: OUTSIDE, 2: INSIDE}, (0, 1), True),
+    "one sleeps, another evaluates on its way to the same collective": (
+        {0: OUTSIDE, 1: RankEvidence(stack=main_stack(SLEEP), activity=BUSY), 2: INSIDE},
+        (0, 1),
+        False,
+    ),
+    "a GPU: a line outside of collectives may wait for a kernel that waits for others": (
+        {0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), accelerator=True)},
+        (),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("evidence", "ranks", "acts"), CASES.values(), ids=CASES)
+def test_the_culprit_is_named_or_none_is(evidence: dict[int, RankEvidence], ranks: tuple[int, ...], acts: bool) -> None:
+    found = find_culprit(evidence, whole=True)
+    assert (found.ranks, found.acts) == (ranks, acts)
+
+
+WORDS = {
+    "the culprit and its victims": (
+        {0: INSIDE, 1: OUTSIDE},
+        "rank 1 is in wait_forever (train.py:7), while rank 0 waits in backward",
+    ),
+    "several of each": (
+        {0: OUTSIDE, 1: OUTSIDE, 2: IN_BARRIER, 3: IN_BARRIER},
+        "ranks 0, 1 are in wait_forever (train.py:7), while ranks 2, 3 wait in barrier",
+    ),
+    "victims only": (
+        {0: INSIDE, 1: IN_BARRIER},
+        "all ranks here wait for ranks on other machines in backward and barrier",
+    ),
+    "a connection": (
+        {1: RESENDS},
+        "what rank 1 sends is not acknowledged, from 10.0.0.2 to 10.0.0.3: look at the network",
+    ),
+    "nothing known": ({0: RankEvidence()}, "it is not known whether this rank waits for others"),
+}
+
+
+@pytest.mark.parametrize(("evidence", "why"), WORDS.values(), ids=WORDS)
+def test_a_hang_is_described_in_one_sentence(evidence: dict[int, RankEvidence], why: str) -> None:
+    assert find_culprit(evidence, whole=False).why == why
+
+
+QUIET = {
+    "nothing": (Activity(), True),
+    "a data loader's look every five seconds": (Activity(switches=1), True),
+    "one tick that the kernel counted for it": (Activity(cpu_ms=10), True),
+    "a loop that sleeps for a second": (Activity(switches=3), False),
+    "an evaluation": (BUSY, False),
+    "a slow read from a disk": (Activity(bytes=4096), False),
+}
+
+
+@pytest.mark.parametrize(("activity", "quiet"), QUIET.values(), ids=QUIET)
+def test_what_still_does_something_is_not_taken_for_hung(activity: Activity, quiet: bool) -> None:
+    assert activity.is_none is quiet
+
+
+def test_a_culprit_without_ranks_is_unknown() -> None:
+    assert find_culprit({}, whole=True) == Culprit(why="it is not known which rank the others wait for")

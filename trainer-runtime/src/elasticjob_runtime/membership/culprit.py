@@ -1,0 +1,197 @@
+"""Which worker process keeps the others from taking a step, from what an agent sees of those that make no progress.
+Pure.
+
+The rules, in this order; the first that names a process wins:
+
+1. It has exited with code 0 while others train.
+2. A signal has stopped it.
+3. It waits in the kernel for a device (state D), and shows no stack.
+4. It is not in a collective, while others wait in one.
+5. All wait in a collective, and what one of them sends is not acknowledged: both ends of that connection are named.
+
+Otherwise nothing is known, which is an answer: naming the wrong one costs people more than naming none. That it makes
+no progress does not accuse a process: most of those that hang wait for another one. Nor does another line of code:
+ranks may take different ways to the same collective.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+QUIET_CPU_MS, QUIET_SWITCHES = 10, 2
+"""What a process may use in the three seconds that it is watched for and still count as doing nothing. Sleeping,
+waiting for a lock or for a stuck data loader takes nothing, or a look every five seconds; a loop that looks each second
+takes three context switches, and evaluating, loading and saving 860 ms, 1,390 switches or more."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Activity:
+    """What a process and its children did while they were watched."""
+
+    cpu_ms: int = 0
+    switches: int = 0
+    """Context switches of its main thread and of theirs: a thread of gloo's wakes up 100 times a second."""
+    bytes: int = 0
+    """Read and written."""
+
+    @property
+    def is_none(self) -> bool:
+        return self.cpu_ms <= QUIET_CPU_MS and self.switches <= QUIET_SWITCHES and not self.bytes
+
+    def __str__(self) -> str:
+        return f"{self.cpu_ms} ms of CPU, {self.switches} context switches, {self.bytes} bytes"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """Where the main thread of a process is."""
+
+    collective: str = ""
+    """The call in which it waits for others, such as `all_reduce`; empty: it is in none."""
+    place: str
+    """The newest line of the script's own code: `train (train.py:31)`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RankEvidence:
+    """Of one worker process."""
+
+    exited: bool = False
+    """With code 0."""
+    state: str = "S"
+    """Of its main thread, as in /proc/PID/stat."""
+    kernel: str = ""
+    """The kernel function in which that waits."""
+    activity: Activity = dataclasses.field(default_factory=Activity)
+    stack: Stack | None = None
+    """None: not known."""
+    accelerator: bool = False
+    """It uses a GPU. Then its stack does not tell whether it waits for others: kernels wait for them, too."""
+    resends: frozenset[tuple[str, str]] = frozenset()
+    """(own, peer) addresses of connections whose data is sent again and again."""
+
+    @property
+    def waits_in(self) -> str | None:
+        """The collective in which it waits; empty: it is in none; None: not known."""
+        if self.stack is None or (self.accelerator and not self.stack.collective):
+            return None
+        return self.stack.collective
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Culprit:
+    ranks: tuple[int, ...] = ()
+    """Empty: not known."""
+    why: str
+    acts: bool = True
+    """A restart of these processes helps. False: it must wait, or cannot."""
+
+
+def find_culprit(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
+    """`evidence`: by rank. `whole`: of all ranks, and not only of those of one machine."""
+    rules = (_exited, _stopped, _in_kernel, _outside, _resending)
+    for rule in rules:
+        if (found := rule(evidence)) is not None:
+            return found
+    calls = sorted({each.waits_in for each in evidence.values() if each.waits_in})
+    if calls and all(each.waits_in for each in evidence.values()):
+        others = "each other" if whole else "ranks on other machines"
+        return Culprit(why=f"all ranks here wait for {others} in {' and '.join(calls)}")
+    if not whole and len(evidence) == 1:
+        return Culprit(why="it is not known whether this rank waits for others")
+    return Culprit(why="it is not known which rank the others wait for")
+
+
+def _exited(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
+    gone = tuple(rank for rank, each in evidence.items() if each.exited)
+    if not gone or len(gone) == len(evidence):
+        return None
+    return Culprit(ranks=gone, why=f"{_ranks(gone)} exited with code 0 while the others train")
+
+
+def _stopped(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
+    stopped = tuple(rank for rank, each in evidence.items() if each.state in ("T", "t"))
+    return Culprit(ranks=stopped, why=f"a signal has stopped {_ranks(stopped)}", acts=False) if stopped else None
+
+
+def _in_kernel(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
+    for rank, each in evidence.items():
+        if each.state == "D" and each.stack is None:
+            why = f"rank {rank} waits in the kernel for a device or a file system ({each.kernel or 'state D'})"
+            return Culprit(ranks=(rank,), why=why, acts=False)
+    return None
+
+
+def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
+    """Those that do something may be about to come: they are named, and nothing is done."""
+    outside = {rank: each for rank, each in evidence.items() if each.waits_in == ""}
+    if not outside:
+        return None
+    inside = {rank: each.waits_in for rank, each in evidence.items() if each.waits_in}
+    first = next(iter(outside.values()))
+    assert first.stack is not None
+    why = f"{_ranks(tuple(outside))} {'is' if len(outside) == 1 else 'are'} in {first.stack.place}"
+    if inside:
+        why += f", while {_ranks(tuple(inside))} wait{'s' if len(inside) == 1 else ''} in {next(iter(inside.values()))}"
+    return Culprit(ranks=tuple(outside), why=why, acts=all(each.activity.is_none for each in outside.values()))
+
+
+def _resending(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
+    if not all(each.waits_in for each in evidence.values()):
+        return None
+    pairs = sorted({pair for each in evidence.values() for pair in each.resends})
+    near = tuple(rank for rank, each in evidence.items() if each.resends)
+    if not near:
+        return None
+    names = ", ".join(f"{own} to {peer}" for own, peer in pairs)
+    return Culprit(ranks=near, why=f"what {_ranks(near)} sends is not acknowledged, from {names}: look at the network")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+_THREAD = re.compile(r"^(?:Current t|T)hread .*$", re.MULTILINE)
+_COLLECTIVE = ("/torch/distributed/", "/torch/nn/parallel/distributed.py", "/elasticjob_runtime/training/session/")
+"""Parts of the paths of code in which the main thread waits for other ranks."""
+_LOGGER = "/c10d_logger.py"
+"""Wraps torch's collectives."""
+_BACKWARD = "_engine_run_backward"
+"""torch's function that runs backward, in which DistributedDataParallel waits for the other ranks."""
+
+
+def main_stack(text: str) -> Stack | None:
+    """Where the main thread is, according to what faulthandler writes, which has that thread last and its newest frame
+    first. None: it has written nothing."""
+    blocks = _THREAD.split(text)
+    frames = list(_FRAME.finditer(blocks[-1]))
+    if len(blocks) < 2 or not frames:
+        return None
+    waits = ""
+    for frame in frames:
+        if frame["function"] == _BACKWARD:
+            waits = "backward"
+            break
+        if any(part in frame["file"] for part in _COLLECTIVE):
+            waits = waits if frame["file"].endswith(_LOGGER) else frame["function"]
+        elif waits or "/torch/" not in frame["file"]:
+            break
+    return Stack(collective=waits, place=_place(_own(frames)))
+
+
+def _own(frames: list[re.Match[str]]) -> re.Match[str]:
+    """The newest frame of neither torch nor Python's own library."""
+    for frame in frames:
+        if not any(
+            part in frame["file"]
+            for part in ("/site-packages/", "/lib/python3", "<frozen", "/torch/", "/elasticjob_runtime/")
+        ):
+            return frame
+    return frames[0]
+
+
+def _place(frame: re.Match[str]) -> str:
+    return f"{frame['function']} ({frame['file'].rpartition('/')[2]}:{frame['line']})"
