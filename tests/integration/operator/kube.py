@@ -83,9 +83,12 @@ class Namespace:
             "networkpolicies": "/apis/networking.k8s.io/v1",
             "poddisruptionbudgets": "/apis/policy/v1",
             "podgroups": "/apis/scheduling.k8s.io/v1alpha2",
+            "podgroups of Volcano": "/apis/scheduling.volcano.sh/v1beta1",
+            "podgroups of Coscheduling": "/apis/scheduling.x-k8s.io/v1alpha1",
             "workloads": "/apis/kueue.x-k8s.io/v1beta2",
         }
         root = groups.get(plural, "/api/v1")
+        plural = plural.partition(" of ")[0]
         if plural == "pods" and name:
             name = self.pod_name(name)
         return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)

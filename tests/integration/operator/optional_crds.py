@@ -12,12 +12,27 @@ from hack.cluster.programs import source_of_module
 from hack.support import eventually
 
 KUEUE = "sigs.k8s.io/kueue@v0.19.2"
+VOLCANO = "volcano.sh/volcano@v1.15.0"
+SCHEDULER_PLUGINS = "sigs.k8s.io/scheduler-plugins@v0.35.4-devel"
 
 
 def crds_of_kueue(*kinds: str) -> list[Path]:
     """`kinds`: plural."""
     folder = source_of_module(KUEUE) / "config" / "components" / "crd" / "bases"
     return [folder / f"kueue.x-k8s.io_{kind}.yaml" for kind in kinds]
+
+
+def podgroup_of_volcano() -> Path:
+    folder = source_of_module(VOLCANO) / "config" / "crd" / "volcano" / "bases"
+    return folder / "scheduling.volcano.sh_podgroups.yaml"
+
+
+def podgroup_of_coscheduling() -> Path:
+    folder = source_of_module(SCHEDULER_PLUGINS) / "config" / "crd" / "bases"
+    return folder / "scheduling.x-k8s.io_podgroups.yaml"
+
+
+PODGROUP_CRDS = {"Volcano": podgroup_of_volcano, "Coscheduling": podgroup_of_coscheduling}
 
 
 @contextlib.contextmanager
