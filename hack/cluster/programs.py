@@ -109,14 +109,28 @@ def program_of_module(module: Path, package: str, name: str, flags: Sequence[str
 
     Raises ClusterError with the compiler's output.
     """
-    built = _folder_of(module, flags) / name
+    return _build_once(_folder_of(module, flags) / name, module, package, flags)
+
+
+def program_of_source(module: str, package: str, name: str, flags: Sequence[str] = ("-trimpath",)) -> Path:
+    """A program of a Go module, `path@version`, that is built in that module's own folder, with its own `go.mod`. Built
+    when it is first needed, then kept in the cache.
+
+    Raises ClusterError with the compiler's output.
+    """
+    digest = hashlib.sha256(repr((module, package, _go_version(), tuple(flags))).encode()).hexdigest()
+    return _build_once(cache_folder() / digest[:16] / "bin" / name, source_of_module(module), package, flags)
+
+
+def _build_once(built: Path, folder: Path, package: str, flags: Sequence[str]) -> Path:
+    """Of two concurrent builds, the second waits."""
     built.parent.mkdir(parents=True, exist_ok=True)
     with (built.parent / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
-            aside = built.with_name(f"{name}.unfinished")
+            aside = built.with_name(f"{built.name}.unfinished")
             run(
-                ["go", "-C", str(module), "build", *flags, "-o", str(aside), package],
+                ["go", "-C", str(folder), "build", *flags, "-o", str(aside), package],
                 env=environment(CGO_ENABLED="0", GOFLAGS="-mod=readonly"),
             )
             aside.rename(built)

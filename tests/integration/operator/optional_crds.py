@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from hack.cluster.coscheduling import podgroup_crd
 from hack.cluster.loopback import ControlPlane
 from hack.cluster.programs import source_of_module
 from hack.support import eventually
 
 KUEUE = "sigs.k8s.io/kueue@v0.19.2"
 VOLCANO = "volcano.sh/volcano@v1.15.0"
-SCHEDULER_PLUGINS = "sigs.k8s.io/scheduler-plugins@v0.35.4-devel"
 
 
 def crds_of_kueue(*kinds: str) -> list[Path]:
@@ -27,12 +27,7 @@ def podgroup_of_volcano() -> Path:
     return folder / "scheduling.volcano.sh_podgroups.yaml"
 
 
-def podgroup_of_coscheduling() -> Path:
-    folder = source_of_module(SCHEDULER_PLUGINS) / "config" / "crd" / "bases"
-    return folder / "scheduling.x-k8s.io_podgroups.yaml"
-
-
-PODGROUP_CRDS = {"Volcano": podgroup_of_volcano, "Coscheduling": podgroup_of_coscheduling}
+PODGROUP_CRDS = {"Volcano": podgroup_of_volcano, "Coscheduling": podgroup_crd}
 
 
 @contextlib.contextmanager
