@@ -14,6 +14,7 @@ import pytest
 from elasticjob_runtime.membership.broken_worlds import MAX_BROKEN
 
 from hack.support import eventually
+from tests.integration.runtime.agents import QUICK
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.driver import SCRIPT
 from tests.integration.runtime_session.session_job import LONG, START, SessionJob
@@ -136,3 +137,17 @@ def test_a_process_that_stops_before_the_others_is_named_and_does_not_end_the_jo
         assert [event["members"] for event in job.agents[0].events if event["event"] == "finished-early"] == [["b"]]
     finally:
         job.close()
+
+
+def test_a_process_that_hangs_is_replaced_and_the_others_continue(session_job: SessionJob, undisturbed: Run) -> None:
+    job, hangs = session_job, session_job.directory / "hangs"
+    flags, conf = ("--hang-factor", "3"), f"{QUICK},hang_min=3"
+    job.start("a", *flags, nnodes="2", conf=conf)
+    b = job.start("b", *flags, nnodes="2", conf=conf, SLOW=str(hangs), SLOW_SECONDS="1000")
+    eventually(lambda: len(job.steps("b")) > 10, START, what=lambda: f"steps are timed; logs:\n{job.logs}")
+    hangs.touch()
+    eventually(lambda: "hang: no step for" in b.output, START, what=lambda: f"the hang is found; logs:\n{job.logs}")
+    hangs.unlink()
+    job.assert_finished(undisturbed, "a", "b")
+    assert (len(job.pids("a")), len(job.pids("b"))) == (1, 2)
+    assert "main (script.py:" in next(each["message"] for each in b.events if each["event"] == "failure")

@@ -51,8 +51,8 @@ TABLE: Table = (
     lost("spec.replicaSpecs.~worker.autoScale", _BRAIN, _SCALE),
     lost(
         "spec.replicaSpecs.~worker.restartTimeout",
-        "worker pods that hang are not restarted unless you ask for it",
-        "add --hang-factor 20 to elasticrun: see docs/reference/elasticrun.md",
+        "agents look for hangs by themselves, by what worker processes do and how long their steps take",
+        "see --hang-factor in docs/reference/elasticrun.md",
     ),
     lost(
         "spec.replicaSpecs.~worker.priority",

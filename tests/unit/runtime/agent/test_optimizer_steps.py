@@ -67,4 +67,6 @@ def test_a_hang_is_seen_in_the_count_until_the_script_reports(tmp_path: pathlib.
     assert progress.hang(69.0) is None
     progress.reported(WorkerReport(rank=0, round=1, at=0.0, phase="pause", seconds=100.0), 11.0)
     assert progress.hang(170.0) is None, "an announced pause counts here, too"
-    assert progress.hang(172.0) == "hang: no step for 162 s, median 0.5 s, beyond the announced pause of 100 s"
+    hang = progress.hang(172.0)
+    assert hang is not None
+    assert hang.text == "no step for 162 s, median 0.5 s, beyond the announced pause of 100 s"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
-from elasticjob_runtime.membership.hang import REMEMBERED, HangLimits, StepTimes
+from elasticjob_runtime.contract import SpecValue
+from elasticjob_runtime.membership.culprit import Activity, Culprit, RankEvidence, Stack, find_culprit
+from elasticjob_runtime.membership.hang import REMEMBERED, Hang, HangLimits, StepTimes, limits_of, restarts
 
 LIMITS = HangLimits(factor=10.0, least=5.0)
 
@@ -58,7 +62,7 @@ DEADLINES = {
     "a slow first step does not move the median": (timed(60.0, *[1.0] * 8), LIMITS, 78.0),
     "too few steps: no deadline": (timed(*[1.0] * 4), LIMITS, None),
     "no steps: no deadline": (StepTimes(), LIMITS, None),
-    "hang detection off: no deadline": (timed(*[1.0] * 10), HangLimits(), None),
+    "hang detection off: no deadline": (timed(*[1.0] * 10), HangLimits(factor=0.0), None),
     "only recent steps count for the median": (
         timed(*[1.0] * 200, *[2.0] * REMEMBERED),
         LIMITS,
@@ -77,16 +81,135 @@ def test_the_hang_deadline_follows_the_step_times_and_pauses(
 def test_the_message_of_a_hang_names_the_time_without_a_step() -> None:
     times = timed(*[0.4] * 10)
     assert times.hang(LIMITS, 8.9) is None
-    assert times.hang(LIMITS, 35.0) == "hang: no step for 31 s, median 0.4 s"
+    assert times.hang(LIMITS, 35.0) == Hang("no step for 31 s, median 0.4 s", final=False)
 
 
 def test_the_message_of_a_hang_names_an_exceeded_pause() -> None:
     times = paused(timed(*[0.4] * 10), 4.0, 60.0)
     assert times.hang(LIMITS, 68.9) is None
-    assert (
-        times.hang(LIMITS, 70.0)
-        == "hang: no step for 66 s, median 0.4 s, beyond the announced pause of 60 s (evaluation)"
-    )
+    text = "no step for 66 s, median 0.4 s, beyond the announced pause of 60 s (evaluation)"
+    assert times.hang(LIMITS, 70.0) == Hang(text, final=False)
+
+
+def test_a_hang_is_asked_about_less_and_less_often_until_it_is_one_for_sure() -> None:
+    times, limits = timed(*[0.4] * 10), HangLimits()
+    looks = ((second - 4, times.hang(limits, second)) for second in range(4, 7200))
+    asked = [(second, hang.final) for second, hang in looks if hang is not None]
+    assert asked == [(60, False), (120, False), (240, False), (480, False), (960, False), (1800, True)]
+    times.add(11, 7200.0)
+    assert times.deadline(limits) == pytest.approx(7260.0), "the next step begins anew"
+
+
+NAMED, MUST_WAIT, UNKNOWN = Culprit(ranks=(1,), why=""), Culprit(ranks=(1,), why="", acts=False), Culprit(why="")
+RESTARTS = {
+    "a rank that does nothing, and keeps the others waiting": (False, NAMED, True, True),
+    "... but restarts are not wanted": (False, NAMED, False, False),
+    "a rank that does something": (False, MUST_WAIT, True, False),
+    "none is known": (False, UNKNOWN, True, False),
+    "none is known for half an hour": (True, UNKNOWN, True, True),
+    "a rank that does something for half an hour": (True, MUST_WAIT, True, True),
+    "half an hour, but restarts are not wanted": (True, UNKNOWN, False, False),
+}
+
+
+@pytest.mark.parametrize(("final", "culprit", "wanted", "expected"), RESTARTS.values(), ids=RESTARTS)
+def test_processes_are_restarted_only_if_that_helps(
+    final: bool, culprit: Culprit, wanted: bool, expected: bool
+) -> None:
+    assert restarts(Hang("no step", final), culprit, HangLimits(restarts=wanted)) is expected
+
+
+OWN = HangLimits(factor=10.0, least=5.0, longest=600.0)
+SPECS = {
+    "no spec": (None, OWN),
+    "a spec that says nothing": (SpecValue(min=1, max=2), OWN),
+    "a spec that says all": (
+        SpecValue(min=1, max=2, hang_restarts=False, hang_factor=3.0, hang_min=7.0),
+        HangLimits(factor=3.0, least=7.0, longest=600.0, restarts=False),
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "limits"), SPECS.values(), ids=SPECS)
+def test_the_jobs_spec_wins_over_the_agents_flags(spec: SpecValue | None, limits: HangLimits) -> None:
+    assert limits_of(spec, OWN) == limits
+
+
+class Day:
+    """Two ranks that train for 24 hours, seen by an agent. Everything that looks like a hang ends by itself."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.times, self.limits = StepTimes(), HangLimits()
+        self.now, self.step = 0.0, 0
+        self.asked = 0
+        self.restarted: list[str] = []
+
+    def run(self) -> None:
+        pauses = (
+            ("steps", 0.0, 0.5), ("evaluation", 600.0, 0.0), ("save", 300.0, 0.0), ("compile", 180.0, 0.0),
+            ("stall", 45.0, 0.0), ("jump", 3600.0, 0.0),
+        )  # fmt: skip
+        while self.now < 86400.0:
+            what, least, _ = pauses[0] if self.random.random() < 0.97 else self.random.choice(pauses)
+            if what == "steps":
+                for _ in range(20):
+                    self.take_step(self.random.uniform(0.3, 0.7))
+            elif what == "jump":  # the machine was suspended: the agent wakes up before the next step
+                self.now += least
+                self.look(None)
+            else:
+                self.pause(what, self.random.uniform(0.5, 1.0) * least)
+
+    def take_step(self, seconds: float) -> None:
+        self.now += seconds
+        self.step += 1
+        self.times.count(self.step, self.now)
+
+    def pause(self, what: str, seconds: float) -> None:
+        until = self.now + seconds
+        while (due := self.times.deadline(self.limits)) is not None and due < until:
+            self.now = due
+            self.look({0: IN_BARRIER, 1: RankEvidence(activity=DOES[what])})
+        self.now = until
+
+    def look(self, evidence: dict[int, RankEvidence] | None) -> None:
+        """None: a step comes while it looks."""
+        hang = self.times.hang(self.limits, self.now)
+        if hang is None:
+            return
+        self.asked += 1
+        if evidence is None:
+            self.take_step(0.5)
+        elif restarts(hang, find_culprit(evidence, whole=True), self.limits):
+            self.restarted.append(hang.text)
+
+
+IN_BARRIER = RankEvidence(stack=Stack(collective="barrier", place="main (train.py:40)"))
+DOES = {
+    "evaluation": Activity(cpu_ms=2730, switches=1390),
+    "save": Activity(cpu_ms=860, switches=11_122, bytes=5_000_000),
+    "compile": Activity(cpu_ms=2900, switches=400, bytes=100_000),
+    "stall": Activity(),
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_day_of_training_has_no_false_alarm(seed: int) -> None:
+    day = Day(seed)
+    day.run()
+    assert day.asked > 20, "evaluations and the like were looked at"
+    assert day.restarted == []
+
+
+def test_counted_steps_count_each_however_rarely_they_are_read() -> None:
+    times = StepTimes()
+    times.count(2, 1.0)
+    assert times.deadline(LIMITS) is None
+    times.count(12, 6.0)
+    assert times.deadline(LIMITS) == pytest.approx(6.0 + 5.0), "half a second each"
+    times.count(13, 7.0)
+    assert times.deadline(LIMITS) == pytest.approx(7.0 + 5.0), "one slow step does not move the median"
 
 
 def test_reports_of_one_step_by_several_ranks_count_once() -> None:

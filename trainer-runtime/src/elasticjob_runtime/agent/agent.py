@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from elasticjob_runtime.agent import signals, termination
 from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.copies import PeerCopies, copy_rate
+from elasticjob_runtime.agent.hangs import HangWatch
 from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
@@ -25,6 +26,7 @@ from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, PublishFailure, StartWorkers, StopWorkers
 from elasticjob_runtime.membership.eligibility import may_stay
 from elasticjob_runtime.membership.failures import assess_crash
+from elasticjob_runtime.membership.hang import limits_of
 from elasticjob_runtime.membership.planned_changes import will_stay
 from elasticjob_runtime.membership.view import StoreView, WorkersState
 from elasticjob_runtime.rendezvous.member import DecisionCache, LocalState
@@ -91,6 +93,7 @@ class Agent:
             copies=self._copies,
         )
         self._decisions = DecisionCache()
+        self._hangs = HangWatch(config.hang_limits, self._processes.group)
         self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
         self._published_imports: ImportsValue | None = None
         self._leaving: tuple[float, signal.Signals] | None = None
@@ -152,6 +155,7 @@ class Agent:
         deadlines = (
             self._processes.deadline,
             self._progress.deadline,
+            self._hangs.deadline,
             self._recorder.deadline,
             self._join_deadline(),
         )
@@ -187,6 +191,8 @@ class Agent:
     def store_changed(self, before: StoreView, view: StoreView) -> None:
         if view.plan is not None and view.plan.rank is not None:
             self._copies.follow(view.plan.rank.neighbours)
+        if view.spec is not before.spec:
+            self._progress.limits = self._hangs.limits = limits_of(view.spec, self._config.hang_limits)
         if view.stop is not before.stop:
             self._processes.group.check_handlers()
         if view.plan is not None and (before.plan is None or before.plan.round != view.plan.round):
@@ -235,17 +241,24 @@ class Agent:
         if not running:
             self._processes.read_last_reports()  # their last progress is published before the end of the job
             self._progress.ended(now)
+            self._hangs.reset()
         else:
             if counted := self._progress.count(self._processes.group.error_files, now):
                 self._recorder.counted(counted.steps, counted.per_second)
-            if why := self._progress.hang(now):
-                self._processes.group.fail_hung(why, now)
+            self._look_for_hangs(now)
         if self._leads:
             self._progress.publish_counted(self._processes.workers.round, now, time.time(), at_once=not running)
         self._progress.publish(now, at_once=not running)
         if self._starting and self._processes.all_spawned:
             self._starting = False
             self._recorder.started()
+
+    def _look_for_hangs(self, now: float) -> None:
+        plan = self._runner.loop.store_view.plan
+        whole = plan is not None and plan.value.size == 1
+        found = self._hangs.tick(self._progress.hang(now), self._progress.last_step, now, whole=whole)
+        if found is not None:
+            self._recorder.hung(found.text, found.culprit.ranks, restarts=found.restarts)
 
     # -- the join timeout
 

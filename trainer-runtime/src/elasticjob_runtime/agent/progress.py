@@ -10,7 +10,7 @@ from elasticjob_runtime.agent.optimizer_steps import OptimizerSteps
 from elasticjob_runtime.agent.rate_meter import RateMeter
 from elasticjob_runtime.agent.trainer_status import TrainerStatus, with_status
 from elasticjob_runtime.contract import ProgressValue
-from elasticjob_runtime.membership.hang import HangLimits, StepTimes
+from elasticjob_runtime.membership.hang import Hang, HangLimits, StepTimes
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 
 PUBLISH_SECONDS = 1.0
@@ -34,7 +34,7 @@ class Progress:
     """Progress of the current round. Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
     def __init__(self, limits: HangLimits, publish: Callable[[ProgressValue], None]) -> None:
-        self._limits = limits
+        self.limits = limits
         self._publish = publish
         self._news: ProgressValue | None = None
         self._due = 0.0
@@ -56,14 +56,14 @@ class Progress:
         """When progress is due to be published, or a hang can be detected."""
         times = (
             self._due if self._news is not None else None,
-            self._times.deadline(self._limits),
+            self._times.deadline(self.limits),
             self._optimizer_steps.due,
         )
         return min((at for at in times if at is not None), default=None)
 
     @property
     def _times(self) -> StepTimes:
-        return self._steps if self._steps.known else self._counted
+        return self._steps if self._steps.last is not None else self._counted
 
     def starting(self, now: float) -> None:
         """New workers start."""
@@ -141,9 +141,11 @@ class Progress:
         self._steps, self._counted = StepTimes(), StepTimes()
         self._optimizer_steps.finish(now)
 
-    def hang(self, now: float) -> str | None:
-        """Returns why the workers count as hung, only once per hang; None: they do not."""
-        why = self._times.hang(self._limits, now)
-        if why:
-            self.ended(now)
-        return why
+    def hang(self, now: float) -> Hang | None:
+        """What to ask about now, because there was no step for long."""
+        return self._times.hang(self.limits, now)
+
+    @property
+    def last_step(self) -> tuple[int, float] | None:
+        """The last step that is known to the hang rule, and when it ended."""
+        return self._times.last

@@ -6,6 +6,7 @@ Settings whose field a flag or a key of --rdzv-conf declares (own_flags.py, rend
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import secrets
 import uuid
@@ -59,7 +60,7 @@ def configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         preload=preload,
         log_settings=options.log_settings(args),
         leave_on=options.leave_on(args.signals_to_handle),
-        hang_limits=HangLimits(**_values(args, conf, HangLimits)),
+        hang_limits=_hang_limits(args, conf),
         **settings_from_flags(args, AgentConfig),
     )
     return config, store
@@ -88,6 +89,12 @@ def _member_settings(args: argparse.Namespace, conf: RendezvousConf) -> MemberSe
         crash_limits=CrashLimits(**_values(args, conf, CrashLimits)),
         **further,
     )
+
+
+def _hang_limits(args: argparse.Namespace, conf: RendezvousConf) -> HangLimits:
+    """At a terminal, a process that does nothing may wait for a person: in a debugger, or for input."""
+    limits = HangLimits(**_values(args, conf, HangLimits))
+    return dataclasses.replace(limits, restarts=False) if os.isatty(0) else limits
 
 
 def _values(args: argparse.Namespace, conf: RendezvousConf, settings: type) -> dict[str, Any]:

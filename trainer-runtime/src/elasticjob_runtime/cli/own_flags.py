@@ -192,10 +192,19 @@ OWN_FLAGS = (
         value="K",
         convert=float,
         default=default_of(HangLimits, "factor"),
-        about="treats worker processes as failed if they report no step for K times the median, except during "
-        f"pauses that they announce; 0: never. Default: {default_of(HangLimits, 'factor'):g}",
+        about="looks for a hang if worker processes take no step for K times the median, and `hang_min` seconds, "
+        "except during pauses that they announce (see [Hangs](#hangs)); 0: never. "
+        f"Default: {default_of(HangLimits, 'factor'):g}",
         sets=(HangLimits, "factor"),
         check=factor_or_0,
+    ),
+    Flag(
+        name="--hang-action",
+        value="restart|report",
+        convert=either("restart", "report"),
+        default=True,
+        about="`restart` (default): restarts the worker processes if that helps. `report`: only says what hangs",
+        sets=(HangLimits, "restarts"),
     ),
     Flag(
         name="--debug",

@@ -71,6 +71,12 @@ class SpecValue(Value):
     fail_before_first_step: bool | None = None
     """False: a script that fails before its first step is restarted like any other. Else: the agents'
     --before-first-step."""
+    hang_restarts: bool | None = None
+    """False: hangs are only reported. Else: the agents' --hang-action."""
+    hang_factor: float | None = None
+    """None: the agents' --hang-factor."""
+    hang_min: float | None = None
+    """s; None: the agents' hang_min."""
     generation: int = 0
     """metadata.generation of the ElasticJob; 0 if an agent wrote the spec."""
     on_partition: str = AVAILABLE

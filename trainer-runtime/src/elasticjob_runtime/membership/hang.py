@@ -1,4 +1,10 @@
-"""Hang detection: no step for many times the usual step time. Pure; enabled by --hang-factor."""
+"""Hang detection: when to ask what worker processes do that take no step, and what to do then. Pure.
+
+That no step comes for many times the usual step time only *asks*: an evaluation of ten minutes looks the same. A
+restart at once needs a process that keeps the others waiting and does nothing itself (culprit.py). Otherwise the hang
+is only reported, and asked about again after twice the time, and so on. After `longest`, for which torch waits in a
+collective, the processes are restarted whatever they do.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,9 @@ import collections
 import dataclasses
 import math
 import statistics
+
+from elasticjob_runtime.contract import SpecValue
+from elasticjob_runtime.membership.culprit import Culprit
 
 MIN_STEPS = 5
 """Steps that must have been timed before a hang can be detected: the first ones compile and warm caches."""
@@ -16,10 +25,41 @@ REMEMBERED = 101
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HangLimits:
-    factor: float = 0.0
-    """No step for this many times the median is a hang; 0: disabled."""
-    least: float = 30.0
+    factor: float = 20.0
+    """No step for this many times the median may be a hang; 0: hangs are not looked for."""
+    least: float = 60.0
     """Seconds; nothing shorter is a hang."""
+    longest: float = 1800.0
+    """Seconds; what is longer always is one, unless `factor` or `least` say more."""
+    restarts: bool = True
+    """False: hangs are only reported."""
+
+
+def limits_of(spec: SpecValue | None, own: HangLimits) -> HangLimits:
+    """The agent's own, with what the job's spec says."""
+    if spec is None:
+        return own
+    return HangLimits(
+        factor=own.factor if spec.hang_factor is None else spec.hang_factor,
+        least=own.least if spec.hang_min is None else spec.hang_min,
+        longest=own.longest,
+        restarts=own.restarts and spec.hang_restarts is not False,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hang:
+    """No step for long."""
+
+    text: str
+    """`no step for 75 s, median 0.4 s`, and the pause if one was announced."""
+    final: bool
+    """For as long as HangLimits.longest."""
+
+
+def restarts(hang: Hang, culprit: Culprit, limits: HangLimits) -> bool:
+    """Whether to restart the processes now."""
+    return limits.restarts and (hang.final or bool(culprit.ranks and culprit.acts))
 
 
 class StepTimes:
@@ -30,12 +70,15 @@ class StepTimes:
         self._last: tuple[int, float] | None = None
         self._pause: tuple[float, float, str] | None = None
         """(until when, seconds, reason): the script announced that no step comes until then."""
+        self._asked = 0.0
+        """After how many seconds without a step it was asked last; 0: not yet."""
 
     def pause(self, seconds: float, why: str, now: float) -> None:
         """Announces that the next step may begin up to `seconds` from now, for example to evaluate. Of several
         pauses the longest counts; the next step ends it."""
         if self._pause is None or now + seconds > self._pause[0]:
             self._pause = (now + seconds, seconds, why)
+            self._asked = 0.0
 
     def add(self, step: int, now: float) -> None:
         """Records a step. If several ranks report the same one, the first counts. A report may skip steps."""
@@ -45,7 +88,7 @@ class StepTimes:
                 return
             if self._pause is None:
                 self._times.append(now - at)
-        self._last, self._pause = (step, now), None
+        self._took(step, now)
 
     def count(self, steps: int, at: float) -> None:
         """Records that `steps` steps are done, the last of them at `at`: like `add`, but the steps since the record
@@ -55,29 +98,45 @@ class StepTimes:
             if steps <= before:
                 return
             if self._pause is None:
-                self._times.append((at - last) / (steps - before))
-        self._last, self._pause = (steps, at), None
+                taken = steps - before
+                self._times.extend([(at - last) / taken] * min(taken, MIN_STEPS))
+        self._took(steps, at)
+
+    def _took(self, step: int, at: float) -> None:
+        self._last, self._pause, self._asked = (step, at), None, 0.0
 
     @property
-    def known(self) -> bool:
-        """Whether there was a step."""
-        return self._last is not None
+    def last(self) -> tuple[int, float] | None:
+        """The last step, and when it ended; None: there was none."""
+        return self._last
 
     def deadline(self, limits: HangLimits) -> float | None:
-        """When the lack of a report becomes a hang; None: not known yet."""
-        if not limits.factor or self._last is None or len(self._times) < MIN_STEPS:
+        """When to ask what the processes do; None: not known yet, or no more."""
+        wait = self._wait(limits)
+        if wait is None or self._last is None:
             return None
         since = max(self._last[1], self._pause[0]) if self._pause is not None else self._last[1]
-        due = since + max(limits.least, limits.factor * statistics.median(self._times))
+        due = since + wait
         return due if math.isfinite(due) else None
 
-    def hang(self, limits: HangLimits, now: float) -> str | None:
-        """`hang: no step for 31 s, median 0.4 s`, and the pause if one was announced; None: no hang."""
-        deadline = self.deadline(limits)
-        if deadline is None or now < deadline or self._last is None:
+    def hang(self, limits: HangLimits, now: float) -> Hang | None:
+        """What to ask about now; each time only once."""
+        deadline, wait = self.deadline(limits), self._wait(limits)
+        if deadline is None or wait is None or now < deadline or self._last is None:
             return None
-        text = f"hang: no step for {now - self._last[1]:.3g} s, median {statistics.median(self._times):.2g} s"
-        if self._pause is None:
-            return text
-        _, seconds, why = self._pause
-        return f"{text}, beyond the announced pause of {seconds:.3g} s{f' ({why})' if why else ''}"
+        self._asked = wait
+        text = f"no step for {now - self._last[1]:.3g} s, median {statistics.median(self._times):.2g} s"
+        if self._pause is not None:
+            _, seconds, why = self._pause
+            text = f"{text}, beyond the announced pause of {seconds:.3g} s{f' ({why})' if why else ''}"
+        return Hang(text, final=wait >= limits.longest)
+
+    def _wait(self, limits: HangLimits) -> float | None:
+        """After how many seconds without a step to ask; None: not known yet, or no more."""
+        if not limits.factor or len(self._times) < MIN_STEPS:
+            return None
+        first = max(limits.least, limits.factor * statistics.median(self._times))
+        longest = max(first, limits.longest)
+        if self._asked >= longest:
+            return None
+        return min(max(first, 2 * self._asked), longest)

@@ -30,7 +30,7 @@ def default_of(settings: type[Any], field: str) -> Any:
     """The default of one field of a dataclass.
 
     >>> default_of(HangLimits, "least")
-    30.0
+    60.0
     """
     return next(each.default for each in dataclasses.fields(settings) if each.name == field)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, ProgressValue, TransitionValue
 from elasticjob_runtime.membership.failures import first_failure
@@ -123,6 +123,10 @@ class Recorder:
         """Handles the optimizer steps of local workers that report no progress."""
         self._metrics.optimizer_steps = steps
         self._metrics.steps_per_second = per_second
+
+    def hung(self, text: str, ranks: Sequence[int], *, restarts: bool) -> None:
+        """Handles what was found out about a hang."""
+        self._event_log.event("hang", round=self._workers.round, ranks=ranks, message=text, restarts=restarts)
 
     def store_trouble(self, trouble: str) -> None:
         """Empty if the store responds."""

@@ -99,9 +99,9 @@ def expect_pause(seconds: float, why: str = "") -> None:
         expect_pause(1800, "evaluation")
         evaluate(model)
 
-    Without it, --hang-factor takes a long pause for a hang. Call it on every rank, even if only one has something to
-    do: the others wait for that one. The next `report_progress` with a new step ends the pause, so a generous limit
-    does no harm, except that a hang during the pause is detected later. `float("inf")` sets no limit.
+    Without it, a long pause in which a process does nothing is taken for a hang. Call it on every rank, even if only
+    one has something to do: the others wait for that one. The next step ends the pause, so a generous limit does no
+    harm, except that a hang during the pause is detected later. `float("inf")` sets no limit.
 
     Without an agent, this does nothing. Raises ValueError if `seconds` is negative or not a number.
     """

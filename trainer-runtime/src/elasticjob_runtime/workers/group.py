@@ -114,6 +114,15 @@ class WorkerGroup:
         """Local rank -> error file of the running workers."""
         return {worker.spec.local_rank: str(worker.spec.error_file) for worker in self._workers}
 
+    @property
+    def running(self) -> tuple[WorkerProcess, ...]:
+        return tuple(self._workers)
+
+    @property
+    def finished_ranks(self) -> list[int]:
+        """Of those that have ended with code 0."""
+        return [self._state.processes[local_rank].rank for local_rank in self._state.finished]
+
     # -- what the agent does with it
 
     def start(self, plan: Plan, now: float, *, alone: bool = False) -> None:

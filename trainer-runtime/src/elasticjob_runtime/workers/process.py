@@ -58,8 +58,8 @@ class WorkerProcess:
         self.pidfd = os.pidfd_open(pid)
         self.sinks = tuple(sinks)
         self.exit_code: int | None = None
-        self.given_up: tuple[str, str] | None = None
-        """(failure reason, message) of a worker that its agent has killed; None: the agent has not."""
+        self.given_up: tuple[str, str, str] | None = None
+        """(failure reason, message, traceback) of a worker that its agent has killed; None: the agent has not."""
 
     def signal(self, number: int) -> None:
         """Sends a signal to the worker. SIGKILL, and any signal to a program that may be a shell, goes to its whole
@@ -73,9 +73,9 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 send(self.pid, number)
 
-    def fail(self, reason: str, message: str) -> None:
+    def fail(self, reason: str, message: str, traceback: str = "") -> None:
         """Kills a worker that its agent has given up; its end is reported as this failure."""
-        self.given_up = (reason, message)
+        self.given_up = (reason, message, traceback)
         self.signal(signal.SIGKILL)
 
     def catches(self, number: int) -> bool:

@@ -392,7 +392,7 @@ class GroupState:
         """With the failure that came first."""
         failure = first_failure(self.failures)
         if failure.reason == HANG:
-            failure = dataclasses.replace(failure, traceback=stacks)
+            failure = dataclasses.replace(failure, traceback=failure.traceback or stacks)
         view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=now)
         state = dataclasses.replace(self._without_starts(), view=view, stopping=True, failures=(), decide_at=None)
         ends: list[Effect] = [CancelStarts(), Signal(signal.SIGKILL, frozenset(self.running))]

@@ -1,0 +1,213 @@
+"""What worker processes do while they make no progress, as seen from outside: /proc first, and stacks last.
+
+What is read of /proc needs no privilege, and changes nothing. A stack is asked for by a signal (faulthandler), which
+makes some calls in C return early (`sleep`, `poll`, a `recv` with a timeout). So a process gets it once in a hang, and
+only if it does nothing anyway. One that has no handler for it would die, and gets none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import linecache
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from elasticjob_runtime.membership.culprit import Activity, RankEvidence, Stack, main_stack
+from elasticjob_runtime.training import auto_progress
+from elasticjob_runtime.workers import linux
+
+WATCH_SECONDS = 3.0
+STACKS_SECONDS = 0.5
+"""s that processes have to write their stacks."""
+
+MAX_STACK = 16 * 1024
+"""Bytes of one process's stacks that are kept: the end, which has the main thread."""
+
+MAX_CHILDREN = 256
+TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suspect:
+    """A worker process of this agent that makes no progress."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    error_file: str
+
+
+class Investigation:
+    """Of one hang. Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
+
+    def __init__(self, suspects: Iterable[Suspect], now: float, known: Mapping[int, str]) -> None:
+        """`known`: the stacks, by rank, that were asked for earlier in this hang."""
+        self._suspects = tuple(suspects)
+        self._before = {each.rank: _activity_of(each.pid) for each in self._suspects}
+        self._evidence: dict[int, RankEvidence] = {}
+        self._sizes: dict[int, int] = {}
+        """Of the files to which processes write their stacks now, by rank."""
+        self.stacks = dict(known)
+        """By rank; empty: the process has none, or did not write it."""
+        self.due = now + WATCH_SECONDS
+
+    def tick(self, now: float) -> dict[int, RankEvidence] | None:
+        """What was found, by rank; None: not yet."""
+        if now < self.due:
+            return None
+        if not self._evidence:
+            self._evidence = {each.rank: self._look_at(each) for each in self._suspects}
+            asked = [each for each in self._suspects if self._ask(each)]
+            if asked:
+                self.due = now + STACKS_SECONDS
+                return None
+        for each in self._suspects:
+            if each.rank in self._sizes:
+                self.stacks[each.rank] = _written(each, self._sizes[each.rank])
+        return {
+            rank: dataclasses.replace(found, stack=_stack(self.stacks.get(rank, "")))
+            for rank, found in self._evidence.items()
+        }
+
+    def _look_at(self, suspect: Suspect) -> RankEvidence:
+        before, after = self._before[suspect.rank], _activity_of(suspect.pid)
+        return RankEvidence(
+            state=_fields(suspect.pid)[0],
+            kernel=_read(f"/proc/{suspect.pid}/wchan").strip("0"),
+            activity=Activity(
+                cpu_ms=max(0, after.cpu_ms - before.cpu_ms),
+                switches=max(0, after.switches - before.switches),
+                bytes=max(0, after.bytes - before.bytes),
+            ),
+            accelerator=_uses_accelerator(suspect.pid),
+            resends=_resends(suspect.pid),
+        )
+
+    def _ask(self, suspect: Suspect) -> bool:
+        """Asks a process that does nothing for its stacks, once. One that is stopped or in the kernel cannot answer."""
+        found = self._evidence[suspect.rank]
+        if suspect.rank in self.stacks or not found.activity.is_none or found.state in "TtDZX?":
+            return False
+        path = auto_progress.stacks_file(suspect.error_file)
+        if not linux.catches(suspect.pid, auto_progress.STACKS_SIGNAL) or os.path.realpath(path) not in _open(suspect):
+            return False
+        with contextlib.suppress(OSError):
+            self._sizes[suspect.rank] = os.path.getsize(path)
+            os.kill(suspect.pid, auto_progress.STACKS_SIGNAL)
+            return True
+        return False
+
+
+def _written(suspect: Suspect, size: int) -> str:
+    with contextlib.suppress(OSError), open(auto_progress.stacks_file(suspect.error_file), "rb") as file:
+        file.seek(size)
+        return file.read()[-MAX_STACK:].decode(errors="replace")
+    return ""
+
+
+def _stack(text: str) -> Stack | None:
+    """None: it does not tell. `work.wait()` of a collective that the script has begun earlier is a call in C: only the
+    script's own line says that it waits for others."""
+    stack = main_stack(text)
+    if stack is None or stack.collective:
+        return stack
+    newest = re.search(r'\n  File "(.*)", line (\d+)', text[text.rfind("hread 0x") :])
+    line = linecache.getline(newest[1], int(newest[2])) if newest else ""
+    return None if "wait" in line else stack
+
+
+def _activity_of(pid: int) -> Activity:
+    """Of the process and its children, since their start."""
+    known = [_own_activity(each) for each in (pid, *_children(pid))]
+    return Activity(
+        cpu_ms=sum(each.cpu_ms for each in known),
+        switches=sum(each.switches for each in known),
+        bytes=sum(each.bytes for each in known),
+    )
+
+
+def _own_activity(pid: int) -> Activity:
+    fields = _fields(pid)
+    switches = re.findall(r"ctxt_switches:\s+(\d+)", _read(f"/proc/{pid}/status"))  # of the main thread
+    moved = re.findall(r"^[rw]char: (\d+)", _read(f"/proc/{pid}/io"), re.MULTILINE)
+    return Activity(
+        cpu_ms=round((int(fields[11]) + int(fields[12])) * TICK_MS) if len(fields) > 12 else 0,
+        switches=sum(map(int, switches)),
+        bytes=sum(map(int, moved)),
+    )
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/PID/stat, from the state on; the state is `?` if the process is gone."""
+    return _read(f"/proc/{pid}/stat").rpartition(") ")[2].split() or ["?"]
+
+
+def _children(pid: int) -> list[int]:
+    """All descendants."""
+    found, parents = list[int](), [pid]
+    while parents and len(found) < MAX_CHILDREN:
+        parent = parents.pop()
+        texts = [_read(f"/proc/{parent}/task/{task}/children") for task in _listed(f"/proc/{parent}/task")]
+        new = [int(child) for text in texts for child in text.split()]
+        found += new
+        parents += new
+    return found[:MAX_CHILDREN]
+
+
+def _uses_accelerator(pid: int) -> bool:
+    return any(path.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")) for path in _links(pid))
+
+
+def _open(suspect: Suspect) -> set[str]:
+    return set(_links(suspect.pid))
+
+
+def _links(pid: int) -> list[str]:
+    found: list[str] = []
+    for fd in _listed(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
+
+
+ESTABLISHED, RETRANSMITS = "01", "01"
+"""State and timer of a connection in /proc/net/tcp."""
+MIN_TRIES = 2
+
+
+def _resends(pid: int) -> frozenset[tuple[str, str]]:
+    """(own, peer) addresses of the process's connections on which data is sent again and again."""
+    own = {path[8:-1] for path in _links(pid) if path.startswith("socket:[")}
+    found = set()
+    for line in _read(f"/proc/{pid}/net/tcp").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 10 or fields[9] not in own or fields[3] != ESTABLISHED:
+            continue
+        if fields[5].startswith(RETRANSMITS) and int(fields[6], 16) >= MIN_TRIES:
+            found.add((address_of(fields[1]), address_of(fields[2])))
+    return frozenset(found)
+
+
+def address_of(text: str) -> str:
+    """Of an end of a connection in /proc/net/tcp.
+
+    >>> address_of("0100007F:1F90")
+    '127.0.0.1'
+    """
+    return socket.inet_ntoa(bytes.fromhex(text.partition(":")[0])[::-1])
+
+
+def _listed(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(errors="surrogateescape")
+    return ""

@@ -1,0 +1,116 @@
+"""What the agent does when its worker processes take no step for long: it looks at them, says what it sees, and
+restarts them if that helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from elasticjob_runtime.agent.evidence import Investigation, Suspect
+from elasticjob_runtime.membership.culprit import Culprit, RankEvidence, find_culprit
+from elasticjob_runtime.membership.hang import Hang, HangLimits, restarts
+from elasticjob_runtime.workers.failure import TRACEBACK_BYTES
+from elasticjob_runtime.workers.group import WorkerGroup
+from elasticjob_runtime.workers.state_machine import HANG
+
+logger = logging.getLogger(__name__)
+
+Step = tuple[int, float] | None
+"""The last step that is known, and when it ended."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out about a hang."""
+
+    text: str
+    culprit: Culprit
+    restarts: bool
+
+
+class HangWatch:
+    """Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
+
+    def __init__(self, limits: HangLimits, group: WorkerGroup) -> None:
+        self.limits = limits
+        self._group = group
+        self._investigation: Investigation | None = None
+        self._hang: Hang | None = None
+        self._step: Step = None
+        """The last one before the hang."""
+        self._stacks: dict[int, str] = {}
+        """That processes wrote in this hang, by rank."""
+
+    @property
+    def deadline(self) -> float | None:
+        return self._investigation.due if self._investigation is not None else None
+
+    def reset(self) -> None:
+        """The processes have ended."""
+        self._investigation, self._hang, self._step, self._stacks = None, None, None, {}
+
+    def tick(self, hang: Hang | None, step: Step, now: float, *, whole: bool) -> Finding | None:
+        """`hang`: one that begins now, or is asked about again. `whole`: the job has no other members. Returns what was
+        found, and has done what follows from it."""
+        if step != self._step:
+            self.reset()
+            self._step = step
+        if hang is not None:
+            self._hang = hang
+            self._investigation = Investigation(self._suspects(), now, self._stacks)
+        if self._hang is None or self._investigation is None:
+            return None
+        evidence = self._investigation.tick(now)
+        if evidence is None:
+            return None
+        self._stacks = self._investigation.stacks
+        self._investigation = None
+        return self._found(self._hang, evidence, now, whole=whole)
+
+    def _found(self, hang: Hang, evidence: dict[int, RankEvidence], now: float, *, whole: bool) -> Finding:
+        exited = {rank: RankEvidence(exited=True) for rank in self._group.finished_ranks}
+        culprit = find_culprit({**evidence, **exited}, whole=whole)
+        finding = Finding(f"{hang.text}: {culprit.why}", culprit, restarts(hang, culprit, self.limits))
+        what = "restarting" if finding.restarts else "not restarting: nothing shows that a restart would help"
+        logger.warning("hang: %s; %s\n%s", finding.text, what, report_of(evidence, self._stacks))
+        if finding.restarts:
+            self._fail(finding, now)
+        return finding
+
+    def _fail(self, finding: Finding, now: float) -> None:
+        text, ranks = f"hang: {finding.text}", finding.culprit.ranks
+        culprits = [worker for worker in self._group.running if worker.spec.rank in ranks]
+        for worker in culprits:
+            worker.fail(HANG, text, stacks_of(self._stacks, first=worker.spec.rank))
+        if not culprits:
+            self._group.fail_hung(text, now)
+
+    def _suspects(self) -> list[Suspect]:
+        return [
+            Suspect(worker.spec.rank, worker.spec.local_rank, worker.pid, str(worker.spec.error_file))
+            for worker in self._group.running
+        ]
+
+
+def report_of(evidence: dict[int, RankEvidence], stacks: dict[int, str]) -> str:
+    """For the log: what each process did while it was watched, and the stacks.
+
+    >>> print(report_of({0: RankEvidence(state="D", kernel="io_schedule")}, {}))
+    rank 0: state D in io_schedule; 0 ms of CPU, 0 context switches, 0 bytes
+    """
+    lines = [
+        f"rank {rank}: state {each.state}{f' in {each.kernel}' if each.kernel else ''}; {each.activity}"
+        for rank, each in sorted(evidence.items())
+    ]
+    return "\n".join([*lines, *(f"Stacks of rank {rank}:\n{text.strip()}" for rank, text in stacks.items() if text)])
+
+
+def stacks_of(stacks: dict[int, str], *, first: int) -> str:
+    """For the failure of rank `first`: its stacks, then the others', as long as there is room.
+
+    >>> stacks_of({0: "waits", 1: "sleeps"}, first=1)
+    'Stacks of rank 1:\\nsleeps\\nStacks of rank 0:\\nwaits'
+    """
+    order = sorted(stacks, key=lambda rank: (rank != first, rank))
+    text = "\n".join(f"Stacks of rank {rank}:\n{stacks[rank].strip()}" for rank in order if stacks[rank])
+    return text.encode()[:TRACEBACK_BYTES].decode(errors="ignore")
