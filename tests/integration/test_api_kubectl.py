@@ -59,6 +59,7 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
             "rules": [],
             "backoff": {"initialSeconds": 1, "maxSeconds": 300},
             "beforeFirstStep": "Fail",
+            "hang": {"action": "Restart"},
         },
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
         "scheduling": {

@@ -134,6 +134,26 @@ class BeforeFirstStep(enum.StrEnum):
     RESTART = "Restart"
 
 
+class HangAction(enum.StrEnum):
+    """What happens if worker processes hang."""
+
+    RESTART = "Restart"
+    REPORT = "Report"
+
+
+class HangPolicy(Model, frozen=True):
+    """When worker processes that take no step are looked at, and what happens then."""
+
+    action: HangAction = HangAction.RESTART
+    """Restart: they restart, as after a failure, if one that does nothing keeps the others waiting, or after 30
+    minutes. Report: agents only say in their logs what hangs."""
+    factor: Annotated[Int32, Field(ge=1, le=100_000)] | None = None
+    """Agents look at worker processes that take no step for this many times the median. Default: --hang-factor, which
+    is 20."""
+    min_seconds: Annotated[Int32, Field(ge=1, le=86_400)] | None = None
+    """... and for this many seconds. Default: 60."""
+
+
 class FailurePolicy(Model, frozen=True, json_schema_extra=validation.FAILURE_POLICY):
     """Which failures restart the worker group, and how often, before the job fails."""
 
@@ -160,6 +180,8 @@ class FailurePolicy(Model, frozen=True, json_schema_extra=validation.FAILURE_POL
     """
     backoff: Backoff = Backoff()
     """Delay before replacing a worker pod that repeatedly fails right after it starts."""
+    hang: HangPolicy = HangPolicy()
+    """Worker processes that hang."""
 
 
 class Lifecycle(Model, frozen=True, json_schema_extra=validation.LIFECYCLE):

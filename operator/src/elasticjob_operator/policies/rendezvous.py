@@ -7,7 +7,15 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousBackend, RendezvousStatus, RendezvousType
+from elasticjob_api import (
+    ConditionType,
+    ElasticJob,
+    HangAction,
+    Reason,
+    RendezvousBackend,
+    RendezvousStatus,
+    RendezvousType,
+)
 from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, PlanValue, SpecValue
 
 from elasticjob_operator import names
@@ -216,6 +224,7 @@ def is_superseded(pod: Pod, written: RendezvousStatus | None) -> bool:
 
 def wanted_spec(job: ElasticJob, *, draining: Iterable[str], max_restarts: int, store_generation: int = 0) -> SpecValue:
     """The membership hint for the agents. `max_restarts`: the limit of their own restart count."""
+    hang = job.spec.failure_policy.hang
     return SpecValue(
         min=job.min_replicas,
         max=job.max_replicas,
@@ -224,6 +233,9 @@ def wanted_spec(job: ElasticJob, *, draining: Iterable[str], max_restarts: int, 
         allowed=job.allowed_sizes,
         max_restarts=max_restarts,
         fail_before_first_step=fails_fast(job),
+        hang_restarts=False if hang.action is HangAction.REPORT else None,
+        hang_factor=hang.factor,
+        hang_min=hang.min_seconds,
         generation=job.generation,
         on_partition=str(job.spec.rendezvous.on_partition),
         store_generation=store_generation,

@@ -82,6 +82,14 @@ def test_the_membership_hint() -> None:
     )
 
 
+def test_the_hint_about_hangs_leaves_the_agents_own_flags_where_the_spec_says_nothing() -> None:
+    hang = {"action": "Report", "factor": 5, "minSeconds": 300}
+    spec = wanted_spec(make_job(spec={"failurePolicy": {"hang": hang}}), draining=[], max_restarts=3)
+    assert (spec.hang_restarts, spec.hang_factor, spec.hang_min) == (False, 5, 300)
+    spec = wanted_spec(make_job(), draining=[], max_restarts=3)
+    assert (spec.hang_restarts, spec.hang_factor, spec.hang_min) == (None, None, None)
+
+
 @pytest.mark.parametrize(
     ("in_spec", "suspended", "endpoint", "run"),
     [
