@@ -16,6 +16,7 @@ NORMAL = frozenset(
         Reason.ETCD_READY,
         Reason.FINISHED,
         Reason.JOB_RESUMED,
+        Reason.JOB_STARTED,
         Reason.NOT_FINISHED,
         Reason.NOT_QUEUED,
         Reason.NOT_TRAINING,

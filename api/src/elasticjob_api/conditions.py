@@ -155,6 +155,8 @@ class Reason(enum.StrEnum):
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"
     JOB_RESUMED = "JobResumed"
+    JOB_STARTED = "JobStarted"
+    """The job has waited, in a queue or because it was created suspended, and starts its first run."""
 
     # Succeeded, Failed
     WORKERS_SUCCEEDED = "WorkersSucceeded"
@@ -285,6 +287,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.SUSPENDING: "The job is being suspended; worker pods that have not ended: {count}, the first of them "
     "{worker}.",
     Reason.JOB_RESUMED: "The job was resumed with run {run}.",
+    Reason.JOB_STARTED: "The job waits no longer, and starts with run {run}.",
     Reason.WORKERS_SUCCEEDED: "All worker processes exited successfully.",
     Reason.WORKERS_FAILED: "The worker pods gave up: {detail}",
     Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times{window}, more than spec.failurePolicy.maxRestarts "

@@ -83,7 +83,9 @@ def status_of(assessment: Assessment, training: Training) -> Status:
     _set_accepted(conditions, assessment)
     _set_queued(conditions, assessment)
     conditions.set(ConditionType.RENDEZVOUS_READY, _rendezvous_ready(assessment, training))
-    conditions.set_known((ConditionType.SUSPENDED,), update(False, Reason.JOB_RESUMED, run=assessment.rendezvous.run))
+    run = assessment.rendezvous.run
+    reason = Reason.JOB_STARTED if run == names.FIRST_RUN else Reason.JOB_RESUMED
+    conditions.set_known((ConditionType.SUSPENDED,), update(False, reason, run=run))
     if accepted or assessment.workers:
         conditions.set(ConditionType.RUNNING, training.running)
         conditions.set(ConditionType.RESTARTING, training.restarting)

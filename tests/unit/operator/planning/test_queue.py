@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason
+from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.names import LABEL_WORKLOAD
 from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject, PublishSpec
 from elasticjob_operator.queue_state import Flavor, QueueView, Workload
 from elasticjob_operator.state import Connectivity, Kind, Pod, Rejection
 
-from tests.unit.operator.builders import NAME, NOW, at, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.builders import NAME, NOW, UID, at, make_plan, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import ADMITTED as ACCEPTED
 from tests.unit.operator.planning.plans import ask, condition, names, published
 from tests.unit.operator.queueing.test_grant import ADMITTED, PREEMPTED, base, queued_job, surplus
@@ -165,3 +165,14 @@ def test_every_reason_of_a_wait_names_queue_and_remedy() -> None:
         assert said.status is ConditionStatus.TRUE
         assert "team" in said.message
         assert "What to do: " in said.message, Reason(said.reason)
+
+
+@pytest.mark.parametrize(("run", "reason"), [(1, "JobStarted"), (2, "JobResumed")])
+def test_job_that_has_waited_starts_and_one_that_was_evicted_resumes(run: int, reason: str) -> None:
+    waits = make_status(ConditionType.SUSPENDED, reason="WaitingForQuota")
+    rendezvous = RendezvousStatus(id=f"{UID}-{run}", endpoint="etcd:2379")
+    status = waits.model_copy(update={"rendezvous": rendezvous})
+    job = queued_job().model_copy(update={"status": status})
+    found = ask(job, *[make_pod(index, run=run) for index in range(2)], queue=view(base(*ADMITTED)))
+    assert condition(found, ConditionType.SUSPENDED) == ("False", reason)
+    assert [event.reason for event in found.events if event.reason == reason] == [reason]
