@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
-from elasticjob.decisions.queues import obstacles_of_queue, quantity, requested
+from elasticjob.decisions.queues import has_default_endpoint, obstacles_of_queue, quantity, requested
 from elasticjob.state import job_state
 from elasticjob.views.jobs import job_table
 
@@ -61,3 +61,16 @@ def test_list_shows_the_place_in_the_queue_and_what_the_job_waits_for() -> None:
     lines = job_table([job_state(job())], now, wide=True, places={("ml", "digits"): 3})
     assert "Queued (place 3)" in lines[1]
     assert "no quota" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "endpoint", "counts_etcd"),
+    [("Auto", "", True), ("Auto", "etcd:2379", False), ("Dedicated", "etcd:2379", True), ("", "etcd:2379", False)],
+)
+def test_etcd_that_jobs_share_takes_no_quota(kind: str, endpoint: str, counts_etcd: bool) -> None:
+    env = [{"name": "ELASTICJOB_RENDEZVOUS_ENDPOINT", "value": endpoint}]
+    operator = {"spec": {"template": {"spec": {"containers": [{"name": "operator", "env": env}]}}}}
+    body = job(**({"type": kind} if kind else {}))
+    found = requested(body, 2, shared_etcd=has_default_endpoint([operator]))
+    assert ("memory" in found) is counts_etcd
+    assert not has_default_endpoint([{"spec": {}}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import decimal
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -37,8 +37,23 @@ def quantity(text: object) -> decimal.Decimal:
     return decimal.Decimal(found[1]) * _SUFFIXES[found[2]]
 
 
-def requested(body: Json, least: int) -> dict[str, decimal.Decimal]:
-    """What `least` worker pods of a job and its own etcd ask for. Values that are no quantities are left out."""
+def has_default_endpoint(operators: Iterable[Json]) -> bool:
+    """Whether jobs that name no endpoint share an etcd. `operators`: their Deployments."""
+    containers = [
+        container
+        for deployment in operators
+        for container in deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or ()
+    ]
+    return any(
+        each.get("name") == "ELASTICJOB_RENDEZVOUS_ENDPOINT" and each.get("value")
+        for container in containers
+        for each in container.get("env") or ()
+    )
+
+
+def requested(body: Json, least: int, *, shared_etcd: bool = False) -> dict[str, decimal.Decimal]:
+    """What `least` worker pods of a job and its own etcd ask for. Values that are no quantities are left out.
+    `shared_etcd`: jobs that name no endpoint share one."""
     workers = body["spec"]["workers"]
     spec = (workers.get("template") or {}).get("spec") or {}
     total: dict[str, decimal.Decimal] = {}
@@ -47,7 +62,8 @@ def requested(body: Json, least: int) -> dict[str, decimal.Decimal]:
         for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
             _add(total, name, amount, least)
     rendezvous = body["spec"].get("rendezvous") or {}
-    if not rendezvous.get("endpoint") and rendezvous.get("backend", "etcd-v3") == "etcd-v3":
+    shares = shared_etcd and rendezvous.get("type", "Auto") == "Auto"
+    if not rendezvous.get("endpoint") and rendezvous.get("backend", "etcd-v3") == "etcd-v3" and not shares:
         etcd = rendezvous.get("etcd") or {}
         asked = (etcd.get("resources") or {}).get("requests") or _ETCD
         for name, amount in asked.items():

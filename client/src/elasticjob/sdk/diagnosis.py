@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.decisions.doctor import RIGHTS, Finding, Observed, findings, is_gpu
-from elasticjob.decisions.queues import requested
+from elasticjob.decisions.queues import has_default_endpoint, requested
 from elasticjob.errors import ElasticJobError, NotFoundError
 from elasticjob.state import job_state, worker_states
 from elasticjob.version import version
@@ -28,6 +28,8 @@ def _observe(cluster: Cluster, name: str | None) -> Observed:
     crd = _try(cluster.crd)
     body = cluster.job(name) if name else None
     workers = _try(lambda: cluster.workers(name)) if name else []
+    operators = _try(cluster.operators)
+    shared = not isinstance(operators, ElasticJobError) and has_default_endpoint(operators)
     return Observed(
         server=server,
         namespace=namespace,
@@ -35,13 +37,13 @@ def _observe(cluster: Cluster, name: str | None) -> Observed:
         version=answer,
         skew=cluster.api.skew,
         crd=None if isinstance(crd, NotFoundError) else crd,
-        operators=_try(cluster.operators),
+        operators=operators,
         nodes=_try(cluster.nodes),
         rights={what: cluster.may(verb, resource, group) for verb, resource, group, what in RIGHTS},
         job=job_state(body) if body else None,
         gpus=_gpus_of(body) if body else {},
         queue=_queue_of(cluster, body) if body else None,
-        requested=requested(body, job_state(body).least) if body else {},
+        requested=requested(body, job_state(body).least, shared_etcd=shared) if body else {},
         workers=[] if isinstance(workers, ElasticJobError) else worker_states(workers),
     )
 
