@@ -3,7 +3,9 @@
 The operator writes it. To read it:
 
     history = job.status.history.read() if job.status.history else History()
-    world_sizes(history), step_rates(history), repeated(history), goodput(history)
+    world_sizes(history), step_rates(history), repeated(history)
+
+`elasticjob_api.goodput` says what its time was spent on.
 
 It survives the pods and the end of the job, and is bounded: docs/design/0018-history.md says why it is part of the
 status, and what it costs.
@@ -16,12 +18,11 @@ import datetime
 import enum
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from elasticjob_api.fields import ATOMIC, Causes, Count, LongCount, Model, Time, clip, finite_or_none, format_time
+from elasticjob_api.fields import ATOMIC, Causes, Count, LongCount, Model, Text, Time, clip, finite_or_none, format_time
 
 MAX_CHANGES = 50
 """Newest changes that are kept."""
@@ -29,8 +30,12 @@ MAX_SAMPLES = 60
 """Samples that are kept, about evenly spaced over the time since the first one."""
 MAX_CHANGE_MESSAGE = 256
 MAX_SAMPLE = 96
+MAX_FAILURE_KIND = 64
 MAX_SECONDS = 1e8
 """Of a duration: three years."""
+HANG = "Hang"
+"""Failure of a worker process that took no step for too long."""
+COUNTED = "counted"
 
 
 def _seconds(value: object) -> object:
@@ -118,8 +123,12 @@ class Change(Model, frozen=True):
     """Step that the training had last reported."""
     steps_lost: LongCount | None = None
     """Steps that the training repeats after this change, if known."""
+    failure: Annotated[Text, Field(max_length=MAX_FAILURE_KIND)] | None = None
+    """Kind of the failure that is the cause, as in lastFailure.reason, if one is."""
     form_seconds: Seconds = None
     """From the cause until the agents had agreed on the new round."""
+    wait_seconds: Seconds = None
+    """How much of that time the job had too few worker pods, if it had."""
     resume_seconds: Seconds = None
     """From the cause until the first step of the new round."""
     phases: Phases | None = None
@@ -127,7 +136,9 @@ class Change(Model, frozen=True):
 
     @property
     def caused_at(self) -> datetime.datetime:
-        return self.time - datetime.timedelta(seconds=self.form_seconds or 0.0)
+        """Of a first round, which has no cause that is known: when rank 0's agent was there."""
+        planned = self.phases.plan if self.phases is not None else None
+        return self.time - datetime.timedelta(seconds=self.form_seconds or planned or 0.0)
 
     @property
     def resumed_at(self) -> datetime.datetime:
@@ -143,10 +154,13 @@ class Sample:
     step: int
     world_size: int
     steps_per_second: float | None = None
+    counted: bool = False
+    """The script reports no progress: `step` counts optimizer steps since the worker processes started."""
 
     def __str__(self) -> str:
         rate = "-" if self.steps_per_second is None else f"{self.steps_per_second:.4g}"
-        return f"{format_time(self.time)} {self.step} {self.world_size} {rate}"
+        counted = f" {COUNTED}" if self.counted else ""
+        return f"{format_time(self.time)} {self.step} {self.world_size} {rate}{counted}"
 
     @classmethod
     def parse(cls, text: str) -> Sample | None:
@@ -157,7 +171,13 @@ class Sample:
             steps_per_second = None if rate == "-" else float(rate)
             if time is None or not math.isfinite(steps_per_second or 0.0):
                 return None
-            return cls(time=time, step=int(step), world_size=int(world_size), steps_per_second=steps_per_second)
+            return cls(
+                time=time,
+                step=int(step),
+                world_size=int(world_size),
+                steps_per_second=steps_per_second,
+                counted=text.split()[4:5] == [COUNTED],
+            )
         except ValueError:
             return None
 
@@ -182,7 +202,8 @@ class History(Model, frozen=True):
         tuple[Annotated[str, Field(max_length=MAX_SAMPLE)], ...],
         Field(max_length=MAX_SAMPLES, json_schema_extra=ATOMIC),
     ] = ()
-    """Progress over time, oldest first, each as `<time> <step> <world size> <steps per second>`; `-`: unknown. They get
+    """Progress over time, oldest first, each as `<time> <step> <world size> <steps per second>`; `-`: unknown. Of a
+    script that reports no progress, the step is a count of optimizer steps, and the line ends with `counted`. They get
     fewer with time, but the first and the newest stay."""
 
     @property
@@ -235,51 +256,12 @@ def repeated(history: History) -> tuple[int, bool]:
     return sum(steps for _, steps in _repeats(history)), known
 
 
-def goodput(history: History, until: datetime.datetime | None = None) -> Series:
-    """The share of the time since the first change in which new steps were trained, after each change and at `until`.
-    Empty if the script reports no steps.
-
-    Not counted as good: the time from the cause of a change until training goes on, rounds that make no step, and steps
-    that are repeated, at the speed reported before. The time while the job is suspended does not count at all.
-    """
-    samples, idle = history.progress, _idle(history, until)
-    if not samples and all(change.resume_seconds is None for change in history.changes):
-        return []
-    repeats = [(time, steps * _seconds_per_step(samples, time)) for time, steps in _repeats(history)]
-    series: Series = []
-    active = lost = idled = 0.0
-    running_since: datetime.datetime | None = None
-
-    def share(moment: datetime.datetime) -> float:
-        again = sum(seconds for time, seconds in repeats if time <= moment)
-        return max(0.0, 1 - (lost + again) / active)
-
-    for index, change in enumerate(history.changes):
-        moment = change.resumed_at
-        stops = change.type in (ChangeType.SUSPENDED, ChangeType.SUCCEEDED, ChangeType.FAILED)
-        if running_since is None and not stops:
-            running_since = change.caused_at
-        if running_since is not None and moment > running_since:
-            active += (moment - running_since).total_seconds()
-        if change.type != ChangeType.SCALED:
-            lost, idled = lost + idled, idle.get(index, 0.0)
-        if change.type == ChangeType.ROUND:
-            lost += change.resume_seconds or change.form_seconds or 0.0
-        running_since = None if stops else max(moment, running_since or moment)
-        if active > 0:
-            _append(series, moment, share(moment))
-    if until is not None and running_since is not None and until > running_since:
-        active += (until - running_since).total_seconds()
-        lost += idled
-        _append(series, until, share(until))
-    return series
-
-
 def _repeats(history: History) -> list[tuple[datetime.datetime, int]]:
     """Steps that were trained again: those that agents reported, and those by which samples go back further."""
     rounds = [change for change in history.changes if change.type == ChangeType.ROUND]
     found = [(each.resumed_at, each.steps_lost) for each in rounds if each.steps_lost]
-    for before, after in itertools.pairwise(history.progress):
+    reported = [sample for sample in history.progress if not sample.counted]
+    for before, after in itertools.pairwise(reported):
         known = sum(each.steps_lost or 0 for each in rounds if before.time <= each.time <= after.time)
         if before.step - after.step > known:
             found.append((after.time, before.step - after.step - known))
@@ -305,11 +287,3 @@ def _idle(history: History, until: datetime.datetime | None) -> dict[int, float]
 def _append(series: Series, time: datetime.datetime, value: float) -> None:
     """Times never decrease, though the clocks of nodes differ."""
     series.append((max(time, series[-1][0]) if series else time, value))
-
-
-def _seconds_per_step(samples: Sequence[Sample], time: datetime.datetime) -> float:
-    """As last reported before `time`, else first after it; 0: unknown."""
-    known = [sample for sample in samples if sample.steps_per_second]
-    before = [sample for sample in known if sample.time <= time]
-    sample = before[-1] if before else known[0] if known else None
-    return 1 / sample.steps_per_second if sample is not None and sample.steps_per_second else 0.0

@@ -1,4 +1,4 @@
-"""Reading a job's history: sizes, step rates and goodput over time."""
+"""Reading a job's history: sizes and step rates over time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import datetime
 from typing import Any
 
 import pytest
-from elasticjob_api.history import Change, History, Sample, goodput, repeated, step_rates, world_sizes
+from elasticjob_api.goodput import goodput_series
+from elasticjob_api.history import Change, History, Sample, repeated, step_rates, world_sizes
 
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, tzinfo=datetime.timezone.utc)
 
@@ -45,33 +46,6 @@ def test_step_rates_count_interruptions_and_repeated_steps() -> None:
     assert step_rates(HISTORY) == [(at(90), 2.0), (at(110), 0.0), (at(200), 2.0)]
 
 
-def test_goodput_is_the_share_of_time_in_which_new_steps_were_trained() -> None:
-    """10 s of interruption, and 20 steps at 2 steps/s."""
-    series = goodput(HISTORY)
-    assert [time for time, _ in series] == [at(108), at(150), at(200)]
-    assert [value for _, value in series] == pytest.approx([1 - 20 / 108, 1 - 20 / 150, 0.9])
-
-
-def test_goodput_of_a_job_that_still_trains_goes_on_until_now() -> None:
-    running = History(changes=HISTORY.changes[:2], samples=HISTORY.samples)
-    time, share = goodput(running, at(400))[-1]
-    assert (time, round(share, 6)) == (at(400), 0.95)
-
-
-def test_time_while_the_job_is_suspended_does_not_count() -> None:
-    changes = (
-        *HISTORY.changes[:2],
-        change(200, "Suspended", "Suspended"),
-        change(10_000, "Resumed", "JobResumed", run=2),
-        change(10_000, run=2, world_size=4),
-        change(10_200, "Succeeded", "WorkersSucceeded", run=2),
-    )
-    history = History(changes=changes, samples=(*HISTORY.samples, sample(10_100, 541)))
-    time, share = goodput(history)[-1]
-    assert (time, round(share, 6)) == (at(10_200), 0.95)
-    assert world_sizes(history)[3:] == [(at(200), 0), (at(10_000), 0), (at(10_000), 4), (at(10_200), 0)]
-
-
 LOOP = History(
     changes=(
         change(0, world_size=2, resume_seconds=5.0),
@@ -89,8 +63,6 @@ LOOP = History(
 def test_a_crash_loop_is_no_training() -> None:
     assert world_sizes(LOOP)[:2] == [(at(5), 2), (at(70), 0)]
     assert {size for _, size in world_sizes(LOOP)[1:]} == {0}
-    time, share = goodput(LOOP)[-1]
-    assert (time, round(share, 4)) == (at(400), round(65 / 400, 4))
 
 
 def test_steps_that_a_round_repeats_are_unknown_until_its_first_step() -> None:
@@ -110,17 +82,19 @@ def test_samples_that_go_back_are_repeated_steps() -> None:
         samples += [sample(100 * index + 45, 140), sample(100 * index + 60, 129)]
     history = History(changes=tuple(changes), samples=tuple(samples))
     assert repeated(history) == (44, False)
-    assert round(goodput(history, at(400))[-1][1], 3) == round(1 - 22 / 400, 3), "11 steps at 2 steps/s, four times"
 
 
-def test_the_goodput_of_a_script_that_reports_no_steps_is_unknown() -> None:
-    silent = History(changes=LOOP.changes[1:])
-    assert goodput(silent, at(500)) == []
-    assert (at(100), 2) in world_sizes(silent)
+def test_rounds_of_a_script_that_reports_no_steps_may_train() -> None:
+    assert (at(100), 2) in world_sizes(History(changes=LOOP.changes[1:]))
+
+
+def test_counts_of_optimizer_steps_begin_again_and_repeat_nothing() -> None:
+    counted = [str(Sample(time=at(time), step=step, world_size=2, counted=True)) for time, step in ((10, 100), (60, 5))]
+    assert repeated(History(changes=HISTORY.changes, samples=tuple(counted))) == (20, True)
 
 
 def test_an_empty_history_has_no_points() -> None:
-    assert (world_sizes(History()), step_rates(History()), goodput(History(), NOON)) == ([], [], [])
+    assert (world_sizes(History()), step_rates(History())) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -134,8 +108,9 @@ def test_a_sample_that_cannot_be_read_is_left_out(text: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [None, 0.0, 12.34])
-def test_a_sample_is_read_as_it_was_written(rate: float | None) -> None:
-    written = Sample(time=NOON, step=7, world_size=4, steps_per_second=rate)
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_sample_is_read_as_it_was_written(rate: float | None, counted: bool) -> None:
+    written = Sample(time=NOON, step=7, world_size=4, steps_per_second=rate, counted=counted)
     assert Sample.parse(str(written)) == written
 
 
@@ -154,7 +129,7 @@ def test_impossible_durations_can_still_be_drawn(seconds: float) -> None:
     )
     history = History(changes=(change(0), impossible), samples=HISTORY.samples)
     assert len(world_sizes(history)) >= 2
-    assert all(0 <= share <= 1 for _, share in goodput(history, at(400)))
+    assert all(0 <= share <= 1 for _, share in goodput_series(history, at(400)))
 
 
 def test_durations_are_never_negative_and_not_too_precise() -> None:

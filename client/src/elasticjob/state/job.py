@@ -124,6 +124,8 @@ class JobState:
     rendezvous: str = ""
     history: tuple[Change, ...] = ()
     """Oldest first; empty with an operator that keeps none."""
+    stored_history: Json = field(default_factory=dict)
+    """`status.history` as it is."""
     started: Time | None = at("status.startTime", None, parse_time)
     finished: Time | None = at("status.completionTime", None, parse_time)
 
@@ -182,6 +184,7 @@ def job_state(body: Json) -> JobState:
         ),
         conditions={condition["type"]: read(Condition, condition) for condition in status.get("conditions") or ()},
         rendezvous=" ".join(filter(None, (rendezvous.get("backend"), rendezvous.get("endpoint")))),
+        stored_history=object_at(status, "history"),
         history=tuple(read(Change, change) for change in object_at(status, "history").get("changes") or ()),
     )
 

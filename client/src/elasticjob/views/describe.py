@@ -7,13 +7,16 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from elasticjob_api import StoredHistory
+from elasticjob_api.goodput import goodput
+
 from elasticjob.decisions.commands import Flags, addressed
 from elasticjob.decisions.obstacles import Obstacle, obstacles
 from elasticjob.state import EventState, JobState, WorkerState
 from elasticjob.views.jobs import style_of, worker_table
 from elasticjob.views.table import Cell, Column, paint, plain, render
 from elasticjob.views.text import plain_lines, wrapped
-from elasticjob.views.words import age, duration, first_line, number, steps_lost
+from elasticjob.views.words import age, duration, first_line, number, parts, percentage, steps_lost
 
 MAX_EVENTS = 15
 MAX_CHANGES = 10
@@ -67,6 +70,7 @@ def _facts(job: JobState, now: datetime.datetime) -> Iterator[tuple[str, str]]:
         processes = "1 process" if job.world_size == 1 else f"{job.world_size} processes"
         yield "Training", f"{processes} in round {job.round}"
     yield "Progress", _progress(job, now)
+    yield "Goodput", _goodput(job, now)
     causes = ", ".join(f"{cause} {times}" for cause, times in sorted(job.causes.items()))
     yield "Restarts", f"{job.restarts} of at most {job.max_restarts}" + (f" ({causes})" if causes else "")
     yield "Image", plain(job.image)
@@ -97,6 +101,17 @@ def _optimizer_steps(job: JobState, now: datetime.datetime) -> str:
     rate = f", {number(counted.per_second)} per second" if counted.per_second is not None else ""
     ago = f" ({age(counted.updated_at, now)} ago)" if counted.updated_at and not job.is_finished else ""
     return f"{counted.count} optimizer steps{'' if job.is_finished else rate}{ago}"
+
+
+def _goodput(job: JobState, now: datetime.datetime) -> str:
+    """Empty before the first round."""
+    if not job.history:
+        return ""
+    stalled = job.is_true("Stalled")
+    divided = goodput(
+        StoredHistory(job.stored_history).read(), since=job.created, until=job.finished or now, stalled=stalled
+    )
+    return f"{percentage(divided)} ({', '.join(f'{name} {value}' for name, value in parts(divided))})"
 
 
 def _obstacles(found: Sequence[Obstacle], width: int | None, *, color: bool) -> Iterator[str]:

@@ -6,10 +6,11 @@ import datetime
 from dataclasses import dataclass
 
 from elasticjob_api import Change, ChangeType, History
-from elasticjob_api.history import Series, goodput, repeated, step_rates, world_sizes
+from elasticjob_api.goodput import goodput, goodput_series
+from elasticjob_api.history import Series, repeated, step_rates, world_sizes
 
 from elasticjob.state import JobState
-from elasticjob.views.words import duration
+from elasticjob.views.words import duration, parts, percentage
 
 BLUE, GREEN, ORANGE, RED, GRAY = "#0969da", "#1a7f37", "#bc4c00", "#cf222e", "#6e7781"
 _CAUSES = {
@@ -41,7 +42,7 @@ class Panel:
 def panels(job: JobState, history: History, now: datetime.datetime) -> list[Panel]:
     """What is drawn, from top to bottom."""
     end = job.finished or now
-    shares = [(time, 100 * value) for time, value in goodput(history, end)]
+    shares = [(time, 100 * value) for time, value in goodput_series(history, end)]
     return [
         Panel("Worker processes that train", _until(world_sizes(history), end), BLUE, steps=True),
         Panel("Steps per second", step_rates(history), GREEN),
@@ -67,7 +68,7 @@ def title_of(change: Change) -> str:
 def summary(job: JobState, history: History, now: datetime.datetime) -> list[tuple[str, str]]:
     """What the history amounts to, in a few figures."""
     end = job.finished or now
-    good = goodput(history, end)
+    divided = goodput(history, until=end, stalled=job.is_true("Stalled"))
     samples = history.progress
     found = []
     if history.changes:
@@ -78,5 +79,5 @@ def summary(job: JobState, history: History, now: datetime.datetime) -> list[tup
     found += [("rounds", str(max(job.round, rounds))), ("restarts", str(job.restarts))]
     lost, known = repeated(history)
     found.append(("steps repeated", str(lost) if known else f"at least {lost}" if lost else "unknown"))
-    found.append(("goodput", f"{100 * good[-1][1]:.1f} %" if good else "unknown"))
+    found += [("goodput", percentage(divided)), *parts(divided)]
     return found

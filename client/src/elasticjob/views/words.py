@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 
+from elasticjob_api.goodput import Goodput
+
 
 def duration(seconds: float) -> str:
     """As kubectl writes ages.
@@ -60,3 +62,19 @@ def steps_lost(steps: int | None, *, expected: bool) -> str:
     if steps is None:
         return "unknown" if expected else ""
     return str(steps)
+
+
+def percentage(divided: Goodput) -> str:
+    """The goodput, as exactly as it is known."""
+    low, high = divided.low, divided.high
+    if low is None or high is None:
+        return "unknown"
+    least, most = f"{100 * low:.1f} %", f"{100 * high:.1f} %"
+    if least == most:
+        return least
+    return f"at least {least}" if high - low < 0.02 else f"{least} to {most}"
+
+
+def parts(divided: Goodput) -> list[tuple[str, str]]:
+    """What the wall time was spent on, and how long, without what took no second."""
+    return [(part.value, duration(seconds)) for part, seconds in divided.seconds.items() if seconds >= 1]

@@ -10,38 +10,34 @@ suspended   no pod is left of a suspended job
 resumed     it may run again
 end         it has succeeded or failed
 
-Samples of the progress are kept while there is room. Then each new one displaces the one whose neighbors are closest in
-time, so the rest stay about evenly spaced. The first and the newest are never displaced.
+Samples of the progress are in `samples`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
 
 from elasticjob_api import (
     Change,
     ChangeType,
+    ConditionStatus,
     ConditionType,
     ElasticJob,
     Failure,
     History,
     Phases,
     Reason,
-    Sample,
     Status,
     StoredHistory,
 )
-from elasticjob_api.history import MAX_CHANGES, MAX_SAMPLES, time_of
+from elasticjob_api.history import MAX_CHANGES, MAX_FAILURE_KIND
 from elasticjob_runtime.contract import PlanReason, PlanValue, TransitionValue
 
 from elasticjob_operator import names
+from elasticjob_operator.policies.samples import new_sample, with_sample
 from elasticjob_operator.state import RendezvousView
 
-CLOCK_SECONDS = 60.0
-"""A report's time counts if it is not older than this, in s; otherwise its clock is wrong, or no operator was running
-when it came."""
 _ENDS = (ConditionType.SUCCEEDED, ConditionType.FAILED)
 
 
@@ -87,9 +83,9 @@ def with_history(
     stored = _with_changes(before.history, observed)
     if view.transition is not None and stored is not None and stored.open_round == view.transition.round:
         stored = StoredHistory(_completed(stored.read(), view.transition, observed.run).to_api())
-    sample = _sample(observed)
+    sample = new_sample(before, after, view, now)
     if sample is not None:
-        stored = _with_sample(stored, sample)
+        stored = with_sample(stored, sample)
     return after if stored is after.history else after.model_copy(update={"history": stored})
 
 
@@ -170,7 +166,23 @@ def _round(observed: _Observed) -> Change | None:
     fields["time"] = max(began, history.changes[-1].time) if history.changes else began
     if plan.caused_at and plan.created_at:
         fields["formSeconds"] = plan.created_at - plan.caused_at
-    return _change(observed, ChangeType.ROUND, plan.reason.value, _cause(plan, after.last_failure, group), **fields)
+        fields["waitSeconds"] = _waited(before, plan)
+    failure = _failure(plan, after.last_failure, group)
+    fields["failure"] = _kind(failure)
+    return _change(observed, ChangeType.ROUND, plan.reason.value, _cause(plan, failure), **fields)
+
+
+def _waited(before: Status, plan: PlanValue) -> float | None:
+    """How long the job had too few worker pods until this plan, as its condition Running says; None: never."""
+    running = before.condition(ConditionType.RUNNING)
+    if (
+        running is None
+        or running.status is not ConditionStatus.FALSE
+        or running.reason == Reason.WAITING_FOR_RENDEZVOUS.value
+    ):
+        return None
+    waited = plan.created_at - max(running.last_transition_time.timestamp(), plan.caused_at)
+    return waited if waited > 0 else None
 
 
 def _round_before(observed: _Observed) -> int:
@@ -180,11 +192,22 @@ def _round_before(observed: _Observed) -> int:
     return observed.before.round if same else 0
 
 
-def _cause(plan: PlanValue, failure: Failure | None, group: Change | None) -> str:
-    """The failure tells more than the plan, if it is what the plan is about."""
+def _failure(plan: PlanValue, failure: Failure | None, group: Change | None) -> Failure | None:
+    """The last failure, if it is what the plan is about."""
     last_round = group.round if group is not None and group.round is not None else 0
     about = plan.reason in (PlanReason.WORKER_FAILED, PlanReason.MEMBER_LOST, PlanReason.MEMBER_LEFT)
     if failure is None or not about or failure.round is None or not last_round <= failure.round < plan.round:
+        return None
+    return failure
+
+
+def _kind(failure: Failure | None) -> str | None:
+    return failure.reason[:MAX_FAILURE_KIND] if failure is not None else None
+
+
+def _cause(plan: PlanValue, failure: Failure | None) -> str:
+    """The failure tells more than the plan."""
+    if failure is None:
         return plan.message
     who = failure.worker if failure.rank is None else f"{failure.worker}, rank {failure.rank}"
     return f"{who}: {failure.cause}"
@@ -194,10 +217,17 @@ def _end(observed: _Observed) -> Change | None:
     condition = next((observed.after.condition(end) for end in _ENDS if observed.after.is_true(end)), None)
     if condition is None or observed.before.is_finished:
         return None
-    progress = observed.after.progress
+    progress, failure, group = (
+        observed.after.progress,
+        observed.after.last_failure,
+        _group(observed.history, observed.run),
+    )
+    if failure is not None and (group is None or failure.round != group.round):
+        failure = None
     fields = {
-        **_sizes_before(_group(observed.history, observed.run)),
+        **_sizes_before(group),
         "step": progress.step if progress is not None else None,
+        "failure": _kind(failure) if condition.type == ConditionType.FAILED else None,
     }
     return _change(observed, ChangeType(condition.type), condition.reason, condition.message, **fields)
 
@@ -252,47 +282,3 @@ def _steps_lost(group: Change, transition: TransitionValue) -> int | None:
     if transition.step is None or group.step is None:
         return None
     return max(0, group.step - transition.step + 1)
-
-
-def _sample(observed: _Observed) -> Sample | None:
-    """The progress, if it is new."""
-    before, after, plan = observed.before.progress, observed.after.progress, observed.view.plan
-    if after is None or plan is None:
-        return None
-    if before is not None and (before.step, before.updated_at) == (after.step, after.updated_at):
-        return None
-    reported = observed.view.progress
-    of_this_round = reported is not None and reported.round == plan.round
-    oldest = observed.now - datetime.timedelta(seconds=CLOCK_SECONDS)
-    trusted = after.updated_at is not None and oldest <= after.updated_at <= observed.now
-    return Sample(
-        time=after.updated_at if after.updated_at is not None and trusted else observed.now,
-        step=after.step,
-        world_size=plan.world_size if of_this_round else observed.before.world_size or plan.world_size,
-        steps_per_second=after.steps_per_second,
-    )
-
-
-def _with_sample(stored: StoredHistory | None, sample: Sample) -> StoredHistory:
-    """Parses no more than the times of the other samples: there is a sample for each report."""
-    body = stored.body if stored is not None else {}
-    texts: list[str] = list(body.get("samples") or ())
-    times = [time for text in texts if (time := time_of(text)) is not None]
-    if len(times) != len(texts):
-        texts, times = [], []  # of another version
-    if times and sample.time < times[-1]:
-        sample = dataclasses.replace(sample, time=times[-1])
-    texts, times = [*texts, str(sample)], [*times, sample.time.replace(microsecond=0)]
-    while (surplus := surplus_sample(times)) is not None:
-        del texts[surplus], times[surplus]
-    return StoredHistory({**body, "samples": texts})
-
-
-def surplus_sample(times: Sequence[datetime.datetime]) -> int | None:
-    """Which sample to drop; None: none. `times`: of the samples, in order."""
-    if len(times) > 1 and times[-1] == times[-2]:
-        return len(times) - 2
-    if len(times) <= MAX_SAMPLES:
-        return None
-    gaps = (after - before for before, after in zip(times, times[2:], strict=False))
-    return min(zip(gaps, range(1, len(times)), strict=False))[1]

@@ -9,10 +9,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from elasticjob_api import Change, ConditionType, Failure, History, Phases, Progress, Sample, Status
+from elasticjob_api import (
+    Change,
+    ConditionType,
+    Failure,
+    History,
+    OptimizerSteps,
+    Phases,
+    Progress,
+    Sample,
+    Status,
+)
 from elasticjob_api.conditions import Condition, ConditionStatus
 from elasticjob_api.history import MAX_CHANGES, MAX_SAMPLES
-from elasticjob_operator.policies.history import surplus_sample, with_history
+from elasticjob_operator.policies.history import with_history
+from elasticjob_operator.policies.samples import surplus_sample
 from elasticjob_operator.state import RendezvousView
 from elasticjob_runtime.contract import PlanReason, PlanValue, ProgressValue, TransitionValue
 from hypothesis import given, settings
@@ -62,6 +73,11 @@ def newest(found: Status) -> Change:
 def planned(round_number: int, reason: PlanReason, *, size: int = 4, caused: float = 0.0) -> PlanValue:
     plan = make_plan(round_number, size=size, reason=reason)
     return dataclasses.replace(plan, caused_at=plan.created_at - caused if caused else 0.0, message="as planned")
+
+
+def not_running(reason: str, seconds: float) -> Status:
+    missing = Condition(type="Running", status=ConditionStatus.FALSE, reason=reason, last_transition_time=at(seconds))
+    return status(ACCEPTED, round=1).model_copy(update={"conditions": (missing,)})
 
 
 STARTED = recorded(status(ACCEPTED), trains(1), make_view(plan=planned(1, PlanReason.START)))
@@ -302,6 +318,42 @@ def test_the_oldest_changes_are_dropped_and_counted_by_reason() -> None:
         found = recorded(found, trains(round_number, history=found.history), view)
     assert [change.round for change in history(found).changes] == list(range(11, MAX_CHANGES + 11))
     assert history(found).dropped == {"Start": 1, "WorkerFailed": 9}
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        pytest.param(trains(1), None, id="it trained until the cause"),
+        pytest.param(not_running("WorkerLost", -70), 10.0, id="pods were missing for some of the time"),
+        pytest.param(not_running("Unschedulable", -100), 30.0, id="they were missing before"),
+        pytest.param(not_running("WaitingForRendezvous", -70), None, id="enough pods were there"),
+    ],
+)
+def test_a_round_says_how_long_worker_pods_were_missing(before: Status, expected: float | None) -> None:
+    before = before.model_copy(update={"history": STARTED.history})
+    plan = planned(2, PlanReason.MEMBER_LOST, caused=30.0)
+    found = newest(recorded(before, trains(2, **AGAIN), make_view(plan=plan)))
+    assert (found.form_seconds, found.wait_seconds) == (30.0, expected)
+
+
+def test_the_kind_of_a_failure_is_told_with_what_it_caused() -> None:
+    hang = FAILURE.model_copy(update={"reason": "Hang"})
+    view = make_view(plan=planned(2, PlanReason.WORKER_FAILED))
+    failed = recorded(trains(1, **AGAIN), trains(2, last_failure=hang, **AGAIN), view)
+    assert newest(failed).failure == "Hang"
+    ended = status(FAILED, reason="MaxRestartsExceeded", round=2, last_failure=hang.model_copy(update={"round": 2}))
+    assert newest(recorded(failed, ended.model_copy(update={"history": failed.history}))).failure == "Hang"
+    lost = make_view(plan=planned(3, PlanReason.MEMBER_JOINED))
+    joined = recorded(failed, trains(3, last_failure=hang, history=failed.history), lost)
+    assert newest(joined).failure is None
+
+
+def test_counted_optimizer_steps_become_samples() -> None:
+    counted = OptimizerSteps(count=70, per_second=1.5, updated_at=at(20))
+    view = make_view(plan=make_plan())
+    found = recorded(STARTED, STARTED.model_copy(update={"optimizer_steps": counted}), view, seconds=21)
+    assert history(found).samples == ("2026-01-01T12:00:20Z 70 4 1.5 counted",)
+    assert recorded(found, found, view, seconds=30) is found
 
 
 def test_an_older_failure_is_not_the_cause_of_a_lost_pod() -> None:
