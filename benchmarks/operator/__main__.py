@@ -5,6 +5,7 @@ idle  many small jobs on one etcd, at rest; then a storm: a tenth of all pods fa
 own   many small jobs at rest, each with an etcd (an address) of its own
 scale thousands of jobs that exist before the operator: its start and its memory; half of all nodes flap;
       a storm of one tenant's failures while another tenant scales
+queued jobs in a queue of stock Kueue, and batch Jobs in the same queue (root: on the test cluster)
 
 The benchmark, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, across machines.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.operator import scale, scenarios
+from benchmarks.operator import queued, scale, scenarios
 from benchmarks.operator.fake_cluster import Client, FakeCluster
 from benchmarks.operator.process import Operator
 
@@ -46,7 +47,7 @@ def main() -> int:
         "scenarios",
         nargs="*",
         default=["big", "idle", "own"],
-        choices=["big", "idle", "own", "scale"],
+        choices=["big", "idle", "own", "scale", "queued"],
         help="default: big idle own",
     )
     parser.add_argument("--big", type=int, default=1000, help="worker pods of the one job (default: 1000)")
@@ -60,6 +61,9 @@ def main() -> int:
         type=int,
         default=5000,
         help="number of jobs in `scale`, with --workers pods each (default: 5000)",
+    )
+    parser.add_argument(
+        "--queued-jobs", type=int, default=200, help="number of jobs in `queued`, with 3 pods each (default: 200)"
     )
     parser.add_argument(
         "--idle-seconds", type=float, default=60.0, help="how long to measure the operator at rest, s (default: 60)"
@@ -89,6 +93,8 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
                 arguments.workers,
                 lambda config, log: Operator(config, folder / log, None, **scale.SETTINGS),
             )
+    if scenario == "queued":
+        return await queued.run(folder, arguments.queued_jobs, 3)
     own = arguments.jobs if scenario == "own" else 1
     with (
         FakeCluster(folder) as cluster,

@@ -7,13 +7,16 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hack.cluster import kueue as own_kueue
 from hack.demo.run import set_up
 from hack.drivers import ClusterDriver, NodePower, cluster_driver, collect_logs
 from hack.images.recipe import ROOT
-from tests.e2e.jobs import Job
+from tests.e2e.jobs import COUNTING, Job
+from tests.e2e.queues import QUOTA, Queue
 from tests.e2e.release import Release
 
 LOGS = ROOT / ".cluster" / "e2e"
@@ -75,6 +78,55 @@ def release(cluster: ClusterDriver, tmp_path: Path) -> Iterator[Release]:
     release = Release(cluster, tmp_path)
     yield release
     release.restore()
+
+
+@pytest.fixture(scope="session")
+def kueue(cluster: ClusterDriver) -> Iterator[ClusterDriver]:
+    if cluster.name != "own":
+        pytest.skip("it installs and removes Kueue, which is right on the test cluster only (CLUSTER=own)")
+    own_kueue.install()
+    yield cluster
+    own_kueue.uninstall()
+
+
+@pytest.fixture
+def queue(kueue: ClusterDriver) -> Iterator[Queue]:
+    """With room for a job of four workers and its etcd."""
+    queue = Queue(kueue, "team")
+    queue.create(QUOTA)
+    yield queue
+    queue.delete()
+
+
+@pytest.fixture
+def batch(queue: Queue) -> Iterator[Callable[[str, int], None]]:
+    """Starts batch Jobs of high priority, and ends them after the test."""
+    started: list[str] = []
+
+    def start(name: str, cpu: int) -> None:
+        started.append(name)
+        queue.start(name, cpu)
+
+    yield start
+    for name in started:
+        queue.end(name)
+
+
+@pytest.fixture
+def queued(queue: Queue, new_job: Callable[..., Job]) -> Callable[..., Job]:
+    """Creates jobs of two to four workers in the queue."""
+
+    def make(name: str, **options: Any) -> Job:
+        defaults: dict[str, Any] = {
+            "replicas": 4,
+            "least": 2,
+            "most": 4,
+            "command": COUNTING,
+            "edit": queue.label,
+        }
+        return new_job(name, **{**defaults, **options})
+
+    return make
 
 
 @pytest.hookimpl(wrapper=True)

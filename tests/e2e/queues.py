@@ -3,6 +3,10 @@ batch Jobs."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +15,7 @@ from elasticjob_operator.names import LABEL_WORKLOAD
 
 from hack.drivers import ClusterDriver
 from hack.support import eventually
+from tests.e2e.jobs import Job
 
 Json = dict[str, Any]
 
@@ -20,6 +25,11 @@ PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 PRIORITIES = {"high": 1000, "normal": 100}
 WORKER_CPU = 100
 """What a worker pod requests of these tests' quota, in thousandths of a CPU. The job's etcd requests half of it."""
+
+ETCD_CPU = 50
+BASE = 2 * WORKER_CPU + ETCD_CPU
+"""What the base of a job with minReplicas 2 takes of the quota."""
+QUOTA = BASE + 2 * WORKER_CPU
 
 
 def condition(workload: Json, kind: str) -> Json:
@@ -49,28 +59,44 @@ class Queue:
         self.edit(cpu, covered=covered)
         self._kubectl.wait(f"clusterqueue.kueue.x-k8s.io/{self.name}", "condition=Active")
 
-    def edit(self, cpu: int, stop: str = "None", covered: Sequence[str] = ("cpu", "memory")) -> None:
-        """`stop`: the ClusterQueue's stopPolicy."""
-        quota = {"cpu": f"{cpu}m", "memory": "64Gi"}
-        resources = [{"name": name, "nominalQuota": quota[name]} for name in covered]
-        spec = {
+    def edit(
+        self,
+        cpu: int | dict[str, int],
+        stop: str = "None",
+        covered: Sequence[str] = ("cpu", "memory"),
+        checks: Sequence[str] = (),
+    ) -> None:
+        """`cpu`: the quota of the queue's own flavor, or of these flavors, in thousandths of a CPU.
+        `stop`: the ClusterQueue's stopPolicy. `checks`: names of AdmissionChecks."""
+        quotas = cpu if isinstance(cpu, dict) else {self.name: cpu}
+        flavors = []
+        for name, value in quotas.items():
+            quota = {"cpu": f"{value}m", "memory": "64Gi"}
+            resources = [{"name": resource, "nominalQuota": quota[resource]} for resource in covered]
+            flavors.append({"name": name, "resources": resources})
+        spec: Json = {
             "namespaceSelector": {},
             "stopPolicy": stop,
             "preemption": {"withinClusterQueue": "LowerPriority"},  # by default nothing is given back
-            "resourceGroups": [
-                {"coveredResources": list(covered), "flavors": [{"name": self.name, "resources": resources}]}
-            ],
+            "resourceGroups": [{"coveredResources": list(covered), "flavors": flavors}],
         }
+        if checks:
+            spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": name} for name in checks]}
         self._apply({**_head("ClusterQueue", self.name), "spec": spec})
 
+    def add_flavor(self, name: str, labels: dict[str, str], **spec: str) -> None:
+        """Of nodes with these labels."""
+        self._apply({**_head("ResourceFlavor", name), "spec": {"nodeLabels": labels, **spec}})
+
+    def remove(self, kind: str, name: str) -> None:
+        """An object of Kueue's. Does nothing if it is gone."""
+        self._kubectl.run("delete", f"{kind}.kueue.x-k8s.io", name, "--ignore-not-found", "--timeout=60s")
+
     def delete(self) -> None:
-        for kind, names in (
-            ("localqueue", [self.name]),
-            ("clusterqueue", [self.name]),
-            ("resourceflavor", [self.name]),
-            ("workloadpriorityclass", [self.priority(level) for level in PRIORITIES]),
-        ):
-            self._kubectl.run("delete", f"{kind}.kueue.x-k8s.io", *names, "--ignore-not-found", "--timeout=60s")
+        for kind in ("localqueue", "clusterqueue", "resourceflavor"):
+            self.remove(kind, self.name)
+        for level in PRIORITIES:
+            self.remove("workloadpriorityclass", self.priority(level))
 
     def priority(self, level: str) -> str:
         """Name of the priority class."""
@@ -125,11 +151,70 @@ class Queue:
         """For `eventually`: no Workload of the job is left."""
         return lambda: not self.workloads(job)
 
-    def patch_workload(self, name: str, patch: str) -> None:
-        self._kubectl.run("patch", "workload.kueue.x-k8s.io", name, "--type=merge", f"--patch={patch}")
+    def workload(self, name: str) -> Json:
+        return self._kubectl.get("workload.kueue.x-k8s.io", name)
+
+    def patch_workload(self, name: str, patch: str, subresource: str = "") -> None:
+        part = [f"--subresource={subresource}"] if subresource else []
+        self._kubectl.run("patch", "workload.kueue.x-k8s.io", name, "--type=merge", f"--patch={patch}", *part)
 
     def _apply(self, *objects: Json) -> None:
         eventually(lambda: self._kubectl.apply(yaml.safe_dump_all(objects)))
+
+
+class Watch:
+    """Notes when Workloads of a job are evicted and when their quota is free, as the API server tells it. A context
+    manager.
+
+    `evicted`, `free`: Workload -> since when (monotonic, s).
+    """
+
+    def __init__(self, cluster: ClusterDriver, job: str) -> None:
+        words = ("get", "workloads.kueue.x-k8s.io", "--watch", "--output=json")
+        self._command, self._job = cluster.kubectl.command(*words), job
+        self.evicted: dict[str, float] = {}
+        self.free: dict[str, float] = {}
+
+    def __enter__(self) -> Watch:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._thread.join()
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        text = ""
+        for line in self._process.stdout:
+            text += line
+            if line == "}\n":
+                self._take(json.loads(text))
+                text = ""
+
+    def _take(self, workload: Json) -> None:
+        name, now = workload["metadata"]["name"], time.monotonic()
+        if _owner(workload) != ("ElasticJob", self._job):
+            return
+        if holds(workload, "Evicted"):
+            self.evicted.setdefault(name, now)
+        if name in self.evicted and not holds(workload, "QuotaReserved"):
+            self.free.setdefault(name, now)
+
+
+def waits(job: Job, reason: str, *words: str) -> None:
+    """Waits until the condition Queued has this reason, and a message with these words."""
+
+    def says() -> bool:
+        queued = job.condition("Queued")
+        assert queued.get("reason") == reason, job.status.get("conditions")
+        assert all(word in queued["message"] for word in words), queued
+        return True
+
+    eventually(says, 60, 0.3, f"{job.name} is queued: {reason}")
 
 
 def _head(kind: str, name: str) -> Json:

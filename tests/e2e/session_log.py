@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import itertools
 import re
+import statistics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,16 @@ def steps_of(log: str) -> list[int]:
     return [int(step) for step in re.findall(r"^step=(\d+) ", log, re.MULTILINE)]
 
 
-def longest_pause(log: str) -> float:
-    """Seconds, at most, between two steps in a log with timestamps (`kubectl logs --timestamps`)."""
-    moments = [datetime.datetime.fromisoformat(at) for at in re.findall(r"^(\S{26})\S*Z step=", log, re.MULTILINE)]
-    return max(((later - earlier).total_seconds() for earlier, later in itertools.pairwise(moments)), default=0.0)
+def pause_above_step(log: str, workers: int) -> tuple[float, float]:
+    """(seconds from the last step before this pod entered its newest world of that size to the first one after, in
+    addition to a step; seconds of a median step), from a log with timestamps (`kubectl logs --timestamps`)."""
+    change = log.rindex(f" trains with {workers} workers ")
+    before, after = _moments(log[:change]), _moments(log[change:])
+    step = statistics.median(later - earlier for earlier, later in itertools.pairwise(after))
+    return after[0] - before[-1] - step, step
+
+
+def _moments(log: str) -> list[float]:
+    """When each step was printed, in seconds since the epoch."""
+    found = re.findall(r"^(\S{26})\S*Z step=", log, re.MULTILINE)
+    return [datetime.datetime.fromisoformat(f"{moment}+00:00").timestamp() for moment in found]

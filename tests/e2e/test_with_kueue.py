@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,10 +17,12 @@ from hack.drivers import ClusterDriver, KubeError
 from hack.images.recipe import ROOT
 from hack.support import eventually
 from tests.e2e.jobs import COUNTING, Job
-from tests.e2e.queues import API, WORKER_CPU, Json, Queue, holds
-from tests.e2e.session_log import entered, longest_pause, steps_of
+from tests.e2e.queues import API, BASE, QUOTA, WORKER_CPU, Json, Queue, Watch, holds, waits
+from tests.e2e.session_log import entered, pause_above_step, steps_of
 
-pytestmark = [pytest.mark.alone, pytest.mark.nightly]
+pytestmark = pytest.mark.alone
+nightly = pytest.mark.nightly
+"""All but the first test, which goes through the states that the others look at more closely."""
 
 EXAMPLE = ROOT / "examples" / "kueue"
 SESSION = (
@@ -36,73 +37,7 @@ print their steps, so that any of them can be judged."""
 STUBBORN = ("sh", "-c", "trap '' TERM; sleep 600 & wait; wait")
 """A worker that does nothing, and stops only when it is killed."""
 
-ETCD_CPU = 50
-BASE = 2 * WORKER_CPU + ETCD_CPU
-"""What the base of a job with minReplicas 2 takes of the quota."""
-QUOTA = BASE + 2 * WORKER_CPU
-
 NewJob = Callable[..., Job]
-
-
-@pytest.fixture(scope="module")
-def kueue(cluster: ClusterDriver) -> Iterator[ClusterDriver]:
-    if cluster.name != "own":
-        pytest.skip("it installs and removes Kueue, which is right on the test cluster only (CLUSTER=own)")
-    own_kueue.install()
-    yield cluster
-    own_kueue.uninstall()
-
-
-@pytest.fixture
-def queue(kueue: ClusterDriver) -> Iterator[Queue]:
-    """With room for a job of four workers and its etcd."""
-    queue = Queue(kueue, "team")
-    queue.create(QUOTA)
-    yield queue
-    queue.delete()
-
-
-@pytest.fixture
-def batch(queue: Queue) -> Iterator[Callable[[str, int], None]]:
-    """Starts batch Jobs of high priority, and ends them after the test."""
-    started: list[str] = []
-
-    def start(name: str, cpu: int) -> None:
-        started.append(name)
-        queue.start(name, cpu)
-
-    yield start
-    for name in started:
-        queue.end(name)
-
-
-@pytest.fixture
-def queued(queue: Queue, new_job: NewJob) -> NewJob:
-    """Creates jobs of two to four workers in the queue."""
-
-    def make(name: str, **options: Any) -> Job:
-        defaults: dict[str, Any] = {
-            "replicas": 4,
-            "least": 2,
-            "most": 4,
-            "command": COUNTING,
-            "edit": queue.label,
-        }
-        return new_job(name, **{**defaults, **options})
-
-    return make
-
-
-def waits(job: Job, reason: str, *words: str) -> None:
-    """Waits until the condition Queued has this reason, and a message with these words."""
-
-    def says() -> bool:
-        queued = job.condition("Queued")
-        assert queued.get("reason") == reason, job.status.get("conditions")
-        assert all(word in queued["message"] for word in words), queued
-        return True
-
-    eventually(says, 60, 0.3, f"{job.name} is queued: {reason}")
 
 
 def log_of(cluster: ClusterDriver, pod: str, *words: str) -> str:
@@ -142,10 +77,12 @@ def test_a_job_starts_small_grows_gives_back_its_surplus_without_a_lost_step_and
     assert queue.admitted("story") == 3
     process = entered(log_of(cluster, survivor))[-1].pid
 
-    began = time.monotonic()
-    batch("third", 2 * WORKER_CPU)
-    eventually(lambda: queue.runs("third"), 60, 0.1, "a job of higher priority gets the surplus")
-    print(f"it runs after {time.monotonic() - began:.1f} s")
+    with Watch(cluster, "story") as watch:
+        batch("third", 2 * WORKER_CPU)
+        eventually(lambda: queue.runs("third"), 60, 0.1, "a job of higher priority gets the surplus")
+        running = time.monotonic()
+    began = min(watch.evicted.values())
+    print(f"evicted to quota free: {max(watch.free.values()) - began:.2f} s, to its pod ready: {running - began:.2f} s")
     eventually(lambda: world(cluster, survivor, 2), 60, 0.3, "the others continue")
     assert sorted(pod["metadata"]["name"] for pod in job.pods) == base
     log = log_of(cluster, survivor)
@@ -153,7 +90,8 @@ def test_a_job_starts_small_grows_gives_back_its_surplus_without_a_lost_step_and
     assert {each.pid for each in entered(log)} == {process}, "the process goes on"
     steps = steps_of(log)
     assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
-    print(f"longest pause between two steps: {longest_pause(log_of(cluster, survivor, '--timestamps')):.2f} s")
+    pause, step = pause_above_step(log_of(cluster, survivor, "--timestamps"), 2)
+    print(f"pause of the training: {pause:.3f} s above a step of {step:.3f} s")
 
     batch("fourth", BASE)
     eventually(lambda: queue.runs("fourth"), 90, 0.3, "a job of higher priority gets the base")
@@ -172,6 +110,7 @@ def test_a_job_starts_small_grows_gives_back_its_surplus_without_a_lost_step_and
     eventually(queue.left_nothing("story"), 60, 0.3, "no Workload is left")
 
 
+@nightly
 def test_a_stopped_cluster_queue_drains_jobs_that_return_when_it_goes_on(queue: Queue, queued: NewJob) -> None:
     job = queued("drained-queue")
     job.trains(4)
@@ -183,6 +122,7 @@ def test_a_stopped_cluster_queue_drains_jobs_that_return_when_it_goes_on(queue: 
     assert job.trains(4) >= before
 
 
+@nightly
 def test_a_workload_that_a_person_deactivates_stops_the_job_until_it_is_active_again(
     queue: Queue, queued: NewJob
 ) -> None:
@@ -196,6 +136,7 @@ def test_a_workload_that_a_person_deactivates_stops_the_job_until_it_is_active_a
     assert job.trains(2) >= before
 
 
+@nightly
 @pytest.mark.parametrize("state", ["pending", "admitted", "evicting"])
 def test_a_deleted_job_leaves_no_workload(
     queue: Queue, batch: Callable[[str, int], None], queued: NewJob, state: str
@@ -215,12 +156,14 @@ def test_a_deleted_job_leaves_no_workload(
     eventually(queue.left_nothing(job.name), 60, 0.3, "no Workload is left")
 
 
+@nightly
 def test_a_job_in_a_queue_that_covers_no_memory_says_so(queue: Queue, queued: NewJob) -> None:
     queue.edit(QUOTA, covered=["cpu"])
     job = queued("uncovered")
     waits(job, "WaitingForQuota", "memory")
 
 
+@nightly
 def test_a_job_in_a_queue_that_does_not_exist_says_so(queue: Queue, new_job: NewJob) -> None:
     def edit(manifest: Json) -> None:
         queue.label(manifest)
@@ -231,6 +174,7 @@ def test_a_job_in_a_queue_that_does_not_exist_says_so(queue: Queue, new_job: New
     assert not job.pods
 
 
+@nightly
 def test_a_resize_by_hand_changes_the_surplus_and_restarts_nothing(queue: Queue, queued: NewJob) -> None:
     job = queued("resized")
     job.trains(4)
@@ -244,6 +188,7 @@ def test_a_resize_by_hand_changes_the_surplus_and_restarts_nothing(queue: Queue,
     assert job.restarts == 0
 
 
+@nightly
 def test_two_jobs_share_idle_quota_evenly(queue: Queue, batch: Callable[[str, int], None], queued: NewJob) -> None:
     queue.edit(2 * BASE + 2 * WORKER_CPU)
     batch("other", 2 * WORKER_CPU)
@@ -260,24 +205,33 @@ def test_two_jobs_share_idle_quota_evenly(queue: Queue, batch: Callable[[str, in
     two.trains(3)
 
 
+@nightly
 @pytest.mark.parametrize("victim", ["elasticjob", "kueue"])
-def test_surplus_is_given_back_though_a_controller_is_killed_meanwhile(
-    cluster: ClusterDriver, queue: Queue, batch: Callable[[str, int], None], queued: NewJob, victim: str
+@pytest.mark.parametrize("taken", ["surplus", "base"])
+def test_quota_is_given_back_though_a_controller_is_killed_meanwhile(
+    cluster: ClusterDriver,
+    queue: Queue,
+    batch: Callable[[str, int], None],
+    queued: NewJob,
+    taken: str,
+    victim: str,
 ) -> None:
     job = queued("killed")
     job.trains(4)
     before = job.step
-    batch("urgent", 2 * WORKER_CPU)
+    batch("urgent", QUOTA if taken == "base" else 2 * WORKER_CPU)
     namespace = f"{victim}-system"
     for pod in cluster.kubectl.items("pods", namespace):
         cluster.kubectl.run("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--force", "--grace-period=0")
-    eventually(lambda: queue.runs("urgent"), 120, 0.3, "the other job gets the surplus")
-    assert job.trains(2) >= before
+    eventually(lambda: queue.runs("urgent"), 120, 0.3, "the other job gets the quota")
+    if taken == "surplus":
+        assert job.trains(2) >= before
     queue.end("urgent")
-    job.trains(4)
+    assert job.trains(4) >= before
     assert job.restarts == 0
 
 
+@nightly
 def test_training_goes_on_while_kueue_is_down_and_a_lost_pod_is_replaced_afterwards(
     cluster: ClusterDriver, queued: NewJob
 ) -> None:
@@ -297,6 +251,7 @@ def test_training_goes_on_while_kueue_is_down_and_a_lost_pod_is_replaced_afterwa
     assert job.restarts == 0
 
 
+@nightly
 def test_a_deleted_namespace_takes_a_queued_job_with_it(cluster: ClusterDriver, queue: Queue) -> None:
     job = Job(cluster, "leaving", replicas=4, least=2, command=STUBBORN, edit=queue.label)
     local = {"apiVersion": API, "kind": "LocalQueue", "metadata": {"name": queue.name}}
@@ -314,6 +269,7 @@ def test_a_deleted_namespace_takes_a_queued_job_with_it(cluster: ClusterDriver, 
     cluster.kubectl.delete("namespace", "leaving", timeout=120)
 
 
+@nightly
 def test_the_kueue_example_trains_to_its_end(kueue: ClusterDriver, tmp_path: Path) -> None:
     documents = manifests(kueue.kubectl.run("kustomize", str(EXAMPLE)), kueue)
     (job,) = (each for each in documents if each["kind"] == "ElasticJob")
