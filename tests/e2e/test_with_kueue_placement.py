@@ -166,6 +166,7 @@ def test_a_job_that_an_admission_check_rejects_says_so_and_starts_once_it_is_act
     waits(job, "Deactivated", check)
     assert not job.pods
     queue.patch_workload("rejected", '{"spec": {"active": true}}')
+    eventually(lambda: holds(queue.workload("rejected"), "QuotaReserved"), 60, 0.2, "Kueue has quota for it again")
     answer(queue, "rejected", "Ready")
     job.trains(2)
 
@@ -204,21 +205,28 @@ def known(kueue: ClusterDriver) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("known")
-def test_jobs_without_and_with_a_queue_run_in_a_namespace_with_a_default_queue(
+def test_kueue_leaves_the_pods_of_a_job_alone_in_a_namespace_with_a_default_queue(
     cluster: ClusterDriver, new_job: NewJob
 ) -> None:
     queue = Queue(cluster, "default")
     queue.create(QUOTA)
     try:
-        without = new_job("no-label", command=COUNTING)
-        without.trains(2)
         queued = new_job("labeled", least=2, replicas=2, command=COUNTING, edit=queue.label)
         queued.trains(2)
         assert holds(queue.workload("labeled"), "Admitted")
-        assert {workload["metadata"]["name"] for workload in cluster.kubectl.items("workloads.kueue.x-k8s.io")} == {
-            "labeled"
-        }, "no pod is queued on its own"
-        for job in (without, queued):
-            job.delete()
+        names = {workload["metadata"]["name"] for workload in cluster.kubectl.items("workloads.kueue.x-k8s.io")}
+        assert names == {"labeled"}, "no pod is queued on its own"
+        queued.delete()
+
+        queue.edit(0)
+        without = new_job("no-label", command=COUNTING)
+
+        def says_why() -> bool:
+            running = without.condition("Running")
+            assert "kueue.x-k8s.io/queue-name" in running.get("message", ""), running
+            return True
+
+        eventually(says_why, 60, 0.3, "a job without the label says how to queue it as a whole")
+        without.delete()
     finally:
         queue.delete()

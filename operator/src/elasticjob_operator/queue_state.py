@@ -93,6 +93,8 @@ class Workload:
     """By podSet: what admission checks add to its pods."""
     withdrawals: Withdrawals = dataclasses.field(default_factory=Withdrawals)
     """Of the base only."""
+    unanswered: tuple[str, ...] = ()
+    """Its admission checks that are not Ready, each with its state and message."""
 
     @property
     def pod_sets(self) -> list[dict[str, Any]]:

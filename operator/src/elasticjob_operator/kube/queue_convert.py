@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections.abc import Iterator
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json, to_bytes
@@ -38,6 +39,7 @@ def workload_of(body: Json) -> Workload:
         assignments={str(part["name"]): _assignment(part) for part in admission.get("podSetAssignments") or ()},
         updates=_updates(status),
         withdrawals=_withdrawals((metadata.get("annotations") or {}).get(names.ANNOTATION_WITHDRAWN)),
+        unanswered=tuple(_unanswered(status)),
     )
 
 
@@ -54,6 +56,13 @@ def priority_of(body: Json) -> int:
 def _assignment(part: Json) -> Assignment:
     flavors = dict.fromkeys((part.get("flavors") or {}).values())
     return Assignment(flavors=tuple(flavors), has_topology=bool(part.get("topologyAssignment")))
+
+
+def _unanswered(status: Json) -> Iterator[str]:
+    for check in status.get("admissionChecks") or ():
+        if check.get("state") != "Ready":
+            text = f": {check['message']}" if check.get("message") else ""
+            yield f"{check['name']} ({check.get('state')}{text})"
 
 
 def _updates(status: Json) -> dict[str, tuple[Placement, ...]]:

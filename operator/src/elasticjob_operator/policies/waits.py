@@ -23,6 +23,13 @@ from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.events_to_read import CLAIM, GATED, OF_SCHEDULER, Answers, claim_of
 from elasticjob_operator.state import LONG_AGO, POD, Blocked, OwnedObject, Pod, PodPhase, Rejection
 
+_KUEUE_GATE = "kueue.x-k8s.io/admission"
+_KUEUE_QUEUED_IT = (
+    "Kueue has queued this pod as a job of its own. Name the queue in the label kueue.x-k8s.io/queue-name of the "
+    "ElasticJob, and add ElasticJob.v1alpha1.elasticjob.dev to integrations.externalFrameworks of Kueue's "
+    "configuration."
+)
+_OTHER_GATES = "wait for the controller that removes these gates, or remove them from spec.workers.template."
 _CRASH_LOOP = "CrashLoopBackOff"
 """Of a container that is restarted in its pod: a sidecar, or the etcd."""
 _CONFIG = frozenset(
@@ -191,7 +198,7 @@ def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datet
     remedy = _remedy(job, reason, _REMEDIES if pod.index >= 0 else {**_REMEDIES, **_OF_ETCD})
     why = pod.blocked.reason if pod.blocked is not None else ""
     if why == GATED:
-        remedy = "wait for the controller that removes these gates, or remove them from spec.workers.template."
+        remedy = _KUEUE_QUEUED_IT if _KUEUE_GATE in detail else _OTHER_GATES
     elif why == _CRASH_LOOP:
         remedy = f"read why it ends: kubectl logs {pod.name} -n {job.namespace} --all-containers"
     return Wait(

@@ -148,13 +148,14 @@ def _why_stopped(queued: QueuedJob, base: Workload) -> ConditionUpdate:
 
 
 def _why_pending(queued: QueuedJob, base: Workload) -> ConditionUpdate:
-    said = base.condition("QuotaReserved")
     if not base.active:
         return queued.waiting(Reason.DEACTIVATED, base, str(base.condition("Evicted").get("message") or ""))
     if base.is_reserved:
-        return queued.waiting(Reason.WAITING_FOR_CHECKS, base, str(base.condition("Admitted").get("message") or ""))
+        checks = ", ".join(base.unanswered)
+        said = f"It waits for {checks}." if checks else str(base.condition("Admitted").get("message") or "")
+        return queued.waiting(Reason.WAITING_FOR_CHECKS, base, said)
     # Away from the head of the queue, a Workload may have no condition.
-    return queued.waiting(Reason.WAITING_FOR_QUOTA, base, str(said.get("message") or ""))
+    return queued.waiting(Reason.WAITING_FOR_QUOTA, base, str(base.condition("QuotaReserved").get("message") or ""))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

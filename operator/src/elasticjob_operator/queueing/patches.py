@@ -25,7 +25,9 @@ def release(workload: Workload, now: datetime.datetime) -> Patch:
     """Gives the quota back, in one write: after two, Kueue would count wrongly. QuotaReserved=False alone hands it over
     at once, so this is written only after the last pod is gone."""
     evicted = workload.condition("Evicted")
-    reason = str(evicted.get("reason") or "Deactivated")
+    # Kueue ends the wait of a Workload that is active again only after exactly Deactivated, and evicts with
+    # DeactivatedDueToAdmissionCheck and the like.
+    reason = str(evicted.get("reason") or "Deactivated").partition("DueTo")[0]
     text = str(evicted.get("message") or "The workload is deactivated")
     requeued = reason in _REQUEUED_AT_ONCE
     changed = [

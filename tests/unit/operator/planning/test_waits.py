@@ -244,6 +244,12 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         Reason.UNSCHEDULABLE,
         ["Pod digits-worker-0", "SchedulingGated", "a.b/wait", "Since", "wait for the controller that removes"],
     ),
+    "Kueue has queued the pod on its own": (
+        starting(pending(0, "SchedulingGated", "Scheduling is blocked due to: kueue.x-k8s.io/admission")),
+        RUNNING,
+        Reason.UNSCHEDULABLE,
+        ["Pod digits-worker-0", "a job of its own", "kueue.x-k8s.io/queue-name", "integrations.externalFrameworks"],
+    ),
     "the kubelet has not read the Secret of the job's etcd yet": (
         starting(
             pending(0, node="n1"),
