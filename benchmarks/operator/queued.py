@@ -100,7 +100,7 @@ async def _measure(
         await send_all([client.call("POST", path.format(ns), body) for path, body in made])
         while len((await client.call("GET", f"/apis/{API}/namespaces/{ns}/workloads"))["items"]) < jobs:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-        await asyncio.sleep(5)  # until nobody has more to say about their wait
+        await asyncio.sleep(5)  # until Kueue and the operator are at rest
         assert not pods.created, "a job in a queue has a pod before it is admitted"
         queued = await _writes(client)
         _open(True)

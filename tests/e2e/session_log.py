@@ -40,6 +40,6 @@ def pause_above_step(log: str, workers: int) -> tuple[float, float]:
 
 
 def _moments(log: str) -> list[float]:
-    """When each step was printed, in seconds since the epoch."""
+    """When each step was printed, s (Unix time)."""
     found = re.findall(r"^(\S{26})\S*Z step=", log, re.MULTILINE)
     return [datetime.datetime.fromisoformat(f"{moment}+00:00").timestamp() for moment in found]
