@@ -46,21 +46,19 @@ Writes = dict[str, float]
 
 
 async def run(folder: Path, jobs: int, workers: int) -> dict[str, float]:
-    """`jobs` of `workers` pods each, one kind after the other. Takes the cluster down if it was not up."""
-    was_up = cluster.KUBECONFIG.exists()
-    cluster.up(3)
+    """`jobs` of `workers` pods each, one kind after the other. On a new test cluster, in place of one that is up: an
+    operator that is installed there would take part."""
+    cluster.up(3, fresh=True)
     try:
         kueue.install()
         kubectl("apply", "--server-side", "--filename", str(ROOT / "crds"))
         with _kwok(folder), etcds(folder, 1) as endpoint:
             async with Client(cluster.KUBECONFIG) as client:
                 _create_queue(jobs * workers)
-                with Operator(cluster.KUBECONFIG, folder / "operator.log") as operator:
+                with Operator(cluster.KUBECONFIG, folder / "operator.log", ELASTICJOB_KUEUE="auto") as operator:
                     return await _compare(client, operator, jobs, workers, endpoint(0))
     finally:
-        kueue.uninstall()
-        if not was_up:
-            cluster.down()
+        cluster.down()
 
 
 async def _compare(client: Client, operator: Operator, jobs: int, workers: int, endpoint: str) -> dict[str, float]:
@@ -130,7 +128,7 @@ async def _measure(
 async def _namespace(client: Client) -> AsyncIterator[str]:
     """With its LocalQueue; gone at the end, so that nothing of it disturbs the next measurement."""
     await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    local = {"metadata": {"name": FAKE}, "spec": {"clusterQueue": FAKE}}
+    local = {"apiVersion": API, "kind": "LocalQueue", "metadata": {"name": FAKE}, "spec": {"clusterQueue": FAKE}}
     await client.call("POST", f"/apis/{API}/namespaces/{NAMESPACE}/localqueues", local)
     yield NAMESPACE
     await client.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
