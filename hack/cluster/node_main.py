@@ -58,7 +58,7 @@ def main() -> None:
     _write_configuration(spec)
     _start(spec, "containerd", ["--config", f"{spec.folder}/containerd.toml"])
     _wait_for_containerd(spec)
-    _start(spec, "kubelet", _kubelet_arguments(spec))
+    _start(spec, "kubelet", _kubelet_arguments(spec), _AGAIN)
     _start(spec, "kube-proxy", _kube_proxy_arguments(spec))
 
 
@@ -146,11 +146,16 @@ def _kube_proxy_arguments(spec: NodeSpec) -> list[str]:
     return ["--kubeconfig", spec.proxy_kubeconfig, "--hostname-override", spec.name, *mode, *limits]
 
 
-def _start(spec: NodeSpec, name: str, arguments: Sequence[str]) -> None:
+_AGAIN = ("/bin/sh", "-c", 'for attempt in 1 2 3 4 5; do "$@" && exit; sleep 1; done', "again")
+"""Runs a program again when it fails, as a service manager does: containerd may answer before the part that the kubelet
+asks does."""
+
+
+def _start(spec: NodeSpec, name: str, arguments: Sequence[str], runner: Sequence[str] = ()) -> None:
     path = f"{spec.programs}:{environment()['PATH']}"  # containerd finds its shim and runc there
     with Path(spec.logs, f"{name}.log").open("ab") as log:
         subprocess.Popen(
-            [f"{spec.programs}/{name}", *arguments],
+            [*runner, f"{spec.programs}/{name}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
