@@ -149,7 +149,7 @@ def _kwok(folder: Path) -> Iterator[None]:
         "kubeconfig": cluster.KUBECONFIG,
         "manage-all-nodes": False,
         "manage-nodes-with-label-selector": f"{FAKE}=true",
-        "node-lease-duration-seconds": 40,
+        "node-lease-duration-seconds": 8,  # the test cluster looks for lost nodes often
         "server-address": f"127.0.0.1:{port}",
     }
     child = Child([*command("kwok", flags), *(f"--config={path}" for path in files)], folder / "kwok.log")
