@@ -11,7 +11,7 @@ from hack.drivers import ClusterDriver
 from hack.support import eventually
 from tests.e2e.jobs import COUNTING, Job
 
-pytestmark = [pytest.mark.alone]
+pytestmark = [pytest.mark.alone, pytest.mark.nightly]
 
 ALL_NODES = "gang-test"
 """A label of pods of which no node takes two."""
