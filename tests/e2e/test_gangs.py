@@ -44,10 +44,8 @@ def test_two_jobs_that_each_need_all_nodes_run_one_after_the_other(
     nodes = sum("taints" not in node["spec"] for node in cluster.kubectl.items("nodes"))
     size = {"replicas": nodes, "least": nodes, "most": nodes, "command": COUNTING, "edit": _one_per_node}
     jobs = [new_job(name, **size) for name in ("gang-one", "gang-two")]
-    first = eventually(
-        lambda: next((job for job in jobs if job.is_true("Running")), None), 120, 0.3, "one of the two runs"
-    )
-    (second,) = (job for job in jobs if job is not first)
+    eventually(lambda: any(job.is_true("Running") for job in jobs), 120, 0.3, "one of the two runs")
+    first, second = sorted(jobs, key=lambda job: not job.is_true("Running"))
     first.trains(nodes)
     assert _on_nodes(second) == 0, "the other holds no node"
 
