@@ -28,9 +28,8 @@ OF_THE_TARGET = frozenset(
 
 def exported() -> dict[str, set[str]]:
     """Name of each series -> its labels."""
-    return {**_of_the_operator(), **_of_agents(), "elasticjob_jobs": {"condition"}} | {
-        name: set() for name in OF_THE_PROCESS
-    }
+    of_all_jobs = {"elasticjob_jobs": {"condition"}, "elasticjob_wall_seconds": {"part"}}
+    return {**_of_the_operator(), **_of_agents(), **of_all_jobs} | {name: set() for name in OF_THE_PROCESS}
 
 
 def _of_the_operator() -> dict[str, set[str]]:
@@ -48,7 +47,7 @@ def _of_the_operator() -> dict[str, set[str]]:
 
 def of_an_agent() -> str:
     """What an agent serves when it knows everything about itself."""
-    metrics = Metrics(rank=0, steps_lost=0, step=0, steps_per_second=0.0, last_checkpoint_step=0)
+    metrics = Metrics(rank=0, steps_lost=0, step=0, optimizer_steps=0, steps_per_second=0.0, last_checkpoint_step=0)
     metrics.connections_dropped["Unauthenticated"] = 1
     metrics.add_restart("WorkerFailed")
     metrics.add_transition("WorkerFailed", {"fork": {"seconds": 1.0}}, 0)

@@ -33,7 +33,7 @@ def metrics_of_the_operator() -> list[str]:
     for var in vars(operator_metrics).values():
         if isinstance(var, MetricWrapperBase):
             registry.register(var)
-    return sorted({*_families(generate_latest(registry).decode()), "elasticjob_jobs"})
+    return sorted({*_families(generate_latest(registry).decode()), "elasticjob_jobs", "elasticjob_wall_seconds"})
 
 
 def _families(text: str) -> list[str]:

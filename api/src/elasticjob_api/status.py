@@ -99,6 +99,32 @@ class OptimizerSteps(Model, frozen=True):
     """When they were counted, by the node's clock: often at first, every ten minutes later."""
 
 
+class GoodputStatus(Model, frozen=True):
+    """What the job's time since its creation was spent on, in seconds. Parts that took no second are left out. Written
+    with changes of the worker group, and with progress every ten minutes."""
+
+    percent: Annotated[Int32, Field(ge=0, le=100)] | None = None
+    """Share of the time without suspended that was productive for certain, in percent. Not set: no step is known."""
+    productive: LongCount | None = None
+    """Trained new steps."""
+    repeated: LongCount | None = None
+    """Trained steps that had been lost."""
+    starting: LongCount | None = None
+    """From the agreement on a round until its first step."""
+    forming: LongCount | None = None
+    """From the cause of a change until the agents had agreed on the next round."""
+    waiting: LongCount | None = None
+    """Had too few worker pods."""
+    hung: LongCount | None = None
+    """From the last reported step until a hang was noticed."""
+    suspended: LongCount | None = None
+    """Was suspended."""
+    unknown: LongCount | None = None
+    """Nothing was reported."""
+    updated_at: Time
+    """End of the time that was divided."""
+
+
 class Failure(Model, frozen=True):
     """The first failure of the newest failed round."""
 
@@ -188,6 +214,8 @@ class Status(Model, frozen=True):
     """First worker process or pod that failed in the newest failure, with the end of its traceback."""
     history: StoredHistory | None = None
     """What happened to the worker group, and its progress over time; kept after the job has ended."""
+    goodput: GoodputStatus | None = None
+    """What the job's time was spent on."""
     failing_nodes: Annotated[tuple[FailingNode, ...], Field(max_length=32, json_schema_extra=keyed("name"))] | None = (
         None
     )

@@ -161,7 +161,7 @@ class App:
         metrics.LEADER.set(0)
         metrics.QUEUE_DEPTH.set_function(lambda: len(self._queue))
         metrics.QUEUE_AGE.set_function(lambda: self._queue.age)
-        return metrics.count_jobs(lambda: self._jobs.conditions)
+        return metrics.count_jobs(lambda: self._jobs.conditions, lambda: self._jobs.seconds)
 
     async def _start(self, api: KubeClient) -> None:
         """Starts everything except kopf, so that the caches are synced before the first job arrives."""

@@ -69,28 +69,40 @@ MOST_RESTARTS, MOST_STEPS, MOST_SECONDS = 100, 1_000_000, 86_400.0
 """The most that one report of a job adds to a metric: jobs choose what they report."""
 
 
-class _JobsByCondition(Collector):
-    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        self._counts = counts
+class _OfAllJobs(Collector):
+    def __init__(self, counts: Callable[[], Mapping[str, int]], seconds: Callable[[], Mapping[str, int]]) -> None:
+        self._sums = ((self._conditions, counts), (self._seconds, seconds))
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        yield self._family()
+        for make, _ in self._sums:
+            yield make()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = self._family()
-        for condition, count in sorted(dict(self._counts()).items()):  # a copy: this runs in a thread
-            family.add_metric([condition], count)
-        yield family
+        for make, values in self._sums:
+            family = make()
+            for label, value in sorted(dict(values()).items()):  # a copy: this runs in a thread
+                family.add_metric([label], value)
+            yield family
 
-    def _family(self) -> GaugeMetricFamily:
+    @staticmethod
+    def _conditions() -> GaugeMetricFamily:
         return GaugeMetricFamily(
             "elasticjob_jobs", "ElasticJobs for which this condition is True.", labels=["condition"]
         )
 
+    @staticmethod
+    def _seconds() -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "elasticjob_wall_seconds",
+            "What the time of all existing ElasticJobs was spent on: the sum of status.goodput.",
+            labels=["part"],
+        )
 
-def count_jobs(counts: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
-    """`counts`: by condition type, the number of jobs for which it is True. Returns a function that unregisters it."""
-    collector = _JobsByCondition(counts)
+
+def count_jobs(counts: Callable[[], Mapping[str, int]], seconds: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
+    """`counts`: by condition type, the number of jobs for which it is True; `seconds`: by part of the goodput, of all
+    jobs. Returns a function that unregisters them."""
+    collector = _OfAllJobs(counts, seconds)
     REGISTRY.register(collector)
     return lambda: REGISTRY.unregister(collector)
 

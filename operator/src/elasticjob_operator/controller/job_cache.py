@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 from elasticjob_api import ElasticJob, InvalidJobError
+from elasticjob_api.goodput import Part
 
 from elasticjob_operator.kube import FAULT, bounded_job, values_in, without_spec
 from elasticjob_operator.kube.cache import to_bytes
@@ -40,6 +41,8 @@ class _Known:
     generation: int
     true: tuple[str, ...]
     """Types of the conditions that are True."""
+    seconds: Mapping[str, int]
+    """What its time was spent on, by part."""
     body: bytes
     """JSON."""
 
@@ -59,6 +62,8 @@ class JobCache:
         """By namespace, of the jobs as JSON."""
         self.conditions: collections.Counter[str] = collections.Counter()
         """By condition type, the number of jobs for which it is True."""
+        self.seconds: collections.Counter[str] = collections.Counter()
+        """What the time of all jobs was spent on, by part."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -111,6 +116,8 @@ class JobCache:
             del self._bytes[key[0]]
         self.conditions.subtract(before.true if before else ())
         self.conditions.update(after.true if after else ())
+        self.seconds.subtract(before.seconds if before else {})
+        self.seconds.update(after.seconds if after else {})
 
     def body(self, key: NamespacedName) -> Json | None:
         """The job as the API server returned it, without fields such as managedFields. A new object on each call."""
@@ -160,7 +167,12 @@ def _true(body: Json) -> tuple[str, ...]:
     return tuple(sys.intern(str(condition["type"])) for condition in conditions if condition.get("status") == "True")
 
 
+def _seconds(body: Json) -> Mapping[str, int]:
+    found = (body.get("status") or {}).get("goodput") or {}
+    return {part.value: int(found[part.value]) for part in Part if found.get(part.value)}
+
+
 def _known(body: Json) -> _Known:
     metadata = body["metadata"]
     version, generation = int(metadata.get("resourceVersion") or 0), int(metadata.get("generation") or 0)
-    return _Known(str(metadata["uid"]), version, generation, _true(body), to_bytes(body))
+    return _Known(str(metadata["uid"]), version, generation, _true(body), _seconds(body), to_bytes(body))

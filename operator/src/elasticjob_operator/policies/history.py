@@ -35,6 +35,7 @@ from elasticjob_api.history import MAX_CHANGES, MAX_FAILURE_KIND
 from elasticjob_runtime.contract import PlanReason, PlanValue, TransitionValue
 
 from elasticjob_operator import names
+from elasticjob_operator.policies.goodput import goodput_status, is_outdated
 from elasticjob_operator.policies.samples import new_sample, with_sample
 from elasticjob_operator.state import RendezvousView
 
@@ -80,13 +81,18 @@ def with_history(
     """`after`, the status to write, with its history. `before`: the status that it was decided from; `view`: of the
     current run."""
     observed = _Observed(job=job, before=before, after=after, view=view, now=now)
-    stored = _with_changes(before.history, observed)
+    changed = stored = _with_changes(before.history, observed)
     if view.transition is not None and stored is not None and stored.open_round == view.transition.round:
         stored = StoredHistory(_completed(stored.read(), view.transition, observed.run).to_api())
     sample = new_sample(before, after, view, now)
     if sample is not None:
         stored = with_sample(stored, sample)
-    return after if stored is after.history else after.model_copy(update={"history": stored})
+    if stored is after.history or stored is None:
+        return after
+    after = after.model_copy(update={"history": stored})
+    if changed is before.history and not is_outdated(before.goodput, now):
+        return after
+    return after.model_copy(update={"goodput": goodput_status(job, after, stored, now)})
 
 
 def _with_changes(stored: StoredHistory | None, observed: _Observed) -> StoredHistory | None:

@@ -49,6 +49,16 @@ def test_an_invalid_job_is_reported_with_the_field() -> None:
         jobs.get(KEY)
 
 
+def test_the_time_of_all_jobs_is_summed_by_what_it_was_spent_on() -> None:
+    jobs = JobCache()
+    jobs.put({**body(1), "status": {"goodput": {"productive": 40, "waiting": 2, "percent": 95}}})
+    assert +jobs.seconds == {"productive": 40, "waiting": 2}
+    jobs.put({**body(2), "status": {"goodput": {"productive": 50}}})
+    assert +jobs.seconds == {"productive": 50}
+    jobs.remove(KEY, "u")
+    assert not +jobs.seconds
+
+
 def test_conditions_are_counted_over_all_jobs() -> None:
     def of(name: str, version: int, uid: str = "u", **conditions: str) -> dict[str, Any]:
         each = [{"type": type_, "status": status} for type_, status in conditions.items()]

@@ -348,6 +348,23 @@ def test_the_kind_of_a_failure_is_told_with_what_it_caused() -> None:
     assert newest(joined).failure is None
 
 
+def test_the_goodput_is_written_with_changes_and_every_ten_minutes() -> None:
+    assert STARTED.goodput is not None
+    assert STARTED.goodput.updated_at == NOW
+    found, written = STARTED, []
+    for seconds in range(20, 1300, 20):
+        found = sampled(found, seconds, seconds)
+        assert found.goodput is not None
+        written.append(found.goodput.updated_at)
+    assert sorted(set(written)) == [NOW, at(600), at(1200)]
+    change = recorded(
+        found, trains(2, history=found.history), make_view(plan=planned(2, PlanReason.RESIZED)), seconds=1300
+    )
+    assert change.goodput is not None
+    assert change.goodput.updated_at == at(1300)
+    assert (change.goodput.productive or 0) > 1000
+
+
 def test_counted_optimizer_steps_become_samples() -> None:
     counted = OptimizerSteps(count=70, per_second=1.5, updated_at=at(20))
     view = make_view(plan=make_plan())
