@@ -161,6 +161,7 @@ def test_with_named_namespaces_only_nodes_and_kinds_of_kueue_are_read_cluster_wi
             "resources": ["resourceflavors", "workloadpriorityclasses"],
             "verbs": read,
         },
+        {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": read},
     ]
     none = ("rbac.readNodes=false", "rbac.aggregateToUserRoles=false", "queueing.kueue=Off")
     assert of_kind(rendered("watchNamespaces={a}", *none), "ClusterRole") == []

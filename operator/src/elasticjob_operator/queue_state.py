@@ -46,6 +46,15 @@ class Flavor:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PodPriority:
+    """A PriorityClass."""
+
+    value: int
+    is_default: bool = False
+    """Of pods that name none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
     """What was admitted of a podSet."""
 
@@ -80,6 +89,8 @@ class Workload:
     terminating: bool = False
     queue: str = ""
     priority_class: str = ""
+    has_pod_priority: bool = False
+    """`priority_class` is a PriorityClass of pods, not a WorkloadPriorityClass."""
     priority: int | None = None
     active: bool = True
     pod_sets_json: bytes = b"[]"
@@ -142,6 +153,7 @@ class QueueView:
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     priorities: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Values of WorkloadPriorityClasses."""
+    pod_priorities: Mapping[str, PodPriority] = dataclasses.field(default_factory=dict)
 
     @property
     def base(self) -> Workload | None:

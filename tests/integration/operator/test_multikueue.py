@@ -52,7 +52,11 @@ def manifest(labels: dict[str, str], **spec: Any) -> Json:
         "apiVersion": "elasticjob.dev/v1alpha1",
         "kind": "ElasticJob",
         "metadata": {"name": "digits", "labels": {QUEUE: "research", **labels}},
-        "spec": {"workers": {"replicas": 3, "minReplicas": 2, "template": TEMPLATE}, **spec},
+        "spec": {
+            "workers": {"replicas": 3, "minReplicas": 2, "template": TEMPLATE},
+            "scheduling": {"priorityClassName": "system-cluster-critical"},
+            **spec,
+        },
     }
 
 
@@ -86,6 +90,8 @@ def test_job_of_a_manager_cluster_runs_by_the_workload_that_multikueue_copies(
     ns.create("elasticjobs", manifest({}, managedBy=MULTIKUEUE))
     here = eventually(lambda: ns.get("workloads", "digits"), LONG, what="a Workload in the manager cluster")
     assert here
+    assert here["spec"]["priority"] == 2_000_000_000, "that of the pods' class, without one of the queue"
+    assert here["spec"]["priorityClassRef"]["kind"] == "PriorityClass"
 
     worker_cluster.create("workloads", copy_of(here))
     worker_cluster.create("elasticjobs", manifest({PREBUILT: "digits", ORIGIN: "multikueue"}))

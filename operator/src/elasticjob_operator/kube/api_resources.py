@@ -47,6 +47,10 @@ FLAVORS = ApiResource(kind="ResourceFlavor", plural="resourceflavors", group_ver
 QUEUE_PRIORITIES = ApiResource(
     kind="WorkloadPriorityClass", plural="workloadpriorityclasses", group_version=QUEUE_API, namespaced=False
 )
+PRIORITY_CLASSES = ApiResource(
+    kind="PriorityClass", plural="priorityclasses", group_version="scheduling.k8s.io/v1", namespaced=False
+)
+"""Read for jobs in queues."""
 
 POD_GROUPS = {
     provider.kind: ApiResource(kind=provider.kind.value, plural="podgroups", group_version=provider.api_version)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
-from elasticjob_operator.kube.api_resources import FLAVORS, QUEUE_PRIORITIES, WORKLOADS
+from elasticjob_operator.kube.api_resources import FLAVORS, PRIORITY_CLASSES, QUEUE_PRIORITIES, WORKLOADS
 from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import KubeClient
 from elasticjob_operator.kube.convert import job_of
-from elasticjob_operator.kube.discovery import OptionalApi
-from elasticjob_operator.kube.queue_convert import flavor_of, priority_of, workload_of
+from elasticjob_operator.kube.discovery import START_SECONDS, OptionalApi
+from elasticjob_operator.kube.informer import Informer
+from elasticjob_operator.kube.queue_convert import flavor_of, pod_priority_of, priority_of, workload_of
 from elasticjob_operator.names import NamespacedName
-from elasticjob_operator.queue_state import Flavor, QueueView, Workload
+from elasticjob_operator.queue_state import Flavor, PodPriority, QueueView, Workload
 
 
 class Kueue(OptionalApi):
@@ -28,8 +31,24 @@ class Kueue(OptionalApi):
         self._workloads: ObjectCache[Workload] = ObjectCache(workload_of, job_of, changed)
         self._flavors: ObjectCache[Flavor] = ObjectCache(flavor_of, _cluster_wide, lambda _: changed_all())
         self._priorities: ObjectCache[int] = ObjectCache(priority_of, _cluster_wide, lambda _: changed_all())
+        self._pod_priorities: ObjectCache[PodPriority] = ObjectCache(
+            pod_priority_of, _cluster_wide, lambda _: changed_all()
+        )
+        # An older chart grants no access to them: then they count as priority 0.
+        self._priority_classes = Informer(api, PRIORITY_CLASSES, self._pod_priorities, optional=True)
         watched = ((WORKLOADS, self._workloads), (FLAVORS, self._flavors), (QUEUE_PRIORITIES, self._priorities))
         super().__init__(api, namespaces, watched, changed_all)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._priority_classes.run())
+            group.create_task(super().run())
+
+    async def started(self) -> None:
+        await super().started()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_SECONDS):
+                await self._priority_classes.synced.wait()
 
     def view(self, key: NamespacedName, uid: str) -> QueueView:
         problem = f"The operator may not watch {', '.join(self.forbidden)}" if self.forbidden else ""
@@ -39,6 +58,7 @@ class Kueue(OptionalApi):
             unowned=tuple(workload for workload in self._workloads.of(key) if not workload.owner_uid),
             flavors=self._flavors.by_name,
             priorities=self._priorities.by_name,
+            pod_priorities=self._pod_priorities.by_name,
         )
 
 

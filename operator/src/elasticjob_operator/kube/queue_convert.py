@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json, to_bytes
-from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, Withdrawals, Workload
+from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, PodPriority, Withdrawals, Workload
 
 _MOST_KEPT = 512 * 1024
 """Bytes of podSets that are kept. Anyone may create Workloads with our labels."""
@@ -31,6 +31,7 @@ def workload_of(body: Json) -> Workload:
         terminating=bool(metadata.get("deletionTimestamp")),
         queue=spec.get("queueName") or "",
         priority_class=(spec.get("priorityClassRef") or {}).get("name") or "",
+        has_pod_priority=(spec.get("priorityClassRef") or {}).get("kind") == "PriorityClass",
         priority=spec.get("priority"),
         active=spec.get("active") is not False,
         pod_sets_json=kept if len(kept) <= _MOST_KEPT else b"[]",
@@ -51,6 +52,11 @@ def flavor_of(body: Json) -> Flavor:
 def priority_of(body: Json) -> int:
     """Of a WorkloadPriorityClass."""
     return int(body["value"])
+
+
+def pod_priority_of(body: Json) -> PodPriority:
+    """Of a PriorityClass."""
+    return PodPriority(value=int(body["value"]), is_default=bool(body.get("globalDefault")))
 
 
 def _assignment(part: Json) -> Assignment:

@@ -6,6 +6,7 @@ from elasticjob_operator.queue_state import Part, Workload
 from elasticjob_operator.queueing import bodies, patches
 from elasticjob_operator.queueing.bodies import WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob
+from elasticjob_operator.queueing.priorities import Priority, may_change, priority_of
 
 
 def create_base(queued: QueuedJob) -> Change:
@@ -14,8 +15,7 @@ def create_base(queued: QueuedJob) -> Change:
         Part.BASE,
         count=queued.minimum,
         template_hash=queued.template_hash,
-        priority=queued.view.priorities.get(queued.priority_class, 0),
-        priority_class=queued.priority_class,
+        priority=(priority_of(queued) or Priority()).fields,
         etcd=queued.etcd,
     )
     return Change(reason=f"the job waits in queue {queued.queue}", create=body)
@@ -40,11 +40,8 @@ def update_pending(queued: QueuedJob, base: Workload) -> Change | None:
 
 
 def update_priority(queued: QueuedJob, base: Workload) -> list[Change]:
-    name, known = queued.priority_class, queued.view.priorities
-    if bodies.prebuilt_of(queued.job):
+    wanted = priority_of(queued)
+    if bodies.prebuilt_of(queued.job) or wanted is None or not may_change(base, wanted):
         return []
-    if name == base.priority_class or (name and name not in known):
-        return []
-    fields = {"priorityClassRef": None, **bodies.priority_fields(name, known.get(name, 0))}
-    patch = {"metadata": {"resourceVersion": base.version}, "spec": fields}
+    patch = {"metadata": {"resourceVersion": base.version}, "spec": {"priorityClassRef": None, **wanted.fields}}
     return [Change(reason="the job has another priority class", workload=base, patch=patch)]

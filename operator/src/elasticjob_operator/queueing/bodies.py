@@ -48,18 +48,17 @@ def workload(
     number: int = 0,
     count: int,
     template_hash: str,
-    priority: int,
-    priority_class: str = "",
+    priority: Mapping[str, Any],
     etcd: Mapping[str, Any] | None = None,
     node_selector: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A Workload for `count` worker pods. `number`: of a surplus; `etcd`: the StatefulSet of the job's own etcd;
-    `node_selector`: in addition to the template's."""
+    """A Workload for `count` worker pods. `number`: of a surplus; `priority`: fields of spec; `etcd`: the StatefulSet
+    of the job's own etcd; `node_selector`: in addition to the template's."""
     name = names.base_workload(job.name) if part is Part.BASE else names.surplus_workload(job.name, number)
     spec: dict[str, Any] = {
         "queueName": queue_of(job),
         "active": True,
-        **priority_fields(priority_class, priority),
+        **priority,
         "podSets": [worker_pod_set(job, count, node_selector or {}), *([_etcd_pod_set(etcd)] if etcd else [])],
     }
     body = owned(job, API_VERSION, "Workload", name, names.COMPONENT_WORKLOAD, spec=spec)
@@ -69,14 +68,6 @@ def workload(
         names.LABEL_TEMPLATE: template_hash,
     }
     return body
-
-
-def priority_fields(priority_class: str, priority: int) -> dict[str, Any]:
-    """Both fields change together: Kueue reads only the value."""
-    if not priority_class:
-        return {"priority": priority}
-    reference = {"group": GROUP, "kind": "WorkloadPriorityClass", "name": priority_class}
-    return {"priorityClassRef": reference, "priority": priority}
 
 
 def worker_pod_set(job: ElasticJob, count: int, node_selector: Mapping[str, str]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from elasticjob_operator.queueing.bodies import ETCD, WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob, delete, sentence
 from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
+from elasticjob_operator.queueing.priorities import Priority
 from elasticjob_operator.state import Pod
 
 
@@ -311,8 +312,7 @@ def _create_surplus(
         number=next(number for number in numbers if names.surplus_workload(job.name, number) not in taken),
         count=_next_step(job, admitted, wanted),
         template_hash=queued.template_hash,
-        priority=known[class_name] if class_name else (base.priority or 0) - 1,
-        priority_class=class_name,
+        priority=Priority(value=known[class_name] if class_name else (base.priority or 0) - 1, name=class_name).fields,
         # The group stays homogeneous: what the base's flavor selects is part of what a surplus asks for.
         node_selector=placement(base, WORKERS, queued.view.flavors, {}).node_selector,
     )

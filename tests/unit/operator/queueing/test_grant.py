@@ -14,7 +14,16 @@ from elasticjob_api import ConditionType, ElasticJob, Reason
 from elasticjob_api.fields import format_time
 from elasticjob_operator.kube.cache import to_bytes
 from elasticjob_operator.names import ANNOTATION_WITHDRAWN
-from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, QueueView, Withdrawals, Workload
+from elasticjob_operator.queue_state import (
+    Assignment,
+    Flavor,
+    Part,
+    Placement,
+    PodPriority,
+    QueueView,
+    Withdrawals,
+    Workload,
+)
 from elasticjob_operator.queueing.grant import Grant, grant, releases
 from elasticjob_operator.queueing.job import Change, QueuedJob
 from elasticjob_operator.queueing.placement import placement
@@ -103,12 +112,14 @@ def allowed(
     problem: str = "",
     accepted: bool = True,
     priorities: dict[str, int] | None = None,
+    pod_priorities: dict[str, PodPriority] | None = None,
 ) -> Grant:
     view = QueueView(
         problem=problem,
         workloads=workloads,
         flavors={"spot": Flavor(node_labels={"pool": "spot"}, tolerations=({"key": "spot", "operator": "Exists"},))},
         priorities=priorities or {},
+        pod_priorities=pod_priorities or {},
     )
     return grant(
         QueuedJob(
@@ -358,6 +369,52 @@ def test_base_has_the_value_of_its_priority_class_and_follows_the_label() -> Non
     assert created["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == job.uid
     assert [each["name"] for each in created["spec"]["podSets"]] == ["workers", "etcd"]
     assert written(allowed(base(), job=job, priorities={"high": 1000})) == [f"patch {NAME} priorityClassRef+priority"]
+
+
+POD_CLASS = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "urgent"}
+QUEUE_CLASS = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}
+URGENT = {"urgent": PodPriority(value=7)}
+DEFAULT = {"urgent": PodPriority(value=7, is_default=True)}
+
+
+@pytest.mark.parametrize(
+    ("named", "of_pods", "classes", "expected"),
+    [
+        ("", "urgent", URGENT, (7, POD_CLASS)),
+        ("high", "urgent", URGENT, (1000, QUEUE_CLASS)),
+        # Pods that name no class have the cluster's default.
+        ("", "", DEFAULT, (7, POD_CLASS)),
+        ("", "", URGENT, (0, None)),
+        # The operator may not read PriorityClasses, or there is none of that name, which the API server says of pods.
+        ("", "urgent", {}, (0, None)),
+    ],
+)
+def test_job_without_a_class_of_its_queue_waits_with_the_priority_of_its_pods(
+    named: str, of_pods: str, classes: dict[str, PodPriority], expected: tuple[int, object]
+) -> None:
+    job = queued_job(priority=named, scheduling={"priorityClassName": of_pods})
+    created = allowed(job=job, priorities={"high": 1000}, pod_priorities=classes).changes[0].create
+    assert created is not None
+    assert (created["spec"]["priority"], created["spec"].get("priorityClassRef")) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "changes"),
+    [
+        (base(), True),
+        (base(priority_class="low"), True),
+        (base(*ADMITTED, "PodsReady", priority_class="low"), True),
+        # Kueue's webhook would reject these while quota is reserved.
+        (base(*ADMITTED, "PodsReady"), False),
+        (base(*ADMITTED, "PodsReady", priority_class="urgent", has_pod_priority=True), False),
+        (base(priority_class="high"), False),
+    ],
+)
+def test_priority_of_a_workload_with_quota_changes_only_between_classes_of_its_queue(
+    known: Workload, changes: bool
+) -> None:
+    found = allowed(known, job=queued_job(2, priority="high"), pods=[], priorities={"high": 1000, "low": 1})
+    assert (f"patch {NAME} priorityClassRef+priority" in written(found)) is changes
 
 
 @pytest.mark.parametrize("running", [False, True])
