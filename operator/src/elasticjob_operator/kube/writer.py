@@ -35,6 +35,7 @@ from elasticjob_operator.kube.client import (
     RequestTimeoutError,
 )
 from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
+from elasticjob_operator.kube.jobs import read_job
 from elasticjob_operator.kube.request_slots import FairSlots
 from elasticjob_operator.kube.secret_writer import MakeCertificates, SecretWriter
 from elasticjob_operator.planning import (
@@ -51,7 +52,7 @@ from elasticjob_operator.planning import (
     PatchObject,
     PatchPod,
 )
-from elasticjob_operator.state import Admission
+from elasticjob_operator.state import Admission, Kind
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class Writer:
             case CreatePod():
                 return await self._create(job, PODS, action)
             case CreateObject():
-                return await self._create(job, WRITTEN[action.kind], action)
+                return await self._create_object(job, action)
             case CreateCertificates():
                 return await self._secrets.create_certificates(job, action)
             case CreateRunUser():
@@ -164,6 +165,21 @@ class Writer:
             case _:
                 raise TypeError(f"not an action on the cluster: {action!r}")
         return ApplyResult()
+
+    async def _create_object(self, job: ElasticJob, action: CreateObject) -> ApplyResult:
+        if action.kind is Kind.WORKLOAD and not await self._is_there(job):
+            return ApplyResult()
+        return await self._create(job, WRITTEN[action.kind], action)
+
+    async def _is_there(self, job: ElasticJob) -> bool:
+        """The garbage collector may delete a job's Workloads before the watch says that the job is gone. Another one
+        would get quota, and hold it until the garbage collector comes again."""
+        try:
+            found = await read_job(self._client, (job.namespace, job.name))
+        except NotFoundError:
+            return False
+        metadata = found["metadata"]
+        return bool(metadata["uid"] == job.uid and not metadata.get("deletionTimestamp"))
 
     async def _create(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
         body: Json = dict(action.body)

@@ -243,3 +243,21 @@ async def test_without_certificates_nothing_that_mounts_them_is_created(error: A
     assert (applied.rejection, applied.rejected_kinds) == (str(error), frozenset({"Secret"}))
     assert server.count() == 1
     assert server.count("DELETE") == 1, "deletes do not wait for certificates"
+
+
+@pytest.mark.parametrize(("uid", "created"), [("digits", 1), ("another", 0), ("", 0)])
+async def test_no_workload_is_created_for_a_job_that_has_just_been_deleted(uid: str, created: int) -> None:
+    """It would be admitted, and hold quota until the garbage collector deletes it."""
+    server = Server()
+    answer = server.request
+
+    async def request(method: str, path: str, **more: Any) -> dict[str, Any]:
+        if method == "GET" and not uid:
+            raise NotFoundError(404, "NotFound", "not found")
+        body = await answer(method, path, **more)
+        return {"metadata": {**body["metadata"], "uid": uid}}
+
+    server.request = request  # type: ignore[method-assign]
+    workload = CreateObject(kind=Kind.WORKLOAD, body={"metadata": {"name": "digits"}}, reason="the job waits")
+    done = await writer(server).apply(job(), [workload])
+    assert (server.count(), len(done.done), done.rejection) == (created, created, "")
