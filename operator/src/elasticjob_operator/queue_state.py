@@ -148,12 +148,16 @@ class QueueView:
     """Why queues cannot be used: Kueue is not installed, or may not be watched. Empty: they can."""
     workloads: tuple[Workload, ...] = ()
     """The job's own."""
-    unowned: tuple[Workload, ...] = ()
-    """Without an owner: MultiKueue has copied them from another cluster."""
+    foreign: tuple[Workload, ...] = ()
+    """With its labels, but of a deleted job of that name, or without an owner: MultiKueue copies such from another
+    cluster."""
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     priorities: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Values of WorkloadPriorityClasses."""
     pod_priorities: Mapping[str, PodPriority] = dataclasses.field(default_factory=dict)
+
+    def foreign_of(self, name: str) -> Workload | None:
+        return next((workload for workload in self.foreign if workload.name == name), None)
 
     @property
     def base(self) -> Workload | None:

@@ -55,7 +55,7 @@ class Kueue(OptionalApi):
         return QueueView(
             problem=problem if self.served else f"The API server does not serve {self.api_version}",
             workloads=tuple(workload for workload in self._workloads.of(key) if workload.owner_uid == uid),
-            unowned=tuple(workload for workload in self._workloads.of(key) if not workload.owner_uid),
+            foreign=tuple(workload for workload in self._workloads.of(key) if workload.owner_uid != uid),
             flavors=self._flavors.by_name,
             priorities=self._priorities.by_name,
             pod_priorities=self._pod_priorities.by_name,

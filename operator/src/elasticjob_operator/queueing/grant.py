@@ -117,8 +117,19 @@ def _without_base(queued: QueuedJob, going: Workload | None) -> Grant:
         if adopted is None:
             return _without_queue(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, detail=problem))
         return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), [adopted])
+    name = names.base_workload(queued.job.name)
+    if (foreign := queued.view.foreign_of(name)) is not None:
+        return _without_queue(queued, queued.waiting(Reason.WORKLOAD_REJECTED, foreign, _whose(queued, foreign)))
     create = [] if going is not None or not queued.accepted else [create_base(queued)]
     return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), create)
+
+
+def _whose(queued: QueuedJob, foreign: Workload) -> str:
+    name, namespace = foreign.name, queued.job.namespace
+    if foreign.owner_uid or foreign.terminating:
+        return f"Workload {name} of a deleted job of this name is still being deleted: wait, or see its finalizers"
+    remedy = f"delete it (kubectl delete workload {name} -n {namespace}), or give this job another name"
+    return f"Workload {name} exists and belongs to no job: {remedy}"
 
 
 def _without_queue(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[Change] = ()) -> Grant:
@@ -304,7 +315,7 @@ def _create_surplus(
         return [], dataclasses.replace(missing, status=False)
     if not queued.accepted:
         return [], None
-    taken = {workload.name for workload in queued.view.surplus}
+    taken = {workload.name for workload in (*queued.view.surplus, *queued.view.foreign)}
     numbers = range(len(taken) + 1)
     body = bodies.workload(
         job,

@@ -43,8 +43,8 @@ def in_manager_cluster(queued: QueuedJob) -> list[Change]:
 
 def adopt(queued: QueuedJob, name: str) -> tuple[Change | None, str]:
     """(the write by which the Workload of that name becomes the base of the job, or why it cannot be)"""
-    found = next((workload for workload in queued.view.unowned if workload.name == name), None)
-    if found is None:
+    found = queued.view.foreign_of(name)
+    if found is None or found.owner_uid:
         return None, f"there is no Workload {name} that MultiKueue has copied for this job"
     if problem := _why_incompatible(queued, found):
         return None, problem

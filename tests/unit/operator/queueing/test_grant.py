@@ -113,10 +113,12 @@ def allowed(
     accepted: bool = True,
     priorities: dict[str, int] | None = None,
     pod_priorities: dict[str, PodPriority] | None = None,
+    foreign: tuple[Workload, ...] = (),
 ) -> Grant:
     view = QueueView(
         problem=problem,
         workloads=workloads,
+        foreign=foreign,
         flavors={"spot": Flavor(node_labels={"pool": "spot"}, tolerations=({"key": "spot", "operator": "Exists"},))},
         priorities=priorities or {},
         pod_priorities=pod_priorities or {},
@@ -538,3 +540,24 @@ def test_surplus_that_gets_ready_ends_the_series() -> None:
     assert written(found) == [f"annotate {NAME} None", f"status {NAME}-surplus-0 PodsReady=True"]
     ready = surplus(0, *ADMITTED, "PodsReady")
     assert written(allowed(base(*ADMITTED, "PodsReady", withdrawals=before), ready, job=job, pods=THREE)) == []
+
+
+@pytest.mark.parametrize(
+    ("foreign", "says"),
+    [
+        (base(owner_uid=""), "kubectl delete workload digits -n ml"),
+        (base(owner_uid="", terminating=True), "still being deleted"),
+        (base(owner_uid="another"), "still being deleted"),
+    ],
+)
+@pytest.mark.parametrize("running", [False, True])
+def test_workload_of_the_jobs_name_that_is_not_its_own_is_named(foreign: Workload, says: str, running: bool) -> None:
+    """As `kubectl delete elasticjob --cascade=orphan` leaves it."""
+    found = allowed(foreign=(foreign,), pods=TWO if running else [])
+    assert (found.held, found.queued.reason, written(found)) == (not running, Reason.WORKLOAD_REJECTED, [])
+    assert says in found.queued.message
+
+
+def test_surplus_takes_no_name_of_another_jobs_workload() -> None:
+    found = allowed(base(*ADMITTED, "PodsReady"), foreign=(surplus(0, owner_uid=""),), pods=TWO)
+    assert written(found) == [f"create {NAME}-surplus-1 1"]

@@ -19,10 +19,10 @@ from tests.unit.operator.planning.plans import ask, names
 from tests.unit.operator.queueing.test_grant import ADMITTED, HASH, PREEMPTED, TWO, base, queued_job, written
 
 
-def queued(job: ElasticJob, *workloads: Workload, unowned: tuple[Workload, ...] = (), pods: list[Pod]) -> QueuedJob:
+def queued(job: ElasticJob, *workloads: Workload, foreign: tuple[Workload, ...] = (), pods: list[Pod]) -> QueuedJob:
     return QueuedJob(
         job=job,
-        view=QueueView(workloads=workloads, unowned=unowned),
+        view=QueueView(workloads=workloads, foreign=foreign),
         pods=pods,
         template_hash=HASH,
         etcd=None,
@@ -90,7 +90,7 @@ def copied(*, queue: str = "team") -> ElasticJob:
 
 
 def test_copy_takes_the_workload_that_came_with_it() -> None:
-    found = grant(queued(copied(), unowned=(base(*ADMITTED, owner_uid=""),), pods=[]))
+    found = grant(queued(copied(), foreign=(base(*ADMITTED, owner_uid=""),), pods=[]))
     (change,) = found.changes
     assert change.patch is not None
     metadata = change.patch["metadata"]
@@ -106,6 +106,7 @@ def test_copy_takes_the_workload_that_came_with_it() -> None:
     ("unowned", "says"),
     [
         ([], "there is no Workload digits"),
+        ([base(*ADMITTED, owner_uid="another")], "there is no Workload digits"),
         ([base(*ADMITTED, owner_uid="", template_hash="h0")], "another pod template"),
         ([base(*ADMITTED, owner_uid="", count=1)], "fewer worker pods"),
         ([base(*ADMITTED, owner_uid="", queue="other")], "for LocalQueue other"),
@@ -115,7 +116,7 @@ def test_copy_takes_the_workload_that_came_with_it() -> None:
 def test_copy_without_a_workload_that_fits_says_why_and_creates_none(
     unowned: list[Workload], says: str, running: bool
 ) -> None:
-    found = grant(queued(copied(), unowned=tuple(unowned), pods=TWO if running else []))
+    found = grant(queued(copied(), foreign=tuple(unowned), pods=TWO if running else []))
     assert (found.queued.reason, written(found)) == (Reason.PREBUILT_WORKLOAD_UNUSABLE, [])
     assert says in found.queued.message
     assert found.held is not running, "a job that trains is left alone"
