@@ -231,8 +231,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         for workload in surplus.leaving
         if not queued.pods_of(workload)
     ]
-    if surplus.covered > wanted:
-        changes += _lower(queued, (*kept, *surplus.pending)[-1], surplus.covered - wanted)
+    changes += _lower(queued, (*kept, *surplus.pending), wanted)
     changes += [change for workload in kept for change in _report_ready(queued, workload)]
     problem, retry_at = None, withdrawal.next_attempt(base.withdrawals, queued.now)
     may_ask = not surplus.pending and not surplus.leaving and retry_at is None and base.is_true("PodsReady")
@@ -344,10 +343,12 @@ def _give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Chan
     return Change(reason="its last pod is gone", workload=surplus, patch=patch, of_status=True)
 
 
-def _lower(queued: QueuedJob, workload: Workload, difference: int) -> list[Change]:
-    """Once its worker pods are that many fewer."""
-    count = workload.counts.get(WORKERS, 0) - difference
-    if workload.part is Part.BASE and bodies.prebuilt_of(queued.job):
+def _lower(queued: QueuedJob, staying: Sequence[Workload], wanted: int) -> list[Change]:
+    """Gives back the part of the last Workload that is more than is wanted, once its worker pods are that many fewer.
+    `staying`: the Workloads that do not leave. One that leaves is never a reason to give back a part of the base."""
+    workload, covered = staying[-1], sum(each.counts.get(WORKERS, 0) for each in staying)
+    count = workload.counts.get(WORKERS, 0) - (covered - wanted)
+    if covered <= wanted or (workload.part is Part.BASE and bodies.prebuilt_of(queued.job)):
         return []
     if len(queued.pods_of(workload)) > count:
         return []

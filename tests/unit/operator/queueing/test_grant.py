@@ -315,6 +315,24 @@ def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_
         # minReplicas was lowered: so much of the base is given back.
         (2, [base(*ADMITTED, "PodsReady", count=3)], pods(NAME, NAME, NAME), 2, set(), []),
         (2, [base(*ADMITTED, "PodsReady", count=3)], TWO, 2, set(), [f"patch {NAME} podSets"]),
+        # A surplus that leaves does not count, even while the base replaces a worker pod: below minReplicas, the whole
+        # job would be requeued.
+        (
+            3,
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, count=2, more=(PREEMPTED,))],
+            pods(NAME),
+            2,
+            {"surplus-0"},
+            [f"status surplus-0 {RELEASED.format(True)}"],
+        ),
+        (
+            3,
+            [base(*ADMITTED, "PodsReady"), surplus(0, "QuotaReserved", count=2, more=(admitted_at(11),))],
+            pods(NAME),
+            2,
+            {"surplus-0"},
+            [f"annotate {NAME} 1 2026-01-01T12:00:00Z", "delete surplus-0"],
+        ),
     ],
 )
 def test_resize_asks_for_more_or_gives_back_what_is_not_used_and_never_requeues_the_base(
