@@ -13,6 +13,7 @@
     agent could not reach the rendezvous                 no                    after a delay: an outage must not count
     its worker processes failed again and again before   no                    after a delay, elsewhere if possible
     their first step with the others
+    its machine failed a check before it joined          no                    after a delay, elsewhere if possible
     the runtime could not be copied into the pod         no                    after a delay
     rejected by the kubelet (OutOfcpu, NodeAffinity ...) no                    after a delay: it may get the same node
     unknown (node restarted, container vanished)         no                    at once
@@ -109,8 +110,12 @@ _OF_AGENT: dict[int, tuple[str, str, Cost]] = {
         "its worker processes failed before their first step with the others",
         Cost.FREE_BUT_WAIT,
     ),
+    ExitCode.SUSPECT: ("SuspectNode", "its machine fails a check", Cost.FREE_BUT_WAIT),
 }
 """(reason, detail, cost) of the exit codes that have a meaning of their own in the training container."""
+
+BLAMES_NODE = frozenset({ExitCode.CANNOT_JOIN, ExitCode.SUSPECT})
+"""After one of these exit codes, the node is avoided at once. The agent says why."""
 
 _KILLED = frozenset({ExitCode.TERMINATED, -9, -15})
 """Exit codes of a container that its kubelet ended, with SIGTERM and then SIGKILL."""
@@ -223,7 +228,7 @@ def _of_exit(end: ContainerEnd) -> tuple[str, str, Cost, int | None]:
         return "OutOfMemory", detail, Cost.COUNTS, code
     if not end.container and code in _OF_AGENT:
         reason, detail, cost = _OF_AGENT[code]
-        return reason, _text(end) if code == ExitCode.CANNOT_JOIN and end.message else detail, cost, code
+        return reason, _text(end) if code in BLAMES_NODE and end.message else detail, cost, code
     if SIGNAL_BASE < code <= SIGNAL_BASE + _LAST_SIGNAL:
         signal = code - SIGNAL_BASE
         return "Signal", f"killed by signal {signal}", Cost.COUNTS, -signal

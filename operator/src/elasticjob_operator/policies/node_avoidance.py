@@ -2,7 +2,8 @@
 
 Only failures that may be the node's fault count: the first failure of a worker group, a pod rejected by the kubelet,
 the loss of the node itself, an init container that fails while worker pods got past theirs on other nodes. A node on
-which worker processes failed again and again while others trained elsewhere is avoided at once. Intentional
+which worker processes failed again and again while others trained elsewhere, or that failed a check before a member
+joined, is avoided at once. Intentional
 disruptions (eviction, preemption, deletion) say nothing about a node. A count expires an hour after its newest failure.
 """
 
@@ -12,10 +13,9 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_api import ElasticJob, FailingNode
-from elasticjob_runtime.contract import ExitCode
 
 from elasticjob_operator.node_state import Node, NodeHealth
-from elasticjob_operator.policies.failures import Cost
+from elasticjob_operator.policies.failures import BLAMES_NODE, Cost
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import Pod
 
@@ -47,7 +47,7 @@ def failing_nodes(
             continue
         before = known.get(pod.node)
         if before is None or moment > before.last_time:
-            count = max(1, job.spec.scheduling.avoid_nodes_after) if _cannot_join(status) else 1
+            count = max(1, job.spec.scheduling.avoid_nodes_after) if _blames_node(status) else 1
             known[pod.node] = FailingNode(
                 name=pod.node, failures=count + (before.failures if before else 0), last_time=moment
             )
@@ -74,10 +74,10 @@ def _blamed_at(
     if failure is None:
         return None
     blamed = (failure.cost is Cost.COUNTS and pod.name == counted_now) or (
-        failure.cost is Cost.FREE_BUT_WAIT and (failure.exit_code is None or _cannot_join(status))
+        failure.cost is Cost.FREE_BUT_WAIT and (failure.exit_code is None or _blames_node(status))
     )
     return failure.time.replace(microsecond=0) if blamed else None
 
 
-def _cannot_join(status: PodStatus) -> bool:
-    return status.failure is not None and status.failure.exit_code == ExitCode.CANNOT_JOIN
+def _blames_node(status: PodStatus) -> bool:
+    return status.failure is not None and status.failure.exit_code in BLAMES_NODE

@@ -68,6 +68,13 @@ def init_failed(code: int, reason: str = "Error", **pod: Any) -> Pod:
             id="a bad replacement must not burn the budget of those who train",
         ),
         pytest.param(
+            failed_pod(code=79),
+            "SuspectNode",
+            Cost.FREE_BUT_WAIT,
+            79,
+            id="a bad machine must not burn the budget of those who train",
+        ),
+        pytest.param(
             failed_pod(code=137, disruption="PreemptionByScheduler"),
             "PreemptionByScheduler",
             Cost.FREE,

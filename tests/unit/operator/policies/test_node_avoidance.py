@@ -43,6 +43,7 @@ def known(name: str, failures: int, seconds: float) -> FailingNode:
         ),
         pytest.param((), failed_pod(0, node="a", code=69), FAILED, "", (), id="etcd was unreachable: not counted"),
         pytest.param((), failed_pod(0, node="a", code=76), FAILED, "", (known("a", 3, 0),), id="avoided at once"),
+        pytest.param((), failed_pod(0, node="a", code=79), FAILED, "", (known("a", 3, 0),), id="its node is suspect"),
         pytest.param((), REFUSED, FAILED, "", (known("a", 1, 0),), id="rejected by the kubelet"),
         pytest.param((known("a", 1, 0),), REFUSED, FAILED, "", (known("a", 1, 0),), id="seen before"),
         pytest.param((), make_pod(0, node="dead"), LOST, "", (known("dead", 1, -6),), id="the node was lost"),

@@ -11,6 +11,7 @@ from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.membership.preflight import PreflightSettings
 from elasticjob_runtime.workers.environment import GroupSpec
 
 SETTING = [pytest.param(flag, id=flag.name) for flag in OWN_FLAGS if flag.sets is not None]
@@ -36,6 +37,12 @@ def test_a_flag_names_a_field_that_exists_and_has_a_valid_default(flag: Flag) ->
         ("--stopped-timeout=0.5", GroupSpec, {"stopped_timeout": 0.5}),
         ("--max-stalled-restarts=0", CrashLimits, {"max_stalled": 0}),
         ("", CrashLimits, {"max_stalled": None}),
+        ("", PreflightSettings, {"checks": (), "command": (), "timeout": 60.0}),
+        (
+            "--preflight=Basic --preflight-command=check",
+            PreflightSettings,
+            {"checks": ("Basic",), "command": ("check",)},
+        ),
     ],
 )
 def test_a_flag_sets_its_field(line: str, settings: type, values: dict[str, object]) -> None:

@@ -21,6 +21,7 @@ from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import Endpoint, EtcdClient, SoloStore, Store, connect
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.membership.preflight import PreflightSettings
 from elasticjob_runtime.membership.view import MemberSettings
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
@@ -61,6 +62,7 @@ def configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         log_settings=options.log_settings(args),
         leave_on=options.leave_on(args.signals_to_handle),
         hang_limits=_hang_limits(args, conf),
+        preflight=PreflightSettings(**settings_from_flags(args, PreflightSettings)),
         **settings_from_flags(args, AgentConfig),
     )
     return config, store

@@ -11,16 +11,17 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import elasticjob_runtime
-from elasticjob_runtime.agent import Agent, termination
+from elasticjob_runtime.agent import Agent, AgentConfig, preflight, termination
 from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.arguments import build_parser, without_own_flags
 from elasticjob_runtime.cli.configure import configure, is_single_member
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env, ExitCode, OutcomeState, OutcomeValue
+from elasticjob_runtime.etcd import Store
 from elasticjob_runtime.membership.actions import Exit
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
@@ -93,6 +94,10 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(f"--events={args.events}: {error.strerror}") from error
     descriptors.raise_limit()  # before anything is opened or started; workers get the original limit
     environment = {"RES_OPTIONS": RES_OPTIONS, **os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
+    if why := _preflight(config, store, environment):
+        termination.write(why, environment)
+        logger.error("%s", why)
+        return ExitCode.SUSPECT
     try:
         agent = Agent(config, store, environment, event_log, metrics)
     except OSError as error:  # the temporary folder is full, no descriptors are left, or the interpreter may not be run
@@ -112,6 +117,12 @@ def _run(args: argparse.Namespace) -> int:
         server.close()
     _report(exit_, agent.outcome)
     return exit_.code
+
+
+def _preflight(config: AgentConfig, store: Store, environment: Mapping[str, str]) -> str | None:
+    """Why this member must not join; None: it may."""
+    settings = config.member.settings
+    return preflight.check(config.preflight, store, config.member.keys, settings.me, settings.min, environment)
 
 
 def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:

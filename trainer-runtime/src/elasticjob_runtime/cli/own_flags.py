@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import math
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.membership.crash_loop import DEFAULT_STALLED_RESTARTS, CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.membership.preflight import CHECKS, PreflightSettings
 from elasticjob_runtime.rendezvous.config import default_of
 from elasticjob_runtime.workers.environment import GroupSpec
 
@@ -49,6 +51,30 @@ def either(yes: str, no: str) -> Callable[[str], bool]:
         return text == yes
 
     return convert
+
+
+def above_0(value: float) -> str | None:
+    return None if math.isfinite(value) and value > 0 else "must be a number of seconds above 0"
+
+
+def names_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """Converts names that are separated by commas. The conversion raises ArgumentTypeError."""
+
+    def convert(text: str) -> tuple[str, ...]:
+        names = tuple(name for name in text.split(",") if name)
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(known)}, not {unknown[0]}")
+        return names
+
+    return convert
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Converts a command line. Raises ArgumentTypeError."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a command line: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,6 +231,34 @@ OWN_FLAGS = (
         default=True,
         about="`restart` (default): restarts the worker processes if that helps. `report`: only says what hangs",
         sets=(HangLimits, "restarts"),
+    ),
+    Flag(
+        name="--preflight",
+        value="CHECKS",
+        convert=names_of(CHECKS),
+        default=(),
+        about="checks of this machine before the agent joins, separated by commas: `Basic` (see "
+        "[Find what slows a job down](../guides/slow-jobs.md#check-machines-before-they-join)). Default: none. An "
+        "agent whose machine fails one exits with 79, unless more than half of the members fail it",
+        sets=(PreflightSettings, "checks"),
+    ),
+    Flag(
+        name="--preflight-command",
+        value="COMMAND",
+        convert=words,
+        default=(),
+        about="a check of your own before the agent joins, as a command line without a shell; its exit code must be 0",
+        sets=(PreflightSettings, "command"),
+    ),
+    Flag(
+        name="--preflight-timeout",
+        value="SECONDS",
+        convert=float,
+        default=default_of(PreflightSettings, "timeout"),
+        about="kills the preflight command after this time, which is a failure. "
+        f"Default: {default_of(PreflightSettings, 'timeout'):g}",
+        sets=(PreflightSettings, "timeout"),
+        check=above_0,
     ),
     Flag(
         name="--debug",

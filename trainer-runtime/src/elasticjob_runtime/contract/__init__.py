@@ -20,6 +20,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     training-progress                  step and rate of the training      rank 0's agent, every 1 to 10 s
     training-transition                durations of the last transition   rank 0's agent, once a round
     worker-imports                     what the script imports            rank 0's agent, when it learns more
+    worker-preflight/<member>          what its machine's checks found    that member's agent, before it joins
     worker-last-joined                 the member that registered last    each agent, when it registers
 """
 
@@ -38,6 +39,7 @@ from elasticjob_runtime.contract.reports import (
     LocationsValue,
     OutcomeState,
     OutcomeValue,
+    PreflightValue,
     ProgressValue,
     SuspicionValue,
     TransitionValue,
@@ -92,6 +94,7 @@ __all__ = [
     "OutcomeValue",
     "PlanReason",
     "PlanValue",
+    "PreflightValue",
     "ProgressValue",
     "RankValue",
     "SecretValue",

@@ -28,6 +28,8 @@ class ExitCode(enum.IntEnum):
     """The rendezvous service refused the credentials."""
     CONFIG = 78
     """This agent is incompatible with the other members: contract version or --nproc-per-node."""
+    SUSPECT = 79
+    """The preflight checks of its machine fail. Start another agent, on another machine."""
     INTERRUPTED = 130
     TERMINATED = 143
     """SIGTERM: left the job gracefully."""

@@ -84,7 +84,7 @@ class Keys:
     @property
     def folders(self) -> tuple[str, ...]:
         """Prefixes of the other keys of this run, each with its final slash."""
-        return self.members, self.ranks, self.failures, self.suspects
+        return self.members, self.ranks, self.failures, self.suspects, self.preflights
 
     @property
     def members(self) -> str:
@@ -101,6 +101,14 @@ class Keys:
     @property
     def suspects(self) -> str:
         return self.root + "suspects/"
+
+    @property
+    def preflights(self) -> str:
+        """Sorts after the watched ranges, like `imports`."""
+        return self.root + "worker-preflight/"
+
+    def preflight(self, name: str) -> str:
+        return self.preflights + name
 
     def member(self, name: str) -> str:
         return self.members + name

@@ -101,6 +101,16 @@ class TransitionValue(Value):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PreflightValue(Value):
+    """`worker-preflight/<member>`: what the checks of a member's machine found, before it joined or did not."""
+
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Checks that fail by themselves: what each of them found, in one line."""
+    measured: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What is compared with the other members, by check."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class UnreadyValue(Value):
     """`members-unready`: members without which the others train, because their worker processes are not ready. Deleted
     when all are."""

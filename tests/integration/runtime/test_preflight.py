@@ -1,0 +1,40 @@
+"""Machines are checked before their members join: real agents on a real etcd."""
+
+from __future__ import annotations
+
+import shlex
+
+from elasticjob_runtime.contract import ExitCode, PreflightValue
+
+from tests.integration.runtime.agents import Job
+
+PASSES = ("--preflight", "Basic", "--preflight-command", "true")
+FAILS = ("--preflight-command", shlex.join(["sh", "-c", "echo no link on port 2; exit 3"]))
+
+
+def test_a_member_whose_machine_fails_a_check_does_not_join_and_says_why(job: Job) -> None:
+    agents = job.start_all("a b", *PASSES)
+    before = job.wait_for_training(2)
+    suspect = job.start("c", *FAILS)
+    assert suspect.exit_code() == ExitCode.SUSPECT, job.logs
+    why = "the preflight checks of this machine fail: command: exit code 3: no link on port 2"
+    assert suspect.termination_file.read_text() == why
+    assert why in suspect.output
+    kv = job.client.get(job.keys.preflight("c"))
+    assert kv is not None
+    assert PreflightValue.from_json(kv.value).failed == {"command": "exit code 3: no link on port 2"}
+    plan = job.plan
+    assert plan is not None
+    assert plan.round == before[0].round, "the others were interrupted"
+    job.finish()
+    assert [agent.exit_code() for agent in agents] == [0, 0], job.logs
+
+
+def test_a_check_that_fails_everywhere_keeps_no_member_out(job: Job) -> None:
+    agents = job.start_all("a b c", "--preflight-command", "/no/such/check", nnodes="3")
+    job.wait_for_training(3)
+    job.finish()
+    assert [agent.exit_code() for agent in agents] == [0, 0, 0], job.logs
+    for agent in agents:
+        assert "exit code 127: /no/such/check cannot be run" in agent.output
+        assert "members fail this check, so it is ignored" in agent.output

@@ -1,0 +1,132 @@
+"""A site's check of a machine: bounded in time and output, and explained; and what `Basic` finds."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+import time
+
+import pytest
+from elasticjob_runtime.agent.preflight import basic, check, command
+from elasticjob_runtime.contract import Keys, PreflightValue
+from elasticjob_runtime.membership.preflight import PreflightSettings
+
+from hack.embedded_etcd.memory import MemoryStore
+
+KEYS = Keys("/elasticjob", "run-1")
+
+
+def python(code: str) -> tuple[str, ...]:
+    return sys.executable, "-S", "-c", code
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        pytest.param(python("print('fine')"), None, id="passes"),
+        pytest.param(python("print('no link\\n'); raise SystemExit(3)"), "exit code 3: no link", id="the last line"),
+        pytest.param(python("raise SystemExit(4)"), "exit code 4", id="says nothing"),
+        pytest.param(
+            ("/no/such/check",),
+            "exit code 127: /no/such/check cannot be run (No such file or directory). Name a program of the image",
+            id="no such program",
+        ),
+        pytest.param(("sh", "-c", "exit 127"), "exit code 127: a program that it runs was not found", id="127"),
+        pytest.param(python("import os; os.kill(os.getpid(), 9)"), "killed by signal 9", id="killed"),
+        pytest.param(
+            python("print('x' * 5_000_000); print('y' * 999); raise SystemExit(1)"),
+            f"exit code 1: {'y' * 200}",
+            id="prints megabytes",
+        ),
+        pytest.param(
+            python("import os; os.write(1, b'\\xff\\n'); raise SystemExit(1)"), "exit code 1: \ufffd", id="bytes"
+        ),
+    ],
+)
+def test_a_command_passes_with_exit_code_0_and_else_says_why(argv: tuple[str, ...], expected: str | None) -> None:
+    assert command.run(argv, 60.0) == expected
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "child"
+    code = f"echo waiting for the fabric; sleep 1000 & echo $! > {file}; wait"
+    assert command.run(("sh", "-c", code), 1.0) == "not done after 1 s: waiting for the fabric"
+    child = int(file.read_text())
+    deadline = time.monotonic() + 30
+    while is_alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for() -> None:
+    began = time.monotonic()
+    assert command.run(("sh", "-c", "sleep 1000 & echo done"), 600.0) is None
+    assert time.monotonic() - began < 300
+
+
+def test_basic_measures_what_is_compared() -> None:
+    measured = basic.measurements(MemoryStore(), "/key")
+    assert set(measured) == {"compute", "etcd", "accelerators"}
+    assert measured["compute"] > 0
+
+
+def test_a_full_file_system_fails(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert basic.low_space("") is None
+    assert basic.low_space(str(tmp_path / "none")) is None
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"total": 64 << 20, "free": 1 << 20}))
+    assert basic.low_space(str(tmp_path)) == f"{tmp_path} has 1 MiB free of 64 MiB"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo '0, 0, No'", None),
+        ("echo '0, 0, No'; echo '1, 2, No'", "GPU 1 has 2 uncorrected ECC errors"),
+        ("echo 'GPU is lost'; exit 15", "exit code 15: GPU is lost"),
+    ],
+)
+def test_what_nvidia_smi_says_is_a_check(
+    script: str, expected: str | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert basic.gpu_faults() == expected
+
+
+def published(store: MemoryStore, name: str, report: PreflightValue) -> None:
+    store.put(KEYS.preflight(name), report.to_json())
+
+
+def test_a_failing_member_is_told_why_and_publishes_it() -> None:
+    store = MemoryStore()
+    published(store, "b", PreflightValue())
+    settings = PreflightSettings(command=("sh", "-c", "echo no link; exit 3"))
+    why = check(settings, store, KEYS, "a", 2, {})
+    assert why == "the preflight checks of this machine fail: command: exit code 3: no link"
+    kv = store.get(KEYS.preflight("a"))
+    assert kv is not None
+    assert PreflightValue.from_json(kv.value).failed == {"command": "exit code 3: no link"}
+
+
+def test_a_check_that_most_members_fail_is_ignored() -> None:
+    store = MemoryStore()
+    for name in ("b", "c"):
+        published(store, name, PreflightValue(failed={"command": "exit code 3"}))
+    store.put(KEYS.preflight("d"), "of another version")
+    assert check(PreflightSettings(command=("false",)), store, KEYS, "a", 2, {}) is None
+
+
+def test_nothing_is_checked_or_published_unless_asked_for() -> None:
+    store = MemoryStore()
+    assert check(PreflightSettings(), store, KEYS, "a", 2, {}) is None
+    assert store.get(KEYS.preflight("a")) is None

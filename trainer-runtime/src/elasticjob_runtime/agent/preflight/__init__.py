@@ -1,0 +1,5 @@
+"""Checks of this machine before the agent joins a job: `check` runs them, and says why not to join."""
+
+from elasticjob_runtime.agent.preflight.run import check
+
+__all__ = ["check"]

@@ -1,0 +1,88 @@
+"""Runs the checks, publishes what they found, and compares it with what the other members have published.
+
+It runs before the agent registers, so those that train do not notice. Without etcd nothing is compared: that it is
+unreachable is for the rendezvous to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from elasticjob_runtime.agent.preflight import basic, command
+from elasticjob_runtime.contract import Keys, PreflightValue
+from elasticjob_runtime.etcd.interface import Get, KeyRange, Store, StoreError
+from elasticjob_runtime.membership.preflight import BASIC, PreflightSettings, describe, judge, waits
+
+logger = logging.getLogger(__name__)
+
+WAIT_SECONDS = 20.0
+"""How long a member that fails a check waits for the reports of the others, s. They run the same checks as the job
+starts; without their reports, a check that fails everywhere would end every agent."""
+_PAUSE = 0.5
+_STORE_SECONDS = 5.0
+_COMMAND = "command"
+
+
+def check(
+    settings: PreflightSettings, store: Store, keys: Keys, me: str, least: int, environment: Mapping[str, str]
+) -> str | None:
+    """Returns why this member must not join; None: it may. `least`: the fewest members that train."""
+    if not settings.enabled:
+        return None
+    began = time.monotonic()
+    own = _own_report(settings, store, keys.preflight(me), environment)
+    reports = _exchange(store, keys, me, own, least, settings)
+    outcome = judge(me, reports)
+    for name, found in sorted(outcome.distrusted.items()):
+        logger.warning("preflight: %s: %s", name, found)
+    if outcome.failed:
+        return f"the preflight checks of this machine fail: {describe(outcome.failed)}"
+    logger.info("preflight: passed in %.1f s", time.monotonic() - began)
+    return None
+
+
+def _own_report(settings: PreflightSettings, store: Store, key: str, environment: Mapping[str, str]) -> PreflightValue:
+    failed: dict[str, str] = {}
+    measured: dict[str, float] = {}
+    if BASIC in settings.checks:
+        failed = basic.failures(environment)
+        try:
+            measured = basic.measurements(store, key)
+        except StoreError as error:
+            logger.warning("preflight: nothing is compared with other members: %s", error)
+    if settings.command:
+        found = command.run(settings.command, settings.timeout)
+        if found is not None:
+            failed[_COMMAND] = found
+    return PreflightValue(failed=failed, measured=measured)
+
+
+def _exchange(
+    store: Store, keys: Keys, me: str, own: PreflightValue, least: int, settings: PreflightSettings
+) -> dict[str, PreflightValue]:
+    """The reports of all members, this one included. Waits for those of others if this member fails a check."""
+    deadline = time.monotonic() + WAIT_SECONDS + (settings.timeout if settings.command else 0.0)
+    reports = {me: own}
+    try:
+        store.put(keys.preflight(me), own.to_json(), timeout=_STORE_SECONDS)
+        while True:
+            reports = {**_reports(store, keys), me: own}
+            if not waits(me, reports, least) or time.monotonic() > deadline:
+                return reports
+            time.sleep(_PAUSE)
+    except StoreError as error:
+        logger.warning("preflight: the reports of other members are not known: %s", error)
+        return reports
+
+
+def _reports(store: Store, keys: Keys) -> dict[str, PreflightValue]:
+    """Those that can be read: another version may have written others."""
+    found = {}
+    for kv in store.range(Get(KeyRange.prefix(keys.preflights)), timeout=_STORE_SECONDS).kvs:
+        try:
+            found[kv.key.removeprefix(keys.preflights)] = PreflightValue.from_json(kv.value)
+        except ValueError as error:
+            logger.warning("preflight: ignoring %s: %s", kv.key, error)
+    return found

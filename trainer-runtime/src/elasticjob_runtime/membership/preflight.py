@@ -1,0 +1,102 @@
+"""Which checks a member fails before it joins, and whether they are to be trusted. Pure.
+
+A check fails by itself, such as a command with another exit code than 0, or because what it measured is far from what
+the other members have measured. One that more than half of the members fail says more about the check than about their
+nodes, so it is distrusted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from elasticjob_runtime.contract import PreflightValue
+
+BASIC = "Basic"
+CHECKS = (BASIC,)
+"""What `--preflight` may name."""
+COMPUTE, ROUND_TRIP, ACCELERATORS = "compute", "etcd", "accelerators"
+"""Measured: s, s and a number."""
+MIN_OTHERS = 2
+"""With fewer other members, there is nothing to compare with."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PreflightSettings:
+    checks: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    timeout: float = 60.0
+    """Seconds that the command may take."""
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.checks or self.command)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PreflightOutcome:
+    """What is known of this member."""
+
+    failed: Mapping[str, str]
+    """Trusted checks that it fails: what each of them found."""
+    distrusted: Mapping[str, str]
+    """Checks that it fails like most of the others."""
+
+
+def _too_slow(value: float, median: float, least: float) -> bool:
+    return value > 3 * median and value - median > least
+
+
+_COMPARED: Mapping[str, tuple[Callable[[float, float], bool], Callable[[float], str]]] = {
+    COMPUTE: (lambda value, median: _too_slow(value, median, 0.05), lambda value: f"{value:.3g} s"),
+    ROUND_TRIP: (lambda value, median: _too_slow(value, median, 0.1), lambda value: f"{value:.3g} s"),
+    ACCELERATORS: (lambda value, median: value < median, lambda value: f"{value:g}"),
+}
+"""By check: whether a value is bad, given the median of the others, and how it is shown."""
+
+
+def judge(me: str, reports: Mapping[str, PreflightValue]) -> PreflightOutcome:
+    """`reports`: by member, this one included."""
+    findings = {member: _findings(member, reports) for member in reports}
+    failed, distrusted = {}, {}
+    for check, found in findings[me].items():
+        count = sum(check in each for each in findings.values())
+        if len(reports) > 1 and 2 * count > len(reports):
+            distrusted[check] = f"{found}; {count} of {len(reports)} members fail this check, so it is ignored"
+        else:
+            failed[check] = found
+    return PreflightOutcome(failed=failed, distrusted=distrusted)
+
+
+def _findings(member: str, reports: Mapping[str, PreflightValue]) -> dict[str, str]:
+    """The checks that a member fails."""
+    own = reports[member]
+    found = dict(own.failed)
+    for check, (is_bad, show) in _COMPARED.items():
+        others = _measured(check, [report for name, report in reports.items() if name != member])
+        value = own.measured.get(check)
+        if value is None or len(others) < MIN_OTHERS or check in found:
+            continue
+        median = statistics.median(others)
+        if is_bad(value, median):
+            found[check] = f"{show(value)}, median of the others {show(median)}"
+    return found
+
+
+def _measured(check: str, reports: Sequence[PreflightValue]) -> list[float]:
+    return [report.measured[check] for report in reports if check in report.measured]
+
+
+def waits(me: str, reports: Mapping[str, PreflightValue], least: int) -> bool:
+    """Whether to wait for further reports: a check fails, and too few members have run it to trust that. `least`: the
+    fewest members that train."""
+    return len(reports) < max(1, least) and bool(judge(me, reports).failed)
+
+
+def describe(failed: Mapping[str, str]) -> str:
+    """
+    >>> describe({"command": "exit code 3: no link", "compute": "3.1 s, median of the others 0.9 s"})
+    'command: exit code 3: no link; compute: 3.1 s, median of the others 0.9 s'
+    """
+    return "; ".join(f"{check}: {found}" for check, found in sorted(failed.items()))
