@@ -2,7 +2,7 @@
 
 | base Workload | the job | what is written |
 |---|---|---|
-| none | waits; goes on if it runs | the base is created |
+| none | goes on: waits, runs or stops | the base is created, after the last pod of a job that stops |
 | pending | no pod; what runs is stopped | surplus is deleted |
 | admitted | minReplicas worker pods | once they are ready: one surplus at a time, up to `replicas` |
 | evicted or deactivated | is stopped, and its state saved | released after the last pod has gone; surplus is deleted |
@@ -133,11 +133,12 @@ def _whose(queued: QueuedJob, foreign: Workload) -> str:
 
 
 def _without_queue(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[Change] = ()) -> Grant:
-    """Nothing is known of what is admitted. What runs goes on with as many worker pods as before."""
-    if not queued.pods:
-        surplus = [delete(workload) for workload in queued.view.surplus if not workload.terminating]
-        return Grant(held=True, replicas=0, queued=waits, changes=(*surplus, *changes))
-    before = queued.job.status.desired_replicas or queued.minimum
+    """Nothing is known of what is admitted. What runs goes on with as many worker pods as before. A job that waits goes
+    on waiting, and one that is being stopped goes on stopping."""
+    before = queued.job.status.desired_replicas
+    if not queued.pods or before is None:
+        stopping = _stopping(queued, waits, None)
+        return dataclasses.replace(stopping, changes=(*stopping.changes, *(() if queued.pods else changes)))
     going_on = dataclasses.replace(waits, status=False)
     return Grant(held=False, replicas=before, queued=going_on, changes=tuple(changes))
 

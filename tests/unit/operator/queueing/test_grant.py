@@ -54,6 +54,11 @@ def queued_job(
     )
 
 
+def running_job(size: int, **fields: Any) -> ElasticJob:
+    """As its status says while it has that many worker pods."""
+    return queued_job(**fields).model_copy(update={"status": make_status(desired_replicas=size or None)})
+
+
 def condition(type_: str, status: bool = True, reason: str = "Test", message: str = "") -> dict[str, Any]:
     return {
         "type": type_,
@@ -266,7 +271,7 @@ TWO, THREE, FOUR = (
 def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_its_last_pod(
     workloads: list[Workload], running: list[Pod], held: bool, reason: Reason, writes: list[str]
 ) -> None:
-    found = allowed(*workloads, pods=running)
+    found = allowed(*workloads, job=running_job(len(running)), pods=running)
     assert (found.held, found.queued.reason, written(found)) == (held, reason, writes)
     assert found.queued.status is held
 
@@ -439,7 +444,8 @@ def test_priority_of_a_workload_with_quota_changes_only_between_classes_of_its_q
 
 @pytest.mark.parametrize("running", [False, True])
 def test_missing_priority_class_is_named_and_a_job_that_trains_is_left_alone(running: bool) -> None:
-    found = allowed(job=queued_job(priority="hihg"), pods=TWO if running else [], priorities={"high": 1})
+    pods = TWO if running else []
+    found = allowed(job=running_job(len(pods), priority="hihg"), pods=pods, priorities={"high": 1})
     assert (found.held, found.queued.reason, written(found)) == (not running, Reason.PRIORITY_CLASS_MISSING, [])
     assert "hihg" in found.queued.message
 
@@ -453,10 +459,20 @@ def test_missing_priority_class_of_the_surplus_stops_only_growth() -> None:
 
 @pytest.mark.parametrize("running", [False, True])
 def test_without_kueue_a_job_waits_and_one_that_trains_goes_on_at_its_size(running: bool) -> None:
-    job = queued_job().model_copy(update={"status": make_status(desired_replicas=3)})
-    found = allowed(job=job, pods=THREE if running else [], problem="The API server does not serve it")
+    found = allowed(job=running_job(3), pods=THREE if running else [], problem="The API server does not serve it")
     assert (found.held, found.queued.reason, written(found)) == (not running, Reason.QUEUE_UNAVAILABLE, [])
     assert found.replicas == (3 if running else 0)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "problem"), [((), ""), ((base(terminating=True),), ""), ((), "The API server does not serve it")]
+)
+def test_job_that_is_being_stopped_does_not_start_again_when_its_base_vanishes(
+    workloads: tuple[Workload, ...], problem: str
+) -> None:
+    lost = surplus(0, *ADMITTED)
+    found = allowed(*workloads, lost, job=running_job(0), pods=THREE, problem=problem)
+    assert (found.held, found.queued.status, written(found)) == (True, True, [])
 
 
 def test_nothing_is_asked_for_while_the_api_server_rejects_the_worker_pods() -> None:
@@ -571,7 +587,8 @@ def test_surplus_that_gets_ready_ends_the_series() -> None:
 @pytest.mark.parametrize("running", [False, True])
 def test_workload_of_the_jobs_name_that_is_not_its_own_is_named(foreign: Workload, says: str, running: bool) -> None:
     """As `kubectl delete elasticjob --cascade=orphan` leaves it."""
-    found = allowed(foreign=(foreign,), pods=TWO if running else [])
+    pods = TWO if running else []
+    found = allowed(foreign=(foreign,), job=running_job(len(pods)), pods=pods)
     assert (found.held, found.queued.reason, written(found)) == (not running, Reason.WORKLOAD_REJECTED, [])
     assert says in found.queued.message
 

@@ -116,7 +116,9 @@ def test_copy_takes_the_workload_that_came_with_it() -> None:
 def test_copy_without_a_workload_that_fits_says_why_and_creates_none(
     unowned: list[Workload], says: str, running: bool
 ) -> None:
-    found = grant(queued(copied(), foreign=tuple(unowned), pods=TWO if running else []))
+    pods = TWO if running else []
+    job = copied().model_copy(update={"status": make_status(desired_replicas=len(pods) or None)})
+    found = grant(queued(job, foreign=tuple(unowned), pods=pods))
     assert (found.queued.reason, written(found)) == (Reason.PREBUILT_WORKLOAD_UNUSABLE, [])
     assert says in found.queued.message
     assert found.held is not running, "a job that trains is left alone"
