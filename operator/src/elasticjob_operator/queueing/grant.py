@@ -28,7 +28,7 @@ from elasticjob_operator.queueing import bodies, patches, withdrawal
 from elasticjob_operator.queueing.base import create_base, is_outdated, update_pending, update_priority
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob, delete, sentence
-from elasticjob_operator.queueing.placement import placement
+from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
 from elasticjob_operator.queueing.priorities import Priority
 from elasticjob_operator.state import Pod
@@ -221,6 +221,9 @@ def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
 
 def _running(queued: QueuedJob, base: Workload) -> Grant:
     job, view = queued.job, queued.view
+    if not queued.pods and (flavor := unknown_flavor(base, view.flavors)):
+        said = f"ResourceFlavor {flavor} says on which nodes its pods may run, and does not exist yet"
+        return _stopping(queued, queued.waiting(Reason.WAITING_FOR_CHECKS, base, said), None)
     wanted = max(job.replicas, queued.minimum)
     surplus = _surplus_of(queued, base, wanted)
     kept = (base, *surplus.admitted)
@@ -239,14 +242,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     if surplus.covered < wanted and may_ask:
         created, problem = _create_surplus(queued, base, admitted, wanted)
         changes += created
-    slots = tuple(
-        Slot(
-            workload=workload.name,
-            count=workload.counts.get(WORKERS, 0),
-            placement=placement(workload, WORKERS, view.flavors, _annotations(job)),
-        )
-        for workload in kept
-    )
+    slots = tuple(_slot(queued, workload) for workload in kept)
     return Grant(
         held=False,
         replicas=admitted,
@@ -257,6 +253,15 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         changes=tuple(changes),
         requeue_at=_next_deadline(queued.now, [*map(withdrawal.ready_by, surplus.admitted), retry_at]),
     )
+
+
+def _slot(queued: QueuedJob, workload: Workload) -> Slot:
+    """None of its worker pods is created before it is known where they may run."""
+    flavors, count = queued.view.flavors, workload.counts.get(WORKERS, 0)
+    if unknown_flavor(workload, flavors) and not queued.pods_of(workload):
+        count = 0
+    placed = placement(workload, WORKERS, flavors, _annotations(queued.job))
+    return Slot(workload=workload.name, count=count, placement=placed)
 
 
 def _next_deadline(now: datetime.datetime, moments: Sequence[datetime.datetime | None]) -> datetime.datetime | None:

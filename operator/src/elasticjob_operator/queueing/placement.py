@@ -9,6 +9,13 @@ from elasticjob_operator.queue_state import Flavor, Placement, Workload
 from elasticjob_operator.queueing import bodies
 
 
+def unknown_flavor(workload: Workload, flavors: Mapping[str, Flavor]) -> str:
+    """A ResourceFlavor of the admission that has not been observed. Workloads and flavors are watched apart, so an
+    admission may be known before a flavor that was created just before. Empty: all are known."""
+    assigned = (name for assignment in workload.assignments.values() for name in assignment.flavors)
+    return next((name for name in assigned if name not in flavors), "")
+
+
 def placement(
     workload: Workload, pod_set: str, flavors: Mapping[str, Flavor], annotations: Mapping[str, str]
 ) -> Placement:

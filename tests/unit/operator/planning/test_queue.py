@@ -8,7 +8,7 @@ import pytest
 from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.names import LABEL_WORKLOAD
 from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject, PublishSpec
-from elasticjob_operator.queue_state import Flavor, QueueView, Workload
+from elasticjob_operator.queue_state import Assignment, Flavor, QueueView, Workload
 from elasticjob_operator.state import Connectivity, Kind, Pod, Rejection
 
 from tests.unit.operator.builders import NAME, NOW, UID, at, make_plan, make_pod, make_status, make_view
@@ -59,6 +59,20 @@ def test_admitted_job_starts_with_minimum_replicas_where_its_flavor_says() -> No
         assert "kueue.x-k8s.io/queue-name" not in pod["metadata"]["labels"], "Kueue would gate the pod"
     assert condition(found, ConditionType.QUEUED) == ("False", "PartlyAdmitted")
     assert condition(found, ConditionType.DEGRADED) in (("", ""), ("False", "NotTraining"))
+
+
+def test_no_worker_pod_is_created_before_its_flavor_is_known() -> None:
+    """Workloads and flavors are watched apart: an admission may be known before a new flavor."""
+    admitted = dataclasses.replace(view(base(*ADMITTED)), flavors={})
+    found = ask(queued_job(4, 2), queue=admitted, admission=ACCEPTED)
+    assert (names(found, CreatePod), names(found, CreateObject)) == ([], [])
+    assert condition(found, ConditionType.QUEUED) == ("True", "WaitingForChecks")
+    assert "ResourceFlavor spot" in found.status.condition(ConditionType.QUEUED).message  # type: ignore[union-attr]
+    elsewhere = surplus(0, *ADMITTED, assignments={"workers": Assignment(flavors=("new",))})
+    grows = ask(training(queued_job()), *bound(2), queue=view(base(*ADMITTED, "PodsReady"), elsewhere))
+    assert names(grows, CreatePod) == []
+    replaced = ask(training(queued_job()), *bound(1), queue=admitted)
+    assert len(names(replaced, CreatePod)) == 1, "a job that trains is left alone"
 
 
 def test_worker_pods_of_an_admitted_surplus_are_added_and_bound_to_it() -> None:
