@@ -21,6 +21,8 @@ PROVIDERS = {
 }
 """In the order in which Auto takes them."""
 KINDS = {provider.kind for provider in PROVIDERS.values()}
+FIXED = {provider.kind for provider in PROVIDERS.values() if provider.is_fixed}
+"""Kinds whose spec cannot be changed: another minReplicas takes effect with the next run's group."""
 
 
 def provider_of(job: ElasticJob, served: Collection[Kind]) -> Provider | None:

@@ -21,4 +21,6 @@ def _decorate(pod: dict[str, Any], group: str) -> None:
     pod["spec"]["schedulingGroup"] = {"podGroupName": group}
 
 
-PROVIDER = Provider(kind=Kind.POD_GROUP, api_version="scheduling.k8s.io/v1alpha2", spec=_spec, decorate=_decorate)
+PROVIDER = Provider(
+    kind=Kind.POD_GROUP, api_version="scheduling.k8s.io/v1alpha2", spec=_spec, decorate=_decorate, is_fixed=True
+)

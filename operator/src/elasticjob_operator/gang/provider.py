@@ -23,8 +23,10 @@ class Provider:
     """Of the PodGroup."""
     decorate: Callable[[dict[str, Any], str], None]
     """Names the group of that name in a worker pod."""
+    is_fixed: bool = False
+    """The API server rejects another spec for a PodGroup that exists."""
 
     def pod_group(self, job: ElasticJob, run: int) -> dict[str, Any]:
-        """One for each run: how many pods a group needs cannot be changed in all of them."""
+        """One for each run: not every API server lets it change how many pods a group needs."""
         name = names.pod_group(job.name, run)
         return owned(job, self.api_version, "PodGroup", name, names.COMPONENT_WORKER, spec=self.spec(job))

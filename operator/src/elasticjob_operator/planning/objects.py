@@ -113,6 +113,8 @@ def run_user(context: Context) -> list[Action]:
 
 def _correction(kind: Kind, desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     patch = correction(_to_compare(desired, known), known)
+    if kind in gang.FIXED:
+        patch.pop("spec", None)
     if kind is not Kind.NETWORK_POLICY:
         return patch
     spec = exact_correction(desired["spec"], known.get("spec") or {})

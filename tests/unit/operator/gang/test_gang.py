@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from elasticjob_api import ConditionType, ElasticJob
 from elasticjob_operator.gang import KINDS, PROVIDERS, provider_of
-from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, Plan
+from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject, Plan
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.state import Admission, Kind
 
@@ -123,6 +123,23 @@ def test_group_of_an_earlier_run_is_deleted() -> None:
     early = dataclasses.replace(before[Kind.POD_GROUP, GROUP], name=f"{NAME}-0")
     found = ask(job, admission=accepted(job), served=served, objects={**before, (early.kind, early.name): early})
     assert names(found, DeleteObject) == [f"{NAME}-0"]
+
+
+@pytest.mark.parametrize(
+    ("provider", "patches"),
+    [("Native", []), ("Volcano", [{"spec": {"minMember": 3}}]), ("Coscheduling", [{"spec": {"minMember": 3}}])],
+)
+def test_another_minimum_changes_the_group_of_the_run_where_that_is_possible(
+    provider: str, patches: list[dict[str, Any]]
+) -> None:
+    """Kubernetes rejects another minCount, so the operator would ask for it in every plan."""
+    served = frozenset(KINDS)
+    before = owned(ask(gang_job(provider), admission=accepted(gang_job(provider)), served=served))
+    job = gang_job(provider, min=3)
+    pods = [dataclasses.replace(make_pod(index), template_hash=hash_of(job)) for index in range(4)]
+    found = ask(job, *pods, served=served, objects=before)
+    assert [action.patch for action in found.actions if isinstance(action, PatchObject)] == patches
+    assert (names(found, DeleteObject), names(found, DeletePod)) == ([], [])
 
 
 def test_volcano_gets_its_queue_and_keeps_the_scheduler_of_the_template() -> None:
