@@ -50,10 +50,11 @@ PLAN, NEXT = (
     if plan.ranks
 )
 FAILURE = FailureValue(
-    member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="x", time=10.0
-)
+    member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="x", time=10.0,
+    traceback="line 1",
+)  # fmt: skip
 LOST = dataclasses.replace(FAILURE, reason=PEER_LOST, message="a peer is gone", time=9.0)
-HUNG = dataclasses.replace(FAILURE, reason=HANG, message="no progress", time=8.0)
+HUNG = dataclasses.replace(FAILURE, reason=HANG, message="no progress", time=8.0, traceback="")
 GRACE = 7.0
 
 
@@ -131,12 +132,14 @@ LIVES: dict[str, tuple[Sequence[str], WorkersState]] = {
     "all have lost a peer, and no cause is found": (["start", "lose 0", "lose 1", "tick"], DIED),
     "they hang: they write their stacks": (["start", "hang"], RUNNING),
     "they hang, and are killed": (["start", "hang", "tick"], STOPPING),
+    "a hang before a process runs does not count": (["begin", "hang", "tick"], RUNNING),
     "they hang, and are stopped": (["start", "hang", "stop", "exit 0", "exit 1"], NONE),
     "one of several that continue has failed": (["start", "enter", "fail 0"], RUNNING),
     "all that continue have failed": (["start", "enter", "fail 0", "fail 1"], DIED),
     "it is stopped": (["start", "stop"], STOPPING),
     "it is stopped, and all have ended": (["start", "stop", "exit 0", "exit 1"], NONE),
     "it is stopped before a process runs": (["begin", "stop"], NONE),
+    "a failure while it is stopped does not count": (["start", "stop", "fail 0", "exit 1"], NONE),
     "it is stopped when it has ended": (["start", "exit 0", "exit 1", "stop"], SUCCEEDED),
     "it is stopped after a failure": (["start", "fail 0", "stop", "exit 1"], DIED),
     "a start has failed, and no process runs": (["begin", "cannot start"], DIED),
@@ -189,8 +192,19 @@ def test_a_process_that_lost_a_peer_is_reported_only_if_no_cause_is_found_in_tim
 ) -> None:
     group = Group(nproc=3).start()
     group.fail(0, failure=LOST)
+    assert group.do(group.state.tick(5.0 + CAUSE_GRACE - 0.1, recorded=recorded)) == []
     assert group.do(group.state.tick(5.0 + CAUSE_GRACE, recorded=recorded)) == [CancelStarts(), killed(1, 2)]
     assert group.state.view.failure == reported
+
+
+def test_a_failure_counts_from_when_it_happened_and_a_stop_from_the_last_end() -> None:
+    failed, stopped = Group().start(), Group().start()
+    failed.fail(0, 5.0)
+    failed.exit(1, 9.0)
+    stopped.stop()
+    stopped.exit(0, 5.0)
+    stopped.exit(1, 9.0)
+    assert (failed.state.view.changed_at, stopped.state.view.changed_at) == (5.0, 9.0)
 
 
 def test_a_cause_ends_the_wait_for_one() -> None:
@@ -317,6 +331,16 @@ def test_no_plan_is_sent_to_a_process_that_ends_or_has_not_started() -> None:
     assert group.do(group.state.said_hello(0, 2.0)) == [], "it is being stopped"
 
 
+def test_processes_that_have_not_said_that_they_can_continue_are_not_told_a_plan() -> None:
+    group = Group().start()
+    assert group.do(group.state.move(NEXT, 0.0, 5.0)) == []
+
+
+def test_only_a_world_of_its_own_counts_as_a_round_that_is_not_trained_yet() -> None:
+    assert Group().start(alone=True).state.view.entered == 0
+    assert Group().start().state.view.entered is None
+
+
 def test_it_continues_in_place_once_all_have_entered_their_world() -> None:
     group = Group().start().entered(0)
     assert (group.state.view.in_place, group.state.view.movable) == (False, False)
@@ -324,6 +348,8 @@ def test_it_continues_in_place_once_all_have_entered_their_world() -> None:
     assert (group.state.view.in_place, group.state.view.movable, group.state.view.trained_round) == (True, True, 1)
     group.do(group.state.move(NEXT, 0.0, 5.0))
     assert group.state.view.trained_round == 1
+    group.report(0, ARRIVED, NEXT)
+    assert group.state.view.movable, "it was in a world, whatever it reports of the next one"
     for number in (0, 1):
         group.report(number, ENTERED, NEXT)
     assert group.state.view.trained_round == 2
@@ -337,8 +363,9 @@ def test_only_processes_that_were_in_a_world_or_have_one_of_their_own_need_no_re
 def test_a_world_that_cannot_be_formed_is_rejected_with_the_first_error() -> None:
     group = Group().start().entered(0, 1)
     group.do(group.state.move(NEXT, 0.0, 5.0))
-    assert group.report(0, FAILED, NEXT, 6.0, why="connection reset") == []
-    group.report(1, FAILED, NEXT, 7.0, why="later")
+    group.report(0, HEARD, NEXT, 5.5)
+    assert group.report(1, FAILED, NEXT, 6.0, why="connection reset") == []
+    group.report(0, FAILED, NEXT, 7.0, why="later")
     assert (group.state.view.rejected_at, group.state.view.rejected_why) == (6.0, "connection reset")
 
 
@@ -347,7 +374,8 @@ def test_reports_about_an_earlier_plan_are_ignored() -> None:
     group.do(group.state.move(NEXT, 0.0, 5.0))
     before = group.state
     group.report(0, FAILED, PLAN)
-    assert group.state is before
+    group.report(7, ENTERED, NEXT)
+    assert group.state is before, "nor those of a process that is gone"
 
 
 def test_a_process_that_is_done_before_it_enters_the_plan_leaves_a_world_that_cannot_be_formed() -> None:
@@ -365,6 +393,12 @@ def test_a_process_that_is_done_leaves_the_others_in_their_world() -> None:
     group = Group().start().entered(0, 1)
     group.exit(0)
     assert (group.state.view.rejected_at, group.state.view.in_place) == (None, False)
+
+
+def test_a_process_that_ends_without_ever_entering_a_world_rejects_none() -> None:
+    group = Group().start()
+    group.exit(0)
+    assert group.state.view.rejected_at is None
 
 
 # -- what is not done in time
@@ -417,11 +451,26 @@ def test_a_replacement_that_others_wait_for_is_given_up_if_it_never_starts() -> 
     ]
 
 
+def test_a_replacement_that_does_not_run_yet_cannot_be_given_up() -> None:
+    group = Group(nproc=1)
+    group.do(group.state.start(PLAN, 0.0, alone=True))
+    assert group.do(group.state.tick(START_TIMEOUT)) == []
+
+
 def test_a_spare_that_others_begin_to_wait_for_is_given_up_if_it_never_starts() -> None:
     group = Group(nproc=1).start(dataclasses.replace(PLAN, rank=None), alone=True)
+    group.do(group.state.move(dataclasses.replace(NEXT, rank=None), 0.0, 50.0))
+    due = [group.state.report_due]
+    for plan, now in ((NEXT, 100.0), (dataclasses.replace(NEXT, mod_revision=9), 200.0)):
+        group.do(group.state.move(plan, 0.0, now))
+        due.append(group.state.report_due)
+    assert due == [None, 100.0 + START_TIMEOUT, 100.0 + START_TIMEOUT], "a further plan gives it no more time"
+
+
+def test_a_process_of_the_first_world_has_any_time_to_start() -> None:
+    group = Group(nproc=1).start()
+    group.do(group.state.move(NEXT, 0.0, 5.0))
     assert group.state.report_due is None
-    group.do(group.state.move(NEXT, 0.0, 100.0))
-    assert group.state.report_due == 100.0 + START_TIMEOUT
 
 
 # -- saving
@@ -446,7 +495,9 @@ def test_only_processes_that_save_are_asked_or_signalled(
         *(AskToSave(rank, GRACE) for rank in asked), terminated(*signalled),
     ]  # fmt: skip
     assert group.state.kill_at == 1.0 + GRACE
+    assert group.do(group.state.tick(1.0 + GRACE - 0.1)) == []
     assert group.do(group.state.tick(1.0 + GRACE)) == [killed(0, 1)]
+    assert group.do(group.state.calls_for_save(0, 1, 9.0)) == [], "it is too late"
 
 
 def test_the_rest_are_killed_when_the_last_one_has_saved() -> None:
@@ -461,7 +512,7 @@ def test_the_rest_are_killed_when_the_last_one_has_saved() -> None:
 def test_processes_that_all_handle_the_signal_end_by_themselves() -> None:
     group = Group().start()
     group.stop(handling=[0, 1])
-    assert group.exit(0) == []
+    assert [group.exit(0), group.exit(1)] == [[], []]
 
 
 def test_those_that_save_at_the_end_of_their_last_world_are_told_and_waited_for() -> None:
@@ -476,6 +527,39 @@ def test_those_that_save_at_the_end_of_their_last_world_are_told_and_waited_for(
     assert group.report(2, WAITING, PLAN) == [], "it was not told"
     assert group.report(0, HEARD, PLAN) == [], "it ends its step"
     assert group.report(0, WAITING, PLAN) == [killed(0, 1, 2)]
+
+
+def test_if_all_save_at_the_end_of_their_last_world_none_gets_a_signal() -> None:
+    group = Group().start().entered(0, 1)
+    for number in (0, 1):
+        group.state = group.state.saves_at_end(number)
+    assert group.do(group.state.stop(GRACE, 1.0, last=True)) == [
+        CancelStarts(), SendEnd(0, PLAN, False), SendEnd(1, PLAN, False), terminated(),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("connected", "last", "handling"),
+    [
+        pytest.param(False, True, [], id="it cannot hear that its world ends"),
+        pytest.param(True, False, [], id="others train on: it is no last world"),
+        pytest.param(True, True, [0], id="its handler of the signal comes first"),
+    ],
+)
+def test_the_end_of_a_world_is_told_only_to_those_that_end_with_it(
+    connected: bool, last: bool, handling: list[int]
+) -> None:
+    group = Group(nproc=1).start().entered(*[0] * connected)
+    group.state = group.state.saves_at_end(0)
+    assert group.stop(last=last, handling=handling) == [terminated(0)]
+
+
+def test_one_that_is_asked_to_save_has_not_saved_because_it_waits_for_a_world() -> None:
+    group = Group().start().entered(0, 1).call_for_save(1)
+    group.state = group.state.saves_at_end(0)
+    assert group.stop(last=True)[:-1] == [SendEnd(0, PLAN, True), AskToSave(1, GRACE)]
+    assert group.report(1, WAITING, PLAN) + group.report(0, WAITING, PLAN) == []
+    assert group.do(group.state.saved(1, 1)) == [killed(0, 1)]
 
 
 def test_a_process_outside_of_its_world_is_not_asked_to_save() -> None:
@@ -493,10 +577,18 @@ def test_one_that_first_asks_while_others_save_is_asked_with_the_time_that_remai
     assert group.do(group.state.saved(1, 1)) == [killed(0, 1)]
 
 
-def test_one_that_handles_the_signal_is_not_asked_to_save() -> None:
-    group = Group().start().call_for_save(0)
+def test_one_that_handles_the_signal_or_has_ended_is_not_asked_to_save() -> None:
+    group = Group(nproc=3).start().call_for_save(0)
     group.stop()
     assert group.do(group.state.calls_for_save(1, 1, 3.0, handling=[1])) == []
+    group.exit(2)
+    assert group.do(group.state.calls_for_save(2, 1, 3.0)) == []
+
+
+def test_no_process_is_asked_to_save_while_others_save_on_the_signal() -> None:
+    group = Group().start()
+    group.stop(handling=[0])
+    assert group.do(group.state.calls_for_save(1, 1, 3.0, handling=[0])) == []
 
 
 def test_no_process_is_asked_to_save_while_the_group_runs() -> None:
