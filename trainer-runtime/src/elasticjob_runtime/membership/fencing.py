@@ -22,6 +22,8 @@ MAX_PROBED = 16
 
 
 def fence(view: View, now: float) -> Action | None:
+    # What is certain comes first: a later plan is a fact, and Consistent is the user's choice. The other two rules
+    # conclude from silence, which may also be an outage of etcd, and that must not stop training.
     return _stop_superseded(view, now) or _stop_if_consistent(view, now) or _cut_off(view, now) or _isolated(view, now)
 
 
@@ -80,7 +82,9 @@ def _cut_off(view: View, now: float) -> Action | None:
         return None
     reason = "cut off: neither etcd nor any neighbour is reachable, and the lease expired"
     if view.workers.state in ALIVE:
+        # Without a grace: processes that miss their peers cannot train, so waiting would gain nothing.
         return stop_at_once(view, reason)
+    # The agent stays for a while: most such outages end, and then it needs no new pod.
     until = (view.lease_expires_at or 0.0) + view.settings.cut_off_wait
     if now >= until:
         return Exit(code=ExitCode.RESTARTABLE, reason=reason)
@@ -113,9 +117,12 @@ def _probe_outsiders(view: View, now: float) -> Action | None:
     asked = _to_probe(outsiders)
     fresh = [view.probes[member.name] for member in asked if _probed_recently(view, member, now)]
     if any(probe.round > view.workers.round for probe in fresh):
+        # A later plan is proof, so there is no grace.
         return stop_at_once(view, "another member follows a later plan, and the lease expired")
     if len(fresh) < len(asked):
         return ProbePeers(members=asked, reason=f"etcd is unreachable: probing {len(asked)} members outside the group")
+    # Members that answer know no later plan, so they do not train. Silent ones may, if they are enough for a group. If
+    # all are silent, this group is the one that is cut off; if only some are, they may just be down: the grace passes.
     silent = _extrapolate(sum(not probe.reachable for probe in fresh), asked, outsiders)
     if (
         silent
@@ -126,7 +133,7 @@ def _probe_outsiders(view: View, now: float) -> Action | None:
             view, f"neither etcd nor {silent} other members can be reached, enough to train without this group"
         )
     if not _others_may_train(view):
-        return None
+        return None  # no other group can exist, so an outage of etcd may last any time
     if view.witnesses_probed_at is None or now >= max(
         expires, view.witnesses_probed_at + settings.witness_probe_interval
     ):

@@ -154,6 +154,7 @@ class WorkerGroup:
     ) -> None:
         """Kills the workers at once if `grace` is 0, and else after `grace` seconds to save; see GroupState.stop."""
         self._check_handlers_at = None
+        # Only the kernel knows which handle a signal, and only as long as they run: ask before the first one is sent.
         handling, catching = (self._catching(each) if grace > 0 else () for each in (signal.SIGTERM, number))
         self._apply(self._state.stop(grace, now, number, last=last, saves=saves, handling=handling, catching=catching))
 

@@ -254,6 +254,7 @@ class GroupState:
         handle SIGTERM; catching: those that handle `number`."""
         running, plan = self.running, self.view.plan
         effects: list[Effect] = [CancelStarts()]
+        # From now on the stop decides how the group ends; a failure whose cause is not known yet does not.
         known = dataclasses.replace(self, failures=(), decide_at=None)
         state = dataclasses.replace(known._without_starts(), stopping=True, saving=None, kill_at=None)
         if not running or plan is None:
@@ -271,6 +272,9 @@ class GroupState:
         asked = self._save_on_request(running.keys() - told - outside, handling)
         effects += [AskToSave(running[each].rank, grace) for each in sorted(asked)]
         signalled = {each for each in running if each in catching} - told - asked
+        # A process that does not save would end on the signal, in the midst of a step that one that saves must finish.
+        # So it gets none, and is killed after the last one has saved. If no process saves, the signal ends all; if all
+        # handle it, each ends by itself.
         saving = told | asked | signalled
         if asked or told or (saving and len(saving) < len(running)):
             state = dataclasses.replace(state, saving=saving)

@@ -113,6 +113,8 @@ class Engine:
             self.interruption.end()  # what other processes still wait for in the old world ends with it
             world = self._wait_for_plan(over, broken)
             if not world.environment:
+                # It is not in this plan. It keeps its model, so that it can enter a later one without a start; if this
+                # was the last world of all, it may be the one that saves.
                 if world.saves:
                     save()
                 self._port.report("waiting", world)
@@ -122,13 +124,14 @@ class Engine:
                 settle(world, self._form(world, standing()))
             except Exception as error:
                 if not torch_private.is_link_error(error):
-                    raise
+                    raise  # an error of the script, which would repeat in the next world
                 over, broken = world, first_line(error)
                 if self._newest is not world:
                     continue  # superseded: no failure, however often
                 logger.info("the world of plan %d could not be formed: %s", world.round, broken)
                 attempts += 1
                 if attempts >= MAX_ATTEMPTS:
+                    # A network that does not connect them is not mended by a further plan. A failure uses a restart.
                     raise SessionError(
                         f"the processes of {attempts} plans in a row could not reach each other: {broken}"
                     ) from error
