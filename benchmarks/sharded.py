@@ -23,7 +23,7 @@ from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import SECRET_BYTES, Env, Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
-from elasticjob_runtime.training.memory import keeper
+from elasticjob_runtime.training.memory import agent_memory
 from elasticjob_runtime.training.sharded import saving, storage
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.memory import Shards
@@ -96,7 +96,7 @@ def main() -> None:
     for rate in (1e6, 256.0):
         with agents(rate) as path:
             os.environ[Env.AGENT_SOCKET] = path
-            keeper._process = keeper._Process()
+            agent_memory._process = agent_memory._Process()
             shards = Shards("benchmark")
             keeps, copies = [], []
             for step in range(REPEATS + 2):

@@ -42,16 +42,16 @@ def network() -> nn.Module:
 
 def bare_transfer(joiner: int) -> None:
     """Sends the state's bytes to this rank from the other ranks, each its part, with nothing else to do."""
-    rank, donors = dist.get_rank(), [other for other in range(dist.get_world_size()) if other != joiner]
+    rank, sources = dist.get_rank(), [other for other in range(dist.get_world_size()) if other != joiner]
     tensors = [torch.ones(2 * 2**20) for _ in range(STATE_MIB // 8)]
-    mine = [(index, donors[index % len(donors)]) for index in range(len(tensors))]
+    mine = [(index, sources[index % len(sources)]) for index in range(len(tensors))]
     for attempt in range(5):
         dist.barrier()
         began = time.monotonic()
         if rank == joiner:
-            works = [dist.irecv(tensors[index], donor) for index, donor in mine]
+            works = [dist.irecv(tensors[index], source) for index, source in mine]
         else:
-            works = [dist.isend(tensors[index], joiner) for index, donor in mine if donor == rank]
+            works = [dist.isend(tensors[index], joiner) for index, source in mine if source == rank]
         for work in works:
             assert work is not None
             work.wait()

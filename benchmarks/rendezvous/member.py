@@ -160,7 +160,7 @@ class BenchMember:
         assert self._secret is not None  # this member has registered
         probe_in_background(members, self._secret, lambda found: self.post(lambda: on_result(found)), timeout)
 
-    def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
+    def probe_outside(self, on_result: Callable[[bool], None]) -> None:
         """Never needed: the benchmark's etcd is always reachable."""
 
     # -- the store's callbacks

@@ -73,7 +73,7 @@ def header(step: int) -> Header:
         step=step,
         purpose=purpose("benchmark"),
         taken_at=time.time(),
-        layout=Layout(outline_size=0, payload_size=0),
+        layout=Layout(structure_size=0, payload_size=0),
     )
 
 

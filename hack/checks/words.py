@@ -17,11 +17,13 @@ GIVEN_UP = {
     "chronicle": "recorder",
     "deed": "action",
     "desk": "store executor",
+    "donor": "source",
     "doomed": "to delete",
     "founder": "first member",
     "give way": "yield",
     "hearsay": "peer plan",
     "hub": "shared watch",
+    "keeper": "lease, cache, the agent's memory",
     "last words": "leave it out, or last line",
     "may be away": "may be down",
     "misfit": "incompatible",
@@ -30,6 +32,7 @@ GIVEN_UP = {
     "nonsense": "invalid, unknown ...",
     "nudge": "reconnect",
     "outlet": "async writer",
+    "outline": "structure",
     "pacing": "status throttle",
     "parked": "preforked",
     "rehearse": "trial import",
@@ -42,6 +45,7 @@ GIVEN_UP = {
     "unfit": "not fork-safe",
     "verdict": "pod status, decision ...",
     "warden": "reaper",
+    "witness": "outside host",
 }
 """Word -> what to write instead. Matches prose and parts of names, also in the plural."""
 

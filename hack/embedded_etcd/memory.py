@@ -93,7 +93,7 @@ class MemoryStore:
         def revoke() -> None:
             self.apply(Revoke(number))
 
-        keeper = KeptLease(
+        lease = KeptLease(
             number,
             ttl,
             started,
@@ -104,8 +104,8 @@ class MemoryStore:
             on_end=self._leases.discard,
             clock=self._clock,
         )
-        self._leases.add(keeper)
-        return keeper
+        self._leases.add(lease)
+        return lease
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> MemoryWatch:
         protocol.check_revision(start_revision)
@@ -114,8 +114,8 @@ class MemoryStore:
         return watch
 
     def close(self) -> None:
-        for keeper in list(self._leases):
-            keeper.stop()
+        for lease in list(self._leases):
+            lease.stop()
         for watch in list(self._watches):
             watch.cancel()
         with self._changed:

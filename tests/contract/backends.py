@@ -40,7 +40,7 @@ class Backend(Protocol):
     def compact(self, revision: int) -> None: ...
 
     def revoke(self, lease: int) -> None:
-        """Ends a lease without its keeper's knowledge."""
+        """Ends a lease without the knowledge of who holds it."""
 
 
 class MemoryBackend:

@@ -23,8 +23,8 @@ def test_leases_and_watches_notice_a_restart_as_an_empty_store(open_client: Open
     lost: list[str] = []
     seen = Collector()
     client.watch([KeyRange.prefix("/job/"), KeyRange("/plan")], 2, seen)
-    keeper = client.lease(3, lost.append)
-    client.put("/job/me", "old", lease=keeper.id)
+    lease = client.lease(3, lost.append)
+    client.put("/job/me", "old", lease=lease.id)
     for number in range(10):
         client.put("/plan", str(number))
     eventually(lambda: len(seen.events) == 11)

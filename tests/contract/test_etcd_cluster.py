@@ -37,9 +37,9 @@ def test_killing_any_member_loses_no_write_no_event_and_no_lease(
     ranges = [KeyRange.prefix("/job/a/"), KeyRange("/job/b")]
     for client, collector in zip(clients, seen, strict=True):
         client.watch(ranges, 2, collector)
-    keepers = [client.lease(30, lost.append) for client in clients]
-    for number, (client, keeper) in enumerate(zip(clients, keepers, strict=True)):
-        client.put(f"/members/{number}", "", lease=keeper.id)
+    leases = [client.lease(30, lost.append) for client in clients]
+    for number, (client, lease) in enumerate(zip(clients, leases, strict=True)):
+        client.put(f"/members/{number}", "", lease=lease.id)
     writer = Writer(open_client(endpoints(members)), ["/job/a/1", "/job/b", "/job/a/2"])
     for member in members:
         before = len(writer.written)
@@ -69,18 +69,18 @@ def test_clients_of_a_frozen_member_move_to_another(members: list[EtcdServer], o
     seen = [Collector() for _ in clients]
     for client, collector in zip(clients, seen, strict=True):
         client.watch([KeyRange.prefix("/job/")], 2, collector)
-    keepers = [client.lease(6, lost.append) for client in clients]
-    for number, (client, keeper) in enumerate(zip(clients, keepers, strict=True)):
-        client.put(f"/job/{number}", "", lease=keeper.id)
+    leases = [client.lease(6, lost.append) for client in clients]
+    for number, (client, lease) in enumerate(zip(clients, leases, strict=True)):
+        client.put(f"/job/{number}", "", lease=lease.id)
     frozen.freeze()
-    promised = [keeper.expires_at for keeper in keepers]
+    promised = [lease.expires_at for lease in leases]
     for client in clients:
         assert client.get("/job/0") is not None
     eventually(
-        lambda: all(k.expires_at > p for k, p in zip(keepers, promised, strict=True)),
+        lambda: all(k.expires_at > p for k, p in zip(leases, promised, strict=True)),
         what="every lease is renewed elsewhere",
     )
-    assert all(keeper.expires_at > time.monotonic() for keeper in keepers)
+    assert all(lease.expires_at > time.monotonic() for lease in leases)
     last = clients[0].put("/job/last", "")
     for collector in seen:
         eventually(lambda collector=collector: last in collector.revisions)  # type: ignore[misc]

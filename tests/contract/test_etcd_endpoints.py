@@ -244,8 +244,8 @@ def test_one_good_endpoint_among_bad_ones_is_enough(
         client.watch([KeyRange("/a")], revision + 1, seen)
         revision = client.put("/a", "")
         eventually(lambda seen=seen, revision=revision: revision in seen.revisions)  # type: ignore[misc]
-        keeper = client.lease(30, lambda _: None)
-        keeper.revoke()
+        lease = client.lease(30, lambda _: None)
+        lease.revoke()
         client.close()
     other.shutdown()
 

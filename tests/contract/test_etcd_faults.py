@@ -102,11 +102,11 @@ def test_a_read_or_lease_grant_whose_response_is_lost_is_repeated(
     proxy.drop_answers(1)
     assert client.txn((), (Get(EVERYTHING),), timeout=30).succeeded
     proxy.drop_answers(1)
-    keeper = client.lease(30, lambda _: None)
-    assert client.put("/job/a", "2", lease=keeper.id) > 0
+    lease = client.lease(30, lambda _: None)
+    assert client.put("/job/a", "2", lease=lease.id) > 0
     assert len(etcd_server.call("/v3/lease/leases", {})["leases"]) == 1, "one lease, although it was requested twice"
     proxy.drop_answers(1)
-    keeper.revoke()
+    lease.revoke()
     assert client.get("/job/a") is None
 
 
@@ -131,14 +131,14 @@ def test_a_lease_survives_a_restart_and_is_not_extended_during_it(
 ) -> None:
     lost: list[str] = []
     client = open_client(etcd_server.url)
-    keeper = client.lease(4, lost.append)
-    client.put("/job/me", "", lease=keeper.id)
+    lease = client.lease(4, lost.append)
+    client.put("/job/me", "", lease=lease.id)
     etcd_server.kill()
-    expiry = keeper.expires_at
+    expiry = lease.expires_at
     time.sleep(1)
-    assert keeper.expires_at == expiry, "the lease was not renewed, so its expiry stays"
+    assert lease.expires_at == expiry, "the lease was not renewed, so its expiry stays"
     etcd_server.start()
-    eventually(lambda: keeper.expires_at > expiry, what="the lease is renewed")
+    eventually(lambda: lease.expires_at > expiry, what="the lease is renewed")
     assert client.get("/job/me") is not None
     assert lost == []
 
@@ -146,10 +146,10 @@ def test_a_lease_survives_a_restart_and_is_not_extended_during_it(
 def test_a_lease_that_expired_during_an_outage_is_reported(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     lost: list[str] = []
     client = open_client(etcd_server.url)
-    keeper = client.lease(2, lost.append)
-    client.put("/job/me", "", lease=keeper.id)
+    lease = client.lease(2, lost.append)
+    client.put("/job/me", "", lease=lease.id)
     etcd_server.freeze()
-    eventually(lambda: time.monotonic() > keeper.expires_at + 1)
+    eventually(lambda: time.monotonic() > lease.expires_at + 1)
     assert lost == [], "only the store knows whether the lease is gone"
     etcd_server.thaw()
     eventually(lambda: lost)
@@ -162,7 +162,7 @@ def test_cancel_and_close_do_not_wait_for_a_frozen_server(etcd_server: EtcdServe
     before = {t.name for t in threading.enumerate()}
     watch = client.watch([EVERYTHING], 2, Collector())
     client.watch([EVERYTHING], 2, Collector())
-    keeper = client.lease(30, lambda _: None)
+    lease = client.lease(30, lambda _: None)
     etcd_server.freeze()
     answers: list[object] = []
 
@@ -176,7 +176,7 @@ def test_cancel_and_close_do_not_wait_for_a_frozen_server(etcd_server: EtcdServe
     asking.start()
     started = time.monotonic()
     watch.cancel()
-    keeper.stop()
+    lease.stop()
     client.close()
     client.close()
     asking.join(30)

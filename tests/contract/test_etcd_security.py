@@ -51,12 +51,12 @@ def test_tls_works_with_a_client_certificate_without_a_common_name(etcd_program:
     try:
         seen = Collector()
         client.watch([KeyRange.prefix("/a/"), KeyRange("/a")], 2, seen)
-        keeper = client.lease(2, lambda _: None)
-        first = keeper.expires_at
-        revision = client.put("/a", "x" * 100_000, lease=keeper.id)
+        lease = client.lease(2, lambda _: None)
+        first = lease.expires_at
+        revision = client.put("/a", "x" * 100_000, lease=lease.id)
         eventually(lambda: seen.revisions == [revision])
-        eventually(lambda: keeper.expires_at > first)
-        keeper.revoke()
+        eventually(lambda: lease.expires_at > first)
+        lease.revoke()
         eventually(lambda: seen.revisions == [revision, revision + 1])
 
         def failure(**changed: str) -> str:
@@ -121,8 +121,8 @@ def test_a_wrong_protocol_is_named_in_the_error(etcd_program: Path, tmp_path: Pa
 
 def test_a_user_has_access_to_its_prefix_only(guarded_server: EtcdServer, open_client: OpenClient) -> None:
     client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
-    keeper = client.lease(60, lambda _: None)
-    assert client.put(JOB + "a", "1", lease=keeper.id) > 1
+    lease = client.lease(60, lambda _: None)
+    assert client.put(JOB + "a", "1", lease=lease.id) > 1
     assert len(client.range(Get(KeyRange.prefix(JOB))).kvs) == 1
     for forbidden in (
         lambda: client.get("/jobs/two/a"),
@@ -139,7 +139,7 @@ def test_a_user_has_access_to_its_prefix_only(guarded_server: EtcdServer, open_c
     eventually(lambda: other.failures)
     assert isinstance(other.failures[0], Denied)
     assert "/jobs/two/a" in str(other.failures[0])
-    keeper.revoke()
+    lease.revoke()
 
 
 def test_wrong_or_missing_credentials_give_a_clear_error_without_the_password(
@@ -182,16 +182,16 @@ def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(
 ) -> None:
     lost: list[str] = []
     client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
-    keeper = client.lease(30, lost.append)
+    lease = client.lease(30, lost.append)
     seen = Collector()
-    first = client.put(JOB + "a", "1", lease=keeper.id)
+    first = client.put(JOB + "a", "1", lease=lease.id)
     client.watch([KeyRange.prefix(JOB)], first, seen)
     eventually(lambda: seen.events)
     guarded_server.kill()
     guarded_server.start_guarded()
-    second = client.put(JOB + "a", "2", lease=keeper.id)
+    second = client.put(JOB + "a", "2", lease=lease.id)
     eventually(lambda: seen.revisions == [first, second])
-    keeper.revoke()
+    lease.revoke()
     eventually(lambda: seen.revisions == [first, second, second + 1])
     assert lost == []
 

@@ -167,9 +167,9 @@ def test_a_store_that_lost_its_data_gives_a_snapshot(etcd_server: EtcdServer, op
     lost: list[str] = []
     seen = Collector()
     client.watch([KeyRange.prefix("/job/"), KeyRange("/other")], 2, seen)
-    keeper = client.lease(60, lost.append)
+    lease = client.lease(60, lost.append)
     for i in range(50):
-        client.put(f"/job/{i}", "old", lease=keeper.id)
+        client.put(f"/job/{i}", "old", lease=lease.id)
     eventually(lambda: len(seen.events) == 50)
     etcd_server.kill()
     etcd_server.wipe()

@@ -119,9 +119,9 @@ def test_a_member_that_is_lost_and_returns_under_load_disturbs_no_client(cluster
         eventually(functools.partial(member.takes_writes, cluster.conf), what=f"{member.name} is ready")
     seen = Collector()
     clients[0].watch([KeyRange.prefix("/job/")], 2, seen)
-    keepers = [client.lease(10, lost.append) for client in clients]
-    for number, (client, keeper) in enumerate(zip(clients, keepers, strict=True)):
-        client.put(f"/members/{number}", "", lease=keeper.id)
+    leases = [client.lease(10, lost.append) for client in clients]
+    for number, (client, lease) in enumerate(zip(clients, leases, strict=True)):
+        client.put(f"/members/{number}", "", lease=lease.id)
     writer = Writer(clients[1], ["/job/a", "/job/b"])
     for member in cluster.members:
         before = len(writer.written)

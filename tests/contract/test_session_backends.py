@@ -25,7 +25,7 @@ from elasticjob_runtime.training.session.forming import form
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.nccl import Nccl
 from elasticjob_runtime.training.session.transfer import share
-from elasticjob_runtime.training.session.world import Standing, World, agree
+from elasticjob_runtime.training.session.world import ProcessState, World, agree
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.integration.runtime_session.forks import FORKS
@@ -53,18 +53,18 @@ class Member:
     interruption: Interruption = dataclasses.field(default_factory=Interruption)
     old: list[dist.ProcessGroup] = dataclasses.field(default_factory=list)
 
-    def enter(self, number: int, standing: Standing | None = None) -> list[Standing]:
+    def enter(self, number: int, process_state: ProcessState | None = None) -> list[ProcessState]:
         """Forms a world, after the end of the one before, as the engine does."""
         self.interruption.end()
         self.interruption = Interruption()
         world = World(round=number, attempt="1", step_grace=0.0, environment=self._environment())
-        standing = standing or Standing(state=State(step=number, kind=Kind.LIVE), layout="")
-        formed = form(world, standing, self.interruption, self.backend)
+        process_state = process_state or ProcessState(state=State(step=number, kind=Kind.LIVE), layout="")
+        formed = form(world, process_state, self.interruption, self.backend)
         self.interruption.silent = formed.group.is_silent
         self.interruption.at_end(formed.group.interrupt)
         old = formed.group.make_default(formed.store)
         self.old += [] if old is None else [old]
-        return formed.standings
+        return formed.process_states
 
     def tensor(self, *numbers: float) -> torch.Tensor:
         return torch.tensor(numbers, device=self.device)
@@ -140,8 +140,8 @@ def test_the_processes_of_a_world_add_up_what_they_have(backend: str, size: int)
 def worlds_in_a_row(member: Member) -> list[tuple[list[float], list[int]]]:
     found = []
     for number in range(1, 5):
-        standings = member.enter(number)
-        found.append((member.add_up(member.tensor(1.0)), [each.state.step for each in standings]))
+        process_states = member.enter(number)
+        found.append((member.add_up(member.tensor(1.0)), [each.state.step for each in process_states]))
     torch_private.release(member.old)
     return found
 
@@ -192,7 +192,7 @@ def test_nothing_is_communicated_in_a_world_that_is_over(backend: str, size: int
 
 def sent_state(member: Member) -> list[float] | None:
     state = State(step=7, kind=Kind.LIVE) if member.rank == 0 else NOTHING
-    own = Standing(state=state, layout="")
+    own = ProcessState(state=state, layout="")
     agreement = agree(member.enter(1, own), "")
     given = {"weights": member.tensor(*range(5)), "step": 7} if member.rank == 0 else None
     received = share(agreement, member.rank, given)

@@ -48,10 +48,10 @@ class Twins:
         kind = self.rng.random()
         if kind < 0.05:
             self.granted += 1
-            keeper = self.backend.store.lease(3600, lambda _: None)
-            keeper.stop()
+            kept = self.backend.store.lease(3600, lambda _: None)
+            kept.stop()
             self.state.apply(Grant(self.granted, 3600), now=0)
-            self.leases[keeper.id] = self.granted
+            self.leases[kept.id] = self.granted
         elif kind < 0.08 and self.leases:
             lease = self.rng.choice(list(self.leases))
             self.backend.revoke(lease)

@@ -21,48 +21,48 @@ def unexpected(reason: str) -> None:
 
 def test_a_renewed_lease_outlives_its_ttl_and_knows_its_expiry(store: Store, prefix: str) -> None:
     before = time.monotonic()
-    keeper = store.lease(TTL, unexpected)
+    lease = store.lease(TTL, unexpected)
     try:
-        store.put(prefix + "me", "here", lease=keeper.id)
-        assert before + TTL <= keeper.expires_at <= time.monotonic() + TTL
-        first = keeper.expires_at
-        eventually(lambda: keeper.expires_at > first + TTL, what="the lease is renewed twice")
+        store.put(prefix + "me", "here", lease=lease.id)
+        assert before + TTL <= lease.expires_at <= time.monotonic() + TTL
+        first = lease.expires_at
+        eventually(lambda: lease.expires_at > first + TTL, what="the lease is renewed twice")
         found = store.get(prefix + "me")
         assert found is not None
-        assert found.lease == keeper.id
+        assert found.lease == lease.id
     finally:
-        keeper.revoke()
+        lease.revoke()
 
 
 def test_revoking_a_lease_deletes_its_keys_at_once(store: Store, prefix: str) -> None:
-    keeper = store.lease(60, unexpected)
-    store.put(prefix + "a", "", lease=keeper.id)
-    store.txn((), (Put(prefix + "b", "", keeper.id), Put(prefix + "c", "")))
-    keeper.revoke()
+    lease = store.lease(60, unexpected)
+    store.put(prefix + "a", "", lease=lease.id)
+    store.txn((), (Put(prefix + "b", "", lease.id), Put(prefix + "c", "")))
+    lease.revoke()
     assert [store.get(prefix + name) is None for name in "abc"] == [True, True, False]
-    keeper.revoke()  # idempotent
-    keeper.stop()
+    lease.revoke()  # idempotent
+    lease.stop()
     with pytest.raises(LeaseLost):
-        store.put(prefix + "a", "", lease=keeper.id)
+        store.put(prefix + "a", "", lease=lease.id)
 
 
 def test_a_lease_that_is_not_renewed_expires(store: Store, prefix: str) -> None:
-    keeper = store.lease(TTL, unexpected)
-    store.put(prefix + "a", "", lease=keeper.id)
-    keeper.stop()
-    keeper.stop()
+    lease = store.lease(TTL, unexpected)
+    store.put(prefix + "a", "", lease=lease.id)
+    lease.stop()
+    lease.stop()
     assert store.get(prefix + "a") is not None
     eventually(lambda: store.get(prefix + "a") is None, what="the lease's key is deleted")
 
 
 def test_a_lost_lease_is_reported_once(backend: Backend, prefix: str) -> None:
     reasons: list[str] = []
-    keeper = backend.store.lease(TTL, reasons.append)
-    backend.store.put(prefix + "a", "", lease=keeper.id)
-    backend.revoke(keeper.id)
+    lease = backend.store.lease(TTL, reasons.append)
+    backend.store.put(prefix + "a", "", lease=lease.id)
+    backend.revoke(lease.id)
     eventually(lambda: reasons, what="on_lost is called")
-    name = f"lease-{keeper.id:x}"
-    eventually(lambda: name not in {thread.name for thread in threading.enumerate()}, what="the keeper ends")
+    name = f"lease-{lease.id:x}"
+    eventually(lambda: name not in {thread.name for thread in threading.enumerate()}, what="the renewal ends")
     assert len(reasons) == 1
     assert backend.store.get(prefix + "a") is None
 
@@ -80,11 +80,11 @@ def test_a_key_moved_to_another_lease_outlives_the_first(store: Store, prefix: s
 
 
 def test_revoking_one_lease_leaves_the_others(store: Store, prefix: str) -> None:
-    keepers = [store.lease(60, unexpected) for _ in range(5)]
-    assert len({keeper.id for keeper in keepers}) == 5
-    for number, keeper in enumerate(keepers):
-        store.put(f"{prefix}{number}", "", lease=keeper.id)
-    keepers[2].revoke()
+    leases = [store.lease(60, unexpected) for _ in range(5)]
+    assert len({lease.id for lease in leases}) == 5
+    for number, lease in enumerate(leases):
+        store.put(f"{prefix}{number}", "", lease=lease.id)
+    leases[2].revoke()
     assert [store.get(f"{prefix}{number}") is None for number in range(5)] == [False, False, True, False, False]
-    for keeper in keepers:
-        keeper.revoke()
+    for lease in leases:
+        lease.revoke()

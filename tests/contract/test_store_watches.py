@@ -135,11 +135,11 @@ def test_the_changes_of_a_transaction_share_a_revision(store: Store, prefix: str
 
 
 def test_the_end_of_a_lease_is_reported_as_deletions(store: Store, prefix: str) -> None:
-    keeper = store.lease(60, lambda _: None)
-    store.txn((), (Put(prefix + "a", "", keeper.id), Put(prefix + "b", "", keeper.id)))
+    lease = store.lease(60, lambda _: None)
+    store.txn((), (Put(prefix + "a", "", lease.id), Put(prefix + "b", "", lease.id)))
     seen = Collector()
     watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
-    keeper.revoke()
+    lease.revoke()
     eventually(lambda: len(seen.events) == 2)
     watch.cancel()
     assert seen.changes == [(prefix + "a", None), (prefix + "b", None)]

@@ -1,6 +1,6 @@
 """Plays the agent for worker processes on this machine: starts and kills them, hosts the store, sends plans.
 
-It speaks the real protocol on a real socket (training/session/port.py); one driver stands for the agents of all
+It speaks the real protocol on a real socket (training/session/agent.py); one driver stands for the agents of all
 machines.
 """
 

@@ -44,7 +44,7 @@ def test_a_joiner_receives_the_state_and_all_train_on(driver: Driver, tmp_path: 
 @pytest.mark.parametrize(
     "pause", [0.02, pytest.param(0.0, marks=pytest.mark.nightly), pytest.param(0.1, marks=pytest.mark.nightly)]
 )
-def test_a_donor_lost_in_the_midst_of_sending_leaves_no_mixture(
+def test_a_source_lost_in_the_midst_of_sending_leaves_no_mixture(
     tmp_path: pathlib.Path, undisturbed: Run, pause: float
 ) -> None:
     """The state arrives in the joiner's own tensors."""

@@ -11,9 +11,9 @@ import pytest
 from elasticjob_runtime.agent.copies import MOST_AT_ONCE, PeerCopies
 from elasticjob_runtime.contract import SecretValue
 from elasticjob_runtime.event_loop import MAX_ERRORS, EventLoop
+from elasticjob_runtime.rendezvous.outside_hosts import probe_outside_in_background
 from elasticjob_runtime.rendezvous.peer_protocol import Session
 from elasticjob_runtime.rendezvous.peers import probe_in_background
-from elasticjob_runtime.rendezvous.witnesses import probe_witnesses_in_background
 
 from tests.unit.runtime.membership.builders import make_member
 
@@ -88,7 +88,7 @@ def test_members_are_probed_when_the_limit_of_threads_is_reached(monkeypatch: py
     address.close()
     member = make_member("b", address="127.0.0.1", peer_port=port)
     probe_in_background([member], SecretValue(secret="5e" * 32), lambda probes: found.append(probes["b"].reachable))
-    probe_witnesses_in_background([], found.append)
+    probe_outside_in_background([], found.append)
     assert found == [False, False]
 
 

@@ -88,7 +88,7 @@ def pair() -> Iterator[Callable[..., Pair]]:
 
 def snapshot(step: int, payload: bytes, fence: Fence = Fence(1, 0, 1)) -> Buffer:  # noqa: B008 a constant
     buffer = Buffer.create()
-    layout = Layout(outline_size=5, payload_size=len(payload))
+    layout = Layout(structure_size=5, payload_size=len(payload))
     buffer.reserve(layout.size)
     snapshot_format.begin(buffer.memory)
     buffer.memory[layout.payload_offset : layout.payload_offset + len(payload)] = payload

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from elasticjob_runtime.etcd import Credentials, Denied, Unavailable
-from elasticjob_runtime.etcd.auth import TokenKeeper, renewal_time
+from elasticjob_runtime.etcd.auth import TokenCache, renewal_time
 from elasticjob_runtime.etcd.responses import AuthDisabled
 
 
@@ -50,23 +50,23 @@ class Logins:
 
 
 def test_a_token_is_used_until_the_server_rejects_it() -> None:
-    keeper, login = TokenKeeper(Credentials("job", "secret")), Logins("one", "two")
-    assert [keeper.token(login, 1) for _ in range(3)] == ["one"] * 3
-    keeper.forget("something older")
-    assert keeper.token(login, 1) == "one"
-    keeper.forget("one")
-    keeper.forget("one")
-    assert [keeper.token(login, 1) for _ in range(3)] == ["two"] * 3
+    tokens, login = TokenCache(Credentials("job", "secret")), Logins("one", "two")
+    assert [tokens.token(login, 1) for _ in range(3)] == ["one"] * 3
+    tokens.forget("something older")
+    assert tokens.token(login, 1) == "one"
+    tokens.forget("one")
+    tokens.forget("one")
+    assert [tokens.token(login, 1) for _ in range(3)] == ["two"] * 3
 
 
 def test_a_jwt_is_renewed_before_it_expires() -> None:
     now = [1000.0]
-    keeper, login = TokenKeeper(Credentials("job", "secret"), clock=lambda: now[0]), Logins(jwt(1100), jwt(1200))
-    first = keeper.token(login, 1)
+    tokens, login = TokenCache(Credentials("job", "secret"), clock=lambda: now[0]), Logins(jwt(1100), jwt(1200))
+    first = tokens.token(login, 1)
     now[0] = 1079.0
-    assert keeper.token(login, 1) == first
+    assert tokens.token(login, 1) == first
     now[0] = 1081.0
-    assert keeper.token(login, 1) != first
+    assert tokens.token(login, 1) != first
 
 
 def test_concurrent_threads_log_in_once() -> None:
@@ -76,9 +76,9 @@ def test_concurrent_threads_log_in_once() -> None:
         time.sleep(0.05)
         return login(user, password)
 
-    keeper = TokenKeeper(Credentials("job", "secret"))
+    tokens = TokenCache(Credentials("job", "secret"))
     got: list[str] = []
-    threads = [threading.Thread(target=lambda: got.append(keeper.token(slow, 10))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: got.append(tokens.token(slow, 10))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -87,18 +87,18 @@ def test_concurrent_threads_log_in_once() -> None:
 
 
 def test_waiting_for_another_threads_login_has_a_deadline() -> None:
-    keeper, entered, leave = TokenKeeper(Credentials("job", "secret")), threading.Event(), threading.Event()
+    tokens, entered, leave = TokenCache(Credentials("job", "secret")), threading.Event(), threading.Event()
 
     def stuck(_user: str, _password: str) -> str:
         entered.set()
         leave.wait(10)
         return "late"
 
-    thread = threading.Thread(target=keeper.token, args=(stuck, 10))
+    thread = threading.Thread(target=tokens.token, args=(stuck, 10))
     thread.start()
     entered.wait(10)
     with pytest.raises(Unavailable, match="logging in takes too long"):
-        keeper.token(stuck, 0.05)
+        tokens.token(stuck, 0.05)
     leave.set()
     thread.join()
 
@@ -109,14 +109,14 @@ def test_a_user_is_not_taken_to_a_server_that_accepts_every_client() -> None:
     def disabled(_user: str, _password: str) -> str:
         raise AuthDisabled("authentication is not enabled")
 
-    keeper = TokenKeeper(Credentials("job", "secret"))
+    tokens = TokenCache(Credentials("job", "secret"))
     with pytest.raises(Denied, match=r"user 'job': authentication is not enabled .*etcdctl auth enable"):
-        keeper.token(disabled, 1)
-    assert keeper.token(Logins("one"), 1) == "one"
+        tokens.token(disabled, 1)
+    assert tokens.token(Logins("one"), 1) == "one"
 
 
 def test_without_credentials_there_is_no_login() -> None:
-    assert TokenKeeper(None).token(Logins(), 1) == ""
+    assert TokenCache(None).token(Logins(), 1) == ""
 
 
 class RejectingLogin:
@@ -138,11 +138,11 @@ def test_a_rejected_login_is_retried_with_delays(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("old")
     now = [1000.0]
-    keeper, login = TokenKeeper(Credentials("job", password_file=str(file)), clock=lambda: now[0]), RejectingLogin()
+    tokens, login = TokenCache(Credentials("job", password_file=str(file)), clock=lambda: now[0]), RejectingLogin()
     for _ in range(600):
         with pytest.raises(Denied, match="authentication failed"):
-            keeper.token(login, 1)
+            tokens.token(login, 1)
         now[0] += 0.25
     assert login.count <= 12, "in 150 s"
     file.write_text("new")
-    assert keeper.token(login, 1) == "token", "a new password is tried at once"
+    assert tokens.token(login, 1) == "token", "a new password is tried at once"

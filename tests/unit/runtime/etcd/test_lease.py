@@ -51,40 +51,40 @@ class FakeStore:
 
 def test_the_expiry_counts_from_when_the_renewal_was_sent() -> None:
     store = FakeStore(0.09, cost=5.0)
-    keeper = store.keep(0.09)
+    lease = store.keep(0.09)
     eventually(lambda: store.renewals)
-    eventually(lambda: keeper.expires_at >= store.renewals[0] + 0.09)
-    assert keeper.expires_at < store.renewals[-1] + 5
-    keeper.stop()
+    eventually(lambda: lease.expires_at >= store.renewals[0] + 0.09)
+    assert lease.expires_at < store.renewals[-1] + 5
+    lease.stop()
 
 
 def test_a_lease_is_renewed_three_times_within_its_ttl() -> None:
     store = FakeStore(30.0)
-    keeper = store.keep(30.0, granted_at=90.05)  # the first is due in 0.05 s
+    lease = store.keep(30.0, granted_at=90.05)  # the first is due in 0.05 s
     eventually(lambda: len(store.renewals) == 1)
     time.sleep(0.2)
     assert len(store.renewals) == 1, "the next one is due in 10 s"
-    assert keeper.expires_at == 130.0
-    keeper.stop()
+    assert lease.expires_at == 130.0
+    lease.stop()
     assert store.ended.wait(10)
 
 
 def test_the_ttl_granted_by_the_store_counts() -> None:
     store = FakeStore(50.0)
-    keeper = store.keep(0.03)
-    eventually(lambda: keeper.ttl == 50.0)
-    assert keeper.expires_at == 150.0
-    keeper.stop()
+    lease = store.keep(0.03)
+    eventually(lambda: lease.ttl == 50.0)
+    assert lease.expires_at == 150.0
+    lease.stop()
 
 
 def test_renewal_is_retried_while_the_store_is_down_and_the_expiry_stays() -> None:
     store = FakeStore(Unavailable("down"))
-    keeper = store.keep(0.2)
-    before = keeper.expires_at
+    lease = store.keep(0.2)
+    before = lease.expires_at
     eventually(lambda: len(store.renewals) > 20)
-    assert keeper.expires_at == before
+    assert lease.expires_at == before
     assert store.lost == []
-    keeper.stop()
+    lease.stop()
     assert store.ended.wait(10)
     count = len(store.renewals)
     time.sleep(0.1)
@@ -93,12 +93,12 @@ def test_renewal_is_retried_while_the_store_is_down_and_the_expiry_stays() -> No
 
 def test_only_the_store_ends_a_lease_and_that_is_reported_once() -> None:
     store = FakeStore(Unavailable("down"), 0.05, LeaseLost("expired"))
-    keeper = store.keep(0.05)
+    lease = store.keep(0.05)
     assert store.ended.wait(10)
     assert store.lost == ["expired"]
     assert len(store.renewals) == 3
-    keeper.stop()
-    keeper.revoke()
+    lease.stop()
+    lease.revoke()
     assert store.lost == ["expired"]
 
 
@@ -112,7 +112,7 @@ def test_a_lost_lease_is_not_reported_after_stop() -> None:
         raise LeaseLost("revoked by myself")
 
     ended = threading.Event()
-    keeper = KeptLease(
+    lease = KeptLease(
         7,
         0.03,
         time.monotonic(),
@@ -123,7 +123,7 @@ def test_a_lost_lease_is_not_reported_after_stop() -> None:
         on_end=lambda _: ended.set(),
     )
     blocked.wait(10)
-    keeper.revoke()
+    lease.revoke()
     leave.set()
     assert ended.wait(10)
     assert lost == []
@@ -131,14 +131,14 @@ def test_a_lost_lease_is_not_reported_after_stop() -> None:
 
 def test_revoking_while_the_store_is_down_is_no_error() -> None:
     store = FakeStore(30.0)
-    keeper = store.keep(30.0)
-    keeper.revoke()
-    keeper.revoke()
+    lease = store.keep(30.0)
+    lease.revoke()
+    lease.revoke()
     assert store.revoked == 2
     assert store.ended.wait(10)
 
 
-def test_a_failing_callback_does_not_break_the_keeper() -> None:
+def test_a_failing_callback_does_not_break_the_renewal() -> None:
     ended = threading.Event()
 
     def renew() -> float:
@@ -153,7 +153,7 @@ def test_a_failing_callback_does_not_break_the_keeper() -> None:
     assert ended.wait(10)
 
 
-def test_an_internal_error_of_the_keeper_is_reported_as_a_lost_lease() -> None:
+def test_an_internal_error_of_the_renewal_is_reported_as_a_lost_lease() -> None:
     """If the thread just ended, the lease would expire and the member would be lost without a reason in any log."""
     lost: list[str] = []
     ended = threading.Event()
@@ -172,4 +172,4 @@ def test_an_internal_error_of_the_keeper_is_reported_as_a_lost_lease() -> None:
         on_end=lambda _: ended.set(),
     )
     assert ended.wait(10)
-    assert lost == ["its keeper failed: TimeoutError('not a StoreError')"]
+    assert lost == ["its renewal failed: TimeoutError('not a StoreError')"]

@@ -26,8 +26,8 @@ from elasticjob_runtime.membership.actions import (
     AmendPlan,
     Exit,
     MoveWorkers,
+    ProbeOutside,
     ProbePeers,
-    ProbeWitnesses,
     ProposePlan,
     ProposeStop,
     PublishFailure,
@@ -235,7 +235,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         f"{it.restart_count} restarts{', in place' if it.in_place else ''}"
         + (f", finished early: {' '.join(it.finished)}" if it.finished else "")
     ),
-    ProbeWitnesses: lambda _it: "probe witnesses",
+    ProbeOutside: lambda _it: "probe outside hosts",
     ProbePeers: lambda it: (
         "probe " + " ".join([member.name for member in it.members] + ["for 0.4 s"] * (it.timeout < 1))
     ),

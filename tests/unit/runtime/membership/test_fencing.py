@@ -128,8 +128,8 @@ FENCE = {
 ONE = make_plan("a")
 LEASE_ENDED = NOW - 2
 """The lease ended 2 s ago."""
-WITNESS_HEARD: dict[str, Any] = {"witnesses_probed_at": NOW - 2.5, "witness_answered_at": NOW - 2.5}
-"""A witness responded a moment ago."""
+OUTSIDE_HEARD: dict[str, Any] = {"outside_probed_at": NOW - 2.5, "outside_answered_at": NOW - 2.5}
+"""An outside host responded a moment ago."""
 
 
 SOLE = {
@@ -137,11 +137,11 @@ SOLE = {
     "sole member, the lease ended: probe the spare": Case(
         make_view(there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1)), "probe b"
     ),
-    "sole member, the spare has no later plan: probe the witnesses": Case(
-        make_view(there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25)), "probe witnesses"
+    "sole member, the spare has no later plan: probe the outside hosts": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25)), "probe outside hosts"
     ),
-    "sole member, the spare has no later plan and a witness responds: etcd is down, continue": Case(
-        make_view(there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25), **WITNESS_HEARD),
+    "sole member, the spare has no later plan and an outside host responds: etcd is down, continue": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25), **OUTSIDE_HEARD),
         "wait 0.75 s",
     ),
     "sole member: probe the spare again": Case(
@@ -152,7 +152,7 @@ SOLE = {
     ),
     "sole member, one spare is silent and another responds: continue": Case(
         make_view(there="abc", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1),
-                  probes={**answers("b"), **answers("c", reachable=False)}, **WITNESS_HEARD), "wait 1 s"
+                  probes={**answers("b"), **answers("c", reachable=False)}, **OUTSIDE_HEARD), "wait 1 s"
     ),
     "sole member without store and spare: stop": Case(
         make_view(there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1), probes=answers("b", reachable=False)), "stop"
@@ -163,29 +163,29 @@ SOLE = {
     ),
     "sole member, a spare is silent for the whole grace: it may train, so stop": Case(
         make_view(there="abc", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1),
-                  probes={**answers("b"), **answers("c", reachable=False)}, **WITNESS_HEARD), "stop"
+                  probes={**answers("b"), **answers("c", reachable=False)}, **OUTSIDE_HEARD), "stop"
     ),
-    "sole member, no spares: probe the witnesses": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=LEASE_ENDED, settings={"min": 1}), "probe witnesses"
+    "sole member, no spares: probe the outside hosts": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=LEASE_ENDED, settings={"min": 1}), "probe outside hosts"
     ),
-    "sole member, no spares and no witness: wait briefly for etcd": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=LEASE_ENDED, settings={"min": 1}, witnesses_probed_at=NOW - 2.5), "wait 2.5 s"
+    "sole member, no spares and no outside host: wait briefly for etcd": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=LEASE_ENDED, settings={"min": 1}, outside_probed_at=NOW - 2.5), "wait 2.5 s"
     ),
     "sole member, no spares and etcd stays down: another member may have joined, so stop": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}, witnesses_probed_at=NOW - 2.5), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}, outside_probed_at=NOW - 2.5), "stop"
     ),
     "sole member, no spares: the operator may have replaced this node, so stop": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1), witnesses_probed_at=NOW - 2.5), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1), outside_probed_at=NOW - 2.5), "stop"
     ),
-    "sole member, frozen for long: probe the witnesses before stopping": Case(
+    "sole member, frozen for long: probe the outside hosts before stopping": Case(
         make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1),
-                  witnesses_probed_at=NOW - 2990), "probe witnesses"
+                  outside_probed_at=NOW - 2990), "probe outside hosts"
     ),
-    "sole member, frozen for long: wait for the witnesses": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), witnesses_probed_at=NOW - 0.5), "wait 1.5 s"
+    "sole member, frozen for long: wait for the outside hosts": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), outside_probed_at=NOW - 0.5), "wait 1.5 s"
     ),
-    "sole member, a witness responds: etcd is down, continue": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), **WITNESS_HEARD), "wait 2.5 s"
+    "sole member, an outside host responds: etcd is down, continue": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), **OUTSIDE_HEARD), "wait 2.5 s"
     ),
     "sole member of a job with at most one: continue": Case(
         make_view(there="a", plan=ONE, lease_expires_at=NOW - 600, settings={"min": 1, "max": 1}), "wait"
@@ -221,16 +221,16 @@ ISLAND = {
     ),
     "a silent spare cannot train without another: continue": Case(
         make_view(there="abc", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=LEASE_ENDED, probes=answers("c",
-                  reachable=False), **WITNESS_HEARD), "wait 1 s"
+                  reachable=False), **OUTSIDE_HEARD), "wait 1 s"
     ),
-    "spares and a witness respond: etcd is down, continue": Case(
-        make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 3000, probes=answers("cd"), **WITNESS_HEARD), "wait 1 s"
+    "spares and an outside host respond: etcd is down, continue": Case(
+        make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 3000, probes=answers("cd"), **OUTSIDE_HEARD), "wait 1 s"
     ),
-    "all members are here, no witness responds for the whole grace: stop": Case(
-        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 30, witnesses_probed_at=NOW - 2.5), "stop"
+    "all members are here, no outside host responds for the whole grace: stop": Case(
+        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 30, outside_probed_at=NOW - 2.5), "stop"
     ),
-    "all members are here, no witness responds within the grace: continue": Case(
-        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 20, witnesses_probed_at=NOW - 2.5), "wait 2.5 s"
+    "all members are here, no outside host responds within the grace: continue": Case(
+        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 20, outside_probed_at=NOW - 2.5), "wait 2.5 s"
     ),
     "all members of a job without an operator are here, at the maximum: continue": Case(
         make_view(there="ab", plan=GROUP, settings={"max": 2}, lease_expires_at=NOW - 3000), "wait"

@@ -12,8 +12,8 @@ from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, Sta
 from elasticjob_runtime.membership.view import Member, MemberSettings, Probe, StoreView
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.member import NEVER, DecisionCache, LocalState, MemberLoop
+from elasticjob_runtime.rendezvous.outside_hosts import TIMEOUT as OUTSIDE_TIMEOUT
 from elasticjob_runtime.rendezvous.peer_protocol import Purpose
-from elasticjob_runtime.rendezvous.witnesses import TIMEOUT as OUTSIDE_TIMEOUT
 
 from tests.unit.runtime.simulation.clock import Actor
 from tests.unit.runtime.simulation.connection import Connection
@@ -295,7 +295,7 @@ class Agent:
         assert not isinstance(known, Link)
         return known
 
-    def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
+    def probe_outside(self, on_result: Callable[[bool], None]) -> None:
         answered = not self.cut_off and not self.no_descriptors
         delay = self.clock.latency() if answered else OUTSIDE_TIMEOUT
         self.clock.later(delay, lambda: self._thread.post(lambda: on_result(answered)))

@@ -35,7 +35,7 @@ def _writes(operation: StateOperation) -> bool:
 
 
 class Lease:
-    """interface.LeaseKeeper: renewed every third of its TTL while its owner is able to."""
+    """interface.LeaseKeepAlive: renewed every third of its TTL while its owner is able to."""
 
     def __init__(self, server: Server, owner: Owner, number: int, ttl: float, on_lost: Callable[[str], None]) -> None:
         self.id = number

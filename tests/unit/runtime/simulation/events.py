@@ -26,7 +26,7 @@ class Kind(enum.Enum):
     """Both of these."""
     ISLAND = enum.auto()
     """The agents whose bits are set in `arg`, counted from `who`, reach each other, and neither the others nor the
-    store nor a witness."""
+    store nor an outside host."""
     SUSPEND = enum.auto()
     """Its machine is suspended, and its monotonic clock with it."""
     NO_DESCRIPTORS = enum.auto()

@@ -176,7 +176,7 @@ class Invariants:
     def bounded(self, agent: Agent, spec: SpecValue | None, now: float) -> None:
         """An island trains only as long as the policy allows. A group stops as a whole, with its leader.
 
-        Assumes that an agent that is cut off reaches no witness, and that a frozen one needs a moment to notice.
+        Assumes that an agent that is cut off reaches no outside host, and that a frozen one needs a moment to notice.
         """
         workers = agent.workers.view
         plan = workers.plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import Fence, PlanValue
-from elasticjob_runtime.training.session.world import Standing, agree
+from elasticjob_runtime.training.session.world import ProcessState, agree
 
 from tests.unit.runtime.simulation.invariants import require
 from tests.unit.runtime.simulation.states import State
@@ -37,7 +37,7 @@ class Meeting:
         self.commits = 0
         """Of all its processes."""
         self._host = world.sessions.host(plan)
-        self._standings: dict[int, tuple[Standing, State | None]] = {}
+        self._process_states: dict[int, tuple[ProcessState, State | None]] = {}
         self._waiting: list[SessionProcess] = []
         self._forming: dict[int, SessionProcess] = {}
         self.processes: list[SessionProcess] = []
@@ -61,11 +61,11 @@ class Meeting:
         elif not self._reaches_host(process):
             process.soon(lambda: self._arrive_late(process), self._random.uniform(0.0, FORM_TIMEOUT))
         else:
-            require(process.rank not in self._standings, f"two processes have rank {process.rank} of {self}")
-            self._standings[process.rank] = (process.standing, process.state)
+            require(process.rank not in self._process_states, f"two processes have rank {process.rank} of {self}")
+            self._process_states[process.rank] = (process.process_state, process.state)
             self._waiting.append(process)
             self._look_again(process, 0)
-            if len(self._standings) == self.size:
+            if len(self._process_states) == self.size:
                 waiting, self._waiting = self._waiting, []
                 for each in waiting:
                     each.soon(lambda each=each: self._meet(each), self._random.uniform(0.0, 0.01))  # type: ignore[misc]
@@ -124,10 +124,10 @@ class Meeting:
         for each in members:
             each.links = self
             each.soon(lambda each=each: each.formed(self), pause)  # type: ignore[misc]
-        agreement = agree([self._standings[rank][0] for rank in range(self.size)], "")
-        donors = [self._standings[rank][1] for rank in agreement.donors]
-        state = donors[0] or State(0, None, self.plan.attempt)
-        self._sessions.history.agreed(members, state, [donor or state for donor in donors])
+        agreement = agree([self._process_states[rank][0] for rank in range(self.size)], "")
+        sources = [self._process_states[rank][1] for rank in agreement.sources]
+        state = sources[0] or State(0, None, self.plan.attempt)
+        self._sessions.history.agreed(members, state, [source or state for source in sources])
         moved = self._random.choice([0.001, 0.01, 0.01, 2.0]) if agreement.receivers else 0.001
         self._clock.later(pause + moved * self._random.random(), lambda: self._settle(state))
 

@@ -10,7 +10,7 @@ from elasticjob_runtime.contract import PEER_LOST
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.training.checkpoint import order
 from elasticjob_runtime.training.checkpoint.order import NO_FENCE, Kind
-from elasticjob_runtime.training.session.world import NO_STATE, Standing
+from elasticjob_runtime.training.session.world import NO_STATE, ProcessState
 from elasticjob_runtime.training.session.world import World as Told
 from elasticjob_runtime.workers.state_machine import ARRIVED, ENTERED, FAILED, FORMED, HEARD, WAITING, PlanReport
 
@@ -82,10 +82,10 @@ class SessionProcess(Process):
         self.end(1, "crash as it starts")
 
     @property
-    def standing(self) -> Standing:
+    def process_state(self) -> ProcessState:
         step = self.state.number if self.state is not None else NO_STATE
         kind = Kind.LIVE if self.live else Kind.STORAGE
-        return Standing(state=order.State(step=step, kind=kind, fence=self.fence or NO_FENCE), layout="")
+        return ProcessState(state=order.State(step=step, kind=kind, fence=self.fence or NO_FENCE), layout="")
 
     def is_meeting(self, meeting: Meeting) -> bool:
         """Whether it is about to form the world of `meeting`."""

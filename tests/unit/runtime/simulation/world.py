@@ -98,15 +98,15 @@ class World:
         """Every member that can train does, or is a spare."""
         while len(self._able()) < self._enough():
             self.join()
-        patience = SESSION_PATIENCE if self.walk.session else PATIENCE
-        end = self.clock.now + patience
+        limit = SESSION_PATIENCE if self.walk.session else PATIENCE
+        end = self.clock.now + limit
         reason = "?"
         while self.clock.now < end:
             self.clock.run_until(self.clock.now + 0.5)
             reason = "" if self.outcome() is not None else self._unsettled()
             if not reason:
                 return
-        raise Broken(f"not settled after {patience:g} s: {reason}")
+        raise Broken(f"not settled after {limit:g} s: {reason}")
 
     def _ends(self) -> None:
         self.finish()

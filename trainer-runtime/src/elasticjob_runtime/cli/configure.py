@@ -25,7 +25,7 @@ from elasticjob_runtime.membership.preflight import PreflightSettings
 from elasticjob_runtime.membership.view import MemberSettings
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
-from elasticjob_runtime.rendezvous.witnesses import witnesses
+from elasticjob_runtime.rendezvous.outside_hosts import outside_hosts
 from elasticjob_runtime.workers.environment import GroupSpec
 
 
@@ -46,7 +46,7 @@ def configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
             join_timeout=conf.join_timeout,
             master_port=options.master_port(args.master_port),
             port_range=rendezvous_flags.port_range(args.port_range) or conf.port_range,
-            witnesses=witnesses(os.environ, [(one.host, one.port) for one in _endpoints(store)]),
+            outside_hosts=outside_hosts(os.environ, [(one.host, one.port) for one in _endpoints(store)]),
             **settings_from_flags(args, MemberConfig),
         ),
         group=GroupSpec(

@@ -22,7 +22,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 agents of a job whose password has changed would otherwise keep it busy."""
 
 
-class TokenKeeper:
+class TokenCache:
     """The token that all connections of a client share: etcd's members accept each other's tokens. Thread-safe; one
     login at a time."""
 

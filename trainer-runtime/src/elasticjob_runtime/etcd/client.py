@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.etcd import config, protocol, responses
-from elasticjob_runtime.etcd.auth import TokenKeeper
+from elasticjob_runtime.etcd.auth import TokenCache
 from elasticjob_runtime.etcd.config import Credentials, TlsConfig
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
 from elasticjob_runtime.etcd.interface import (
@@ -56,7 +56,7 @@ class EtcdClient:
         self._user = credentials.user if credentials is not None else None
         self._timeout = timeout
         self._probe_interval = probe_interval
-        self._transport = Transport(Rotation(parsed), context, TokenKeeper(credentials))
+        self._transport = Transport(Rotation(parsed), context, TokenCache(credentials))
         self._watches: set[EtcdWatch] = set()
         self._leases: set[KeptLease] = set()
 
@@ -118,9 +118,9 @@ class EtcdClient:
             self._call("/v3/lease/revoke", {"ID": str(lease_id)}, None, "revoke a lease", idempotent=True)
 
         forget = self._leases.discard
-        keeper = KeptLease(lease_id, granted, started, renew, revoke, on_lost, interrupt=transport.close, on_end=forget)
-        self._leases.add(keeper)
-        return keeper
+        lease = KeptLease(lease_id, granted, started, renew, revoke, on_lost, interrupt=transport.close, on_end=forget)
+        self._leases.add(lease)
+        return lease
 
     def _grant(self, lease_id: int, ttl: float) -> float:
         """Returns the granted TTL. The client chooses the lease's ID, so a grant whose answer was lost may be sent
@@ -141,8 +141,8 @@ class EtcdClient:
         return watch
 
     def close(self) -> None:
-        for keeper in list(self._leases):
-            keeper.stop()
+        for lease in list(self._leases):
+            lease.stop()
         for watch in list(self._watches):
             watch.cancel()
         self._transport.close()

@@ -178,7 +178,7 @@ class Watch(Protocol):
         the callback's."""
 
 
-class LeaseKeeper(Protocol):
+class LeaseKeepAlive(Protocol):
     """A lease that a dedicated thread keeps alive."""
 
     @property
@@ -218,12 +218,12 @@ class Store(Protocol):
         """Runs a transaction, with at most 100 operations on each side. A call whose answer was lost is *not* sent
         again, because it may have taken effect: it raises Unavailable, and the caller must read before it decides."""
 
-    def lease(self, ttl: float, on_lost: Callable[[str], None]) -> LeaseKeeper:
+    def lease(self, ttl: float, on_lost: Callable[[str], None]) -> LeaseKeepAlive:
         """Grants a lease of `ttl` seconds (etcd: whole seconds, at least 2) and renews it every ttl/3 on its own
         thread, with its own connection.
 
-        `on_lost(reason)` is called once, from the keeper's thread, when the store reports that the lease is gone. If
-        the store is unreachable, nothing is called: `expires_at` stops increasing, and the owner decides what to do
+        `on_lost(reason)` is called once, from the thread that renews it, when the store reports that the lease is gone.
+        If the store is unreachable, nothing is called: `expires_at` stops increasing, and the owner decides what to do
         (self-fencing is a decision, not I/O).
         """
 
@@ -238,4 +238,4 @@ class Store(Protocol):
         """
 
     def close(self) -> None:
-        """Ends all watches and lease keepers, and lets the leases expire. Idempotent."""
+        """Ends all watches and renewals of leases, and lets the leases expire. Idempotent."""

@@ -19,7 +19,7 @@ def new_lease_id() -> int:
 
 
 class KeptLease:
-    """Implements interface.LeaseKeeper.
+    """Implements interface.LeaseKeepAlive.
 
     `renew` extends the lease and returns its TTL in seconds. It raises LeaseLost if the store reports that the lease is
     gone, or another StoreError if the store does not answer. `interrupt` makes the renewal in progress and all later
@@ -80,7 +80,7 @@ class KeptLease:
             self._keep()
         except Exception as error:
             log.exception("lease %x is not renewed any more because of a bug", self.id)
-            self._lost(f"its keeper failed: {error!r}")
+            self._lost(f"its renewal failed: {error!r}")
         finally:
             self._interrupt()
             self._on_end(self)

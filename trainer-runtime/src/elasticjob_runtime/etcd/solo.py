@@ -119,7 +119,7 @@ class SoloStore:
 
 
 class _Lease:
-    """Implements interface.LeaseKeeper."""
+    """Implements interface.LeaseKeepAlive."""
 
     expires_at = math.inf
 

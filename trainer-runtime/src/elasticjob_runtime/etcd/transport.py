@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from elasticjob_runtime.etcd import protocol, responses
-from elasticjob_runtime.etcd.auth import TokenKeeper
+from elasticjob_runtime.etcd.auth import TokenCache
 from elasticjob_runtime.etcd.connection import Connection
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation
 from elasticjob_runtime.etcd.faults import AnswerLost, NoTime, TransportError, Unsent, Untrusted, store_error
@@ -27,7 +27,7 @@ _LOGIN_PATH = "/v3/auth/authenticate"
 class Transport:
     """Thread-safe. `sibling()` returns a transport with separate connections that shares everything else."""
 
-    def __init__(self, endpoints: Rotation, context: ssl.SSLContext | None, tokens: TokenKeeper) -> None:
+    def __init__(self, endpoints: Rotation, context: ssl.SSLContext | None, tokens: TokenCache) -> None:
         self.rotation = endpoints
         self._context = context
         self._tokens = tokens

@@ -161,8 +161,8 @@ class ProbePeers(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeWitnesses(Action):
-    """Probe the witnesses: if one answers, the store is down, and this group is not cut off."""
+class ProbeOutside(Action):
+    """Probe the outside hosts: if one answers, the store is down, and this group is not cut off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,8 +2,8 @@
 
 An unreachable store must not stop training, but two groups must not train for long either: both would write
 checkpoints. An agent distinguishes the two cases by what it can still reach: neighbours, whose heartbeats carry the
-round of the plan that they know; the members that it knew outside its group; and witnesses beyond the job
-(rendezvous/witnesses.py). docs/design/0002-rendezvous.md lists the cases.
+round of the plan that they know; the members that it knew outside its group; and outside hosts beyond the job
+(rendezvous/outside_hosts.py). docs/design/0002-rendezvous.md lists the cases.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import CONSISTENT, ExitCode
-from elasticjob_runtime.membership.actions import Action, Exit, ProbePeers, ProbeWitnesses, Wait, stop_at_once
+from elasticjob_runtime.membership.actions import Action, Exit, ProbeOutside, ProbePeers, Wait, stop_at_once
 from elasticjob_runtime.membership.eligibility import describe
 from elasticjob_runtime.membership.sizes import group_size, limit
 from elasticjob_runtime.membership.view import ALIVE, Member, Plan, View
@@ -38,10 +38,10 @@ def fence_due(view: View, now: float) -> float | None:
                 view.probes[member.name].at for member in _to_probe(_outsiders(view)) if member.name in view.probes
             ]
             times += [at + settings.probe_age for at in asked]
-            times.append(_later(expires, view.witness_answered_at) + settings.partition_grace)
+            times.append(_later(expires, view.outside_answered_at) + settings.partition_grace)
             times += [
-                (view.witnesses_probed_at or 0.0) + wait
-                for wait in (settings.witness_probe_interval, settings.witness_timeout)
+                (view.outside_probed_at or 0.0) + wait
+                for wait in (settings.outside_probe_interval, settings.outside_timeout)
             ]
     return min((at for at in times if at > now), default=None)
 
@@ -134,17 +134,15 @@ def _probe_outsiders(view: View, now: float) -> Action | None:
         )
     if not _others_may_train(view):
         return None  # no other group can exist, so an outage of etcd may last any time
-    if view.witnesses_probed_at is None or now >= max(
-        expires, view.witnesses_probed_at + settings.witness_probe_interval
-    ):
-        return ProbeWitnesses(reason=describe(view))  # repeated every few seconds, so the reason stays the usual state
+    if view.outside_probed_at is None or now >= max(expires, view.outside_probed_at + settings.outside_probe_interval):
+        return ProbeOutside(reason=describe(view))  # repeated every few seconds, so the reason stays the usual state
     if now < max(
-        _later(expires, view.witness_answered_at) + settings.partition_grace,
-        view.witnesses_probed_at + settings.witness_timeout,
+        _later(expires, view.outside_answered_at) + settings.partition_grace,
+        view.outside_probed_at + settings.outside_timeout,
     ):
         return None  # an agent that was frozen meanwhile probes first, too
     grace = f"{settings.partition_grace:g} s"
-    return stop_at_once(view, f"neither etcd nor any witness answered for {grace}: another group may train by now")
+    return stop_at_once(view, f"neither etcd nor any outside host answered for {grace}: another group may train by now")
 
 
 def _lease_expired(view: View, now: float) -> bool:

@@ -91,10 +91,10 @@ class MemberSettings:
     """Seconds after lease expiry for which a member that reaches neither the store nor a neighbour waits, without
     worker processes, before its agent exits. Longer: a longer outage of the store costs no agent that has also lost its
     neighbours. Shorter: an agent whose own network is broken is replaced sooner."""
-    witness_probe_interval: float = 5.0
-    """Seconds between two probes of the witnesses while the store is unreachable."""
-    witness_timeout: float = 2.0
-    """Seconds to wait for a witness; not less than TIMEOUT in rendezvous/witnesses.py."""
+    outside_probe_interval: float = 5.0
+    """Seconds between two probes of the outside hosts while the store is unreachable."""
+    outside_timeout: float = 2.0
+    """Seconds to wait for an outside host; not less than TIMEOUT in rendezvous/outside_hosts.py."""
     leave_timeout: float = 2.0
     """Seconds that a leaving agent tries to announce that before it leaves anyway."""
     crash_limits: crash_loop.CrashLimits = dataclasses.field(default_factory=crash_loop.CrashLimits)
@@ -244,10 +244,10 @@ class View:
     """Neighbours from which no heartbeat arrives."""
     silent_since: float | None = None
     """Time of the oldest last heartbeat among them; None: none is silent."""
-    witnesses_probed_at: float | None = None
-    """When the witnesses were last probed; None: never."""
-    witness_answered_at: float | None = None
-    """When a witness last answered; None: never."""
+    outside_probed_at: float | None = None
+    """When the outside hosts were last probed; None: never."""
+    outside_answered_at: float | None = None
+    """When an outside host last answered; None: never."""
     peer_round: int = 0
     """The latest plan round that a neighbour knows."""
     peer_round_at: float = 0.0

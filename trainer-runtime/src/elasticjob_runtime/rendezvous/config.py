@@ -14,7 +14,7 @@ from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.view import MemberSettings
 from elasticjob_runtime.rendezvous.network import PortRange
-from elasticjob_runtime.rendezvous.witnesses import Witness
+from elasticjob_runtime.rendezvous.outside_hosts import OutsideHost
 
 MIN_LEASE_TTL = 2.0
 """s. A lease is renewed three times per TTL; a shorter one would expire during a single slow call."""
@@ -95,5 +95,5 @@ class MemberConfig:
     """TCP ports to listen on; None: any."""
     master_port: int | None = None
     """The first of the ports of this member's worker stores; None: from `port_range`."""
-    witnesses: Sequence[Witness] = ()
+    outside_hosts: Sequence[OutsideHost] = ()
     """Hosts to probe while etcd does not answer, to find out whether this group is cut off."""

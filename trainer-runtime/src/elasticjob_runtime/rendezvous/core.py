@@ -63,7 +63,7 @@ class Callbacks:
     on_secret: Callable[[SecretValue], None] = lambda _secret: None
     """Called at each registration, before its view, with the run's secret."""
     post: Callable[[Callable[[], None]], None] = lambda call: call()
-    """Queues a call from the watch's or the lease keeper's thread; the owner then makes it."""
+    """Queues a call from the watch's or the lease's thread; the owner then makes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

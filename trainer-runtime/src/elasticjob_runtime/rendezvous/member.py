@@ -20,8 +20,8 @@ from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
     MoveWorkers,
+    ProbeOutside,
     ProbePeers,
-    ProbeWitnesses,
     StartWorkers,
     StopWorkers,
     StoreAction,
@@ -67,7 +67,7 @@ class MemberOwner(Protocol):
 
 
 class MemberIO(Protocol):
-    """How a member reaches the store, its peers and the witnesses. No method blocks."""
+    """How a member reaches the store, its peers and the outside hosts. No method blocks."""
 
     @property
     def lease_expires_at(self) -> float | None: ...
@@ -82,7 +82,7 @@ class MemberIO(Protocol):
         """Waits `timeout` seconds for an answer."""
         ...
 
-    def probe_witnesses(self, on_result: Callable[[bool], None]) -> None: ...
+    def probe_outside(self, on_result: Callable[[bool], None]) -> None: ...
 
 
 class NeighbourMonitor(Protocol):
@@ -147,8 +147,8 @@ class MemberLoop:
         """The reason of the last action."""
         self._probes: Mapping[str, Probe] = {}
         self._probing = False
-        self._witnesses_probed_at: float | None = None
-        self._witness_answered_at: float | None = None
+        self._outside_probed_at: float | None = None
+        self._outside_answered_at: float | None = None
 
     def view(self) -> View:
         local, now = self._owner.state(), self._clock()
@@ -161,8 +161,8 @@ class MemberLoop:
             lease_expires_at=self._io.lease_expires_at,
             silent=self._heartbeats.silent(now),
             silent_since=self._heartbeats.silent_since(now),
-            witnesses_probed_at=self._witnesses_probed_at,
-            witness_answered_at=self._witness_answered_at,
+            outside_probed_at=self._outside_probed_at,
+            outside_answered_at=self._outside_answered_at,
             peer_round=peer_round,
             peer_round_at=peer_round_at,
             warm=local.warm,
@@ -202,8 +202,8 @@ class MemberLoop:
                     self._probing = True
                     self._io.probe(action.members, action.timeout, self._probed)
                 return until
-            case ProbeWitnesses():
-                self._probe_witnesses(now)
+            case ProbeOutside():
+                self._probe_outside(now)
                 return until
             case _:
                 return self.executor.execute(action, now, until)  # type: ignore[arg-type]  # a StoreAction
@@ -226,11 +226,11 @@ class MemberLoop:
             if not probe.reachable:
                 logger.info("%s does not answer", name)
 
-    def _probe_witnesses(self, now: float) -> None:
-        self._witnesses_probed_at = now
+    def _probe_outside(self, now: float) -> None:
+        self._outside_probed_at = now
 
         def answered(yes: bool) -> None:
             if yes:
-                self._witness_answered_at = now
+                self._outside_answered_at = now
 
-        self._io.probe_witnesses(answered)
+        self._io.probe_outside(answered)

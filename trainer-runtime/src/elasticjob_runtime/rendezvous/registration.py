@@ -15,7 +15,7 @@ from elasticjob_runtime.etcd.interface import (
     Get,
     KeyRange,
     KeyValue,
-    LeaseKeeper,
+    LeaseKeepAlive,
     LeaseLost,
     Operation,
     Put,
@@ -77,7 +77,7 @@ class Registration:
         self._key = keys.member(me)
         self._me = me
         self._ttl = ttl
-        self._lease: LeaseKeeper | None = None
+        self._lease: LeaseKeepAlive | None = None
         self._count = 0
         self._created = 0
         """The create revision of the key that this member has registered."""
@@ -98,7 +98,7 @@ class Registration:
     ) -> JoinResult:
         """Takes a new lease and writes a new key, whose create revision identifies this registration: two calls.
 
-        `on_lost(number, reason)` is called on the lease keeper's thread; see `is_current`.
+        `on_lost(number, reason)` is called on the lease's thread; see `is_current`.
         """
         self.forget()
         self._count += 1

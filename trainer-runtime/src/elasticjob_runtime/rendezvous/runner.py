@@ -22,11 +22,11 @@ from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.rendezvous.core import Callbacks
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.member import NEVER, MemberLoop, MemberOwner
+from elasticjob_runtime.rendezvous.outside_hosts import probe_outside_in_background
 from elasticjob_runtime.rendezvous.peer_protocol import Session
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 from elasticjob_runtime.rendezvous.peers import probe_in_background
 from elasticjob_runtime.rendezvous.session import Rendezvous
-from elasticjob_runtime.rendezvous.witnesses import probe_witnesses_in_background
 
 logger = logging.getLogger(__name__)
 
@@ -159,9 +159,9 @@ class MemberRunner:
 
         probe_in_background(members, self._secret, ended, timeout)
 
-    def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
-        probe_witnesses_in_background(
-            self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: on_result(answered))
+    def probe_outside(self, on_result: Callable[[bool], None]) -> None:
+        probe_outside_in_background(
+            self._config.outside_hosts, lambda answered: self._event_loop.call_soon(lambda: on_result(answered))
         )
 
     def _with_last_heartbeat(self, action: PublishSuspicion) -> PublishSuspicion:

@@ -87,7 +87,7 @@ class Rendezvous:
             try:
                 self._step()
             except Exception:
-                # Continue: otherwise the lease keeper would keep this member registered, but without a watch.
+                # Continue: otherwise renewals of the lease would keep this member registered, but without a watch.
                 logger.exception("internal error in the rendezvous thread; it continues")
 
     def _step(self) -> None:

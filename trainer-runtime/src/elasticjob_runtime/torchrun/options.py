@@ -17,7 +17,7 @@ from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
 from elasticjob_runtime.membership.view import MemberSettings
 from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
-from elasticjob_runtime.rendezvous.witnesses import witnesses
+from elasticjob_runtime.rendezvous.outside_hosts import outside_hosts
 
 logger = logging.getLogger(__name__)
 
@@ -70,5 +70,5 @@ def member_config(
         port_range=conf.port_range,
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
-        witnesses=witnesses(environment, [(one.host, one.port) for one in endpoints]),
+        outside_hosts=outside_hosts(environment, [(one.host, one.port) for one in endpoints]),
     )

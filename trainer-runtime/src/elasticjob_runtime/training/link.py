@@ -1,7 +1,7 @@
 """The two-way connection between a worker and its agent, for plans and snapshots. Standard library only.
 
 It uses the same socket as `channel`. Each message is one JSON object, with file descriptors for snapshots; those about
-plans are in elasticjob_runtime.training.session.port:
+plans are in elasticjob_runtime.training.session.agent:
 
     worker: {"type": "snapshot", "local_rank": 0, "round": 2, "step": 120}
             with descriptors of memory for the agent to hold

@@ -1,4 +1,4 @@
-"""What an agent sends to its worker processes. The messages are described in training/session/port.py."""
+"""What an agent sends to its worker processes. The messages are described in training/session/agent.py."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ time."""
 
 HEARD, ARRIVED, FORMED, ENTERED = "heard", "arrived", "formed", "entered"
 WAITING, FAILED = "waiting", "failed"
-"""How far a worker process is with a plan; see training/session/port.py."""
+"""How far a worker process is with a plan; see training/session/agent.py."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""An agent's socket for worker processes, and keepers on it."""
+"""An agent's socket for worker processes, and clients of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.training.link import AgentLink
-from elasticjob_runtime.training.memory import Keeper, keeper
+from elasticjob_runtime.training.memory import AgentMemory, agent_memory
 
 
 @pytest.fixture
@@ -44,20 +44,20 @@ def enter_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 @pytest.fixture
-def process(agent: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Keeper]]:
-    """What a new worker process has: a keeper of its own, in a round. The one before ends with its locks."""
+def process(agent: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AgentMemory]]:
+    """What a new worker process has: its own link to the agent, in a round. The one before ends with its locks."""
     links: list[AgentLink] = []
-    keepers: list[Keeper] = []
+    memories: list[AgentMemory] = []
 
-    def start(round_number: int, *, run_id: str = "run", ends: bool = True) -> Keeper:
-        for each in keepers if ends else ():
+    def start(round_number: int, *, run_id: str = "run", ends: bool = True) -> AgentMemory:
+        for each in memories if ends else ():
             for pair in each._pairs.values():
                 for buffer in pair.buffers:
                     buffer.release()
         enter_round(monkeypatch, round_number)
         links.append(AgentLink(agent))
-        keepers.append(Keeper(links[-1], Fence(1, 0, round_number), run_id))
-        return keepers[-1]
+        memories.append(AgentMemory(links[-1], Fence(1, 0, round_number), run_id))
+        return memories[-1]
 
     yield start
     for link in links:
@@ -70,11 +70,11 @@ def new_process(agent: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
     assert agent
 
     def start(round_number: int) -> None:
-        old = keeper._process.keeper
+        old = agent_memory._process.agent_memory
         for pair in old._pairs.values() if old is not None else ():
             for buffer in pair.buffers:
                 buffer.release()
-        monkeypatch.setattr(keeper, "_process", keeper._Process())
+        monkeypatch.setattr(agent_memory, "_process", agent_memory._Process())
         enter_round(monkeypatch, round_number)
 
     start(1)

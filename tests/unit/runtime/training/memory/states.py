@@ -21,7 +21,7 @@ def header(step: int, round_number: int = 1, taken_at: float = 0.0) -> Header:
         step=step,
         purpose=PURPOSE,
         taken_at=taken_at or float(step),
-        layout=Layout(outline_size=0, payload_size=0),
+        layout=Layout(structure_size=0, payload_size=0),
     )
 
 

@@ -18,7 +18,7 @@ from elasticjob_runtime.training.memory.format import (
     read,
 )
 
-OUTLINE = b"outline" * 10
+STRUCTURE = b"structure" * 10
 
 
 def header(round_number: int = 3, step: int = 120, payload_size: int = 4096) -> Header:
@@ -27,14 +27,14 @@ def header(round_number: int = 3, step: int = 120, payload_size: int = 4096) -> 
         step=step,
         purpose=snapshot_format.purpose("run", "session"),
         taken_at=1000.0,
-        layout=Layout(outline_size=len(OUTLINE), payload_size=payload_size),
+        layout=Layout(structure_size=len(STRUCTURE), payload_size=payload_size),
     )
 
 
 def written(of: Header) -> bytearray:
     memory = bytearray(of.layout.size)
     begin(memory)
-    memory[HEADER_SIZE : HEADER_SIZE + len(OUTLINE)] = OUTLINE
+    memory[HEADER_SIZE : HEADER_SIZE + len(STRUCTURE)] = STRUCTURE
     commit(memory, of)
     return memory
 
@@ -50,10 +50,10 @@ def test_a_snapshot_in_work_does_not_count() -> None:
         read(memory)
 
 
-def test_any_changed_byte_of_header_outline_or_sums_is_found() -> None:
+def test_any_changed_byte_of_header_structure_or_sums_is_found() -> None:
     memory = written(header())
     sums = header().layout.sums_offset
-    for position in [*range(96), *range(HEADER_SIZE, HEADER_SIZE + len(OUTLINE)), *range(sums, sums + 8)]:
+    for position in [*range(96), *range(HEADER_SIZE, HEADER_SIZE + len(STRUCTURE)), *range(sums, sums + 8)]:
         memory[position] ^= 0x10
         with pytest.raises(InvalidSnapshotError):
             read(memory)
@@ -69,7 +69,7 @@ def test_memory_that_ends_too_early_has_no_snapshot(size: int) -> None:
 
 def test_sizes_in_a_header_are_not_believed() -> None:
     memory = written(header())
-    commit(memory, dataclasses.replace(header(), layout=Layout(outline_size=1 << 60, payload_size=1 << 60)))
+    commit(memory, dataclasses.replace(header(), layout=Layout(structure_size=1 << 60, payload_size=1 << 60)))
     with pytest.raises(InvalidSnapshotError):
         read(memory)
 
@@ -79,7 +79,7 @@ def test_sizes_in_a_header_are_not_believed() -> None:
     [(0, 0), (64, 1), (PIECE, 1), (PIECE + 64, 2), (10 * PIECE, 10)],
 )
 def test_parts_do_not_overlap(payload_size: int, pieces: int) -> None:
-    layout = Layout(outline_size=1001, payload_size=payload_size)
+    layout = Layout(structure_size=1001, payload_size=payload_size)
     assert layout.pieces == pieces
     assert layout.sums_offset >= HEADER_SIZE + 1001
     assert layout.sums_offset + 8 * pieces <= layout.payload_offset

@@ -44,7 +44,7 @@ def writes(buffer: Buffer) -> Iterator[tuple[int, int]]:
     found = buffer.header()
     assert found is not None
     layout = found.layout
-    yield HEADER_SIZE, layout.outline_size
+    yield HEADER_SIZE, layout.structure_size
     for piece in range(layout.pieces):
         yield layout.payload_offset + piece * PIECE, min(PIECE, layout.payload_size - piece * PIECE)
         yield layout.sums_offset + piece * 8, 8

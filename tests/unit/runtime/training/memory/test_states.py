@@ -9,8 +9,8 @@ import torch
 from elasticjob_runtime.training.memory import copying
 from elasticjob_runtime.training.memory.copying import Part, Window, windows
 from elasticjob_runtime.training.memory.format import PIECE
-from elasticjob_runtime.training.memory.outline import Slot, UnsupportedStateError, take_apart
 from elasticjob_runtime.training.memory.pair import Pair
+from elasticjob_runtime.training.memory.structure import Slot, UnsupportedStateError, take_apart
 
 from tests.unit.runtime.training.memory.states import assert_equal, every_kind, header, recovered
 

@@ -30,8 +30,8 @@ class PlayedEngine:
         self.interruption = Interruption()
         self.asked_to_save = False
 
-    def enter(self, standing: Callable[[], Any], settle: Callable[..., None], **_: object) -> None:
-        settle(None, [standing()])
+    def enter(self, process_state: Callable[[], Any], agree: Callable[..., None], **_: object) -> None:
+        agree(None, [process_state()])
 
     def wait_for_collectives(self) -> None:
         pass

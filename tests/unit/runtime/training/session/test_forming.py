@@ -20,14 +20,14 @@ from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.forming import form
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.links import Links, socket_names
-from elasticjob_runtime.training.session.world import Standing, World
+from elasticjob_runtime.training.session.world import ProcessState, World
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from hack.support import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
-STANDING = Standing(state=State(step=0, kind=Kind.LIVE), layout="")
+PROCESS_STATE = ProcessState(state=State(step=0, kind=Kind.LIVE), layout="")
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def test_the_end_of_a_world_cuts_no_connection_that_another_thread_opened_meanwh
 
         monkeypatch.setattr(torch_private, "connect", connect_and_more)
         with ThreadPoolExecutor(2) as pool:
-            made = [pool.submit(form, a_world(store, rank), STANDING, Interruption(), Gloo()) for rank in range(2)]
+            made = [pool.submit(form, a_world(store, rank), PROCESS_STATE, Interruption(), Gloo()) for rank in range(2)]
             groups = [each.result().group for each in made]
         groups[1].forget()  # which is in this process, too
         groups[0].interrupt()
@@ -82,7 +82,7 @@ def test_a_group_whose_connections_cannot_all_be_ended_is_not_used(monkeypatch: 
 
     monkeypatch.setattr(os, "dup", no_descriptor)
     with ThreadPoolExecutor(2) as pool:
-        made = [pool.submit(form, a_world(store, rank), STANDING, Interruption(), Gloo()) for rank in range(2)]
+        made = [pool.submit(form, a_world(store, rank), PROCESS_STATE, Interruption(), Gloo()) for rank in range(2)]
         for each in made:
             with pytest.raises(OSError, match="raise the limit, ulimit -n"):
                 each.result()
@@ -107,7 +107,7 @@ def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alon
 
     def peer() -> None:
         """Connects, and never says that it has."""
-        here.set("standing/1", STANDING.to_json())
+        here.set("standing/1", PROCESS_STATE.to_json())
         peers.append(connect(PrefixStore("group", here), 1, 2, 20.0))
 
     with contextlib.ExitStack() as stack:
@@ -121,7 +121,7 @@ def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alon
         monkeypatch.setattr(torch_private, "connect", connect_during_the_next)
         threading.Timer(0.5, interruption.end).start()
         with pytest.raises(OverError):
-            form(world, STANDING, interruption, Gloo())
+            form(world, PROCESS_STATE, interruption, Gloo())
         [(one, other)] = pairs
         one.sendall(b"still there")
         assert other.recv(100) == b"still there"

@@ -38,17 +38,17 @@ def elsewhere(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="meta")
 
 
-def test_a_donor_copies_nothing_to_the_host_if_no_process_needs_the_state(sent: list[tuple[int, int]]) -> None:
-    agreement = Agreement(donors=(0, 1), receivers=())
+def test_a_source_copies_nothing_to_the_host_if_no_process_needs_the_state(sent: list[tuple[int, int]]) -> None:
+    agreement = Agreement(sources=(0, 1), receivers=())
     assert share(agreement, 0, {"model": elsewhere(2 * SPREAD)}) is None
     assert sent == []
 
 
-def test_a_donor_copies_only_what_it_sends(sent: list[tuple[int, int]]) -> None:
-    """Small tensors come from the first donor, large ones from one of them."""
-    agreement = Agreement(donors=(1, 3), receivers=(0,))
+def test_a_source_copies_only_what_it_sends(sent: list[tuple[int, int]]) -> None:
+    """Small tensors come from the first source, large ones from one of them."""
+    agreement = Agreement(sources=(1, 3), receivers=(0,))
     large = [
-        torch.empty(SPREAD, dtype=torch.uint8) if agreement.donor_of(0, index, SPREAD) == 3 else elsewhere(SPREAD)
+        torch.empty(SPREAD, dtype=torch.uint8) if agreement.source_of(0, index, SPREAD) == 3 else elsewhere(SPREAD)
         for index in range(4)
     ]
     assert share(agreement, 3, [*large, elsewhere(8)]) is None

@@ -11,126 +11,128 @@ from elasticjob_runtime.training.session.world import (
     NO_STATE,
     SPREAD,
     Agreement,
+    ProcessState,
     SessionError,
-    Standing,
     World,
     agree,
     are_together,
 )
 
 
-def standing(
+def held(
     committed: int, *, live: bool = True, layout: str = "same", fence: str = "", evaluation: int = 0
-) -> Standing:
+) -> ProcessState:
     kind = Kind.LIVE if live else Kind.STORAGE
     state = State(step=committed, kind=kind, job="own", fence=parse(fence), evaluation=evaluation)
-    return Standing(state=state, layout=layout)
+    return ProcessState(state=state, layout=layout)
 
 
-def saved(committed: int, job: str, fence: str, *, unreadable: str = "") -> Standing:
+def saved(committed: int, job: str, fence: str, *, unreadable: str = "") -> ProcessState:
     """From a checkpoint."""
     state = State(step=committed, job=job, fence=parse(fence))
-    return Standing(state=state, layout="same", unreadable=unreadable)
+    return ProcessState(state=state, layout="same", unreadable=unreadable)
 
 
 def parse(fence: str) -> Fence:
     return Fence.parse(fence) if fence else NO_FENCE
 
 
-FRESH = standing(NO_STATE, live=False)
+FRESH = held(NO_STATE, live=False)
 
 
 @pytest.mark.parametrize(
-    ("standings", "donors"),
+    ("states", "sources"),
     [
         ([FRESH, FRESH, FRESH], (0,)),
-        ([standing(0), standing(0)], (0, 1)),
-        ([standing(7), standing(8), standing(7)], (1,)),
-        ([standing(8, fence="1.0.2"), standing(8, fence="1.0.3"), standing(8, fence="1.0.3")], (1, 2)),
-        ([standing(25, fence="1.0.9"), standing(15, fence="1.0.10")], (1,)),
-        ([FRESH, standing(8), standing(8)], (1, 2)),
-        ([standing(500, live=False), FRESH], (0,)),
-        ([standing(500, live=False), standing(600, live=False)], (1,)),
-        ([standing(500, live=False), standing(8)], (1,)),
-        ([standing(BETWEEN_STEPS, live=False), standing(8)], (1,)),
-        ([standing(BETWEEN_STEPS, live=False), standing(500, live=False)], (1,)),
-        ([standing(150, live=False, fence="1.0.4"), standing(110, live=False, fence="1.0.5")], (1,)),
-        ([standing(110, live=False, fence="1.0.4"), standing(110, live=False, fence="1.0.5")], (1,)),
-        ([standing(90, live=False, fence="2.0.1"), standing(110, live=False, fence="1.0.5")], (0,)),
-        ([standing(90, live=False, fence="1.0.5"), standing(110, live=False, fence="1.0.5")], (1,)),
-        ([standing(90, live=False), standing(80, live=False, fence="1.0.5"), FRESH], (1,)),
-        ([standing(90, fence="1.0.2"), standing(110, live=False, fence="1.0.5")], (0,)),
-        ([standing(8, evaluation=1), standing(8), standing(8, evaluation=2)], (1,)),
-        ([standing(8, evaluation=1), standing(8, evaluation=2)], (1,)),
-        ([standing(8, evaluation=1), standing(7)], (0,)),
+        ([held(0), held(0)], (0, 1)),
+        ([held(7), held(8), held(7)], (1,)),
+        ([held(8, fence="1.0.2"), held(8, fence="1.0.3"), held(8, fence="1.0.3")], (1, 2)),
+        ([held(25, fence="1.0.9"), held(15, fence="1.0.10")], (1,)),
+        ([FRESH, held(8), held(8)], (1, 2)),
+        ([held(500, live=False), FRESH], (0,)),
+        ([held(500, live=False), held(600, live=False)], (1,)),
+        ([held(500, live=False), held(8)], (1,)),
+        ([held(BETWEEN_STEPS, live=False), held(8)], (1,)),
+        ([held(BETWEEN_STEPS, live=False), held(500, live=False)], (1,)),
+        ([held(150, live=False, fence="1.0.4"), held(110, live=False, fence="1.0.5")], (1,)),
+        ([held(110, live=False, fence="1.0.4"), held(110, live=False, fence="1.0.5")], (1,)),
+        ([held(90, live=False, fence="2.0.1"), held(110, live=False, fence="1.0.5")], (0,)),
+        ([held(90, live=False, fence="1.0.5"), held(110, live=False, fence="1.0.5")], (1,)),
+        ([held(90, live=False), held(80, live=False, fence="1.0.5"), FRESH], (1,)),
+        ([held(90, fence="1.0.2"), held(110, live=False, fence="1.0.5")], (0,)),
+        ([held(8, evaluation=1), held(8), held(8, evaluation=2)], (1,)),
+        ([held(8, evaluation=1), held(8, evaluation=2)], (1,)),
+        ([held(8, evaluation=1), held(7)], (0,)),
         ([saved(150, "old", "1.0.4"), saved(110, "old", "1.0.5")], (1,)),
         ([saved(150, "old", "1.0.4"), saved(110, "older", "9.0.5")], (0,)),
         ([saved(150, "old", "9.0.4"), saved(110, "own", "1.0.1")], (1,)),
         ([saved(150, "own", "1.0.4", unreadable="EIO"), saved(150, "own", "1.0.4")], (1,)),
         ([saved(150, "own", "1.0.4", unreadable="EIO"), saved(110, "own", "1.0.5")], (1,)),
-        ([saved(150, "own", "1.0.4", unreadable="EIO"), standing(8)], (1,)),
+        ([saved(150, "own", "1.0.4", unreadable="EIO"), held(8)], (1,)),
     ],
 )
 def test_the_newest_whole_state_wins_and_running_training_outranks_checkpoints(
-    standings: list[Standing], donors: tuple[int, ...]
+    states: list[ProcessState], sources: tuple[int, ...]
 ) -> None:
-    agreement = agree(standings, "own")
-    assert agreement.donors == donors
-    assert sorted((*agreement.donors, *agreement.receivers)) == list(range(len(standings)))
+    agreement = agree(states, "own")
+    assert agreement.sources == sources
+    assert sorted((*agreement.sources, *agreement.receivers)) == list(range(len(states)))
 
 
 @pytest.mark.parametrize(
-    ("standings", "together"),
+    ("states", "together"),
     [
         pytest.param([FRESH, FRESH], True, id="the beginning"),
-        pytest.param([FRESH, standing(500, live=False)], True, id="from a checkpoint"),
-        pytest.param([standing(8, evaluation=1), standing(8, evaluation=1)], True, id="the same evaluation"),
-        pytest.param([standing(8), standing(8)], True, id="the same batch"),
-        pytest.param([standing(8), FRESH], False, id="a joiner"),
+        pytest.param([FRESH, held(500, live=False)], True, id="from a checkpoint"),
+        pytest.param([held(8, evaluation=1), held(8, evaluation=1)], True, id="the same evaluation"),
+        pytest.param([held(8), held(8)], True, id="the same batch"),
+        pytest.param([held(8), FRESH], False, id="a joiner"),
         pytest.param(
-            [standing(8, evaluation=1), standing(NO_STATE, live=False, evaluation=1)], False, id="it evaluates"
+            [held(8, evaluation=1), held(NO_STATE, live=False, evaluation=1)],
+            False,
+            id="it evaluates",
         ),
-        pytest.param([standing(8, evaluation=1), standing(8)], False, id="it is over for one"),
-        pytest.param([standing(8, evaluation=1), standing(7)], False, id="one has not ended the step"),
+        pytest.param([held(8, evaluation=1), held(8)], False, id="it is over for one"),
+        pytest.param([held(8, evaluation=1), held(7)], False, id="one has not ended the step"),
     ],
 )
-def test_only_processes_at_the_same_place_evaluate_together(standings: list[Standing], together: bool) -> None:
-    assert are_together(standings) is together
+def test_only_processes_at_the_same_place_evaluate_together(states: list[ProcessState], together: bool) -> None:
+    assert are_together(states) is together
 
 
 @pytest.mark.parametrize("others", [[], [FRESH]])
-def test_incomplete_states_are_never_a_beginning(others: list[Standing]) -> None:
+def test_incomplete_states_are_never_a_beginning(others: list[ProcessState]) -> None:
     with pytest.raises(SessionError, match=r"after optimizer\.step"):
-        agree([standing(BETWEEN_STEPS, live=False), *others], "own")
+        agree([held(BETWEEN_STEPS, live=False), *others], "own")
 
 
 @pytest.mark.parametrize("other", [FRESH, saved(140, "own", "1.0.4"), saved(150, "own", "1.0.4", unreadable="ESTALE")])
-def test_a_checkpoint_that_no_process_can_read_is_an_error_if_it_is_the_newest(other: Standing) -> None:
+def test_a_checkpoint_that_no_process_can_read_is_an_error_if_it_is_the_newest(other: ProcessState) -> None:
     with pytest.raises(CheckpointError, match="Rank 0: EIO"):
         agree([saved(150, "own", "1.0.4", unreadable="EIO"), other], "own")
 
 
 @pytest.mark.parametrize(
-    ("standings", "strangers"),
+    ("states", "strangers"),
     [
-        ([standing(3), standing(3, layout="other")], (1,)),
-        ([standing(NO_STATE, live=False, layout="other"), standing(3), standing(3)], (0,)),
-        ([FRESH, standing(NO_STATE, live=False, layout="other"), FRESH], (1,)),
+        ([held(3), held(3, layout="other")], (1,)),
+        ([held(NO_STATE, live=False, layout="other"), held(3), held(3)], (0,)),
+        ([FRESH, held(NO_STATE, live=False, layout="other"), FRESH], (1,)),
     ],
 )
 def test_a_process_with_another_model_has_no_part_in_the_training(
-    standings: list[Standing], strangers: tuple[int, ...]
+    states: list[ProcessState], strangers: tuple[int, ...]
 ) -> None:
-    agreement = agree(standings, "own")
+    agreement = agree(states, "own")
     assert agreement.strangers == strangers
-    assert not set(strangers) & {*agreement.donors, *agreement.receivers}
+    assert not set(strangers) & {*agreement.sources, *agreement.receivers}
 
 
-def test_large_tensors_come_from_all_donors_and_small_ones_from_one() -> None:
-    agreement = Agreement(donors=(0, 2), receivers=(1, 3))
-    assert {agreement.donor_of(1, tensor, SPREAD) for tensor in range(4)} == {0, 2}
-    assert {agreement.donor_of(receiver, 0, SPREAD) for receiver in (1, 3)} == {0, 2}
-    assert {agreement.donor_of(3, tensor, SPREAD - 1) for tensor in range(4)} == {0}
+def test_large_tensors_come_from_all_sources_and_small_ones_from_one() -> None:
+    agreement = Agreement(sources=(0, 2), receivers=(1, 3))
+    assert {agreement.source_of(1, tensor, SPREAD) for tensor in range(4)} == {0, 2}
+    assert {agreement.source_of(receiver, 0, SPREAD) for receiver in (1, 3)} == {0, 2}
+    assert {agreement.source_of(3, tensor, SPREAD - 1) for tensor in range(4)} == {0}
 
 
 def test_a_plan_sets_only_variables_of_the_agent() -> None:

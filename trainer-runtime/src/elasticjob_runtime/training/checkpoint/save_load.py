@@ -28,7 +28,7 @@ from elasticjob_runtime.training.checkpoint.reading import first_line
 if TYPE_CHECKING:
     import torch
 
-    from elasticjob_runtime.training.memory import Keeper
+    from elasticjob_runtime.training.memory import AgentMemory
     from elasticjob_runtime.training.memory.kept import KeptCopy
 
 logger = logging.getLogger("elasticjob_runtime.training")
@@ -95,16 +95,16 @@ def _find(
 
     anywhere: whether other machines can get it from this one.
     """
-    keeper = _keeper()
-    if keeper is None:
+    agent_memory = _agent_memory()
+    if agent_memory is None:
         return find_durable(path, map_location, weights_only=weights_only)
     import torch
 
     file = checkpoint.newest_state(path)
-    keeper.continues(_purpose(path), file.claim)
+    agent_memory.continues(_purpose(path), file.claim)
     with contextlib.ExitStack() as stack:
         is_device = map_location is None or isinstance(map_location, str | torch.device)
-        memory = keeper.newest(_purpose(path)) if is_device else None
+        memory = agent_memory.newest(_purpose(path)) if is_device else None
         if memory is not None:
             stack.enter_context(contextlib.closing(memory))
             all_here = channel.number("WORLD_SIZE") <= channel.number("LOCAL_WORLD_SIZE")
@@ -207,10 +207,10 @@ def save_checkpoint(
     number = _step_of(path, state, durable) if step is None else step
     if durable:
         save_durable(path, state, number, keep, block=block)
-    if (keeper := _keeper()) is not None:
-        if not keeper.knows_claim(_purpose(path)):
-            keeper.continues(_purpose(path), checkpoint.newest_state(path).claim)
-        keeper.keep(_purpose(path), state, number)
+    if (agent_memory := _agent_memory()) is not None:
+        if not agent_memory.knows_claim(_purpose(path)):
+            agent_memory.continues(_purpose(path), checkpoint.newest_state(path).claim)
+        agent_memory.keep(_purpose(path), state, number)
 
 
 def save_durable(path: PathLike, state: Any, number: int, keep: int, *, block: bool = True) -> None:
@@ -253,13 +253,13 @@ def _write(path: PathLike, write: Callable[[BinaryIO], Any], number: int, keep: 
         _warn_of_objects(written)
 
 
-def _keeper() -> Keeper | None:
+def _agent_memory() -> AgentMemory | None:
     """None without an agent: this process need not import torch."""
     if not os.environ.get(Env.AGENT_SOCKET):
         return None
     from elasticjob_runtime.training import memory
 
-    return memory.keeper_of_this_process()
+    return memory.agent_memory_of_this_process()
 
 
 def _purpose(path: PathLike) -> str:

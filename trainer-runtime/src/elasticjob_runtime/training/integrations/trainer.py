@@ -254,7 +254,7 @@ class ElasticTrainer(Trainer):
         """Does all that is due between two steps. It depends on the session's state only."""
         session, progress = self._elastic_session, self._progress
         while True:
-            session.settle()
+            session.enter_newest_world()
             if self.control.should_log:
                 log()
             elif self.control.should_evaluate or self.control.should_save:

@@ -11,7 +11,7 @@ import torch
 
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.memory.format import PIECE
-from elasticjob_runtime.training.memory.outline import Outline, Slot, as_bytes
+from elasticjob_runtime.training.memory.structure import Slot, Structure, as_bytes
 
 STAGE = 16 * PIECE
 """Bytes of each of the two buffers through which tensors of a GPU are copied."""
@@ -29,11 +29,11 @@ class Payload:
         self._words = payload.view(torch.int64)
         self._sums = sums
 
-    def write(self, outline: Outline, *, staged: Sequence[torch.Tensor] = (), threads: int = 1) -> None:
+    def write(self, structure: Structure, *, staged: Sequence[torch.Tensor] = (), threads: int = 1) -> None:
         """Copies the tensors and sets the sums. staged: two pinned buffers, for tensors of a GPU."""
-        sources = [as_bytes(tensor) for tensor in outline.tensors]
-        near = outline.near
-        pieces = list(windows(outline.slots[:near], PIECE))
+        sources = [as_bytes(tensor) for tensor in structure.tensors]
+        near = structure.near
+        pieces = list(windows(structure.slots[:near], PIECE))
         if threads == 1 or len(pieces) < 2 * threads:
             self._fill_all(pieces, sources)
         else:
@@ -42,7 +42,7 @@ class Payload:
                 parts = [pieces[start : start + size] for start in range(0, len(pieces), size)]
                 list(pool.map(self._fill_all, parts, [sources] * len(parts)))
         if near < len(sources):
-            self._write_staged(windows(outline.slots[near:], staged[0].numel()), sources[near:], staged)
+            self._write_staged(windows(structure.slots[near:], staged[0].numel()), sources[near:], staged)
 
     def is_intact(self) -> bool:
         assert self._sums is not None

@@ -1,12 +1,13 @@
 """One snapshot in shared memory. Pure data: bytes in, bytes out.
 
     header     one page    `Header`, its digest, and a first word that is 0 while the snapshot is being written
-    outline    bytes       the state, pickled, with numbers in place of its tensors (see `outline`)
+    structure    bytes       the state, pickled, with numbers in place of its tensors (see `structure`)
     sums       8 bytes     for each PIECE of the payload: the sum of its 64-bit words
     payload    bytes       the tensors, each at a multiple of ALIGN
 
-The digest covers the header, the outline and the sums; the sums cover the payload. A sum of words is as fast as memory,
-and a process that is killed in the midst of a write, or a bug that writes elsewhere, does not keep all sums right.
+The digest covers the header, the structure and the sums; the sums cover the payload. A sum of words is as fast as
+memory, and a process that is killed in the midst of a write, or a bug that writes elsewhere, does not keep all sums
+right.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class InvalidSnapshotError(Exception):
 class Layout:
     """Where the parts are."""
 
-    outline_size: int
+    structure_size: int
     payload_size: int
 
     @property
     def sums_offset(self) -> int:
-        return aligned(HEADER_SIZE + self.outline_size)
+        return aligned(HEADER_SIZE + self.structure_size)
 
     @property
     def pieces(self) -> int:
@@ -98,13 +99,13 @@ def begin(memory: Memory) -> None:
 
 
 def commit(memory: Memory, header: Header) -> None:
-    """Makes what was written since `begin` the snapshot. Outline, sums and payload must be in place."""
+    """Makes what was written since `begin` the snapshot. Structure, sums and payload must be in place."""
     body = _BODY.pack(
         header.fence.run,
         header.fence.store_generation,
         header.fence.round,
         header.step,
-        header.layout.outline_size,
+        header.layout.structure_size,
         header.layout.payload_size,
         header.taken_at,
         header.claim,
@@ -128,8 +129,8 @@ def read(memory: Memory) -> Header:
     start = len(COMMITTED)
     body = bytes(memory[start : start + _BODY.size])
     digest = bytes(memory[start + _BODY.size : start + _BODY.size + _DIGEST_SIZE])
-    run, generation, round_number, step, outline_size, payload_size, taken_at, *continued, purpose_ = _BODY.unpack(body)
-    layout = Layout(outline_size=outline_size, payload_size=payload_size)
+    run, generation, round_number, step, structure, payload, taken_at, *continued, purpose_ = _BODY.unpack(body)
+    layout = Layout(structure_size=structure, payload_size=payload)
     if layout.size > len(memory):
         raise InvalidSnapshotError(f"it has {len(memory)} bytes of the {layout.size} that its header says")
     if _digest(memory, body, layout) != digest:
@@ -147,6 +148,6 @@ def read(memory: Memory) -> Header:
 
 def _digest(memory: Memory, body: bytes, layout: Layout) -> bytes:
     digest = hashlib.blake2b(body, digest_size=_DIGEST_SIZE)
-    digest.update(memory[HEADER_SIZE : HEADER_SIZE + layout.outline_size])
+    digest.update(memory[HEADER_SIZE : HEADER_SIZE + layout.structure_size])
     digest.update(memory[layout.sums_offset : layout.sums_offset + 8 * layout.pieces])
     return digest.digest()

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from elasticjob_runtime.training.memory import outline
+from elasticjob_runtime.training.memory import structure
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
 from elasticjob_runtime.training.memory.copying import Payload
-from elasticjob_runtime.training.memory.outline import UnsupportedStateError
 from elasticjob_runtime.training.memory.pair import copy_into
+from elasticjob_runtime.training.memory.structure import UnsupportedStateError
 
 
 class KeptCopy:
@@ -28,19 +28,19 @@ class KeptCopy:
         """The state, with its tensors on the CPU; good until the next call. None: it has objects that are not plain
         data, or there is no memory."""
         try:
-            parts = outline.take_apart(state)
+            parts = structure.take_apart(state)
             if self._buffer is None or self._pid != os.getpid():
                 self._buffer, self._pid = Buffer.create(), os.getpid()
             buffer = self._buffer
             buffer.reserve(parts.payload_size)
             if parts.payload_size:
                 copy_into(Payload(_bytes(buffer, 0, parts.payload_size), sums=None), parts)
-            return outline.put_together(parts.data, lambda slot: _tensor(buffer, slot), any_object=False)
+            return structure.put_together(parts.data, lambda slot: _tensor(buffer, slot), any_object=False)
         except (UnsupportedStateError, NoMemoryError, OSError):
             return None
 
 
-def _tensor(buffer: Buffer, slot: outline.Slot) -> torch.Tensor:
+def _tensor(buffer: Buffer, slot: structure.Slot) -> torch.Tensor:
     """With a storage of its own: `torch.save` writes whole storages."""
     dtype = getattr(torch, slot.dtype)
     if not slot.size:

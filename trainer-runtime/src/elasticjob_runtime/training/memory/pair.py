@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from elasticjob_runtime.training.checkpoint.order import Kind, State
-from elasticjob_runtime.training.memory import copying, limits, outline, policy
+from elasticjob_runtime.training.memory import copying, limits, policy, structure
 from elasticjob_runtime.training.memory import format as snapshot_format
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
 from elasticjob_runtime.training.memory.format import Header, Layout
@@ -53,8 +53,8 @@ class Pair:
         header: without its layout. Raises UnsupportedStateError, NoMemoryError.
         """
         began = time.perf_counter()
-        parts = outline.take_apart(state)
-        layout = Layout(outline_size=len(parts.data), payload_size=parts.payload_size)
+        parts = structure.take_apart(state)
+        layout = Layout(structure_size=len(parts.data), payload_size=parts.payload_size)
         buffer = self._older()
         taken = time.perf_counter() - began
         self._check(layout.size)
@@ -62,7 +62,7 @@ class Pair:
         began = time.perf_counter()
         memory = buffer.memory
         snapshot_format.begin(memory)
-        memory[snapshot_format.HEADER_SIZE : snapshot_format.HEADER_SIZE + layout.outline_size] = parts.data
+        memory[snapshot_format.HEADER_SIZE : snapshot_format.HEADER_SIZE + layout.structure_size] = parts.data
         copy_into(payload_of(buffer, layout), parts)
         snapshot_format.commit(memory, dataclasses.replace(header, layout=layout))
         return taken + time.perf_counter() - began
@@ -88,8 +88,8 @@ class Pair:
 
 def size_of(state: Any) -> int:
     """Bytes of a snapshot. Raises UnsupportedStateError."""
-    parts = outline.take_apart(state)
-    return Layout(outline_size=len(parts.data), payload_size=parts.payload_size).size
+    parts = structure.take_apart(state)
+    return Layout(structure_size=len(parts.data), payload_size=parts.payload_size).size
 
 
 class Recovered:
@@ -126,19 +126,19 @@ class Recovered:
         """
         payload = payload_of(self._buffer, self.header.layout)
 
-        def tensor(slot: outline.Slot) -> torch.Tensor:
+        def tensor(slot: structure.Slot) -> torch.Tensor:
             return payload.tensor(slot).to(slot.device if device is None else device)
 
         return self._put_together(tensor, any_object=any_object)
 
-    def _put_together(self, tensor: Callable[[outline.Slot], torch.Tensor], *, any_object: bool) -> Any | None:
+    def _put_together(self, tensor: Callable[[structure.Slot], torch.Tensor], *, any_object: bool) -> Any | None:
         if self.is_replaced():
             return None
         start = snapshot_format.HEADER_SIZE
-        data = self._buffer.memory[start : start + self.header.layout.outline_size]
+        data = self._buffer.memory[start : start + self.header.layout.structure_size]
         try:
-            state = outline.put_together(data, tensor, any_object=any_object)
-        except outline.UnsupportedStateError:
+            state = structure.put_together(data, tensor, any_object=any_object)
+        except structure.UnsupportedStateError:
             return None
         except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError):
             if self.is_replaced():
@@ -166,7 +166,7 @@ def payload_of(buffer: Buffer, layout: Layout) -> copying.Payload:
     )
 
 
-def copy_into(payload: copying.Payload, parts: outline.Outline) -> None:
+def copy_into(payload: copying.Payload, parts: structure.Structure) -> None:
     staged = _pinned() if parts.near < len(parts.tensors) else ()
     payload.write(parts, staged=staged, threads=copying.threads())
 

@@ -89,10 +89,10 @@ class AdapterSession(ElasticSession):
 
     # -- steps
 
-    def settle(self) -> None:
+    def enter_newest_world(self) -> None:
         """Enters the newest world, if this process is not in it. What follows must depend on the session's state only:
         other processes may be at another place in the script."""
-        self._settle()
+        self._enter_newest_world()
 
     @property
     def share(self) -> Share:

@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 from elasticjob_runtime.training.link import NoAgentError
 from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.agent import SessionAgent
 from elasticjob_runtime.training.session.backend import Backend, Begin
 from elasticjob_runtime.training.session.forming import Formed, form
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
-from elasticjob_runtime.training.session.port import Port
-from elasticjob_runtime.training.session.world import SessionError, Standing, World
+from elasticjob_runtime.training.session.world import ProcessState, SessionError, World
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -40,8 +40,8 @@ were superseded meanwhile."""
 class Engine:
     """`enter`, `world` and `interruption` are for the training's thread only."""
 
-    def __init__(self, port: Port, backend: Backend, *, plan_timeout: float = PLAN_TIMEOUT) -> None:
-        self._port = port
+    def __init__(self, agent: SessionAgent, backend: Backend, *, plan_timeout: float = PLAN_TIMEOUT) -> None:
+        self._agent = agent
         self._backend = backend
         self._plan_timeout = plan_timeout
         self._changed = threading.Condition()
@@ -60,7 +60,7 @@ class Engine:
         """Whether the script does what the session knows nothing about."""
         self.evaluates = False
         """Whether it is in an evaluation."""
-        port.hello()
+        agent.hello()
         threading.Thread(target=self._watch, name="elasticjob-plans", daemon=True).start()
 
     @property
@@ -71,7 +71,7 @@ class Engine:
     def saves_at_end(self) -> None:
         """The training has a place to save to."""
         with contextlib.suppress(NoAgentError):  # it is ending, and with it this process
-            self._port.saves_at_end()
+            self._agent.saves_at_end()
 
     def communicate(self, begin: Begin) -> torch.futures.Future[Any]:
         """What `begin` returns; waiting for it ends with the world. For any thread of a step."""
@@ -91,23 +91,23 @@ class Engine:
 
     def enter(
         self,
-        standing: Callable[[], Standing],
-        settle: Callable[[World, Sequence[Standing]], None],
+        process_state: Callable[[], ProcessState],
+        agree: Callable[[World, Sequence[ProcessState]], None],
         *,
         save: Callable[[], None],
         broken: str,
     ) -> World:
         """Forms the world of the newest plan, and returns when all its processes agree on the state.
 
-        standing: how far this process is; settle: gives all processes of the formed group the same state; save: called
-        before the last world ends, in one process. broken: how the current world has failed, so wait for a newer plan.
-        A process that is not in it waits for the next one.
+        process_state: how far this process is; agree: gives all processes of the formed group the same state; save:
+        called before the last world ends, in one process. broken: how the current world has failed, so wait for a newer
+        plan. A process that is not in it waits for the next one.
 
         Raises SessionError if none comes.
         """
         over = self.world if broken else None
         if over is not None and not self.due:  # a lost process brings a plan anyway; a lost connection does not
-            self._port.report("failed", over, why=broken)
+            self._agent.report("failed", over, why=broken)
         attempts = 0
         while True:
             self.interruption.end()  # what other processes still wait for in the old world ends with it
@@ -117,11 +117,11 @@ class Engine:
                 # was the last world of all, it may be the one that saves.
                 if world.saves:
                     save()
-                self._port.report("waiting", world)
+                self._agent.report("waiting", world)
                 over = world
                 continue
             try:
-                settle(world, self._form(world, standing()))
+                agree(world, self._form(world, process_state()))
             except Exception as error:
                 if not torch_private.is_link_error(error):
                     raise  # an error of the script, which would repeat in the next world
@@ -135,24 +135,24 @@ class Engine:
                     raise SessionError(
                         f"the processes of {attempts} plans in a row could not reach each other: {broken}"
                     ) from error
-                self._port.report("failed", world, why=broken)
+                self._agent.report("failed", world, why=broken)
                 continue
             self.world = world
             if self.due:
                 continue  # no step begins in a world that is over, or about to be
             torch_private.release(self._old_groups)
             os.environ.update(world.environment)
-            self._port.report("entered", world, committed=standing().state.step)
+            self._agent.report("entered", world, committed=process_state().state.step)
             return world
 
-    def _form(self, world: World, standing: Standing) -> list[Standing]:
+    def _form(self, world: World, process_state: ProcessState) -> list[ProcessState]:
         interruption = Interruption()
         with self._changed:
             if self._newest is not world:
                 raise OverError("a newer plan has arrived")
             self.interruption, self._current, self._formed = interruption, world, False
-        self._port.report("arrived", world)
-        formed = interruption.run(lambda: form(world, standing, interruption, self._backend), discard=_discard)
+        self._agent.report("arrived", world)
+        formed = interruption.run(lambda: form(world, process_state, interruption, self._backend), discard=_discard)
         interruption.silent = formed.group.is_silent
         interruption.at_end(formed.group.interrupt)
         old = formed.group.make_default(formed.store)
@@ -162,8 +162,8 @@ class Engine:
             self._formed = True
             if self._newest is not world:
                 raise OverError("a newer plan has arrived")
-        self._port.report("formed", world)
-        return formed.standings
+        self._agent.report("formed", world)
+        return formed.process_states
 
     def _wait_for_plan(self, over: World | None, broken: str) -> World:
         """The newest plan, as soon as it is another one than `over`."""
@@ -188,9 +188,9 @@ class Engine:
         while True:
             wait = 3600.0 if end_at is None else max(0.001, end_at - time.monotonic())
             try:
-                world = self._port.next_world(wait)
+                world = self._agent.next_world(wait)
                 if world is not None:
-                    self._port.report("heard", world)
+                    self._agent.report("heard", world)
             except (NoAgentError, KeyError, TypeError, ValueError) as error:
                 with self._changed:
                     self._agent_error = str(error) or repr(error)

@@ -12,7 +12,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from elasticjob_runtime.training import round_store
 from elasticjob_runtime.training.session.backend import FORM_TIMEOUT, Backend, Group
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
-from elasticjob_runtime.training.session.world import Standing, World
+from elasticjob_runtime.training.session.world import ProcessState, World
 
 FIRST_LOOK, LAST_LOOK = 0.0003, 0.01
 """s between two looks into the store while processes of a plan are missing: an eighth of the time so far, so that a
@@ -21,13 +21,13 @@ process waits an eighth longer than it must, and one that waits for long costs t
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Formed:
-    standings: list[Standing]
+    process_states: list[ProcessState]
     """Of all ranks, before they formed this world."""
     group: Group
     store: PrefixStore
 
 
-def form(world: World, standing: Standing, interruption: Interruption, backend: Backend) -> Formed:
+def form(world: World, process_state: ProcessState, interruption: Interruption, backend: Backend) -> Formed:
     """Meets the other processes of `world` in its store, and connects to them. Blocks; meant for `Interruption.run`,
     since neither the store's host nor another process may ever answer.
 
@@ -37,10 +37,10 @@ def form(world: World, standing: Standing, interruption: Interruption, backend: 
     host, port = world.store
     store = round_store.connect(host, port, FORM_TIMEOUT)
     here = PrefixStore(world.prefix, store)
-    here.set(f"standing/{world.rank}", standing.to_json())
+    here.set(f"standing/{world.rank}", process_state.to_json())
     ranks = range(world.size)
     _wait(here, [f"standing/{rank}" for rank in ranks], None, interruption)
-    standings = [Standing.from_json(text) for text in here.multi_get([f"standing/{rank}" for rank in ranks])]
+    process_states = [ProcessState.from_json(text) for text in here.multi_get([f"standing/{rank}" for rank in ranks])]
     group = backend.connect(PrefixStore("group", here), world)
     try:
         here.set(f"formed/{world.rank}", json.dumps(group.addresses))
@@ -53,7 +53,7 @@ def form(world: World, standing: Standing, interruption: Interruption, backend: 
         group.forget()
         del group  # which closes its connections, and not those of the next attempt, which may have begun
         raise
-    return Formed(standings=standings, group=group, store=here)
+    return Formed(process_states=process_states, group=group, store=here)
 
 
 def _wait(store: PrefixStore, keys: Sequence[str], timeout: float | None, interruption: Interruption) -> None:

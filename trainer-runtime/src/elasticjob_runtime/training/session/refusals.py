@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel
-from elasticjob_runtime.training.session import port, torch_private
+from elasticjob_runtime.training.session import agent, torch_private
 from elasticjob_runtime.training.session.backend import Backend, Gloo
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.parts import Parts
@@ -20,8 +20,8 @@ logger = logging.getLogger("elasticjob_runtime.training")
 
 def new_engine(parts: Parts) -> Engine | None:
     """None: without an agent that can continue in place, or because something is against it, which is logged."""
-    agent = port.connect()
-    if agent is None:
+    connected = agent.connect()
+    if connected is None:
         return None
     backend = dist.get_backend_config() if dist.is_initialized() else ""
     nccl = os.environ.get(Env.IN_PLACE_NCCL) == "1"
@@ -31,7 +31,7 @@ def new_engine(parts: Parts) -> Engine | None:
         logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
         return None
     _warm_up()
-    return Engine(agent, _backend_for(parts, backend))
+    return Engine(connected, _backend_for(parts, backend))
 
 
 def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:

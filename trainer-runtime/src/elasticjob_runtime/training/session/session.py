@@ -188,7 +188,7 @@ class ElasticSession:
         Raises TypeError for a data set without a length, ValueError for a batch size with which there is no batch, and
         SessionError if a batch was not used in a `session.step()`.
         """
-        self._settle()
+        self._enter_newest_world()
         if not hasattr(dataset, "__len__"):
             raise TypeError("session.batches() needs a data set with a length: it must know where an epoch ends")
         if batch_size < 1:
@@ -231,13 +231,13 @@ class ElasticSession:
         state, steps = self._state, self._steps
         if steps.repeats:
             if steps.is_over:
-                self._settle()
+                self._enter_newest_world()
             steps.repeats = False
             return None
         self._evaluations += 1
         for _ in range(MAX_ATTEMPTS):
             if not self._formed or steps.is_over:
-                self._settle(evaluation=self._evaluations)
+                self._enter_newest_world(evaluation=self._evaluations)
             if not state.together:
                 self._say_why_not()
                 return None
@@ -289,7 +289,7 @@ class ElasticSession:
 
     def _batches_of(self, feed: Feed, epoch: int) -> Iterator[Any]:
         while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
-            self._settle()
+            self._enter_newest_world()
             if self._state.cursor.epoch != epoch:
                 return
             found = feed.next(self._state.cursor, *self._place)
@@ -315,9 +315,9 @@ class ElasticSession:
         """Enters the first world, if this has not happened. Later ones begin with a batch, and nowhere else, so that
         all processes are at the same place in the script then."""
         if not self._formed:
-            self._settle()
+            self._enter_newest_world()
 
-    def _settle(self, *, evaluation: int = 0) -> None:
+    def _enter_newest_world(self, *, evaluation: int = 0) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
         same state. evaluation: see `State`."""
         if self._offered is not None:
@@ -329,8 +329,8 @@ class ElasticSession:
         if engine is not None and (self._steps.broken or engine.due or first):
             engine.between_steps = False
             engine.enter(
-                self._state.standing,
-                lambda world, standings: self._state.agree(standings, engine.interruption, world),
+                self._state.process_state,
+                lambda world, process_states: self._state.agree(process_states, engine.interruption, world),
                 save=self._save_last,
                 broken=self._steps.broken,
             )
@@ -338,7 +338,7 @@ class ElasticSession:
             self._steps.broken = ""
             self._reported = False
         elif first:
-            self._state.agree(ranks.gather(self._state.standing()))
+            self._state.agree(ranks.gather(self._state.process_state()))
         else:
             return
         self._formed, self._place = True, _place()

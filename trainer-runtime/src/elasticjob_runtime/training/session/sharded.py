@@ -14,7 +14,7 @@ from elasticjob_runtime.training.save_request import session_ends
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.state import Storage, TrainingState
-from elasticjob_runtime.training.session.world import SessionError, Standing, World
+from elasticjob_runtime.training.session.world import ProcessState, SessionError, World
 from elasticjob_runtime.training.sharded import ranks, saving
 from elasticjob_runtime.training.sharded.contents import Contents, is_sharded
 from elasticjob_runtime.training.sharded.memory import Shards
@@ -55,11 +55,14 @@ class ShardedState(TrainingState):
         saving.save(storage.path, self._contents, self.committed, storage.keep, block=block)
 
     def agree(
-        self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None
+        self,
+        process_states: Sequence[ProcessState],
+        interruption: Interruption | None = None,
+        world: World | None = None,
     ) -> None:
         assert (interruption, world) == (None, None), "sharded models do not continue in place"
-        for rank, standing in enumerate(standings):
-            if standing.layout != standings[0].layout:
+        for rank, process_state in enumerate(process_states):
+            if process_state.layout != process_states[0].layout:
                 raise SessionError(
                     f"the models of rank {rank} have other parameters or buffers than those of rank 0: all ranks must "
                     "build the same models"

@@ -10,7 +10,7 @@ from typing import Any
 from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.checkpoint import this_job
 from elasticjob_runtime.training.checkpoint.order import Held, State, choose
-from elasticjob_runtime.training.memory import Pace, Recovered, keeper_of_this_process
+from elasticjob_runtime.training.memory import Pace, Recovered, agent_memory_of_this_process
 from elasticjob_runtime.training.session.world import SessionError
 
 logger = logging.getLogger("elasticjob_runtime.training")
@@ -26,11 +26,11 @@ class Snapshots:
     def __init__(self, layout: str, *, enabled: bool = True) -> None:
         """layout: of the model. Takes time for a large state, so no other process should wait for this one yet."""
         self._purpose = f"session {layout}"
-        self._keeper = keeper_of_this_process() if enabled else None
+        self._memory = agent_memory_of_this_process() if enabled else None
         self._pace = Pace()
         self._longest = 1
         """Interval so far, for the log."""
-        self.found: Recovered | None = self._keeper.newest(self._purpose) if self._keeper is not None else None
+        self.found: Recovered | None = self._memory.newest(self._purpose) if self._memory is not None else None
         """The newest one that earlier processes left; None after `entered`."""
 
     @property
@@ -40,8 +40,8 @@ class Snapshots:
 
     def continues(self, claim: int) -> None:
         """claim: of the newest file in the directory of the checkpoints."""
-        if self._keeper is not None:
-            self._keeper.continues(self._purpose, claim)
+        if self._memory is not None:
+            self._memory.continues(self._purpose, claim)
 
     def compare(self, loaded: State) -> None:
         """loaded: what this process has. A snapshot that is not newer no longer counts."""
@@ -76,7 +76,7 @@ class Snapshots:
 
     def committed(self, step: int, state: Callable[[], Any]) -> None:
         """Takes a snapshot if it is time for one. To be called after each step."""
-        if self._keeper is not None and self._pace.is_due(step, time.monotonic()):
+        if self._memory is not None and self._pace.is_due(step, time.monotonic()):
             self.take(step, state)
 
     def take_last(self, step: int, state: Callable[[], Any], seconds: float) -> bool:
@@ -85,22 +85,22 @@ class Snapshots:
         if channel.own_local_rank():
             return True  # another process of this agent does
         until = time.monotonic() + seconds
-        while self._keeper is not None and not self._keeper.prepare(self._purpose, state):
+        while self._memory is not None and not self._memory.prepare(self._purpose, state):
             if time.monotonic() >= until:
                 return False
             time.sleep(POLL)
         self.take(step, state)
-        return self._keeper is not None
+        return self._memory is not None
 
     def take(self, step: int, state: Callable[[], Any]) -> None:
         """Takes a snapshot, in one process of each agent."""
-        if self._keeper is None or channel.own_local_rank():
+        if self._memory is None or channel.own_local_rank():
             return
-        if not self._keeper.prepare(self._purpose, state):
+        if not self._memory.prepare(self._purpose, state):
             return  # after a later step
-        cost = self._keeper.keep(self._purpose, state(), step)
+        cost = self._memory.keep(self._purpose, state(), step)
         if cost is None:
-            self._keeper = None
+            self._memory = None
             return
         self._pace.took(cost, time.monotonic())
         if self._pace.interval > self._longest:

@@ -33,8 +33,8 @@ from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import (
     BETWEEN_STEPS,
     NO_STATE,
+    ProcessState,
     SessionError,
-    Standing,
     World,
     agree,
     are_together,
@@ -86,7 +86,7 @@ class TrainingState:
         self._ends = False
         """All is saved for a planned change."""
 
-    def standing(self) -> Standing:
+    def process_state(self) -> ProcessState:
         """Of this process's state, or of what is newer: in memory, which is not loaded yet, or cannot be read."""
         in_memory = self._snapshots.held
         state = dataclasses.replace(self._origin, step=self.committed)
@@ -95,7 +95,7 @@ class TrainingState:
         elif in_memory is not None:
             state = in_memory.state
         kind = Kind.LIVE if self._live else Kind.STORAGE
-        return Standing(
+        return ProcessState(
             state=dataclasses.replace(state, kind=kind, evaluation=self.evaluation),
             layout=self._layout,
             unreadable=str(self._unreadable or ""),
@@ -138,7 +138,10 @@ class TrainingState:
         self.committed, self._live, self._origin = BETWEEN_STEPS, False, NOTHING
 
     def agree(
-        self, standings: Sequence[Standing], interruption: Interruption | None = None, world: World | None = None
+        self,
+        process_states: Sequence[ProcessState],
+        interruption: Interruption | None = None,
+        world: World | None = None,
     ) -> None:
         """Collective: all processes have the same state afterwards. interruption, world: if this process may have
         several.
@@ -146,23 +149,23 @@ class TrainingState:
         Raises SessionError in a process whose models are not those of the training, and in all if none has the state.
         Raises CheckpointError in all if none can read it.
         """
-        agreement = agree(standings, this_job())
-        self.together = are_together(standings)
-        chosen = standings[agreement.donors[0]]
+        agreement = agree(process_states, this_job())
+        self.together = are_together(process_states)
+        chosen = process_states[agreement.sources[0]]
         continue_from(chosen.state, only=True)
         rank = dist.get_rank() if dist.is_initialized() else 0
         if rank in agreement.strangers:
             raise SessionError(
                 f"the models of rank {rank} have other parameters or buffers than those of rank "
-                f"{agreement.donors[0]}, which has the state: all ranks must build the same models"
+                f"{agreement.sources[0]}, which has the state: all ranks must build the same models"
             )
         if interruption is not None:
             self.parts.forget_gradients()
             for ddp in self.parts.ddp:
                 torch_private.rebuild(ddp)
-        if rank in agreement.donors:
+        if rank in agreement.sources:
             self._load_from_memory()
-        given = self.collect() if rank in agreement.donors and agreement.receivers else None
+        given = self.collect() if rank in agreement.sources and agreement.receivers else None
         into = None
         if rank in agreement.receivers and self.committed == NO_STATE and chosen.is_live:
             into = self.collect()

@@ -34,7 +34,7 @@ def share_until(
 
 
 def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> Any | None:
-    """Sends `state` from the donors to the receivers, which get it returned; donors get None. Collective.
+    """Sends `state` from the sources to the receivers, which get it returned; sources get None. Collective.
 
     into: a state of the receiver itself. Tensors that are alike arrive in its own, which need no new memory and no
     copy; if this is interrupted, some of them are of one state and some of the other.
@@ -44,7 +44,7 @@ def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> A
         result = None
         if rank in agreement.receivers:
             result = _receive(agreement, rank, into, works)
-        elif rank in agreement.donors and agreement.receivers:
+        elif rank in agreement.sources and agreement.receivers:
             _send(agreement, rank, state, works)
         for work in works:
             work.wait()
@@ -57,14 +57,14 @@ def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> A
 def _send(agreement: Agreement, rank: int, state: Any, works: list[dist.Work]) -> None:
     """Adds what it begins to `works`."""
     tensors: list[torch.Tensor] = []
-    outlined = _take_out(state, tensors)
-    if rank == agreement.donors[0]:
-        outline = pickle.dumps(outlined)
+    structured = _take_out(state, tensors)
+    if rank == agreement.sources[0]:
+        structure = pickle.dumps(structured)
         for receiver in agreement.receivers:
-            dist.send(torch.tensor([len(outline)]), receiver)
-            dist.send(torch.frombuffer(bytearray(outline), dtype=torch.uint8), receiver)
+            dist.send(torch.tensor([len(structure)]), receiver)
+            dist.send(torch.frombuffer(bytearray(structure), dtype=torch.uint8), receiver)
     for index, tensor in enumerate(tensors):
-        of_this = [each for each in agreement.receivers if agreement.donor_of(each, index, tensor.nbytes) == rank]
+        of_this = [each for each in agreement.receivers if agreement.source_of(each, index, tensor.nbytes) == rank]
         if of_this and tensor.numel():
             data = _as_bytes(tensor.cpu().contiguous())
             for receiver in of_this:
@@ -74,14 +74,14 @@ def _send(agreement: Agreement, rank: int, state: Any, works: list[dist.Work]) -
 def _receive(agreement: Agreement, rank: int, into: Any, works: list[dist.Work]) -> Any:
     """A state that is complete when `works` are, to which it adds."""
     length = torch.zeros(1, dtype=torch.int64)
-    dist.recv(length, agreement.donors[0])
-    outline = torch.empty(int(length), dtype=torch.uint8)
-    dist.recv(outline, agreement.donors[0])
+    dist.recv(length, agreement.sources[0])
+    structure = torch.empty(int(length), dtype=torch.uint8)
+    dist.recv(structure, agreement.sources[0])
     slots: list[torch.Tensor] = []
-    result = _put_in(pickle.loads(outline.numpy().tobytes()), slots, into)  # noqa: S301 from a rank of this job
+    result = _put_in(pickle.loads(structure.numpy().tobytes()), slots, into)  # noqa: S301 from a rank of this job
     for index, tensor in enumerate(slots):
         if tensor.numel():
-            _add(works, dist.irecv(_as_bytes(tensor), agreement.donor_of(rank, index, tensor.nbytes)))
+            _add(works, dist.irecv(_as_bytes(tensor), agreement.source_of(rank, index, tensor.nbytes)))
     return result
 
 
@@ -100,7 +100,7 @@ def _outlive(works: Sequence[dist.Work]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Slot:
-    """Stands for a tensor in the outline of a state."""
+    """Stands for a tensor in the structure of a state."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -126,19 +126,19 @@ def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
     return state
 
 
-def _put_in(outline: Any, tensors: list[torch.Tensor], into: Any) -> Any:
+def _put_in(structure: Any, tensors: list[torch.Tensor], into: Any) -> Any:
     """The reverse, with empty tensors, or those of `into`."""
-    if isinstance(outline, _Slot):
-        own = isinstance(into, torch.Tensor) and outline.describes(into)
-        tensors.append(into.detach() if own else torch.empty(outline.shape, dtype=outline.dtype))
+    if isinstance(structure, _Slot):
+        own = isinstance(into, torch.Tensor) and structure.describes(into)
+        tensors.append(into.detach() if own else torch.empty(structure.shape, dtype=structure.dtype))
         return tensors[-1]
-    if isinstance(outline, Mapping):
+    if isinstance(structure, Mapping):
         same = into if isinstance(into, Mapping) else {}
-        return {key: _put_in(value, tensors, same.get(key)) for key, value in outline.items()}
-    if type(outline) in (list, tuple):
-        values = into if type(into) is type(outline) and len(into) == len(outline) else [None] * len(outline)
-        return type(outline)(_put_in(value, tensors, own) for value, own in zip(outline, values, strict=True))
-    return outline
+        return {key: _put_in(value, tensors, same.get(key)) for key, value in structure.items()}
+    if type(structure) in (list, tuple):
+        values = into if type(into) is type(structure) and len(into) == len(structure) else [None] * len(structure)
+        return type(structure)(_put_in(value, tensors, own) for value, own in zip(structure, values, strict=True))
+    return structure
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

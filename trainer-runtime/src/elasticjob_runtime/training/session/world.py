@@ -19,7 +19,7 @@ BETWEEN_STEPS = -2
 interrupted before the end."""
 
 SPREAD = 1 << 20
-"""Bytes from which a tensor may come from any donor. Smaller ones all come from the first one: they include buffers,
+"""Bytes from which a tensor may come from any source. Smaller ones all come from the first one: they include buffers,
 which differ between ranks (BatchNorm)."""
 
 
@@ -85,7 +85,7 @@ class World:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Standing:
+class ProcessState:
     """How far one process is, for the others."""
 
     state: State
@@ -106,7 +106,7 @@ class Standing:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Standing:
+    def from_json(cls, text: str | bytes) -> ProcessState:
         document = json.loads(text)
         state = document.pop("state")
         state |= {"kind": Kind(state["kind"]), "fence": Fence(**state["fence"])}
@@ -117,47 +117,47 @@ class Standing:
 class Agreement:
     """Which state all processes of a world continue with."""
 
-    donors: tuple[int, ...]
+    sources: tuple[int, ...]
     """Ranks that have it, in ascending order."""
     receivers: tuple[int, ...]
     """All others, without strangers."""
     strangers: tuple[int, ...] = ()
-    """Ranks whose models are not those of the donors: the training cannot continue there."""
+    """Ranks whose models are not those of the sources: the training cannot continue there."""
 
-    def donor_of(self, receiver: int, tensor: int, size: int) -> int:
+    def source_of(self, receiver: int, tensor: int, size: int) -> int:
         """The rank that sends tensor number `tensor` with `size` bytes to `receiver`. Large ones are spread over all
-        donors, so that a large state does not wait for one sender."""
+        sources, so that a large state does not wait for one sender."""
         if size < SPREAD:
-            return self.donors[0]
-        return self.donors[(self.receivers.index(receiver) + tensor) % len(self.donors)]
+            return self.sources[0]
+        return self.sources[(self.receivers.index(receiver) + tensor) % len(self.sources)]
 
 
-def are_together(standings: Sequence[Standing]) -> bool:
+def are_together(process_states: Sequence[ProcessState]) -> bool:
     """Whether all processes are at the same place in the script, so that they can evaluate together."""
-    return len({each.state if each.is_live else each.state.evaluation for each in standings}) == 1
+    return len({each.state if each.is_live else each.state.evaluation for each in process_states}) == 1
 
 
-def agree(standings: Sequence[Standing], job: str) -> Agreement:
+def agree(process_states: Sequence[ProcessState], job: str) -> Agreement:
     """The highest committed step of a running training wins, among the processes that were in its latest world; without
     one, the newest checkpoint; without any, the state with which rank 0 begins.
 
     job: that of these processes. Raises SessionError if no process has a whole state, CheckpointError if none can read
     the newest one.
     """
-    held = [Held(rank=rank, state=each.state, unreadable=each.unreadable) for rank, each in enumerate(standings)]
+    held = [Held(rank=rank, state=each.state, unreadable=each.unreadable) for rank, each in enumerate(process_states)]
     choice = choose(held, job, shared=False, ranks=len(held))
     if choice.unreadable:
         raise CheckpointError(choice.unreadable)
-    if not choice.held and any(each.state.step == BETWEEN_STEPS for each in standings):
+    if not choice.held and any(each.state.step == BETWEEN_STEPS for each in process_states):
         raise SessionError(
             "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "
             "Communicate before optimizer.step(), not between it and the end of session.step()"
         )
     have = choice.ranks or (0,)
-    same = [rank for rank, each in enumerate(standings) if each.layout == standings[have[0]].layout]
-    donors = tuple(rank for rank in same if rank in have)
+    same = [rank for rank, each in enumerate(process_states) if each.layout == process_states[have[0]].layout]
+    sources = tuple(rank for rank in same if rank in have)
     return Agreement(
-        donors=donors,
-        receivers=tuple(rank for rank in same if rank not in donors),
-        strangers=tuple(rank for rank in range(len(standings)) if rank not in same),
+        sources=sources,
+        receivers=tuple(rank for rank in same if rank not in sources),
+        strangers=tuple(rank for rank in range(len(process_states)) if rank not in same),
     )

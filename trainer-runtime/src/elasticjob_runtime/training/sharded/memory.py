@@ -15,7 +15,7 @@ from elasticjob_runtime.training import checkpoint, progress
 from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.checkpoint.directory import PathLike
 from elasticjob_runtime.training.checkpoint.order import Choice, Held, choose
-from elasticjob_runtime.training.memory import Keeper, Recovered, keeper_of_this_process
+from elasticjob_runtime.training.memory import AgentMemory, Recovered, agent_memory_of_this_process
 from elasticjob_runtime.training.sharded import ranks, storage
 from elasticjob_runtime.training.sharded.contents import Contents
 from elasticjob_runtime.training.sharded.reader import MemoryReader, plan_of
@@ -35,23 +35,23 @@ class Shards:
     def __init__(self, what: str) -> None:
         """what: the purpose, the same in a process that looks for the snapshots."""
         self._what = what
-        self._keeper: Keeper | None = keeper_of_this_process()
+        self._memory: AgentMemory | None = agent_memory_of_this_process()
 
     @property
     def is_possible(self) -> bool:
-        return self._keeper is not None and not self._keeper.refuses(self._what)
+        return self._memory is not None and not self._memory.refuses(self._what)
 
     def is_busy(self, contents: Contents) -> bool:
         """Whether this rank cannot take a snapshot yet: its memory is still being provided, or the one before is still
         being copied to the neighbour, which has no older one."""
-        if self._keeper is None or self._keeper.refuses(self._what):
+        if self._memory is None or self._memory.refuses(self._what):
             return True
-        return not self._keeper.prepare(self._what, lambda: _shard(contents)) or self._keeper.is_copying(self._what)
+        return not self._memory.prepare(self._what, lambda: _shard(contents)) or self._memory.is_copying(self._what)
 
     def keep(self, contents: Contents, step: int, *, last: bool = False) -> None:
         """Takes this rank's part of a snapshot. Call it on all ranks, and only if none is busy."""
-        if self._keeper is not None and self._keeper.keep(self._what, _shard(contents), step) is not None:
-            self._keeper.copy(self._what, step, last=last)
+        if self._memory is not None and self._memory.keep(self._what, _shard(contents), step) is not None:
+            self._memory.copy(self._what, step, last=last)
 
     def keep_last(self, contents: Contents, step: int, seconds: float) -> bool:
         """Takes a snapshot before a planned change, and returns whether it survives that: the shards of members that
@@ -65,11 +65,11 @@ class Shards:
         return all(ranks.gather(self._is_safe()))
 
     def _is_copying(self) -> bool:
-        return self._keeper is not None and self._keeper.is_copying(self._what)
+        return self._memory is not None and self._memory.is_copying(self._what)
 
     def _is_safe(self) -> bool:
         """Whether the snapshot of `keep_last` survives."""
-        return self._keeper is not None and self.is_possible and self._keeper.was_copied(self._what)
+        return self._memory is not None and self.is_possible and self._memory.was_copied(self._what)
 
     def restore(self, contents: Contents, path: PathLike | None) -> int | None:
         """Loads the newest state of which all shards exist: from memory, or a checkpoint in `path`. Returns its step;
@@ -94,14 +94,14 @@ class Shards:
             checkpoint.continue_from(choice.state)
             return choice if choice.held else None
         newest = ranks.from_first(lambda: checkpoint.newest_state(path))
-        if self._keeper is not None:
-            self._keeper.continues(self._what, newest.claim)
+        if self._memory is not None:
+            self._memory.continues(self._what, newest.claim)
         return storage.find(path, held)
 
     @contextlib.contextmanager
     def _found(self) -> Iterator[list[_Found]]:
         """The intact snapshots that this rank's agent holds for it."""
-        recovered = self._keeper.shards(self._what) if self._keeper is not None else []
+        recovered = self._memory.shards(self._what) if self._memory is not None else []
         try:
             found = []
             for each, copied in recovered:

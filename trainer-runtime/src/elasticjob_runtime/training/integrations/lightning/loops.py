@@ -72,7 +72,7 @@ class ElasticFitLoop(_FitLoop):
             super(ElasticFitLoop, self).on_advance_end()
             training.progress.place = START
 
-        while not training.moves and training.settle(END):
+        while not training.moves and training.enter_newest_world(END):
             if training.session.take_without_batch(end_epoch):
                 return
 
@@ -129,7 +129,7 @@ class ElasticEpochLoop(_TrainingEpochLoop):
             super(ElasticEpochLoop, self).on_advance_end(data_fetcher)
             training.progress.place = BATCH
 
-        while training.settle(AFTER):
+        while training.enter_newest_world(AFTER):
             if training.session.take_without_batch(validate):
                 return
         raise StopIteration

@@ -46,7 +46,7 @@ class Training:
     def begin(self) -> None:
         """Enters the first world. A process that joins a training has its state afterwards."""
         before = self.progress.counters
-        self.session.settle()
+        self.session.enter_newest_world()
         if not self.progress.received:
             return
         self.progress.received = False
@@ -67,14 +67,14 @@ class Training:
         """This process is in the loop of the epoch that the counters are about."""
         self._here = self._trainer.fit_loop.epoch_progress.total.ready
 
-    def settle(self, place: str) -> bool:
+    def enter_newest_world(self, place: str) -> bool:
         """Enters the world of the newest plan. False if the training is at another place than `place` afterwards."""
-        self.session.settle()
+        self.session.enter_newest_world()
         return self._is_at(place)
 
     def fetch(self, place: str) -> bool:
         """The same, and gets the batch of the next step."""
-        if not self.settle(place):
+        if not self.enter_newest_world(place):
             return False
         self._batches.fetch(self._trainer.fit_loop.epoch_progress.current.processed)
         if self._is_at(place):

@@ -1,4 +1,4 @@
-"""What a session needs from its agent: `Port`, and `AgentPort`, which has it from the agent's socket.
+"""What a session needs from its agent: `SessionAgent`, and `LinkedAgent`, which has it from the agent's socket.
 
     worker: {"type": "hello", "in_place": true, "local_rank": 0, "pid": 123}
             it can continue under another plan
@@ -42,7 +42,7 @@ from elasticjob_runtime.training.link import AgentLink, NoAgentError
 from elasticjob_runtime.training.session.world import World
 
 
-class Port(Protocol):
+class SessionAgent(Protocol):
     """`hello` and `next_world` are called by one thread, `report` by any."""
 
     def hello(self) -> None:
@@ -59,7 +59,7 @@ class Port(Protocol):
         blocks."""
 
 
-class AgentPort:
+class LinkedAgent:
     def __init__(self, link: AgentLink) -> None:
         self._link = link
 
@@ -80,11 +80,11 @@ class AgentPort:
         })  # fmt: skip
 
 
-def connect() -> Port | None:
+def connect() -> SessionAgent | None:
     """None: no agent started this process, or one that restarts it at every change."""
     if os.environ.get(Env.IN_PLACE) != "1":
         return None
     try:
-        return AgentPort(AgentLink())
+        return LinkedAgent(AgentLink())
     except NoAgentError:
         return None

@@ -1,4 +1,4 @@
-"""Probes hosts outside the group (witnesses) while etcd does not answer, to tell "etcd is unavailable" from "this group
+"""Probes hosts outside the group while etcd does not answer, to tell "etcd is unavailable" from "this group
 is cut off".
 
 Only an answer that has crossed the network counts:
@@ -33,7 +33,7 @@ _REQUEST = b"GET /livez HTTP/1.0\r\n\r\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Witness:
+class OutsideHost:
     """A host outside the group."""
 
     host: str
@@ -42,15 +42,15 @@ class Witness:
     """Only bytes count as an answer, since a proxy may accept or refuse connections on its behalf."""
 
 
-def witnesses(environment: Mapping[str, str], endpoints: Iterable[tuple[str, int]]) -> tuple[Witness, ...]:
+def outside_hosts(environment: Mapping[str, str], endpoints: Iterable[tuple[str, int]]) -> tuple[OutsideHost, ...]:
     """Returns the hosts to probe. `endpoints`: host and port of etcd's members."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if host:
-        return (Witness(host, int(port) if port.isascii() and port.isdigit() else 443, must_speak=True),)
-    return tuple(Witness(host, port, must_speak=False) for host, port in endpoints)
+        return (OutsideHost(host, int(port) if port.isascii() and port.isdigit() else 443, must_speak=True),)
+    return tuple(OutsideHost(host, port, must_speak=False) for host, port in endpoints)
 
 
-def probe_witnesses_in_background(asked: Sequence[Witness], on_result: Callable[[bool], None]) -> None:
+def probe_outside_in_background(asked: Sequence[OutsideHost], on_result: Callable[[bool], None]) -> None:
     """Probes on a new thread, which always calls `on_result`."""
 
     def run() -> None:
@@ -65,16 +65,16 @@ def probe_witnesses_in_background(asked: Sequence[Witness], on_result: Callable[
         on_result(False)
 
 
-def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
+def answers(asked: Sequence[OutsideHost], timeout: float = TIMEOUT) -> bool:
     """Whether any of `asked` answers within `timeout` s. Names are resolved first, which may take longer. Raises
     OSError."""
     end = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
-        for witness in asked:
-            connection = _connect(witness)
+        for host in asked:
+            connection = _connect(host)
             if connection is not None:
                 connections.enter_context(connection)
-                selector.register(connection, selectors.EVENT_WRITE, witness)
+                selector.register(connection, selectors.EVENT_WRITE, host)
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 if _is_answer(selector, key):
@@ -82,9 +82,9 @@ def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
     return False
 
 
-def _connect(witness: Witness) -> socket.socket | None:
+def _connect(host: OutsideHost) -> socket.socket | None:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(witness.host, witness.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host.host, host.port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
         return None  # the name cannot be resolved: no answer
     connection = socket.socket(family, kind, protocol)
@@ -94,16 +94,16 @@ def _connect(witness: Witness) -> socket.socket | None:
 
 
 def _is_answer(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bool:
-    connection, witness = key.fileobj, key.data
+    connection, host = key.fileobj, key.data
     assert isinstance(connection, socket.socket)
     if key.events & selectors.EVENT_WRITE:
         error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if not witness.must_speak and error in (0, errno.ECONNREFUSED):
+        if not host.must_speak and error in (0, errno.ECONNREFUSED):
             return True
         with contextlib.suppress(OSError):
             if not error:
                 connection.send(_REQUEST)
-                selector.modify(connection, selectors.EVENT_READ, witness)
+                selector.modify(connection, selectors.EVENT_READ, host)
                 return False
         selector.unregister(connection)
         return False

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 import torch
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.memory import Keeper, keeper, keeper_of_this_process, limits
-from elasticjob_runtime.training.memory.keeper import LARGE, MOST_PURPOSES
+from elasticjob_runtime.training.memory import AgentMemory, agent_memory, agent_memory_of_this_process, limits
+from elasticjob_runtime.training.memory.agent_memory import LARGE, MOST_PURPOSES
 
 from hack.support import eventually
 from tests.unit.runtime.training.memory.conftest import enter_round
 
 pytestmark = pytest.mark.torch
 
-Start = Callable[..., Keeper]
+Start = Callable[..., AgentMemory]
 
 
 def state(step: int) -> dict[str, Any]:
     return {"step": step, "weights": torch.full((1000,), float(step))}
 
 
-def newest(of: Keeper, what: str = "training") -> dict[str, Any] | None:
+def newest(of: AgentMemory, what: str = "training") -> dict[str, Any] | None:
     found = of.newest(what)
     if found is None:
         return None
@@ -35,7 +35,7 @@ def newest(of: Keeper, what: str = "training") -> dict[str, Any] | None:
     return loaded
 
 
-def newest_step(of: Keeper, what: str = "training") -> int | None:
+def newest_step(of: AgentMemory, what: str = "training") -> int | None:
     found = newest(of, what)
     return None if found is None else int(found["step"])
 
@@ -137,9 +137,9 @@ def test_each_process_has_its_own_place_even_if_local_rank_is_0_in_all(
     """So it is with --virtual-local-rank."""
     for local_rank in ("0", "1"):
         monkeypatch.setenv(Env.LOCAL_RANK, local_rank)
-        keeper = process(1, ends=False)
-        keeper.keep("training", state(5), 5)
-    assert [len(found.fds) for rank in (0, 1) if (found := keeper._link.fetch(rank)) is not None] == [2, 2]
+        agent_memory = process(1, ends=False)
+        agent_memory.keep("training", state(5), 5)
+    assert [len(found.fds) for rank in (0, 1) if (found := agent_memory._link.fetch(rank)) is not None] == [2, 2]
 
 
 def test_a_snapshot_costs_the_agent_nothing_after_the_first(process: Start) -> None:
@@ -190,26 +190,26 @@ def test_memory_that_is_no_snapshot_is_ignored(process: Start) -> None:
 
 
 def test_without_an_agent_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "_process", keeper._Process())
+    monkeypatch.setattr(agent_memory, "_process", agent_memory._Process())
     monkeypatch.delenv("ELASTICJOB_AGENT_SOCKET", raising=False)
-    assert keeper_of_this_process() is None
+    assert agent_memory_of_this_process() is None
 
 
 @pytest.mark.usefixtures("new_process")
 def test_snapshots_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELASTICJOB_MEMORY_SNAPSHOTS", "0")
-    assert keeper_of_this_process() is None
+    assert agent_memory_of_this_process() is None
 
 
 @pytest.mark.usefixtures("new_process")
 def test_a_forked_child_keeps_nothing() -> None:
     """A process of a data loader, say: the memory is its parent's."""
-    assert keeper_of_this_process() is not None
+    assert agent_memory_of_this_process() is not None
     child = os.fork()
     if child == 0:
-        os._exit(0 if keeper_of_this_process() is None else 1)
+        os._exit(0 if agent_memory_of_this_process() is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert keeper_of_this_process() is not None
+    assert agent_memory_of_this_process() is not None
 
 
 def test_memory_for_large_states_is_got_while_the_training_goes_on(process: Start) -> None:

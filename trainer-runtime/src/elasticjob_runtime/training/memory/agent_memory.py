@@ -18,8 +18,8 @@ from elasticjob_runtime.training.link import MAX_FDS, AgentLink, NoAgentError
 from elasticjob_runtime.training.memory import format as snapshot_format
 from elasticjob_runtime.training.memory.buffers import Buffer, NoMemoryError
 from elasticjob_runtime.training.memory.format import Header, Layout
-from elasticjob_runtime.training.memory.outline import UnsupportedStateError
 from elasticjob_runtime.training.memory.pair import Pair, Recovered, size_of
+from elasticjob_runtime.training.memory.structure import UnsupportedStateError
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -31,7 +31,7 @@ AGENT_TIMEOUT = 2.0
 """s. An agent that is busy for longer gets no snapshot this time, or has none to give."""
 
 
-class Keeper:
+class AgentMemory:
     """Not thread-safe. Everything is best effort: a state that cannot be kept is logged once, and training goes on."""
 
     def __init__(self, link: AgentLink, fence: Fence, run_id: str) -> None:
@@ -66,7 +66,7 @@ class Keeper:
                 step=step,
                 purpose=purpose,
                 taken_at=time.time(),
-                layout=Layout(outline_size=0, payload_size=0),
+                layout=Layout(structure_size=0, payload_size=0),
                 claim=self._claims.get(purpose, 0),
                 choice=this_writer().choice,
             )
@@ -242,29 +242,29 @@ def _recovered(fd: int) -> Recovered | None:
 
 @dataclasses.dataclass
 class _Process:
-    """The keeper of this process. A forked child has none: its parent's memory is not its own."""
+    """The agent's memory, for this process. A forked child has none: its parent's memory is not its own."""
 
     pid: int = 0
-    keeper: Keeper | None = None
+    agent_memory: AgentMemory | None = None
 
 
 _process = _Process()
 
 
-def keeper_of_this_process() -> Keeper | None:
+def agent_memory_of_this_process() -> AgentMemory | None:
     """None if no agent listens (plain python, torchrun), or snapshots in memory are turned off."""
     if _process.pid != os.getpid():
         first = _process.pid == 0
         _process.pid = os.getpid()
-        _process.keeper = _connect() if first else None
-    return _process.keeper
+        _process.agent_memory = _connect() if first else None
+    return _process.agent_memory
 
 
-def _connect() -> Keeper | None:
+def _connect() -> AgentMemory | None:
     if os.environ.get(Env.MEMORY_SNAPSHOTS, "1") == "0":
         return None
     try:
         fence = current_fence()
-        return Keeper(AgentLink(timeout=AGENT_TIMEOUT), fence, os.environ.get("TORCHELASTIC_RUN_ID", ""))
+        return AgentMemory(AgentLink(timeout=AGENT_TIMEOUT), fence, os.environ.get("TORCHELASTIC_RUN_ID", ""))
     except (NoAgentError, KeyError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""A state as an outline, which is pickled, and its tensors, which are copied as they are."""
+"""A state as a structure, which is pickled, and its tensors, which are copied as they are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Slot:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outline:
+class Structure:
     data: bytes
     tensors: Sequence[torch.Tensor]
     """Contiguous, on their devices. Those of the CPU come first."""
@@ -61,7 +61,7 @@ class Outline:
         return aligned(self.slots[-1].offset + self.slots[-1].size) if self.slots else 0
 
 
-def take_apart(state: Any) -> Outline:
+def take_apart(state: Any) -> Structure:
     """Raises UnsupportedStateError."""
     file = io.BytesIO()
     pickler = _Pickler(file)
@@ -84,7 +84,7 @@ def take_apart(state: Any) -> Outline:
     places = {index: place for place, index in enumerate(order)}
     table = [(slot.offset, slot.size, slot.shape, slot.dtype, slot.device) for slot in slots]
     data = pickle.dumps((table, [places[index] for index in range(len(order))], file.getvalue()))
-    return Outline(data, tensors, slots)
+    return Structure(data, tensors, slots)
 
 
 def put_together(data: bytes, tensor_of: Callable[[Slot], torch.Tensor], *, any_object: bool) -> Any:
