@@ -3,6 +3,7 @@ The nodes have no kubelets."""
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,7 +41,7 @@ def provider(
     command = components.scheduler(control_plane) if native else _coscheduling(folder, control_plane)
     (port,) = free_ports(1)
     operator = Operator(control_plane, "", folder / "operator.log")
-    with installed(control_plane_server, podgroup_crd()):
+    with contextlib.nullcontext() if native else installed(control_plane_server, podgroup_crd()):
         child = Child([*command, "--bind-address=127.0.0.1", f"--secure-port={port}"], folder / "scheduler.log")
         try:
             operator.start()
