@@ -59,9 +59,8 @@ def test_the_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(job: Job
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     (failure,) = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
     assert (failure["rank"], failure["reason"]) == (1, "Hang")
-    assert "rank 1 is in wait_forever (hanging.py:9), while rank 0 waits in backward" in failure["message"]
+    assert "rank 1 is in wait_forever (hanging.py:9)" in failure["message"]
     assert failure["traceback"].startswith("Stacks of rank 1:\n")
-    assert "Stacks of rank 0:" in failure["traceback"]
 
 
 def test_the_member_whose_rank_hangs_restarts_the_job_and_the_other_waits_for_it(job: Job) -> None:

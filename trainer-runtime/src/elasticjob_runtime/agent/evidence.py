@@ -1,8 +1,8 @@
 """What worker processes do while they make no progress, as seen from outside: /proc first, and stacks last.
 
 What is read of /proc needs no privilege, and changes nothing. A stack is asked for by a signal (faulthandler), which
-makes some calls in C return early (`sleep`, `poll`, a `recv` with a timeout). So a process gets it once in a hang, and
-only if it does nothing anyway. One that has no handler for it would die, and gets none.
+makes some calls in C return early (`sleep`, `poll`, a `recv` with a timeout). So a process gets it only if it does
+nothing anyway, and no more once it is known to wait for others. One without a handler would die, and gets none.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from elasticjob_runtime.training import auto_progress
 from elasticjob_runtime.workers import linux
 
 WATCH_SECONDS = 3.0
-STACKS_SECONDS = 0.5
-"""s that processes have to write their stacks."""
+STACKS_SECONDS = 2.0
+"""s that processes have to write their stacks, on a busy machine. It takes a millisecond."""
+LOOK_SECONDS = 0.1
+"""s between two looks at whether they have."""
 
 MAX_STACK = 16 * 1024
 """Bytes of one process's stacks that are kept: the end, which has the main thread."""
@@ -50,9 +52,10 @@ class Investigation:
         self._before = {each.rank: _activity_of(each.pid) for each in self._suspects}
         self._evidence: dict[int, RankEvidence] = {}
         self._sizes: dict[int, int] = {}
-        """Of the files to which processes write their stacks now, by rank."""
+        """Of the files to which processes write their stacks now, by rank, before."""
+        self._give_up_at = 0.0
         self.stacks = dict(known)
-        """By rank; empty: the process has none, or did not write it."""
+        """By rank, of those that have written them."""
         self.due = now + WATCH_SECONDS
 
     def tick(self, now: float) -> dict[int, RankEvidence] | None:
@@ -61,17 +64,27 @@ class Investigation:
             return None
         if not self._evidence:
             self._evidence = {each.rank: self._look_at(each) for each in self._suspects}
-            asked = [each for each in self._suspects if self._ask(each)]
-            if asked:
-                self.due = now + STACKS_SECONDS
+            self._give_up_at = now + STACKS_SECONDS
+            for suspect in self._suspects:
+                self._ask(suspect)
+            if self._sizes:
+                self.due = now + LOOK_SECONDS
                 return None
-        for each in self._suspects:
-            if each.rank in self._sizes:
-                self.stacks[each.rank] = _written(each, self._sizes[each.rank])
+        if not self._all_written() and now < self._give_up_at:
+            self.due = now + LOOK_SECONDS
+            return None
         return {
             rank: dataclasses.replace(found, stack=_stack(self.stacks.get(rank, "")))
             for rank, found in self._evidence.items()
         }
+
+    def _all_written(self) -> bool:
+        """Whether those that were asked have written their stacks, and write no more."""
+        before = dict(self.stacks)
+        for each in self._suspects:
+            if each.rank in self._sizes and (text := _written(each, self._sizes[each.rank])):
+                self.stacks[each.rank] = text
+        return self._sizes.keys() <= self.stacks.keys() and before == self.stacks
 
     def _look_at(self, suspect: Suspect) -> RankEvidence:
         before, after = self._before[suspect.rank], _activity_of(suspect.pid)
@@ -87,19 +100,18 @@ class Investigation:
             resends=_resends(suspect.pid),
         )
 
-    def _ask(self, suspect: Suspect) -> bool:
+    def _ask(self, suspect: Suspect) -> None:
         """Asks a process that does nothing for its stacks, once. One that is stopped or in the kernel cannot answer."""
         found = self._evidence[suspect.rank]
-        if suspect.rank in self.stacks or not found.activity.is_none or found.state in "TtDZX?":
-            return False
+        if suspect.rank in self.stacks or not found.does_nothing or found.state in "TtDZX?":
+            return
         path = auto_progress.stacks_file(suspect.error_file)
         if not linux.catches(suspect.pid, auto_progress.STACKS_SIGNAL) or os.path.realpath(path) not in _open(suspect):
-            return False
+            return
         with contextlib.suppress(OSError):
-            self._sizes[suspect.rank] = os.path.getsize(path)
+            size = os.path.getsize(path)
             os.kill(suspect.pid, auto_progress.STACKS_SIGNAL)
-            return True
-        return False
+            self._sizes[suspect.rank] = size
 
 
 def _written(suspect: Suspect, size: int) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 
 from elasticjob_runtime.agent.evidence import Investigation, Suspect
-from elasticjob_runtime.membership.culprit import Culprit, RankEvidence, find_culprit
+from elasticjob_runtime.membership.culprit import Culprit, RankEvidence, find_culprit, main_stack
 from elasticjob_runtime.membership.hang import Hang, HangLimits, restarts
 from elasticjob_runtime.workers.failure import TRACEBACK_BYTES
 from elasticjob_runtime.workers.group import WorkerGroup
@@ -57,7 +57,8 @@ class HangWatch:
             self._step = step
         if hang is not None:
             self._hang = hang
-            self._investigation = Investigation(self._suspects(), now, self._stacks)
+            waiting = {rank: text for rank, text in self._stacks.items() if _waits_for_others(text)}
+            self._investigation = Investigation(self._suspects(), now, waiting)
         if self._hang is None or self._investigation is None:
             return None
         evidence = self._investigation.tick(now)
@@ -90,6 +91,12 @@ class HangWatch:
             Suspect(worker.spec.rank, worker.spec.local_rank, worker.pid, str(worker.spec.error_file))
             for worker in self._group.running
         ]
+
+
+def _waits_for_others(stacks: str) -> bool:
+    """Then it still does, for there was no step. One that did not may by now."""
+    found = main_stack(stacks)
+    return found is not None and bool(found.collective)
 
 
 def report_of(evidence: dict[int, RankEvidence], stacks: dict[int, str]) -> str:

@@ -20,10 +20,11 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-QUIET_CPU_MS, QUIET_SWITCHES = 10, 2
+QUIET_CPU_MS, QUIET_SWITCHES = 50, 2
 """What a process may use in the three seconds that it is watched for and still count as doing nothing. Sleeping,
 waiting for a lock or for a stuck data loader takes nothing, or a look every five seconds; a loop that looks each second
-takes three context switches, and evaluating, loading and saving 860 ms, 1,390 switches or more."""
+takes three context switches, and evaluating, loading and saving 860 ms, 1,390 switches or more. gloo's thread takes
+some of the time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +72,11 @@ class RankEvidence:
     """It uses a GPU. Then its stack does not tell whether it waits for others: kernels wait for them, too."""
     resends: frozenset[tuple[str, str]] = frozenset()
     """(own, peer) addresses of connections whose data is sent again and again."""
+
+    @property
+    def does_nothing(self) -> bool:
+        """Nor would it, if it had a core: one that is runnable is kept from it by other processes."""
+        return self.activity.is_none and self.state != "R"
 
     @property
     def waits_in(self) -> str | None:
@@ -135,7 +141,7 @@ def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     why = f"{_ranks(tuple(outside))} {'is' if len(outside) == 1 else 'are'} in {first.stack.place}"
     if inside:
         why += f", while {_ranks(tuple(inside))} wait{'s' if len(inside) == 1 else ''} in {next(iter(inside.values()))}"
-    return Culprit(ranks=tuple(outside), why=why, acts=all(each.activity.is_none for each in outside.values()))
+    return Culprit(ranks=tuple(outside), why=why, acts=all(each.does_nothing for each in outside.values()))
 
 
 def _resending(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
