@@ -23,6 +23,7 @@ from elasticjob_api.spec import (
     HangAction,
     HangPolicy,
     Inject,
+    Preflight,
     RuleAction,
     Spec,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "OnPartition",
     "OptimizerSteps",
     "Phases",
+    "Preflight",
     "Progress",
     "Reason",
     "RendezvousBackend",

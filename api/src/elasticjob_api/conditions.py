@@ -31,6 +31,8 @@ class ConditionType(enum.StrEnum):
     """The worker group is changing to a new size."""
     DEGRADED = "Degraded"
     """Training continues with fewer worker pods than requested."""
+    NODES_SUSPECTED = "NodesSuspected"
+    """Nodes fail the checks of spec.workers.preflight."""
     SUSPENDED = "Suspended"
     """spec.suspend is true, and no pods are left."""
     SUCCEEDED = "Succeeded"
@@ -150,6 +152,10 @@ class Reason(enum.StrEnum):
     COMPLETE = "Complete"
     NOT_TRAINING = "NotTraining"
     RESIZING = "Resizing"
+
+    # NodesSuspected
+    CHECK_FAILED = "CheckFailed"
+    NO_SUSPECTS = "NoSuspects"
 
     # Suspended. While a job is suspended, the other conditions have reason Suspended too.
     SUSPENDED = "Suspended"
@@ -283,6 +289,9 @@ MESSAGES: dict[Reason, str] = {
     Reason.NOT_TRAINING: "The job is not training.",
     Reason.RESIZING: "A resize is in progress; see the Resizing condition.",
     Reason.COMPLETE: "All requested worker pods are training.",
+    Reason.CHECK_FAILED: "Nodes fail the checks before their worker pods join, and new worker pods avoid them for an "
+    f"hour: {{nodes}}.{REMEDY}repair the nodes, or keep all pods away from them: kubectl cordon {{node}}",
+    Reason.NO_SUSPECTS: "No node has failed a check within the last hour.",
     Reason.SUSPENDED: "The job is suspended (spec.suspend is true).{queue}",
     Reason.SUSPENDING: "The job is being suspended; worker pods that have not ended: {count}, the first of them "
     "{worker}.",
@@ -324,8 +333,8 @@ class Condition(Model, frozen=True):
     """One aspect of the job's state (metav1.Condition)."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Accepted, Queued, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or
-    Failed."""
+    """Accepted, Queued, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, NodesSuspected, Suspended,
+    Succeeded or Failed."""
     status: ConditionStatus
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]

@@ -20,6 +20,7 @@ FIXED_ONCE_TRAINED = (
     "workers.container",
     "workers.procsPerWorker",
     "workers.runtime.inject",
+    "workers.preflight",
     "scheduling.priorityClassName",
 )
 """Their paths in `spec`. The last names differ, because messages and the hash use these."""

@@ -54,6 +54,26 @@ class Runtime(Model, frozen=True):
     """
 
 
+class PreflightCheck(enum.StrEnum):
+    """Checks of a machine that agents know."""
+
+    BASIC = "Basic"
+
+
+class Preflight(Model, frozen=True):
+    """Checks of its machine that each agent runs before it joins."""
+
+    checks: Annotated[tuple[PreflightCheck, ...], Field(max_length=8, json_schema_extra=SET)] = ()
+    """Checks that agents know. Basic: GPUs and their health, free memory, the speed of the CPU and the way to etcd."""
+    command: Annotated[
+        tuple[Annotated[str, Field(max_length=4096)], ...], Field(max_length=64, json_schema_extra=ATOMIC)
+    ] = ()
+    """A check of your own, which runs in the training container without a shell. The machine passes if it exits with
+    code 0. Say what is wrong in the last line of its output."""
+    timeout_seconds: Annotated[Int32, Field(ge=1, le=3600)] = 60
+    """Seconds after which the command is killed, which is a failure."""
+
+
 class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     """The worker pods: how many to run, and their template."""
 
@@ -92,6 +112,13 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     """
     runtime: Runtime = Runtime()
     """The ElasticJob runtime (elasticrun) in the worker pods."""
+    preflight: Preflight | None = None
+    """Checks of its machine before a worker pod joins. Default: none. Can be changed only before training or while
+    suspended.
+
+    A worker pod whose machine fails one is replaced elsewhere, which does not count towards maxRestarts. A check that
+    more than half of the worker pods fail is ignored. Needs elasticrun.
+    """
 
 
 class RuleAction(enum.StrEnum):

@@ -24,6 +24,9 @@ from elasticjob_api.fields import (
 )
 from elasticjob_api.stored_history import StoredHistory
 
+MAX_CHECK = 512
+"""Characters of what the checks of a node found."""
+
 
 class Restarts(Model, frozen=True):
     """Restarts of the worker group so far."""
@@ -164,6 +167,8 @@ class FailingNode(Model, frozen=True):
     """Number of failures on the node that are less than an hour apart."""
     last_time: Time
     """When the newest of them happened."""
+    check: Annotated[Text, Field(max_length=MAX_CHECK)] | None = None
+    """Checks of spec.workers.preflight that the node fails, and what they found."""
 
 
 class FreeEnds(Model, frozen=True):

@@ -305,3 +305,31 @@ def test_a_node_where_worker_pods_keep_failing_is_avoided(
     new = successor(ns, "digits-worker-2", before)
     (term,) = new["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": [bad]}]
+
+
+def test_a_worker_pod_on_a_suspect_machine_is_replaced_and_its_node_named(
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
+) -> None:
+    good, bad = nodes
+    preflight = {"checks": ["Basic"], "command": ["/opt/check", "two words"], "timeoutSeconds": 30}
+    training(replicas=2, node=good, preflight=preflight)
+    ns.scale("digits", 3)
+    eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod")
+    before = uid_of(ns, "digits-worker-2")
+    ns.run("digits-worker-2", bad)
+    why = "the preflight checks of this machine fail: command: exit code 3: no link"
+    ns.end("digits-worker-2", 79, at=rfc3339(), started=rfc3339(-5), message=why)
+    condition = eventually(lambda: ns.condition("digits", "NodesSuspected"), what="the node is suspect")
+    assert (condition["status"], condition["reason"]) == ("True", "CheckFailed")
+    assert f"{bad} (command: exit code 3: no link)" in condition["message"]
+    eventually(lambda: told(ns, "CheckFailed"), what="a Warning")
+    assert ns.status("digits")["failingNodes"][0]["check"] == "command: exit code 3: no link"
+    ns.remove("digits-worker-2")
+    new = successor(ns, "digits-worker-2", before)
+    (term,) = new["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": [bad]}]
+    variables = {each["name"]: each.get("value") for each in new["spec"]["containers"][0]["env"]}
+    assert variables["PET_PREFLIGHT"] == "Basic"
+    assert variables["PET_PREFLIGHT_COMMAND"] == "/opt/check 'two words'"
+    assert variables["PET_PREFLIGHT_TIMEOUT"] == "30"
+    assert ns.status("digits")["restarts"]["total"] == 0

@@ -60,7 +60,7 @@ listed."""
 
 _TRANSIENT = frozenset({"Suspending", "Suspended", "Finished"})
 _WHEN_FALSE = ("Accepted", "RendezvousReady", "Running")
-_WHEN_TRUE = ("Failed", "Stalled", "Degraded")
+_WHEN_TRUE = ("Failed", "Stalled", "Degraded", "NodesSuspected")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _of_conditions(job: JobState) -> Iterator[Obstacle]:
     for type_ in _WHEN_TRUE:
         condition = job.conditions.get(type_)
         if condition is not None and condition.is_true:
-            yield _obstacle(condition, job, serious=type_ != "Degraded")
+            yield _obstacle(condition, job, serious=type_ in ("Failed", "Stalled"))
 
 
 def _obstacle(condition: Condition, job: JobState, *, serious: bool) -> Obstacle:

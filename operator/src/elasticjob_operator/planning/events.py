@@ -42,7 +42,14 @@ _STARTING = frozenset({Reason.ETCD_STARTING, Reason.STORE_STARTING})
 
 _WARNING = BLOCKING_REASONS | {Reason.WORKER_FAILED}
 """Reasons whose Events are warnings, whatever the condition and its status."""
-_WARNING_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.STALLED.value, ConditionType.DEGRADED.value})
+_WARNING_WHEN_TRUE = frozenset(
+    {
+        ConditionType.FAILED.value,
+        ConditionType.STALLED.value,
+        ConditionType.DEGRADED.value,
+        ConditionType.NODES_SUSPECTED.value,
+    }
+)
 _WARNING_WHEN_FALSE = frozenset(
     {
         ConditionType.ACCEPTED.value,

@@ -43,7 +43,13 @@ from elasticjob_operator.planning.pods import (
     replacements,
 )
 from elasticjob_operator.planning.queue import for_another_cluster, granted, queue_actions, releasing, retry_at, within
-from elasticjob_operator.planning.status import ended_status, progress_of, status_of, status_without_namespace
+from elasticjob_operator.planning.status import (
+    ended_status,
+    progress_of,
+    status_of,
+    status_without_namespace,
+    with_failing_nodes,
+)
 from elasticjob_operator.policies import admission, lifecycle
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, cause
@@ -189,7 +195,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
     target = assessment.target if assessment.may_have_pods else None
     if target is not None:
         actions += publication(assessment)
-    status = status_of(assessment, trains).model_copy(update={"failing_nodes": failing or None})
+    status = with_failing_nodes(status_of(assessment, trains), failing, assessment)
     failure = worker_failed(job, budget) if _has_uncounted_failure(assessment) else ""
     return Plan(
         status=status,

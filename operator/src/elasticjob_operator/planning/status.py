@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 
 from elasticjob_api import (
     REMEDY,
     Condition,
     ConditionType,
+    FailingNode,
     OptimizerSteps,
     Progress,
     Reason,
@@ -23,6 +25,7 @@ from elasticjob_api import (
 from elasticjob_operator import names
 from elasticjob_operator.planning.context import Assessment, Context
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
+from elasticjob_operator.policies.node_avoidance import suspected
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.rendezvous import rendezvous_ready, store_ready
 from elasticjob_operator.policies.resizing import degraded, resizing
@@ -47,8 +50,9 @@ _OF_RUNNING = (
 class _Conditions:
     """The job's conditions, to be set one by one."""
 
-    def __init__(self, context: Context) -> None:
-        self.all: tuple[Condition, ...] = context.job.status.conditions
+    def __init__(self, context: Context, known: tuple[Condition, ...] | None = None) -> None:
+        """`known`: those that are set already; default: as written before."""
+        self.all: tuple[Condition, ...] = context.job.status.conditions if known is None else known
         self._generation = context.job.generation
         self._now = context.now
 
@@ -102,6 +106,15 @@ def status_of(assessment: Assessment, training: Training) -> Status:
             "start_time": job.status.start_time or (assessment.now.replace(microsecond=0) if accepted else None),
         }
     )
+
+
+def with_failing_nodes(status: Status, failing: Sequence[FailingNode], context: Context) -> Status:
+    """With the condition NodesSuspected, which does not exist until a node fails a check for the first time."""
+    conditions = _Conditions(context, status.conditions)
+    new = suspected(failing)
+    if new.status or conditions.has(ConditionType.NODES_SUSPECTED):
+        conditions.set(ConditionType.NODES_SUSPECTED, new)
+    return status.model_copy(update={"failing_nodes": tuple(failing) or None, "conditions": conditions.all})
 
 
 def suspended_status(assessment: Assessment) -> Status:

@@ -12,15 +12,20 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
-from elasticjob_api import ElasticJob, FailingNode
+from elasticjob_api import ElasticJob, FailingNode, Reason
+from elasticjob_api.status import MAX_CHECK
+from elasticjob_runtime.contract import PREFLIGHT_FAILED, ExitCode
 
 from elasticjob_operator.node_state import Node, NodeHealth
+from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.policies.failures import BLAMES_NODE, Cost
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import Pod
 
 MEMORY = datetime.timedelta(hours=1)
 MOST = 32
+SHOWN = 8
+"""Nodes that a condition names."""
 
 
 def failing_nodes(
@@ -49,7 +54,10 @@ def failing_nodes(
         if before is None or moment > before.last_time:
             count = max(1, job.spec.scheduling.avoid_nodes_after) if _blames_node(status) else 1
             known[pod.node] = FailingNode(
-                name=pod.node, failures=count + (before.failures if before else 0), last_time=moment
+                name=pod.node,
+                failures=count + (before.failures if before else 0),
+                last_time=moment,
+                check=_check(status) or (before.check if before else None),
             )
     newest = sorted(known.values(), key=lambda each: each.last_time, reverse=True)[:MOST]
     return tuple(sorted(newest, key=lambda each: each.name))
@@ -59,6 +67,24 @@ def avoided(job: ElasticJob, failing: Sequence[FailingNode]) -> list[str]:
     """Names of the nodes that new workers should avoid."""
     limit = job.spec.scheduling.avoid_nodes_after
     return [each.name for each in failing if limit and each.failures >= limit]
+
+
+def suspected(failing: Sequence[FailingNode]) -> ConditionUpdate:
+    """The condition NodesSuspected."""
+    found = [(each.name, each.check) for each in failing if each.check]
+    if not found:
+        return update(False, Reason.NO_SUSPECTS)
+    nodes = "; ".join(f"{name} ({check})" for name, check in found[:SHOWN])
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return update(True, Reason.CHECK_FAILED, nodes=nodes + more, node=found[0][0])
+
+
+def _check(status: PodStatus) -> str | None:
+    """The checks that the pod's node fails, and what they found."""
+    failure = status.failure
+    if failure is None or failure.exit_code != ExitCode.SUSPECT:
+        return None
+    return failure.detail.removeprefix(PREFLIGHT_FAILED)[:MAX_CHECK]
 
 
 def _blamed_at(

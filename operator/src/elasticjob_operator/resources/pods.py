@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -202,6 +203,7 @@ def _environment(
         Env.JOB_NAMESPACE: job.namespace,
         Env.RUN: str(run),
     }
+    values |= _preflight(job)
     if rendezvous_conf:
         values[Env.RDZV_CONF] = rendezvous_conf
     if job.spec.rendezvous.backend is not RendezvousBackend.ETCD_V3:
@@ -213,6 +215,17 @@ def _environment(
         {"name": Env.MEMBER_ID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": Env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
+
+
+def _preflight(job: ElasticJob) -> dict[str, str]:
+    wanted = job.spec.workers.preflight
+    if wanted is None:
+        return {}
+    return {
+        Env.PREFLIGHT: ",".join(wanted.checks),
+        Env.PREFLIGHT_COMMAND: shlex.join(wanted.command),
+        Env.PREFLIGHT_TIMEOUT: str(wanted.timeout_seconds),
+    }
 
 
 def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[str, Any]) -> None:

@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_api import FailingNode, Status
+from elasticjob_api import FailingNode, Reason, Status
 from elasticjob_operator.node_state import NodeHealth
-from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes
+from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes, suspected
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod, PodPhase
 
@@ -20,8 +20,11 @@ INIT_FAILED = dataclasses.replace(
 REFUSED = make_pod(0, PodPhase.FAILED, reason="OutOfcpu", node="a", created=0)
 
 
-def known(name: str, failures: int, seconds: float) -> FailingNode:
-    return FailingNode(name=name, failures=failures, last_time=at(seconds))
+CHECK = "its machine fails a check"
+
+
+def known(name: str, failures: int, seconds: float, check: str | None = None) -> FailingNode:
+    return FailingNode(name=name, failures=failures, last_time=at(seconds), check=check)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,9 @@ def known(name: str, failures: int, seconds: float) -> FailingNode:
         ),
         pytest.param((), failed_pod(0, node="a", code=69), FAILED, "", (), id="etcd was unreachable: not counted"),
         pytest.param((), failed_pod(0, node="a", code=76), FAILED, "", (known("a", 3, 0),), id="avoided at once"),
-        pytest.param((), failed_pod(0, node="a", code=79), FAILED, "", (known("a", 3, 0),), id="its node is suspect"),
+        pytest.param(
+            (), failed_pod(0, node="a", code=79), FAILED, "", (known("a", 3, 0, CHECK),), id="its node is suspect"
+        ),
         pytest.param((), REFUSED, FAILED, "", (known("a", 1, 0),), id="rejected by the kubelet"),
         pytest.param((known("a", 1, 0),), REFUSED, FAILED, "", (known("a", 1, 0),), id="seen before"),
         pytest.param((), make_pod(0, node="dead"), LOST, "", (known("dead", 1, -6),), id="the node was lost"),
@@ -86,6 +91,21 @@ def test_a_node_is_blamed_for_an_init_container_only_if_it_ends_well_elsewhere(o
     states = [with_status(pod, FAILED if pod.failed else LIVE) for pod in pods]
     expected = (known("a", 1, 0),) if blamed else ()
     assert failing_nodes(make_job(), states, NODES, "digits-worker-0", NOW) == expected
+
+
+def test_nodes_that_fail_a_check_are_named_with_what_it_found() -> None:
+    end = ended(79, message="the preflight checks of this machine fail: compute: 3 s, median of the others 0.9 s")
+    pod = make_pod(0, PodPhase.FAILED, node="a", end=end)
+    found = failing_nodes(make_job(), [with_status(pod, FAILED)], NODES, "", NOW)
+    assert [(each.name, each.check) for each in found] == [("a", "compute: 3 s, median of the others 0.9 s")]
+    condition = suspected([known("b", 3, 0), *found])
+    assert (condition.status, condition.reason) == (True, Reason.CHECK_FAILED)
+    assert "a (compute: 3 s, median of the others 0.9 s)." in condition.message
+    assert "kubectl cordon a" in condition.message
+    many = suspected([known(f"n{index}", 1, 0, "c") for index in range(10)])
+    assert many.message.count("(c)") == 8
+    assert "; and 2 more" in many.message
+    assert (suspected([known("b", 3, 0)]).status, suspected([]).reason) == (False, Reason.NO_SUSPECTS)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(3, ["b"]), (1, ["a", "b"]), (0, [])])

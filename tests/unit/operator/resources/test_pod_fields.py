@@ -20,6 +20,7 @@ CHANGES: dict[str, Any] = {
     "workers.container": "logs",
     "workers.procsPerWorker": 2,
     "workers.runtime.inject": "None",
+    "workers.preflight": {"checks": ["Basic"], "command": ["check"]},
     "scheduling.priorityClassName": "high",
 }
 """Another value of each field that shapes worker pods."""

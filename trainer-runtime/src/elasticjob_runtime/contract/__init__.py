@@ -33,6 +33,7 @@ from elasticjob_runtime.contract.keys import DEFAULT_PREFIX, Keys
 from elasticjob_runtime.contract.reports import (
     MAX_RESTARTS_EXCEEDED,
     PEER_LOST,
+    PREFLIGHT_FAILED,
     SCRIPT_FAILS,
     FailureValue,
     ImportsValue,
@@ -77,6 +78,7 @@ __all__ = [
     "ON_PARTITION",
     "PARTITION_GRACE",
     "PEER_LOST",
+    "PREFLIGHT_FAILED",
     "SCRIPT_FAILS",
     "SECRET_BYTES",
     "Env",

@@ -74,6 +74,14 @@ class Env:
     TRAINER_SERVER_TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 a name
     """File with the token for that URL."""
 
+    # spec.workers.preflight, as flags of elasticrun. Set only where the job has it.
+    PREFLIGHT = "PET_PREFLIGHT"
+    """Names of checks, separated by commas."""
+    PREFLIGHT_COMMAND = "PET_PREFLIGHT_COMMAND"
+    """A command line."""
+    PREFLIGHT_TIMEOUT = "PET_PREFLIGHT_TIMEOUT"
+    """Seconds."""
+
     # Set by you in the pod template.
     MEMORY_SNAPSHOTS = "ELASTICJOB_MEMORY_SNAPSHOTS"
     """0: worker processes leave no snapshots of their state in memory."""

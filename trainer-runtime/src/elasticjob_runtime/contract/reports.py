@@ -14,6 +14,10 @@ class OutcomeState(str, enum.Enum):
     FAILED = "failed"
 
 
+PREFLIGHT_FAILED = "the preflight checks of this machine fail: "
+"""How the termination message of an agent begins whose machine fails a check. The checks, and what each of them found,
+follow."""
+
 PEER_LOST = "PeerLost"
 """Reason of a failure that only says that the worker lost a peer. The cause is most likely elsewhere."""
 

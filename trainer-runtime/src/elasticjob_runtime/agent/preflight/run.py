@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from elasticjob_runtime.agent.preflight import basic, command
-from elasticjob_runtime.contract import Keys, PreflightValue
+from elasticjob_runtime.contract import PREFLIGHT_FAILED, Keys, PreflightValue
 from elasticjob_runtime.etcd.interface import Get, KeyRange, Store, StoreError
 from elasticjob_runtime.membership.preflight import BASIC, PreflightSettings, describe, judge, waits
 
@@ -38,7 +38,7 @@ def check(
     for name, found in sorted(outcome.distrusted.items()):
         logger.warning("preflight: %s: %s", name, found)
     if outcome.failed:
-        return f"the preflight checks of this machine fail: {describe(outcome.failed)}"
+        return f"{PREFLIGHT_FAILED}{describe(outcome.failed)}"
     logger.info("preflight: passed in %.1f s", time.monotonic() - began)
     return None
 
