@@ -30,7 +30,7 @@ from elasticjob_operator.queueing.bodies import ETCD, WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob, delete, sentence
 from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
-from elasticjob_operator.queueing.priorities import Priority
+from elasticjob_operator.queueing.priorities import Priority, below, follow_base
 from elasticjob_operator.state import Pod
 
 
@@ -228,7 +228,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     surplus = _surplus_of(queued, base, wanted)
     kept = (base, *surplus.admitted)
     admitted = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in kept))
-    changes = [*update_priority(queued, base)]
+    changes = [*update_priority(queued, base), *follow_base(base, (*surplus.admitted, *surplus.pending))]
     changes += _count_withdrawals(queued, base, surplus)
     changes += [
         _give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
@@ -328,7 +328,7 @@ def _create_surplus(
         number=next(number for number in numbers if names.surplus_workload(job.name, number) not in taken),
         count=_next_step(job, admitted, wanted),
         template_hash=queued.template_hash,
-        priority=Priority(value=known[class_name] if class_name else (base.priority or 0) - 1, name=class_name).fields,
+        priority=Priority(value=known[class_name] if class_name else below(base), name=class_name).fields,
         # The group stays homogeneous: what the base's flavor selects is part of what a surplus asks for.
         node_selector=placement(base, WORKERS, queued.view.flavors, {}).node_selector,
     )

@@ -4,11 +4,12 @@ names, else by the PriorityClass of its worker pods, else by the cluster's defau
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from elasticjob_operator.queue_state import Workload
 from elasticjob_operator.queueing.bodies import GROUP
-from elasticjob_operator.queueing.job import QueuedJob
+from elasticjob_operator.queueing.job import Change, QueuedJob
 
 _GROUP_OF_PODS = "scheduling.k8s.io"
 
@@ -52,3 +53,21 @@ def may_change(base: Workload, wanted: Priority) -> bool:
     if not base.is_reserved:
         return True
     return bool(wanted.name and base.priority_class) and not (wanted.of_pods or base.has_pod_priority)
+
+
+def below(base: Workload) -> int:
+    """Of surplus without a class of its own."""
+    return (base.priority or 0) - 1
+
+
+def follow_base(base: Workload, surplus: Iterable[Workload]) -> list[Change]:
+    """Surplus stays below the base when the job gets another priority."""
+    return [
+        Change(
+            reason="the base has another priority",
+            workload=workload,
+            patch={"metadata": {"resourceVersion": workload.version}, "spec": {"priority": below(base)}},
+        )
+        for workload in surplus
+        if not workload.priority_class and workload.priority != below(base)
+    ]

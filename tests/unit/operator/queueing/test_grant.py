@@ -100,7 +100,8 @@ def base(*true: str, count: int = 2, **fields: Any) -> Workload:
 
 
 def surplus(number: int, *true: str, count: int = 1, **fields: Any) -> Workload:
-    return made(f"{NAME}-surplus-{number}", Part.SURPLUS, count, *true, **fields)
+    known: dict[str, Any] = {"priority": -1, **fields}
+    return made(f"{NAME}-surplus-{number}", Part.SURPLUS, count, *true, **known)
 
 
 def pods(*workloads: str, ready: bool = True) -> list[Pod]:
@@ -383,6 +384,16 @@ def test_surplus_is_asked_for_with_a_lower_priority_and_the_nodes_of_the_base() 
     assert named.changes[0].create is not None
     assert named.changes[0].create["spec"]["priority"] == 10
     assert named.changes[0].create["spec"]["priorityClassRef"]["name"] == "low"
+
+
+def test_surplus_stays_below_its_base_when_the_priority_of_the_job_changes() -> None:
+    """Otherwise, no job with a priority in between could get it back."""
+    lower = base(*ADMITTED, "PodsReady", priority=10)
+    waits, own = surplus(1, priority=999), surplus(2, priority=999, priority_class="burst")
+    found = allowed(lower, surplus(0, *ADMITTED, "PodsReady", priority=999), waits, own, job=queued_job(5), pods=THREE)
+    patches = [change.patch for change in found.changes]
+    assert patches == [{"metadata": {"resourceVersion": "7"}, "spec": {"priority": 9}}] * 2
+    assert written(found) == [f"patch {NAME}-surplus-0 priority", f"patch {NAME}-surplus-1 priority"]
 
 
 def test_base_has_the_value_of_its_priority_class_and_follows_the_label() -> None:
