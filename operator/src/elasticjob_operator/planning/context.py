@@ -277,7 +277,8 @@ def classify(
     )
     # Worker pod 0 hosts the store of c10d.
     keep = frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ())
-    scaling = scale(job.replicas, workers, keep=keep, leaving=grant.leaving if grant is not None else ())
+    most = {**grant.most, **dict.fromkeys(grant.leaving, 0)} if grant is not None else {}
+    scaling = scale(job.replicas, workers, keep=keep, most=most)
     return Context(
         job=job,
         state=state,

@@ -11,7 +11,7 @@ the older one, stays.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import Pod
@@ -32,10 +32,10 @@ def scale(
     pods: Sequence[tuple[Pod, PodStatus]],
     *,
     keep: frozenset[int] = frozenset(),
-    leaving: Container[str] = (),
+    most: Mapping[str, int] | None = None,
 ) -> Scaling:
-    """`pods`: all of the run. `keep`: indices that the job always has. `leaving`: Workloads whose pods leave, however
-    many are wanted."""
+    """`pods`: all of the run. `keep`: indices that the job always has. `most`: by Workload, how many of its pods stay,
+    however many are wanted: the others leave first."""
     holders: dict[int, tuple[Pod, PodStatus]] = {}
     twins: list[Pod] = []
     for pod, status in sorted(pods, key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name)):
@@ -46,11 +46,13 @@ def scale(
         else:
             holders[pod.index] = (pod, status)
     room = max(0, wanted - len(keep - holders.keys()))
-    stays = {index: pod.workload not in leaving for index, (pod, _) in holders.items()}
-    by_usefulness = sorted(
-        holders, key=lambda index: (stays[index], index in keep, _usefulness(*holders[index]), -index)
-    )
-    surplus = by_usefulness[: max(0, len(holders) - room, len(holders) - sum(stays.values()))]
+    by_usefulness = sorted(holders, key=lambda index: (index in keep, _usefulness(*holders[index]), -index))
+    leaving: list[int] = []
+    for workload, count in (most or {}).items():
+        of_workload = [index for index in by_usefulness if holders[index][0].workload == workload]
+        leaving += of_workload[: max(0, len(of_workload) - count)]
+    by_usefulness.sort(key=lambda index: index not in leaving)
+    surplus = by_usefulness[: max(0, len(holders) - room, len(leaving))]
     return Scaling(
         create=tuple(_lowest_free(wanted - (len(holders) - len(surplus)), holders)),
         surplus=tuple(holders[index][0] for index in surplus),

@@ -57,6 +57,8 @@ class Grant:
     """Of the job's own etcd."""
     leaving: frozenset[str] = frozenset()
     """Workloads whose worker pods leave."""
+    most: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """By Workload of which a part is given back, how many of its worker pods stay."""
     queued: ConditionUpdate
     """The condition Queued."""
     changes: tuple[Change, ...] = ()
@@ -235,7 +237,8 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         for workload in surplus.leaving
         if not queued.pods_of(workload)
     ]
-    changes += _lower(queued, (*kept, *surplus.pending), wanted)
+    lowered = _to_lower((*kept, *surplus.pending), wanted)
+    changes += _lower(queued, *lowered) if lowered is not None else ()
     changes += [change for workload in kept for change in _report_ready(queued, workload)]
     problem, retry_at = None, withdrawal.next_attempt(base.withdrawals, queued.now)
     may_ask = not surplus.pending and not surplus.leaving and retry_at is None and base.is_true("PodsReady")
@@ -249,6 +252,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         slots=slots,
         etcd=placement(base, ETCD, view.flavors, {}),
         leaving=frozenset(workload.name for workload in surplus.leaving),
+        most={lowered[0].name: lowered[1]} if lowered is not None else {},
         queued=problem or _how_much(queued, surplus, admitted, wanted, retry_at),
         changes=tuple(changes),
         requeue_at=_next_deadline(queued.now, [*map(withdrawal.ready_by, surplus.admitted), retry_at]),
@@ -349,12 +353,16 @@ def _give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Chan
     return Change(reason="its last pod is gone", workload=surplus, patch=patch, of_status=True)
 
 
-def _lower(queued: QueuedJob, staying: Sequence[Workload], wanted: int) -> list[Change]:
-    """Gives back the part of the last Workload that is more than is wanted, once its worker pods are that many fewer.
-    `staying`: the Workloads that do not leave. One that leaves is never a reason to give back a part of the base."""
+def _to_lower(staying: Sequence[Workload], wanted: int) -> tuple[Workload, int] | None:
+    """(the Workload of which a part is given back, how many worker pods it keeps). `staying`: the Workloads that do not
+    leave. One that leaves is never a reason to give back a part of the base."""
     workload, covered = staying[-1], sum(each.counts.get(WORKERS, 0) for each in staying)
-    count = workload.counts.get(WORKERS, 0) - (covered - wanted)
-    if covered <= wanted or (workload.part is Part.BASE and bodies.prebuilt_of(queued.job)):
+    return (workload, workload.counts.get(WORKERS, 0) - (covered - wanted)) if covered > wanted else None
+
+
+def _lower(queued: QueuedJob, workload: Workload, count: int) -> list[Change]:
+    """Once it has no more worker pods than that."""
+    if workload.part is Part.BASE and bodies.prebuilt_of(queued.job):
         return []
     if len(queued.pods_of(workload)) > count:
         return []

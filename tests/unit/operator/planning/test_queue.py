@@ -9,7 +9,7 @@ from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason, R
 from elasticjob_operator.names import LABEL_WORKLOAD
 from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject, PublishSpec
 from elasticjob_operator.queue_state import Assignment, Flavor, QueueView, Workload
-from elasticjob_operator.state import Connectivity, Kind, Pod, Rejection
+from elasticjob_operator.state import Connectivity, Kind, Pod, PodPhase, Rejection
 
 from tests.unit.operator.builders import NAME, NOW, UID, at, make_plan, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import ADMITTED as ACCEPTED
@@ -112,6 +112,26 @@ def test_evicted_surplus_leaves_and_the_base_gets_its_missing_pod_although_their
     assert names(found, DeletePod) == [pods[1].name]
     (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
     assert created["metadata"]["labels"][LABEL_WORKLOAD] == NAME
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_smaller_job_gives_back_part_of_a_surplus_even_while_its_base_replaces_a_worker_pod(replaced: bool) -> None:
+    """Otherwise, the base would lack a worker pod for good, and an eviction of the surplus would stop the training."""
+    job = training(queued_job(3), 4)
+    pods = bound(2, "surplus-0", "surplus-0")
+    leaves = pods[3].name
+    pods[1:2] = [] if replaced else [dataclasses.replace(pods[1], phase=PodPhase.PENDING, ready=False)]
+    known = make_view(plan=make_plan(1, size=4), spec=published(job, leaves), connectivity=Connectivity.REACHABLE)
+    workloads = view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2))
+    found = ask(job, *pods, queue=workloads, rendezvous=known)
+    assert names(found, DeletePod) == [leaves]
+    created = [
+        action.body["metadata"]["labels"][LABEL_WORKLOAD] for action in found.actions if isinstance(action, CreatePod)
+    ]
+    assert created == ([NAME] if replaced else [])
+    rest = [pod for pod in bound(2, "surplus-0", "surplus-0") if pod.name != leaves]
+    (patch,) = [action.name for action in ask(job, *rest, queue=workloads).actions if isinstance(action, PatchObject)]
+    assert patch == f"{NAME}-surplus-0"
 
 
 def test_preempted_job_is_stopped_and_its_quota_given_back_after_its_last_pod() -> None:
