@@ -510,6 +510,26 @@ def test_suspended_finished_or_unqueued_job_gives_everything_back(
     assert written(releases(job, view, running, NOW)) == writes
 
 
+def test_etcd_of_the_job_goes_where_the_flavor_of_its_base_says() -> None:
+    assert allowed(base(*ADMITTED)).etcd.node_selector == {"pool": "spot"}
+
+
+def test_no_surplus_is_asked_for_while_the_api_server_rejects_the_worker_pods() -> None:
+    assert written(allowed(base(*ADMITTED, "PodsReady"), pods=TWO, accepted=False)) == []
+
+
+@pytest.mark.parametrize("terminating", [False, True])
+def test_worker_pods_without_a_workload_count_for_the_base_unless_they_are_ending(terminating: bool) -> None:
+    """They were created while nothing was known of the queue."""
+    running = [
+        dataclasses.replace(pod, deletion_timestamp=NOW if terminating and not pod.index else None)
+        for pod in pods("", "")
+    ]
+    ready = [] if terminating else [f"status {NAME} PodsReady=True"]
+    assert written(allowed(base(*ADMITTED), pods=running)) == ready
+    assert written(allowed(base(*ADMITTED, more=(PREEMPTED,)), pods=running)) == [], "its quota is in use"
+
+
 def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate() -> None:
     workload = base(
         *ADMITTED,
