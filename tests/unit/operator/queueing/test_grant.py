@@ -13,7 +13,7 @@ import pytest
 from elasticjob_api import ConditionType, ElasticJob, Reason
 from elasticjob_api.fields import format_time
 from elasticjob_operator.kube.cache import to_bytes
-from elasticjob_operator.names import ANNOTATION_WITHDRAWN
+from elasticjob_operator.names import ANNOTATION_WITHDRAWN, LABEL_TEMPLATE
 from elasticjob_operator.queue_state import (
     Assignment,
     Flavor,
@@ -24,6 +24,7 @@ from elasticjob_operator.queue_state import (
     Withdrawals,
     Workload,
 )
+from elasticjob_operator.queueing.bodies import workload
 from elasticjob_operator.queueing.grant import Grant, grant, releases
 from elasticjob_operator.queueing.job import Change, QueuedJob
 from elasticjob_operator.queueing.placement import placement
@@ -508,6 +509,24 @@ def test_suspended_finished_or_unqueued_job_gives_everything_back(
         job = job.model_copy(update={"status": make_status(ConditionType.SUCCEEDED)})
     view = QueueView(workloads=(base(*ADMITTED), surplus(0, *ADMITTED)))
     assert written(releases(job, view, running, NOW)) == writes
+
+
+@pytest.mark.parametrize(
+    ("annotation", "request_of_base"),
+    [
+        ({}, None),
+        ({"kueue.x-k8s.io/podset-required-topology": "rack"}, {"required": "rack"}),
+        ({"kueue.x-k8s.io/podset-preferred-topology": "block"}, {"preferred": "block"}),
+        ({"kueue.x-k8s.io/podset-unconstrained-topology": "true"}, {"unconstrained": True}),
+    ],
+)
+def test_base_asks_for_the_topology_of_the_template(
+    annotation: dict[str, str], request_of_base: dict[str, Any] | None
+) -> None:
+    template = {"metadata": {"annotations": annotation}, "spec": {"containers": [{"name": "c"}]}}
+    created = workload(make_job(template=template), Part.BASE, count=2, template_hash=HASH, priority={"priority": 0})
+    assert created["spec"]["podSets"][0].get("topologyRequest") == request_of_base
+    assert created["metadata"]["labels"][LABEL_TEMPLATE] == HASH
 
 
 def test_etcd_of_the_job_goes_where_the_flavor_of_its_base_says() -> None:

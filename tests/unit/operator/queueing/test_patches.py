@@ -32,6 +32,19 @@ def test_a_released_workload_says_when_kueue_may_admit_it_again(evicted: str, re
     assert written["QuotaReserved"]["status"] == written["Admitted"]["status"] == "False"
 
 
+def test_condition_keeps_its_time_unless_its_status_changes() -> None:
+    before = "2025-12-31T00:00:00Z"
+    conditions = tuple(
+        {"type": type_, "status": status, "lastTransitionTime": before}
+        for type_, status in (("QuotaReserved", "True"), ("PodsReady", "False"))
+    )
+    found = Workload(name="a", uid="u", owner_uid="o", version="1", generation=4, conditions=conditions)
+    written = {each["type"]: each for each in release(found, NOW)["status"]["conditions"]}
+    assert written["PodsReady"]["lastTransitionTime"] == before
+    assert written["QuotaReserved"]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    assert written["QuotaReserved"]["observedGeneration"] == 4
+
+
 def test_admission_checks_that_are_not_ready_are_named() -> None:
     checks = [
         {"name": "budget", "state": "Pending", "message": "asks finance"},
