@@ -60,6 +60,6 @@ def test_the_steps_of_an_unmodified_script_are_counted(job: Job, script: str, me
 
 def test_nothing_is_counted_if_the_user_says_so(job: Job, script: str) -> None:
     environment = {"PYTHONPATH": search_path(job.directory)}
-    agent = job.start("a", "--auto-progress", "off", nnodes="1", script=[script], environment=environment)
+    agent = job.start("a", "--no-auto-progress", nnodes="1", script=[script], environment=environment)
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     assert published(job) is None

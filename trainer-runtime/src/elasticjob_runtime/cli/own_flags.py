@@ -133,13 +133,11 @@ OWN_FLAGS = (
         sets=(GroupSpec, "in_place"),
     ),
     Flag(
-        name="--auto-progress",
-        value="on|off",
-        convert=either("on", "off"),
-        default=True,
-        about="`on` (default): counts the optimizer steps of scripts that do not report their progress "
-        "(see [Progress](#progress)). `off`: does not",
-        sets=(GroupSpec, "auto_progress"),
+        name="--no-auto-progress",
+        default=False,
+        about="does not count the optimizer steps of scripts that do not report their progress "
+        "(see [Progress](#progress))",
+        sets=(GroupSpec, "no_auto_progress"),
     ),
     Flag(
         name="--ack-timeout",

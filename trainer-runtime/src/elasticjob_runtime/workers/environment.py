@@ -42,8 +42,8 @@ class GroupSpec:
     virtual_local_rank: bool = False
     in_place: bool = True
     """Worker processes may continue under another plan."""
-    auto_progress: bool = True
-    """The optimizer steps of the worker processes are counted."""
+    no_auto_progress: bool = False
+    """The optimizer steps of the worker processes are not counted."""
     ack_timeout: float = ACK_TIMEOUT
     """s for a worker process to acknowledge a plan under which it continues; 0: no limit."""
     arrive_timeout: float = ARRIVE_TIMEOUT

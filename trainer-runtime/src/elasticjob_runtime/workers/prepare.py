@@ -73,7 +73,7 @@ class WorkerPreparation:
 
     def _prepare_page(self, path: str) -> None:
         """Raises OSError."""
-        if self.group.auto_progress:
+        if not self.group.no_auto_progress:
             auto_progress.create_page(path)
         else:
             auto_progress.remove_page(path)
