@@ -34,7 +34,7 @@ class ConditionType(enum.StrEnum):
     NODES_SUSPECTED = "NodesSuspected"
     """Nodes fail the checks of spec.workers.preflight."""
     SUSPENDED = "Suspended"
-    """spec.suspend is true, and no pods are left."""
+    """No pods are left, because spec.suspend is true or the job waits in a queue (condition Queued)."""
     SUCCEEDED = "Succeeded"
     """All worker processes exited successfully. Terminal."""
     FAILED = "Failed"
@@ -157,7 +157,7 @@ class Reason(enum.StrEnum):
     CHECK_FAILED = "CheckFailed"
     NO_SUSPECTS = "NoSuspects"
 
-    # Suspended. While a job is suspended, the other conditions have reason Suspended too.
+    # Suspended. While a job is suspended, the other conditions have reason Suspended too; in a queue, that of Queued.
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"
     JOB_RESUMED = "JobResumed"

@@ -8,7 +8,7 @@ import datetime
 import pytest
 from elasticjob.decisions.log_lines import Line
 from elasticjob.decisions.obstacles import obstacles
-from elasticjob.decisions.waiting import Outcome, Target, wait_result, waits_for
+from elasticjob.decisions.waiting import Outcome, Target, said_of_resume, wait_result, waits_for
 from elasticjob.state import (
     Change,
     Condition,
@@ -83,6 +83,14 @@ def test_colors_are_only_for_terminals() -> None:
 BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
 
 
+_WAITS = "Workload bert waits. What to do: see its queue"
+QUEUED = {
+    "Queued": ("True", "WaitingForQuota", _WAITS),
+    "Running": ("False", "WaitingForQuota", _WAITS),
+    "Suspended": ("True", "WaitingForQuota", _WAITS),
+}
+
+
 @pytest.mark.parametrize(
     ("fields", "what", "remedy"),
     [
@@ -98,6 +106,7 @@ BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
         ),
         ({"conditions": {"Stalled": ("True", "NoProgress", "no step")}}, "no step", "elasticjob logs bert"),
         ({"conditions": {"Suspended": ("True", "Suspended", "")}}, "suspended", "elasticjob resume bert"),
+        ({"conditions": QUEUED}, "Workload bert waits.", "see its queue"),
         ({"conditions": {"Failed": ("True", "MaxRestartsExceeded", "11 times")}}, "11 times", "last checkpoint"),
         ({"failing_nodes": (("n1", 3),)}, "on node n1", "kubectl cordon n1"),
         ({"keeps_files": False}, "No volume outlives the worker pods", "--checkpoint-claim"),
@@ -114,6 +123,38 @@ def test_one_wait_of_two_conditions_is_one_obstacle() -> None:
     wait = ("False", "Unschedulable", "No node takes Pod bert-etcd-0. What to do: add one.")
     (found,) = obstacles(job(conditions={"RendezvousReady": wait, "Running": wait}), [], NOW)
     assert (found.what, found.remedy) == ("No node takes Pod bert-etcd-0.", "add one.")
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, [("Workload bert waits.", False)]),
+        ({"Suspended": ("False", "Suspending", "ends")}, [("Workload bert waits.", False)]),
+        ({"Queued": ("True", "Deactivated", "inactive")}, [("inactive", True)]),
+        ({"Accepted": ("False", "PodRejected", "no class")}, [("no class", True), ("Workload bert waits.", False)]),
+    ],
+)
+def test_job_in_a_queue_is_told_what_it_waits_for_and_not_to_resume(
+    changed: dict[str, tuple[str, str, str]], expected: list[tuple[str, bool]]
+) -> None:
+    conditions = {"Queued": QUEUED["Queued"], "Suspended": QUEUED["Suspended"], **changed}
+    found = obstacles(job(conditions=conditions), [], NOW)
+    assert [(each.what, each.serious) for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("conditions", "queue", "runs", "said"),
+    [
+        ({}, "", False, "bert is being resumed."),
+        ({}, "", True, "bert is running."),
+        ({}, "team", False, "bert is being resumed: it returns to queue team."),
+        (QUEUED, "team", False, f"bert is not suspended: it waits in queue team. {_WAITS}"),
+    ],
+)
+def test_resume_says_what_the_job_waits_for_then(
+    conditions: dict[str, tuple[str, str, str]], queue: str, runs: bool, said: str
+) -> None:
+    assert said_of_resume(job(conditions=conditions, queue=queue), runs=runs) == said
 
 
 @pytest.mark.parametrize(
@@ -248,6 +289,7 @@ def test_what_a_job_waits_for_is_in_the_operator_s_words() -> None:
     assert waits_for(job()) == "1 of 4 worker pods are ready."
     assert waits_for(job(conditions={})) == "the operator has not seen the job yet"
     assert "4 processes in round 3, step 1200" in waits_for(RUNNING)
+    assert waits_for(job(conditions={"Queued": QUEUED["Queued"]})) == _WAITS
 
 
 def test_a_line_keeps_its_own_colors_only_on_terminals() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import JobName, JobNames, Timeout, connect, namespace
+from elasticjob.cli.options import JobName, JobNames, Timeout, connect, given, namespace
 from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.waiting import Target, target_of
 from elasticjob.errors import ElasticJobError, Exit, UsageError
@@ -59,13 +59,15 @@ def resume(
 ) -> None:
     """Continue a suspended job."""
     from elasticjob.cli.output import progress, say
+    from elasticjob.decisions.commands import addressed
+    from elasticjob.decisions.waiting import said_of_resume
 
     client = connect()
-    client.resume(name)
+    resumed = client.resume(name).state
     if wait:
         with progress(f"Resuming {name}") as report:
             _wait_until_running(client, name, _limit(timeout), report)
-    say(f"{name} is {'running' if wait else 'being resumed'}.")
+    say(addressed(said_of_resume(resumed, runs=wait), given))
 
 
 def delete(

@@ -59,7 +59,10 @@ REMEDIES: Mapping[str, str] = {
 listed."""
 
 _TRANSIENT = frozenset({"Suspending", "Suspended", "Finished"})
-_WHEN_FALSE = ("Accepted", "RendezvousReady", "Running")
+_OF_START = ("Accepted", "Queued", "RendezvousReady", "Running")
+"""Conditions that say why a job does not train yet, in the order in which it goes through them."""
+_OTHERS_END_IT = frozenset({"WaitingForQuota", "WaitingForChecks", "Evicted", "Requeued"})
+"""Reasons of Queued that may pass without anyone's action."""
 _WHEN_TRUE = ("Failed", "Stalled", "Degraded", "NodesSuspected")
 
 
@@ -80,10 +83,12 @@ def _all(job: JobState, workers: Sequence[WorkerState], now: datetime.datetime) 
     if job.is_true("Succeeded"):
         return
     yield from _of_operator(job, now)
-    if job.is_true("Suspended"):
+    if job.is_true("Suspended") and not job.is_queued:
         yield Obstacle("The job is suspended.", _remedy("Suspended", job), serious=False)
         return
     yield from _of_conditions(job)
+    if job.is_true("Suspended"):
+        return
     yield from _of_progress(job)
     if not job.is_finished:
         yield from nothing_survives(job)
@@ -116,12 +121,14 @@ def _of_operator(job: JobState, now: datetime.datetime) -> Iterator[Obstacle]:
 
 def _of_conditions(job: JobState) -> Iterator[Obstacle]:
     told: set[str] = set()
-    for type_ in _WHEN_FALSE:
+    for type_ in _OF_START:
         condition = job.conditions.get(type_)
-        if condition is None or condition.is_true or job.is_finished or condition.reason in told | _TRANSIENT:
+        if condition is None or job.is_finished or condition.reason in told | _TRANSIENT:
+            continue
+        if condition.is_true is not (type_ == "Queued"):
             continue
         told.add(condition.reason)
-        yield _obstacle(condition, job, serious=True)
+        yield _obstacle(condition, job, serious=condition.reason not in _OTHERS_END_IT)
     accepted = job.conditions.get("Accepted")
     if accepted is not None and accepted.is_true and REMEDY in accepted.message and not job.is_finished:
         yield _obstacle(accepted, job, serious=False)

@@ -95,6 +95,8 @@ def waits_for(job: JobState) -> str:
     accepted, running = job.conditions.get("Accepted"), job.conditions.get("Running")
     if accepted is not None and accepted.status == "False":
         return accepted.message
+    if job.is_queued:
+        return job.conditions["Queued"].message
     if job.is_true("Running"):
         progress = job.progress
         step = f", step {progress.step}" if progress else ""
@@ -103,6 +105,17 @@ def waits_for(job: JobState) -> str:
     if rendezvous is not None and rendezvous.status != "True" and job.existing:
         return rendezvous.message
     return running.message if running is not None and running.message else job.summary
+
+
+def said_of_resume(job: JobState, *, runs: bool) -> str:
+    """What `elasticjob resume` says. `job`: after the request. `runs`: it has been waited for."""
+    if runs:
+        return f"{job.name} is running."
+    if job.is_queued:
+        return f"{job.name} is not suspended: it waits in queue {job.queue}. {job.conditions['Queued'].message}"
+    if job.queue:
+        return f"{job.name} is being resumed: it returns to queue {job.queue}."
+    return f"{job.name} is being resumed."
 
 
 SOON, RARELY = 10.0, 300.0

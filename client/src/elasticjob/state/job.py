@@ -138,6 +138,11 @@ class JobState:
         return self.is_true("Succeeded") or self.is_true("Failed")
 
     @property
+    def is_queued(self) -> bool:
+        """Its queue does not let it run. The operator plans it like a suspended one, and so Suspended may be True."""
+        return self.is_true("Queued")
+
+    @property
     def is_seen(self) -> bool:
         """Whether an operator has ever written its status."""
         return bool(self.conditions)

@@ -30,6 +30,7 @@ def plan_for_suspended(assessment: Assessment) -> Plan:
     """Pods are deleted first, then everything else."""
     pods = (*assessment.workers, *assessment.stale)
     acceptance, now = assessment.acceptance, assessment.now
+    why = "the job is suspended" if assessment.grant is None else "the job waits in its queue"
     actions: list[Action] = []
     if acceptance.dry_run:
         actions.append(dry_run_create(assessment, "retrying after a rejection"))
@@ -37,11 +38,11 @@ def plan_for_suspended(assessment: Assessment) -> Plan:
         if pod.run == assessment.rendezvous.run and not assessment.is_counted(pod, status):
             continue  # this plan counts its failure; the next one deletes the pod
         if not pod.terminating and status.state is not PodState.LOST:
-            actions.append(delete_pod(pod, "the job is suspended"))
+            actions.append(delete_pod(pod, why))
     actions += [*lost_pods(assessment), *read_heartbeats(assessment)]
     keys_left = _keys_left(assessment)
     if not pods:
-        actions += _delete_objects(assessment, "the job is suspended")
+        actions += _delete_objects(assessment, why)
     written = suspended_status(assessment)
     resumed = not pods and not assessment.job.is_suspended  # while it ended: it begins its next run now
     continues_at_once = assessment.budget.new_failure or acceptance.dry_run or assessment.nodes_to_verify or resumed

@@ -138,7 +138,10 @@ def test_preempted_job_is_stopped_and_its_quota_given_back_after_its_last_pod() 
     workloads = view(base(*ADMITTED, more=(PREEMPTED,)))
     job = training(queued_job())
     found = ask(job, *bound(2), queue=workloads)
-    assert len(names(found, DeletePod)) == 2
+    assert [action.reason for action in found.actions if isinstance(action, DeletePod)] == [
+        "the job waits in its queue",
+        "the job waits in its queue",
+    ]
     assert names(found, PatchObject) == []
     assert condition(found, ConditionType.QUEUED) == ("True", "Evicted")
     assert condition(found, ConditionType.RUNNING) == ("False", "Suspending")
