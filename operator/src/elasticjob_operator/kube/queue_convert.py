@@ -88,8 +88,8 @@ def _updates(status: Json) -> dict[str, tuple[Placement, ...]]:
 def _withdrawals(text: object) -> Withdrawals:
     """An annotation that someone has changed counts for nothing."""
     count, _, last = str(text or "").partition(" ")
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):
         when = datetime.datetime.fromisoformat(last)
         if when.tzinfo is not None:
-            return Withdrawals(count=int(count), last=when)
+            return Withdrawals(count=int(count), last=when.astimezone(datetime.timezone.utc))
     return Withdrawals()

@@ -21,6 +21,8 @@ READY_SECONDS = 600.0
 less."""
 LONGEST_SECONDS = 2 * 3600.0
 """The longest time until the next attempt."""
+_CLOCKS_DIFFER = datetime.timedelta(seconds=READY_SECONDS)
+"""At most, where the operator runs now and where it ran before."""
 
 
 def ready_by(surplus: Workload) -> datetime.datetime | None:
@@ -28,12 +30,15 @@ def ready_by(surplus: Workload) -> datetime.datetime | None:
     since = surplus.condition("Admitted").get("lastTransitionTime")
     if not surplus.is_admitted or surplus.is_true("PodsReady") or not since:
         return None
-    return datetime.datetime.fromisoformat(str(since)) + datetime.timedelta(seconds=READY_SECONDS)
+    try:
+        return datetime.datetime.fromisoformat(str(since)) + datetime.timedelta(seconds=READY_SECONDS)
+    except (ValueError, OverflowError):  # anyone who may patch a Workload's status may write any time
+        return None
 
 
 def next_attempt(withdrawals: Withdrawals, now: datetime.datetime) -> datetime.datetime | None:
-    """When more may be asked for. None: now."""
-    if withdrawals.last is None:
+    """When more may be asked for. None: now. A time in the future, which someone has written, counts for nothing."""
+    if withdrawals.last is None or withdrawals.last - now > _CLOCKS_DIFFER:
         return None
     seconds = min(READY_SECONDS * 2.0 ** (min(max(withdrawals.count, 1), 10) - 1), LONGEST_SECONDS)
     due = withdrawals.last + datetime.timedelta(seconds=seconds)

@@ -17,7 +17,9 @@ NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
     [
         (None, Withdrawals()),
         ("2 2026-01-01T12:00:00Z", Withdrawals(count=2, last=NOON)),
+        ("2 2026-01-01T14:00:00+02:00", Withdrawals(count=2, last=NOON)),
         # Changed by hand.
+        ("2 0001-01-01T00:00:00+14:00", Withdrawals()),
         ("", Withdrawals()),
         ("2", Withdrawals()),
         ("two 2026-01-01T12:00:00Z", Withdrawals()),

@@ -617,6 +617,25 @@ def test_surplus_is_asked_for_again_after_twice_the_time(count: int, minutes: fl
     assert ("It is asked for again at 12:01:00 UTC." in found.queued.message) is bool(waits)
 
 
+@pytest.mark.parametrize(
+    "last", ["9999-12-31T23:59:59+00:00", "2026-01-02T12:00:00+00:00", "0001-01-01T00:00:00+00:00"]
+)
+def test_withdrawal_at_a_time_that_cannot_be_counts_for_nothing(last: str) -> None:
+    """Anyone who may patch a Workload may write any time there."""
+    before = Withdrawals(count=3, last=datetime.datetime.fromisoformat(last))
+    assert written(allowed(base(*ADMITTED, "PodsReady", withdrawals=before), pods=TWO)) == [
+        f"create {NAME}-surplus-0 1"
+    ]
+
+
+@pytest.mark.parametrize("since", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59", "never"])
+def test_surplus_with_a_time_that_cannot_be_is_not_overdue(since: str) -> None:
+    admitted = {**condition("Admitted"), "lastTransitionTime": since}
+    late = surplus(0, "QuotaReserved", more=(admitted,))
+    found = allowed(base(*ADMITTED, "PodsReady"), late, job=queued_job(3), pods=TWO)
+    assert (written(found), found.requeue_at) == ([], None)
+
+
 def test_surplus_that_gets_ready_ends_the_series() -> None:
     before = Withdrawals(count=3, last=NOW - datetime.timedelta(hours=3))
     job = queued_job(3)
