@@ -80,8 +80,9 @@ class ObjectCache(Generic[T]):
         return list(self._places.get(place, ()))
 
     def put(self, body: Json) -> None:
-        """An added or modified object. An old version, also of a deleted object, is ignored, and so is an object that
-        cannot be read: anyone may have made it."""
+        """An added or modified object. An old version, also of a deleted object, is ignored. An object that cannot be
+        read is left out, as if it were deleted: anyone may have made or changed it, and what was known is no longer
+        true."""
         name, version = name_of(body), version_of(body)
         known = self._objects.get(name)
         if version and version <= (known[0] if known is not None else self._tombstones.get(name, 0)):
@@ -90,6 +91,7 @@ class ObjectCache(Generic[T]):
             value, group = self._convert(body), self._group(body)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             log.warning("Ignoring %s %s/%s, which cannot be read: %r", body.get("kind", "object"), *name, error)
+            self.remove(body)
             return
         self._index_entry(name, known, (version, value, group))
         if known is None or known[1] != value:

@@ -26,7 +26,7 @@ def workload_of(body: Json) -> Workload:
         owner_uid=next((owner["uid"] for owner in owners if owner.get("controller")), ""),
         version=metadata["resourceVersion"],
         generation=int(metadata.get("generation") or 0),
-        part=Part(labels.get(names.LABEL_WORKLOAD_PART, "")),
+        part=_part(metadata["name"], labels),
         template_hash=labels.get(names.LABEL_TEMPLATE, ""),
         terminating=bool(metadata.get("deletionTimestamp")),
         queue=spec.get("queueName") or "",
@@ -42,6 +42,13 @@ def workload_of(body: Json) -> Workload:
         withdrawals=_withdrawals((metadata.get("annotations") or {}).get(names.ANNOTATION_WITHDRAWN)),
         unanswered=tuple(_unanswered(status)),
     )
+
+
+def _part(name: str, labels: Json) -> Part:
+    """The label may be changed by hand, the name may not."""
+    with contextlib.suppress(ValueError):
+        return Part(labels.get(names.LABEL_WORKLOAD_PART, ""))
+    return Part.BASE if name == names.base_workload(labels.get(names.LABEL_JOB, "")) else Part.SURPLUS
 
 
 def flavor_of(body: Json) -> Flavor:

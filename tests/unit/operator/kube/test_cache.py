@@ -160,3 +160,14 @@ def test_an_object_that_cannot_be_read_is_left_out(bench: Bench) -> None:
     bench.store.put({"metadata": pod("hostile", 2)["metadata"]})
     bench.store.put(pod("after", 3))
     assert {name for _, name in bench.store._objects} == {"kept", "after"}
+
+
+def test_an_object_that_can_be_read_no_longer_does_not_stay_as_it_was(bench: Bench) -> None:
+    bench.store.put(pod("a", 1))
+    bench.requeued.clear()
+    bench.store.put({"metadata": pod("a", 3)["metadata"], "job": "digits"})
+    assert (bench.values(), bench.requeued) == ([], [JOB])
+    bench.store.put(pod("a", 2, "late"))
+    assert bench.values() == []
+    bench.store.put(pod("a", 4, "readable"))
+    assert bench.values() == ["readable"]
