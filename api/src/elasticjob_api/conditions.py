@@ -189,6 +189,9 @@ class Reason(enum.StrEnum):
 REMEDY = " What to do: "
 """Stands between what a message says and the remedy."""
 
+_SEE_WORKLOAD = "kubectl describe workloads.kueue.x-k8s.io {workload} -n {namespace}"
+"""By its full name: Kubernetes has Workloads of its own."""
+
 # A time stands in a sentence of its own, without which the message becomes that of the Event.
 MESSAGES: dict[Reason, str] = {
     Reason.ACCEPTED: "The job is accepted.{warning}",
@@ -205,16 +208,15 @@ MESSAGES: dict[Reason, str] = {
     "set spec.scheduling.gang.provider to another one, to Auto or to None.",
     Reason.OBJECT_REJECTED: "The API server rejects {object}, retrying: {detail}",
     Reason.WAITING_FOR_QUOTA: "Workload {workload} waits in LocalQueue {queue} for quota for {count} worker pods."
-    f"{{detail}}{REMEDY}nothing, if other jobs end soon; else see its queue: kubectl describe workload {{workload}} -n "
-    "{namespace}",
+    f"{{detail}}{REMEDY}nothing, if other jobs end soon; else see its queue: {_SEE_WORKLOAD}",
     Reason.WAITING_FOR_CHECKS: "Workload {workload} has quota in LocalQueue {queue} and waits for its admission "
-    f"checks.{{detail}}{REMEDY}kubectl describe workload {{workload}} -n {{namespace}}",
+    f"checks.{{detail}}{REMEDY}{_SEE_WORKLOAD}",
     Reason.EVICTED: "Workload {workload} is evicted from LocalQueue {queue}. The job saves its state, stops, and "
     f"continues from there once it is admitted again.{{detail}}{REMEDY}nothing; a higher priority class is evicted "
     "later.",
     Reason.DEACTIVATED: "Workload {workload} is deactivated: its spec.active is false.{detail}"
-    f"{REMEDY}to put the job back into queue {{queue}}: kubectl patch workload {{workload}} -n {{namespace}} --type "
-    'merge -p \'{{"spec":{{"active":true}}}}\'',
+    f"{REMEDY}to put the job back into queue {{queue}}: kubectl patch workloads.kueue.x-k8s.io {{workload}} -n "
+    '{namespace} --type merge -p \'{{"spec":{{"active":true}}}}\'',
     Reason.REQUEUED: "The job was changed: it stops, and waits in LocalQueue {queue} again with a new Workload "
     "{workload} for {count} worker pods.",
     Reason.QUEUE_UNAVAILABLE: f"LocalQueue {{queue}} cannot be used.{{detail}}{REMEDY}install Kueue 0.15 or newer and "

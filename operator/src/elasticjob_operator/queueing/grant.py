@@ -130,7 +130,7 @@ def _whose(queued: QueuedJob, foreign: Workload) -> str:
     name, namespace = foreign.name, queued.job.namespace
     if foreign.owner_uid or foreign.terminating:
         return f"Workload {name} of a deleted job of this name is still being deleted: wait, or see its finalizers"
-    remedy = f"delete it (kubectl delete workload {name} -n {namespace}), or give this job another name"
+    remedy = f"delete it (kubectl delete workloads.kueue.x-k8s.io {name} -n {namespace}), or give this job another name"
     return f"Workload {name} exists and belongs to no job: {remedy}"
 
 

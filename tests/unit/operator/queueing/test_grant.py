@@ -648,7 +648,7 @@ def test_surplus_that_gets_ready_ends_the_series() -> None:
 @pytest.mark.parametrize(
     ("foreign", "says"),
     [
-        (base(owner_uid=""), "kubectl delete workload digits -n ml"),
+        (base(owner_uid=""), "kubectl delete workloads.kueue.x-k8s.io digits -n ml"),
         (base(owner_uid="", terminating=True), "still being deleted"),
         (base(owner_uid="another"), "still being deleted"),
     ],
