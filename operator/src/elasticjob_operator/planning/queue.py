@@ -10,7 +10,7 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator.planning.actions import Action, CreateObject, DeleteObject, PatchObject
-from elasticjob_operator.planning.context import Context, classify
+from elasticjob_operator.planning.context import Context, classify, existing_etcd
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.queue_state import Workload
 from elasticjob_operator.queueing.bodies import MULTIKUEUE, queue_of
@@ -36,6 +36,7 @@ def granted(context: Context, *, accepted: bool) -> Grant | None:
             etcd=_etcd(context),
             accepted=accepted,
             now=context.now,
+            etcd_runs=etcd_runs(context),
         )
     )
 
@@ -76,12 +77,19 @@ def holding_pods(context: Context) -> list[Pod]:
     ]
 
 
+def etcd_runs(context: Context) -> bool:
+    """Whether pods of the job's own etcd hold quota, or may be created by its StatefulSet."""
+    running = any(not pod.over and status.state is not PodState.LOST for pod, status in context.etcd)
+    return running or existing_etcd(context.job, context.state) is not None
+
+
 def releasing(context: Context) -> list[Action]:
     """Workloads of a job that needs none now: it is suspended, has finished, or has left its queue."""
     view = context.state.queue
     if view is None or view.problem or not view.workloads:
         return []
-    return queue_actions(context, releases(context.job, view, holding_pods(context), context.now))
+    changes = releases(context.job, view, holding_pods(context), context.now, etcd_runs=etcd_runs(context))
+    return queue_actions(context, changes)
 
 
 def queue_actions(context: Context, changes: Iterable[Change]) -> list[Action]:

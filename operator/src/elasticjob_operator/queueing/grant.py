@@ -78,7 +78,7 @@ def grant(queued: QueuedJob) -> Grant:
     if problem := why_incompatible(queued, base):
         return _stopping(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, base, problem), None)
     if is_outdated(queued, base):
-        return _stopping(queued, queued.waiting(Reason.REQUEUED, base), None if queued.pods else delete(base))
+        return _stopping(queued, queued.waiting(Reason.REQUEUED, base), None if queued.uses_base else delete(base))
     if base.must_stop:
         release = Change(
             reason="its last pod is gone",
@@ -86,24 +86,28 @@ def grant(queued: QueuedJob) -> Grant:
             patch=patches.release(base, queued.now),
             of_status=True,
         )
-        return _stopping(queued, _why_stopped(queued, base), None if queued.pods else release)
+        return _stopping(queued, _why_stopped(queued, base), None if queued.uses_base else release)
     if not base.is_admitted:
         return _stopping(queued, _why_pending(queued, base), update_pending(queued, base))
     return _running(queued, base)
 
 
-def releases(job: ElasticJob, view: QueueView, pods: Sequence[Pod], now: datetime.datetime) -> tuple[Change, ...]:
-    """For a job that its owner has suspended, or that has finished, or that has left its queue. `pods`: as of
-    QueuedJob. Quota is given back after the last pod has gone."""
-    if pods and bodies.queue_of(job):
+def releases(
+    job: ElasticJob, view: QueueView, pods: Sequence[Pod], now: datetime.datetime, *, etcd_runs: bool = False
+) -> tuple[Change, ...]:
+    """For a job that its owner has suspended, or that has finished, or that has left its queue. `pods` and `etcd_runs`:
+    as of QueuedJob. Quota is given back after the last pod has gone."""
+    in_queue = bool(bodies.queue_of(job))
+    if pods and in_queue:
         return ()
-    base, keeps_base = view.base, job.status.is_finished and bool(bodies.queue_of(job))
+    base, waits = view.base, etcd_runs and in_queue
+    keeps_base = in_queue and (waits or job.status.is_finished)
     found = [
         delete(workload)
         for workload in view.workloads
         if not workload.terminating and not (keeps_base and workload is base)
     ]
-    if keeps_base and base is not None and not base.is_finished:
+    if keeps_base and not waits and base is not None and not base.is_finished:
         succeeded = job.status.is_true(ConditionType.SUCCEEDED)
         end = job.status.condition(ConditionType.SUCCEEDED if succeeded else ConditionType.FAILED)
         patch = patches.finished(base, succeeded=succeeded, message=end.message if end else "", now=now)

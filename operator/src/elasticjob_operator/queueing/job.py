@@ -47,6 +47,13 @@ class QueuedJob:
     accepted: bool
     """The API server accepts its worker pods: otherwise nothing is created."""
     now: datetime.datetime
+    etcd_runs: bool = False
+    """The job's own etcd, which its base admits, holds resources."""
+
+    @property
+    def uses_base(self) -> bool:
+        """Something runs on the quota of its base, which must not be given back."""
+        return bool(self.pods) or self.etcd_runs
 
     @property
     def minimum(self) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import orjson
 import pytest
 from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus
-from elasticjob_operator.names import LABEL_WORKLOAD
+from elasticjob_operator import names as names_of_objects
+from elasticjob_operator.names import COMPONENT_ETCD, LABEL_WORKLOAD
 from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject, PublishSpec
 from elasticjob_operator.queue_state import Assignment, Flavor, QueueView, Workload
-from elasticjob_operator.state import Connectivity, Kind, Pod, PodPhase, Rejection
+from elasticjob_operator.resources.etcd import etcd_stateful_set
+from elasticjob_operator.state import Connectivity, Kind, OwnedObject, Pod, PodPhase, Rejection
 
-from tests.unit.operator.builders import NAME, NOW, UID, at, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.builders import NAME, NOW, UID, at, make_job, make_plan, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import ADMITTED as ACCEPTED
 from tests.unit.operator.planning.plans import ask, condition, names, published
 from tests.unit.operator.queueing.test_grant import ADMITTED, PREEMPTED, base, queued_job, surplus
@@ -148,6 +151,55 @@ def test_preempted_job_is_stopped_and_its_quota_given_back_after_its_last_pod() 
     ending = [dataclasses.replace(pod, deletion_timestamp=at(30)) for pod in bound(2)]
     assert names(ask(job, *ending, queue=workloads), PatchObject) == []
     assert names(ask(job, queue=workloads, admission=ACCEPTED), PatchObject) == [NAME]
+
+
+ETCD = dataclasses.replace(make_pod(9), name="digits-etcd-0", uid="etcd", component=COMPONENT_ETCD, index=-1)
+
+
+@pytest.mark.parametrize(
+    ("etcd", "given_back"),
+    [
+        ([ETCD], []),
+        ([dataclasses.replace(ETCD, deletion_timestamp=at(30))], []),
+        ([dataclasses.replace(ETCD, phase=PodPhase.SUCCEEDED)], [NAME]),
+        ([], [NAME]),
+    ],
+)
+def test_quota_of_the_base_is_given_back_after_the_jobs_own_etcd_has_ended(
+    etcd: list[Pod], given_back: list[str]
+) -> None:
+    """It is one of the base's podSets."""
+    evicted = view(base(*ADMITTED, more=(PREEMPTED,)))
+    assert names(ask(queued_job(), *etcd, queue=evicted, admission=ACCEPTED), PatchObject) == given_back
+    changed = QueueView(workloads=(base(*ADMITTED, template_hash="h0"),))
+    assert names(ask(queued_job(), *etcd, queue=changed, admission=ACCEPTED), DeleteObject) == given_back
+    suspended = queued_job(suspend=True)
+    workloads = view(base(*ADMITTED), surplus(0, *ADMITTED))
+    assert names(ask(suspended, *etcd, queue=workloads, admission=ACCEPTED), DeleteObject) == [
+        *given_back,
+        f"{NAME}-surplus-0",
+    ]
+    status = make_status(ConditionType.ACCEPTED, ConditionType.SUCCEEDED, completion_time=NOW)
+    finished = queued_job().model_copy(update={"status": status})
+    assert names(ask(finished, *etcd, queue=view(base(*ADMITTED))), PatchObject) == given_back
+
+
+def test_quota_of_the_base_is_not_given_back_in_the_plan_that_deletes_the_etcd() -> None:
+    stateful_set = etcd_stateful_set(make_job(), "etcd")
+    known = OwnedObject(
+        kind=Kind.STATEFUL_SET,
+        name=names_of_objects.etcd_name(NAME),
+        uid="o",
+        owner_uid=UID,
+        terminating=False,
+        json=orjson.dumps(stateful_set),
+    )
+    evicted = view(base(*ADMITTED, more=(PREEMPTED,)))
+    objects = {(known.kind, known.name): known}
+    found = ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=objects)
+    assert (names(found, DeleteObject), names(found, PatchObject)) == ([known.name], [])
+    ending = {key: dataclasses.replace(each, terminating=True) for key, each in objects.items()}
+    assert names(ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=ending), PatchObject) == [NAME]
 
 
 def test_job_without_kueue_waits_unless_it_trains() -> None:
