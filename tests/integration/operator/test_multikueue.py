@@ -121,3 +121,23 @@ def test_copy_without_its_workload_says_so(ns: Namespace) -> None:
     )
     assert "there is no Workload digits" in ns.condition("digits", "Queued")["message"]
     assert not ns.all("workloads")
+
+
+@pytest.mark.usefixtures("operator")
+def test_workload_whose_labels_are_removed_by_hand_gets_them_back(ns: Namespace) -> None:
+    """Otherwise, the job would not see that it is evicted."""
+    ns.create("elasticjobs", manifest({}))
+    made = eventually(lambda: ns.get("workloads", "digits"), LONG, what="a Workload")
+    assert made
+    label = "elasticjob.dev/job-name"
+    ns.patch("workloads", "digits", {"metadata": {"labels": {label: None}}})
+    found = eventually(
+        lambda: (each := ns.get("workloads", "digits")) and label in each["metadata"]["labels"] and each,
+        LONG,
+        what="it",
+    )
+    assert found
+    assert (found["metadata"]["uid"], found["metadata"]["labels"]) == (
+        made["metadata"]["uid"],
+        made["metadata"]["labels"],
+    )

@@ -71,7 +71,7 @@ class Cluster:
         self._heartbeats = Heartbeats(api)
         self._explanations = Explanations(api)
         self._informers: dict[tuple[str, str], Informer] = {}
-        self._watch(PODS, self._pods, Adoption(api, self._pods).may_exist)
+        self._watch(PODS, self._pods, Adoption(api, PODS, self._pods).may_exist)
         for kind, resource in OWNED.items():
             self._watch(resource, self._objects[kind])
         self._node_informer = Informer(api, NODES, self._nodes, optional=True)

@@ -31,15 +31,21 @@ Watched = tuple[ApiResource, ObjectCache[Any]]
 
 class OptionalApi:
     """`run` until cancelled. All of `watched` are of one API version. `changed()` is called when it is served, or no
-    longer."""
+    longer. `may_exist`: as of Informer, for what is namespaced."""
 
     def __init__(
-        self, api: KubeClient, namespaces: Sequence[str], watched: Sequence[Watched], changed: Callable[[], None]
+        self,
+        api: KubeClient,
+        namespaces: Sequence[str],
+        watched: Sequence[Watched],
+        changed: Callable[[], None],
+        may_exist: Callable[[Json], bool] = lambda _: False,
     ) -> None:
         self._client = api
         self._namespaces = namespaces
         self._watched = watched
         self._changed = changed
+        self._may_exist = may_exist
         self.api_version = watched[0][0].group_version
         self._informers: dict[tuple[str, str], Informer] = {}
         """By plural and namespace."""
@@ -109,6 +115,7 @@ class OptionalApi:
                     namespace=namespace,
                     selector=LABEL_JOB if resource.namespaced else "",
                     optional=True,
+                    may_exist=self._may_exist if resource.namespaced else lambda _: False,
                 )
         self._tasks = [
             asyncio.create_task(informer.run(), name=f"informer of {informer}") for informer in self._informers.values()

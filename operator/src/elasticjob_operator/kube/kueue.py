@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+from elasticjob_operator.kube.adoption import Adoption
 from elasticjob_operator.kube.api_resources import FLAVORS, PRIORITY_CLASSES, QUEUE_PRIORITIES, WORKLOADS
 from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import KubeClient
@@ -37,7 +38,8 @@ class Kueue(OptionalApi):
         # An older chart grants no access to them: then they count as priority 0.
         self._priority_classes = Informer(api, PRIORITY_CLASSES, self._pod_priorities, optional=True)
         watched = ((WORKLOADS, self._workloads), (FLAVORS, self._flavors), (QUEUE_PRIORITIES, self._priorities))
-        super().__init__(api, namespaces, watched, changed_all)
+        adoption = Adoption(api, WORKLOADS, self._workloads)
+        super().__init__(api, namespaces, watched, changed_all, adoption.may_exist)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

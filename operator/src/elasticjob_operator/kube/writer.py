@@ -21,7 +21,7 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.api_resources import JOBS, PODS, WRITTEN, ApiResource
+from elasticjob_operator.kube.api_resources import JOBS, PODS, WORKLOADS, WRITTEN, ApiResource
 from elasticjob_operator.kube.apply_result import ApplyResult, merged
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.client import (
@@ -206,6 +206,8 @@ class Writer:
             # Deleted in the meantime, or another conflict, such as with the quota: the next plan creates it.
             return ApplyResult(missed=True)
         if job.uid in [each["uid"] for each in found["metadata"].get("ownerReferences") or []]:
+            if resource is WORKLOADS:
+                return await self._with_labels(job, found, action)
             self._on_written(resource, found)
             return ApplyResult(created=frozenset({resource.kind}), done=(action,))
         owner = (found["metadata"].get("labels") or {}).get(names.LABEL_JOB)
@@ -216,6 +218,31 @@ class Writer:
         kind = resource.kind
         rejection = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
         return ApplyResult(rejection=rejection, rejected_kinds=frozenset({kind}))
+
+    async def _with_labels(self, job: ElasticJob, found: Json, action: CreatePod | CreateObject) -> ApplyResult:
+        """A Workload of the job. Without its labels, no watch would report it. That of the template is not given back:
+        for which template it was made is unknown."""
+        metadata, created = found["metadata"], ApplyResult(created=frozenset({WORKLOADS.kind}), done=(action,))
+        wanted = {key: value for key, value in action.body["metadata"]["labels"].items() if key != names.LABEL_TEMPLATE}
+        if wanted.items() <= (metadata.get("labels") or {}).items():
+            self._on_written(WORKLOADS, found)
+            return created
+        path, patch = WORKLOADS.path(job.namespace, metadata["name"]), {"uid": metadata["uid"], "labels": wanted}
+        try:
+            query = {"fieldManager": names.FIELD_MANAGER}
+            answer = await self._client.request(
+                "PATCH", path, query=query, body={"metadata": patch}, content_type=MERGE_PATCH
+            )
+        except (ConflictError, NotFoundError):
+            return ApplyResult(missed=True)
+        except NamespaceTerminatingError:
+            raise
+        except (ApiError, RequestTimeoutError) as error:
+            said = f"Workload {metadata['name']} lacks labels of this job, and cannot be given them back: {error}"
+            return ApplyResult(rejection=said, rejected_kinds=frozenset({WORKLOADS.kind}))
+        log.warning("Workload %s/%s has its labels again, which were removed", job.namespace, metadata["name"])
+        self._on_written(WORKLOADS, answer)
+        return created
 
     async def _patch(self, job: ElasticJob, action: PatchObject | PatchPod) -> None:
         resource = _resource_of(action)
