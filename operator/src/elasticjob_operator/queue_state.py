@@ -159,12 +159,5 @@ class QueueView:
     def foreign_of(self, name: str) -> Workload | None:
         return next((workload for workload in self.foreign if workload.name == name), None)
 
-    @property
-    def base(self) -> Workload | None:
-        return next((workload for workload in self.workloads if workload.part is Part.BASE), None)
-
-    @property
-    def surplus(self) -> list[Workload]:
-        """In the order of their names."""
-        found = [workload for workload in self.workloads if workload.part is Part.SURPLUS]
-        return sorted(found, key=lambda workload: (len(workload.name), workload.name))
+    def own_of(self, name: str) -> Workload | None:
+        return next((workload for workload in self.workloads if workload.name == name), None)

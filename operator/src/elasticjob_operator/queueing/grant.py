@@ -27,7 +27,7 @@ from elasticjob_operator.queue_state import Part, Placement, QueueView, Workload
 from elasticjob_operator.queueing import bodies, patches, withdrawal
 from elasticjob_operator.queueing.base import create_base, is_outdated, update_pending, update_priority
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
-from elasticjob_operator.queueing.job import Change, QueuedJob, delete, sentence
+from elasticjob_operator.queueing.job import Change, QueuedJob, base_of, delete, sentence
 from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
 from elasticjob_operator.queueing.priorities import Priority, below, follow_base
@@ -68,7 +68,13 @@ class Grant:
 
 def grant(queued: QueuedJob) -> Grant:
     """For a job that is neither suspended nor finished."""
-    view, base = queued.view, queued.view.base
+    found = _by_base(queued)
+    strays = [delete(each) for each in queued.strays if not each.terminating and not queued.pods_of(each)]
+    return dataclasses.replace(found, changes=(*strays, *found.changes))
+
+
+def _by_base(queued: QueuedJob) -> Grant:
+    view, base = queued.view, queued.base
     if view.problem:
         return _without_queue(queued, queued.waiting(Reason.QUEUE_UNAVAILABLE, detail=view.problem))
     if queued.priority_class and queued.priority_class not in view.priorities and base is None:
@@ -100,7 +106,7 @@ def releases(
     in_queue = bool(bodies.queue_of(job))
     if pods and in_queue:
         return ()
-    base, waits = view.base, etcd_runs and in_queue
+    base, waits = base_of(job, view), etcd_runs and in_queue
     keeps_base = in_queue and (waits or job.status.is_finished)
     found = [
         delete(workload)
@@ -153,7 +159,7 @@ def _stopping(queued: QueuedJob, why: ConditionUpdate, change: Change | None) ->
     """No pod may run. Surplus is deleted: released, it would be admitted again at once."""
     surplus = [
         delete(workload)
-        for workload in queued.view.surplus
+        for workload in queued.surplus
         if not workload.terminating and not (workload.is_reserved and queued.pods_of(workload))
     ]
     return Grant(held=True, replicas=0, queued=why, changes=(*surplus, *([change] if change else [])))
@@ -201,7 +207,7 @@ def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
     overdue: list[Workload] = []
     unwanted: set[str] = set()
     covered = base.counts.get(WORKERS, 0)
-    for workload in sorted(queued.view.surplus, key=lambda workload: not workload.is_admitted):
+    for workload in sorted(queued.surplus, key=lambda workload: not workload.is_admitted):
         if workload.terminating:
             continue
         if covered >= wanted:
@@ -328,7 +334,7 @@ def _create_surplus(
         return [], dataclasses.replace(missing, status=False)
     if not queued.accepted:
         return [], None
-    taken = {workload.name for workload in (*queued.view.surplus, *queued.view.foreign)}
+    taken = {workload.name for workload in (*queued.view.workloads, *queued.view.foreign)}
     numbers = range(len(taken) + 1)
     body = bodies.workload(
         job,

@@ -11,7 +11,7 @@ from elasticjob_api import ElasticJob, Reason
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
-from elasticjob_operator.queue_state import QueueView, Workload
+from elasticjob_operator.queue_state import Part, QueueView, Workload
 from elasticjob_operator.queueing import bodies, withdrawal
 from elasticjob_operator.queueing.bodies import WORKERS
 from elasticjob_operator.state import Pod
@@ -67,6 +67,21 @@ class QueuedJob:
     def priority_class(self) -> str:
         return self.job.metadata.labels.get(bodies.PRIORITY_LABEL, "")
 
+    @property
+    def base(self) -> Workload | None:
+        return base_of(self.job, self.view)
+
+    @property
+    def surplus(self) -> list[Workload]:
+        """In the order of their names."""
+        found = [each for each in self.view.workloads if each.part is Part.SURPLUS and each is not self.base]
+        return sorted(found, key=lambda workload: (len(workload.name), workload.name))
+
+    @property
+    def strays(self) -> list[Workload]:
+        """Those that claim to be the base, and are not: someone else made them, or the job names another one now."""
+        return [each for each in self.view.workloads if each.part is Part.BASE and each is not self.base]
+
     def pods_of(self, workload: Workload) -> list[Pod]:
         """A pod that was created while nothing was known of the queue counts for the base."""
         base = names.base_workload(self.job.name)
@@ -94,6 +109,11 @@ class QueuedJob:
             detail=sentence(detail),
             count=self.minimum,
         )
+
+
+def base_of(job: ElasticJob, view: QueueView) -> Workload | None:
+    """By its name: anyone who may create Workloads could label another one as base."""
+    return view.own_of(bodies.prebuilt_of(job) or names.base_workload(job.name))
 
 
 def delete(workload: Workload, reason: str = "the job does not need it") -> Change:

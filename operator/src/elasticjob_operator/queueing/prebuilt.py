@@ -21,7 +21,7 @@ from elasticjob_operator.resources.metadata import owner_reference
 def in_manager_cluster(queued: QueuedJob) -> list[Change]:
     """What is written to the base Workload of a job that another cluster runs, and that is neither suspended nor
     finished. Its status is that of the copy."""
-    base = queued.view.base
+    base = queued.base
     if base is None:
         known = not queued.priority_class or queued.priority_class in queued.view.priorities
         return [create_base(queued)] if known else []

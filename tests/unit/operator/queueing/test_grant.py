@@ -665,3 +665,18 @@ def test_workload_of_the_jobs_name_that_is_not_its_own_is_named(foreign: Workloa
 def test_surplus_takes_no_name_of_another_jobs_workload() -> None:
     found = allowed(base(*ADMITTED, "PodsReady"), foreign=(surplus(0, owner_uid=""),), pods=TWO)
     assert written(found) == [f"create {NAME}-surplus-1 1"]
+
+
+@pytest.mark.parametrize("running", [[], TWO])
+def test_base_is_known_by_its_name_and_another_one_is_deleted(running: list[Pod]) -> None:
+    """It would stop the job, and hold the quota of the real one."""
+    fake = made("a-fake", Part.BASE, 2)
+    found = allowed(fake, base(*ADMITTED, "PodsReady"), job=running_job(len(running), replicas=2), pods=running)
+    assert (found.held, written(found)) == (False, ["delete a-fake"])
+    assert found.slots[0].workload == NAME
+
+
+def test_base_whose_label_says_surplus_stays_the_base() -> None:
+    found = allowed(base(*ADMITTED, "PodsReady"), job=queued_job(2), pods=TWO)
+    relabelled = dataclasses.replace(base(*ADMITTED, "PodsReady"), part=Part.SURPLUS)
+    assert allowed(relabelled, job=queued_job(2), pods=TWO) == found
