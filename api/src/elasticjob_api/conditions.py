@@ -189,9 +189,6 @@ class Reason(enum.StrEnum):
 REMEDY = " What to do: "
 """Stands between what a message says and the remedy."""
 
-_SEE_WORKLOAD = "kubectl describe workloads.kueue.x-k8s.io {workload} -n {namespace}"
-"""By its full name: Kubernetes has Workloads of its own."""
-
 # A time stands in a sentence of its own, without which the message becomes that of the Event.
 MESSAGES: dict[Reason, str] = {
     Reason.ACCEPTED: "The job is accepted.{warning}",
@@ -207,18 +204,17 @@ MESSAGES: dict[Reason, str] = {
     Reason.GANG_UNAVAILABLE: f"The worker pods cannot start as a gang: {{problem}}.{REMEDY}install that scheduler, or "
     "set spec.scheduling.gang.provider to another one, to Auto or to None.",
     Reason.OBJECT_REJECTED: "The API server rejects {object}, retrying: {detail}",
-    Reason.WAITING_FOR_QUOTA: "Workload {workload} waits in LocalQueue {queue} for quota for {count} worker pods."
-    f"{{detail}}{REMEDY}nothing, if other jobs end soon; else see its queue: {_SEE_WORKLOAD}",
+    Reason.WAITING_FOR_QUOTA: "Workload {workload} waits in LocalQueue {queue} for quota for {pods}."
+    f"{{detail}}{REMEDY}{{remedy}}",
     Reason.WAITING_FOR_CHECKS: "Workload {workload} has quota in LocalQueue {queue} and waits for its admission "
-    f"checks.{{detail}}{REMEDY}{_SEE_WORKLOAD}",
+    f"checks.{{detail}}{REMEDY}kubectl describe workloads.kueue.x-k8s.io {{workload}} -n {{namespace}}",
     Reason.EVICTED: "Workload {workload} is evicted from LocalQueue {queue}. The job saves its state, stops, and "
-    f"continues from there once it is admitted again.{{detail}}{REMEDY}nothing; a higher priority class is evicted "
-    "later.",
+    f"continues from there once it is admitted again.{{detail}}{REMEDY}{{remedy}}",
     Reason.DEACTIVATED: "Workload {workload} is deactivated: its spec.active is false.{detail}"
     f"{REMEDY}to put the job back into queue {{queue}}: kubectl patch workloads.kueue.x-k8s.io {{workload}} -n "
     '{namespace} --type merge -p \'{{"spec":{{"active":true}}}}\'',
     Reason.REQUEUED: "The job was changed: it stops, and waits in LocalQueue {queue} again with a new Workload "
-    "{workload} for {count} worker pods.",
+    "{workload} for {pods}.",
     Reason.QUEUE_UNAVAILABLE: f"LocalQueue {{queue}} cannot be used.{{detail}}{REMEDY}install Kueue 0.15 or newer and "
     "set the chart's queueing.kueue to Auto, or remove the label kueue.x-k8s.io/queue-name from the job.",
     Reason.PRIORITY_CLASS_MISSING: "There is no WorkloadPriorityClass of the name that the job gives:{detail}"
@@ -228,7 +224,7 @@ MESSAGES: dict[Reason, str] = {
     f"sets, and has no Workload to run by:{{detail}}{REMEDY}nothing, if MultiKueue has just created it; else run the "
     "same version of the operator in all clusters, or remove the label.",
     Reason.WORKLOAD_REJECTED: f"A Workload of the job is rejected, retrying:{{detail}}{REMEDY}follow the message.",
-    Reason.ADMITTED: "LocalQueue {queue} has admitted all {wanted} worker pods.{detail}",
+    Reason.ADMITTED: "LocalQueue {queue} has admitted all worker pods of the job: {wanted}.{detail}",
     Reason.PARTLY_ADMITTED: "LocalQueue {queue} has admitted {there} of {wanted} worker pods; the others wait for "
     "quota.{detail}",
     Reason.SURPLUS_EVICTED: "The job gives worker pods back to LocalQueue {queue} and continues with {there} of "

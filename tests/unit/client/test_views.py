@@ -83,7 +83,7 @@ def test_colors_are_only_for_terminals() -> None:
 BACK = Change(NOW, "Round", "MemberLost", round=3, step=140, steps_lost=130)
 
 
-_WAITS = "Workload bert waits. What to do: see its queue"
+_WAITS = "Workload bert waits. What to do: nothing, if other jobs end soon; else see its queue"
 QUEUED = {
     "Queued": ("True", "WaitingForQuota", _WAITS),
     "Running": ("False", "WaitingForQuota", _WAITS),
@@ -131,6 +131,8 @@ def test_one_wait_of_two_conditions_is_one_obstacle() -> None:
         ({}, [("Workload bert waits.", False)]),
         ({"Suspended": ("False", "Suspending", "ends")}, [("Workload bert waits.", False)]),
         ({"Queued": ("True", "Deactivated", "inactive")}, [("inactive", True)]),
+        ({"Queued": ("True", "WaitingForChecks", "checks")}, [("checks", False)]),
+        ({"Queued": ("True", "WaitingForQuota", "too big. What to do: ask")}, [("too big.", True)]),
         ({"Accepted": ("False", "PodRejected", "no class")}, [("no class", True), ("Workload bert waits.", False)]),
     ],
 )

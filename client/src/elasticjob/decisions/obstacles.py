@@ -61,8 +61,6 @@ listed."""
 _TRANSIENT = frozenset({"Suspending", "Suspended", "Finished"})
 _OF_START = ("Accepted", "Queued", "RendezvousReady", "Running")
 """Conditions that say why a job does not train yet, in the order in which it goes through them."""
-_OTHERS_END_IT = frozenset({"WaitingForQuota", "WaitingForChecks", "Evicted", "Requeued"})
-"""Reasons of Queued that may pass without anyone's action."""
 _WHEN_TRUE = ("Failed", "Stalled", "Degraded", "NodesSuspected")
 
 
@@ -128,7 +126,7 @@ def _of_conditions(job: JobState) -> Iterator[Obstacle]:
         if condition.is_true is not (type_ == "Queued"):
             continue
         told.add(condition.reason)
-        yield _obstacle(condition, job, serious=condition.reason not in _OTHERS_END_IT)
+        yield _obstacle(condition, job, serious=type_ != "Queued" or not _takes_its_turn(condition))
     accepted = job.conditions.get("Accepted")
     if accepted is not None and accepted.is_true and REMEDY in accepted.message and not job.is_finished:
         yield _obstacle(accepted, job, serious=False)
@@ -136,6 +134,12 @@ def _of_conditions(job: JobState) -> Iterator[Obstacle]:
         condition = job.conditions.get(type_)
         if condition is not None and condition.is_true:
             yield _obstacle(condition, job, serious=type_ in ("Failed", "Stalled"))
+
+
+def _takes_its_turn(queued: Condition) -> bool:
+    """Whether the job may leave its queue without anyone's action."""
+    _, _, remedy = queued.message.partition(REMEDY)
+    return queued.reason in ("WaitingForChecks", "Requeued") or remedy.startswith("nothing")
 
 
 def _obstacle(condition: Condition, job: JobState, *, serious: bool) -> Obstacle:

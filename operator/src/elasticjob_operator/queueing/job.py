@@ -12,7 +12,7 @@ from elasticjob_api import ElasticJob, Reason
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.queue_state import Part, QueueView, Workload
-from elasticjob_operator.queueing import bodies, withdrawal
+from elasticjob_operator.queueing import bodies, remedies, withdrawal
 from elasticjob_operator.queueing.bodies import WORKERS
 from elasticjob_operator.state import Pod
 
@@ -100,14 +100,16 @@ class QueuedJob:
     def waiting(self, reason: Reason, workload: Workload | None = None, detail: str = "") -> ConditionUpdate:
         """The condition Queued of a job that must not run."""
         name = workload.name if workload is not None else names.base_workload(self.job.name)
+        namespace = self.job.namespace
         return update(
             True,
             reason,
             queue=self.queue,
             workload=name,
-            namespace=self.job.namespace,
+            namespace=namespace,
             detail=sentence(detail),
-            count=self.minimum,
+            pods="1 worker pod" if self.minimum == 1 else f"{self.minimum} worker pods",
+            remedy=remedies.remedy(reason, detail).format(queue=self.queue, workload=name, namespace=namespace),
         )
 
 
