@@ -56,7 +56,7 @@ class Grant:
     etcd: Placement = dataclasses.field(default_factory=Placement)
     """Of the job's own etcd."""
     leaving: frozenset[str] = frozenset()
-    """Workloads whose worker pods leave."""
+    """Workloads whose worker pods leave. Also names of some that do not exist, or no longer."""
     most: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By Workload of which a part is given back, how many of its worker pods stay."""
     queued: ConditionUpdate
@@ -160,7 +160,7 @@ def _stopping(queued: QueuedJob, why: ConditionUpdate, change: Change | None) ->
     surplus = [
         delete(workload)
         for workload in queued.surplus
-        if not workload.terminating and not (workload.is_reserved and queued.pods_of(workload))
+        if not workload.terminating and not (workload.is_reserved and queued.may_use(workload))
     ]
     return Grant(held=True, replicas=0, queued=why, changes=(*surplus, *([change] if change else [])))
 
@@ -245,7 +245,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     changes += [
         _give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
         for workload in surplus.leaving
-        if not queued.pods_of(workload)
+        if not queued.may_use(workload)
     ]
     lowered = _to_lower((*kept, *surplus.pending), wanted)
     changes += _lower(queued, *lowered) if lowered is not None else ()
@@ -261,7 +261,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         replicas=admitted,
         slots=slots,
         etcd=placement(base, ETCD, view.flavors, {}),
-        leaving=frozenset(workload.name for workload in surplus.leaving),
+        leaving=frozenset((*(each.name for each in surplus.leaving), *(pod.workload for pod in queued.misnamed))),
         most={lowered[0].name: lowered[1]} if lowered is not None else {},
         queued=problem or _how_much(queued, surplus, admitted, wanted, retry_at),
         changes=tuple(changes),
@@ -284,7 +284,7 @@ def _next_deadline(now: datetime.datetime, moments: Sequence[datetime.datetime |
 
 def _count_withdrawals(queued: QueuedJob, base: Workload, surplus: _Surplus) -> list[Change]:
     """Before the Workload is deleted, so that it is not asked for again at once."""
-    if any(not queued.pods_of(workload) for workload in surplus.overdue):
+    if any(not queued.may_use(workload) for workload in surplus.overdue):
         patch = withdrawal.recorded(base, queued.now)
         return [Change(reason="the worker pods of its surplus were not ready in time", workload=base, patch=patch)]
     if base.withdrawals.count and any(_report_ready(queued, workload) for workload in surplus.admitted):
@@ -374,7 +374,7 @@ def _lower(queued: QueuedJob, workload: Workload, count: int) -> list[Change]:
     """Once it has no more worker pods than that."""
     if workload.part is Part.BASE and bodies.prebuilt_of(queued.job):
         return []
-    if len(queued.pods_of(workload)) > count:
+    if len(queued.pods_of(workload)) + len(queued.misnamed) > count:
         return []
     patch = patches.with_count(workload, WORKERS, count)
     return [Change(reason="fewer worker pods are requested", workload=workload, patch=patch)]

@@ -87,6 +87,18 @@ class QueuedJob:
         base = names.base_workload(self.job.name)
         return [pod for pod in self.pods if (pod.workload or base) == workload.name]
 
+    @property
+    def misnamed(self) -> list[Pod]:
+        """Pods with the name of a Workload that the job does not have: someone has changed their label, or deleted the
+        Workload. Each may be on the quota of any other."""
+        own = {workload.name for workload in self.surplus}
+        known = {"", names.base_workload(self.job.name), bodies.prebuilt_of(self.job), *own}
+        return [pod for pod in self.pods if pod.workload not in known]
+
+    def may_use(self, workload: Workload) -> bool:
+        """Whether there may be pods on its quota, which must not be given back then."""
+        return bool(self.pods_of(workload) or self.misnamed)
+
     def is_ready(self, workload: Workload) -> bool:
         """All its worker pods are."""
         ready = sum(pod.ready and not pod.terminating for pod in self.pods_of(workload))

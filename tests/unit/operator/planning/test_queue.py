@@ -106,6 +106,18 @@ def test_evicted_surplus_leaves_by_a_planned_shrink_even_if_its_pod_is_the_healt
     assert condition(found, ConditionType.QUEUED) == ("False", "SurplusEvicted")
 
 
+def test_worker_pod_whose_label_was_changed_leaves_first_and_is_replaced() -> None:
+    job = training(queued_job(3), 3)
+    pods = bound(2, "surplus-0")
+    pods[1] = dataclasses.replace(pods[1], workload="nothing")
+    known = make_view(plan=make_plan(1, size=3), spec=published(job, pods[1].name), connectivity=Connectivity.REACHABLE)
+    workloads = view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady"))
+    found = ask(job, *pods, queue=workloads, rendezvous=known)
+    assert names(found, DeletePod) == [pods[1].name]
+    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    assert created["metadata"]["labels"][LABEL_WORKLOAD] == NAME
+
+
 def test_evicted_surplus_leaves_and_the_base_gets_its_missing_pod_although_their_numbers_would_match() -> None:
     job = training(queued_job(3), 2)
     pods = bound(1, "surplus-0")

@@ -318,7 +318,14 @@ def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_
             set(),
             ["patch surplus-0 podSets"],
         ),
-        (4, [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)], FOUR, 4, set(), []),
+        (
+            4,
+            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)],
+            pods(NAME, NAME, f"{NAME}-surplus-0", f"{NAME}-surplus-0"),
+            4,
+            set(),
+            [],
+        ),
         # minReplicas was lowered: so much of the base is given back.
         (2, [base(*ADMITTED, "PodsReady", count=3)], pods(NAME, NAME, NAME), 2, set(), []),
         (2, [base(*ADMITTED, "PodsReady", count=3)], TWO, 2, set(), [f"patch {NAME} podSets"]),
@@ -547,6 +554,37 @@ def test_worker_pods_without_a_workload_count_for_the_base_unless_they_are_endin
     ready = [] if terminating else [f"status {NAME} PodsReady=True"]
     assert written(allowed(base(*ADMITTED), pods=running)) == ready
     assert written(allowed(base(*ADMITTED, more=(PREEMPTED,)), pods=running)) == [], "its quota is in use"
+
+
+STRAY = pods(NAME, NAME, "nothing")
+
+
+@pytest.mark.parametrize(
+    ("workloads", "held", "writes"),
+    [
+        ([base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", more=(PREEMPTED,))], False, []),
+        ([base(*ADMITTED, more=(PREEMPTED,)), surplus(0, *ADMITTED)], True, []),
+        ([base(*ADMITTED, more=(PREEMPTED,)), surplus(0)], True, [f"delete {NAME}-surplus-0"]),
+    ],
+)
+def test_no_quota_is_given_back_while_a_worker_pod_names_a_workload_that_does_not_exist(
+    workloads: list[Workload], held: bool, writes: list[str]
+) -> None:
+    """Anyone who may label pods could free quota that is in use."""
+    found = allowed(*workloads, job=queued_job(3), pods=STRAY)
+    assert (found.held, written(found)) == (held, writes)
+    assert held or "nothing" in found.leaving, "its replacement has the right label"
+
+
+def test_overdue_surplus_is_not_given_back_while_a_worker_pod_may_be_on_its_quota() -> None:
+    late = surplus(0, "QuotaReserved", more=(admitted_at(11),))
+    assert written(allowed(base(*ADMITTED, "PodsReady"), late, job=queued_job(3), pods=STRAY)) == []
+
+
+def test_no_part_of_a_surplus_is_given_back_while_a_worker_pod_may_be_on_its_quota() -> None:
+    larger = surplus(0, *ADMITTED, "PodsReady", count=2)
+    running = pods(NAME, NAME, f"{NAME}-surplus-0", "nothing")
+    assert written(allowed(base(*ADMITTED, "PodsReady"), larger, job=queued_job(3), pods=running)) == []
 
 
 def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate() -> None:
