@@ -69,7 +69,7 @@ class Reason(enum.StrEnum):
     DEACTIVATED = "Deactivated"
     """Someone, or a rejected admission check, has set spec.active of the job's Workload to false."""
     REQUEUED = "Requeued"
-    """The job was changed so that it needs another Workload."""
+    """The job was changed so that it needs another Workload, or someone has marked it as finished."""
     QUEUE_UNAVAILABLE = "QueueUnavailable"
     """Kueue is not installed, or the operator may not watch it."""
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
@@ -213,8 +213,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.DEACTIVATED: "Workload {workload} is deactivated: its spec.active is false.{detail}"
     f"{REMEDY}to put the job back into queue {{queue}}: kubectl patch workloads.kueue.x-k8s.io {{workload}} -n "
     '{namespace} --type merge -p \'{{"spec":{{"active":true}}}}\'',
-    Reason.REQUEUED: "The job was changed: it stops, and waits in LocalQueue {queue} again with a new Workload "
-    "{workload} for {pods}.",
+    Reason.REQUEUED: "The job needs another Workload: it stops, and waits in LocalQueue {queue} again with a new "
+    "Workload {workload} for {pods}.{detail}",
     Reason.QUEUE_UNAVAILABLE: f"LocalQueue {{queue}} cannot be used.{{detail}}{REMEDY}install Kueue 0.15 or newer and "
     "set the chart's queueing.kueue to Auto, or remove the label kueue.x-k8s.io/queue-name from the job.",
     Reason.PRIORITY_CLASS_MISSING: "There is no WorkloadPriorityClass of the name that the job gives:{detail}"

@@ -6,7 +6,7 @@
 | pending | no pod; what runs is stopped | surplus is deleted |
 | admitted | minReplicas worker pods | once they are ready: one surplus at a time, up to `replicas` |
 | evicted or deactivated | is stopped, and its state saved | released after the last pod has gone; surplus is deleted |
-| made for another template or queue | is stopped | deleted after the last pod has gone |
+| finished, or made for another template or queue | is stopped | deleted after the last pod has gone |
 
 A surplus that Kueue evicts, that is no longer wanted, or whose pods are never ready, gives its pods back by a planned
 shrink, and is released or deleted after the last of them has gone. If Kueue is removed or cannot be watched, jobs that
@@ -79,12 +79,18 @@ def _by_base(queued: QueuedJob) -> Grant:
         return _without_queue(queued, queued.waiting(Reason.QUEUE_UNAVAILABLE, detail=view.problem))
     if queued.priority_class and queued.priority_class not in view.priorities and base is None:
         return _without_queue(queued, queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=queued.priority_class))
-    if base is None or base.terminating:
-        return _without_base(queued, base)
+    if base is None:
+        return _without_base(queued)
+    return _with_base(queued, base)
+
+
+def _with_base(queued: QueuedJob, base: Workload) -> Grant:
     if problem := why_incompatible(queued, base):
         return _stopping(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, base, problem), None)
-    if is_outdated(queued, base):
-        return _stopping(queued, queued.waiting(Reason.REQUEUED, base), None if queued.uses_base else delete(base))
+    if base.is_finished or is_outdated(queued, base):
+        ended = f"Workload {base.name} counts as finished, and has no quota" if base.is_finished else ""
+        removed = None if queued.uses_base or base.terminating else delete(base)
+        return _stopping(queued, queued.waiting(Reason.REQUEUED, base, ended), removed)
     if base.must_stop:
         release = Change(
             reason="its last pod is gone",
@@ -93,8 +99,10 @@ def _by_base(queued: QueuedJob) -> Grant:
             of_status=True,
         )
         return _stopping(queued, _why_stopped(queued, base), None if queued.uses_base else release)
+    if base.terminating and base.is_reserved:  # by a finalizer: until Kueue wants its quota
+        return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA, base, "It is being deleted"))
     if not base.is_admitted:
-        return _stopping(queued, _why_pending(queued, base), update_pending(queued, base))
+        return _stopping(queued, _why_pending(queued, base), None if base.terminating else update_pending(queued, base))
     return _running(queued, base)
 
 
@@ -121,10 +129,10 @@ def releases(
     return tuple(found)
 
 
-def _without_base(queued: QueuedJob, going: Workload | None) -> Grant:
-    """It is created, or the one that the job names is taken. `going`: the last one is being deleted."""
+def _without_base(queued: QueuedJob) -> Grant:
+    """It is created, or the one that the job names is taken."""
     prebuilt = bodies.prebuilt_of(queued.job)
-    if prebuilt and going is None:
+    if prebuilt:
         adopted, problem = adopt(queued, prebuilt)
         if adopted is None:
             return _without_queue(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, detail=problem))
@@ -132,7 +140,7 @@ def _without_base(queued: QueuedJob, going: Workload | None) -> Grant:
     name = names.base_workload(queued.job.name)
     if (foreign := queued.view.foreign_of(name)) is not None:
         return _without_queue(queued, queued.waiting(Reason.WORKLOAD_REJECTED, foreign, _whose(queued, foreign)))
-    create = [] if going is not None or not queued.accepted else [create_base(queued)]
+    create = [create_base(queued)] if queued.accepted else []
     return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), create)
 
 
@@ -173,6 +181,9 @@ def _why_stopped(queued: QueuedJob, base: Workload) -> ConditionUpdate:
 
 
 def _why_pending(queued: QueuedJob, base: Workload) -> ConditionUpdate:
+    if base.terminating:
+        said = "It is being deleted, and another one is created once it is gone: see its metadata.finalizers"
+        return queued.waiting(Reason.WAITING_FOR_QUOTA, base, said)
     if not base.active:
         return queued.waiting(Reason.DEACTIVATED, base, str(base.condition("Evicted").get("message") or ""))
     if base.is_reserved:
@@ -190,7 +201,7 @@ class _Surplus:
     admitted: tuple[Workload, ...] = ()
     pending: tuple[Workload, ...] = ()
     leaving: tuple[Workload, ...] = ()
-    """Evicted, more than is wanted, or not ready in time."""
+    """Evicted, finished, more than is wanted, or not ready in time."""
     unwanted: frozenset[str] = frozenset()
     """Those of `leaving` that do not return to the queue."""
     overdue: tuple[Workload, ...] = ()
@@ -211,6 +222,10 @@ def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
         if workload.terminating:
             continue
         if covered >= wanted:
+            leaving.append(workload)
+            unwanted.add(workload.name)
+            continue
+        if workload.is_finished:
             leaving.append(workload)
             unwanted.add(workload.name)
             continue

@@ -65,6 +65,8 @@ def why_incompatible(queued: QueuedJob, base: Workload) -> str:
 def _why_incompatible(queued: QueuedJob, base: Workload) -> str:
     if base.queue != queued.queue:
         return f"Workload {base.name} is for LocalQueue {base.queue}"
+    if base.is_finished:
+        return f"Workload {base.name} counts as finished, and has no quota"
     if is_outdated(queued, base):
         return f"Workload {base.name} was made for another pod template, or for fewer worker pods than minReplicas"
     return ""

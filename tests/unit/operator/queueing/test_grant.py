@@ -226,11 +226,25 @@ TWO, THREE, FOUR = (
             Reason.DEACTIVATED,
             [f"status {NAME} {RELEASED.format(False)}"],
         ),
+        # Being deleted, and held by a finalizer: its quota counts until then, and may be wanted.
+        ([base(*ADMITTED, terminating=True)], TWO, False, Reason.WAITING_FOR_QUOTA, []),
+        ([base(terminating=True)], TWO, True, Reason.WAITING_FOR_QUOTA, []),
+        ([base(*ADMITTED, terminating=True, more=(PREEMPTED,))], TWO, True, Reason.EVICTED, []),
+        (
+            [base(*ADMITTED, terminating=True, more=(PREEMPTED,))],
+            [],
+            True,
+            Reason.EVICTED,
+            [f"status {NAME} {RELEASED.format(True)}"],
+        ),
         # Released before: in the queue again, though Kueue leaves Evicted as it is.
         ([base(more=(PREEMPTED, condition("QuotaReserved", False)))], [], True, Reason.WAITING_FOR_QUOTA, []),
         # Changed: another template or queue, or more than was admitted.
         ([base(*ADMITTED, template_hash="h0")], TWO, True, Reason.REQUEUED, []),
         ([base(*ADMITTED, template_hash="h0")], [], True, Reason.REQUEUED, [f"delete {NAME}"]),
+        ([base(*ADMITTED, "Finished")], TWO, True, Reason.REQUEUED, []),
+        ([base(*ADMITTED, "Finished")], [], True, Reason.REQUEUED, [f"delete {NAME}"]),
+        ([base(*ADMITTED, "Finished", terminating=True)], [], True, Reason.REQUEUED, []),
         ([base(*ADMITTED, queue="other")], [], True, Reason.REQUEUED, [f"delete {NAME}"]),
         ([base(*ADMITTED, count=1)], TWO, True, Reason.REQUEUED, []),
         ([base(count=1)], [], True, Reason.WAITING_FOR_QUOTA, [f"patch {NAME} podSets"]),
@@ -718,3 +732,13 @@ def test_base_whose_label_says_surplus_stays_the_base() -> None:
     found = allowed(base(*ADMITTED, "PodsReady"), job=queued_job(2), pods=TWO)
     relabelled = dataclasses.replace(base(*ADMITTED, "PodsReady"), part=Part.SURPLUS)
     assert allowed(relabelled, job=queued_job(2), pods=TWO) == found
+
+
+def test_surplus_that_is_marked_as_finished_leaves_and_is_deleted() -> None:
+    """Kueue has given its quota to others."""
+    ended = surplus(0, *ADMITTED, "PodsReady", "Finished")
+    found = allowed(base(*ADMITTED, "PodsReady"), ended, job=queued_job(3), pods=THREE)
+    assert (found.held, found.replicas, written(found)) == (False, 2, [])
+    assert found.leaving == {ended.name}
+    gone = allowed(base(*ADMITTED, "PodsReady"), ended, job=queued_job(3), pods=TWO)
+    assert written(gone) == [f"delete {ended.name}"]

@@ -108,6 +108,7 @@ def test_copy_takes_the_workload_that_came_with_it() -> None:
         ([], "there is no Workload digits"),
         ([base(*ADMITTED, owner_uid="another")], "there is no Workload digits"),
         ([base(*ADMITTED, owner_uid="", template_hash="h0")], "another pod template"),
+        ([base(*ADMITTED, "Finished", owner_uid="")], "counts as finished"),
         ([base(*ADMITTED, owner_uid="", count=1)], "fewer worker pods"),
         ([base(*ADMITTED, owner_uid="", queue="other")], "for LocalQueue other"),
     ],
