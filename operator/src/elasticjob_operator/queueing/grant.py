@@ -236,6 +236,14 @@ def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
             unwanted.add(workload.name)
             continue
         (leaving if workload.must_stop else admitted if workload.is_admitted else pending).append(workload)
+    useless = _unused(queued.job, base, admitted, wanted)
+    if useless:
+        admitted.sort(key=lambda workload: not queued.pods_of(workload))  # those that are in use are kept
+    while admitted and useless >= admitted[-1].counts.get(WORKERS, 0):
+        workload = admitted.pop()
+        leaving.append(workload)
+        unwanted.add(workload.name)
+        useless -= workload.counts.get(WORKERS, 0)
     return _Surplus(
         admitted=tuple(admitted),
         pending=tuple(pending),
@@ -244,6 +252,13 @@ def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
         overdue=tuple(overdue),
         covered=covered,
     )
+
+
+def _unused(job: ElasticJob, base: Workload, admitted: Sequence[Workload], wanted: int) -> int:
+    """How many of the worker pods that are admitted belong to no allowed size, as after the eviction of one surplus of
+    several."""
+    there = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in (base, *admitted)))
+    return there - job.round_down(there)
 
 
 def _running(queued: QueuedJob, base: Workload) -> Grant:
@@ -255,6 +270,8 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     surplus = _surplus_of(queued, base, wanted)
     kept = (base, *surplus.admitted)
     admitted = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in kept))
+    unused = _unused(job, base, surplus.admitted, wanted)
+    admitted -= unused
     changes = [*update_priority(queued, base), *follow_base(base, (*surplus.admitted, *surplus.pending))]
     changes += _count_withdrawals(queued, base, surplus)
     changes += [
@@ -262,11 +279,12 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         for workload in surplus.leaving
         if not queued.may_use(workload)
     ]
-    lowered = _to_lower((*kept, *surplus.pending), wanted)
+    lowered = _to_lower(kept, admitted) if unused else _to_lower((*kept, *surplus.pending), wanted)
     changes += _lower(queued, *lowered) if lowered is not None else ()
     changes += [change for workload in kept for change in _report_ready(queued, workload)]
     problem, retry_at = None, withdrawal.next_attempt(base.withdrawals, queued.now)
-    may_ask = not surplus.pending and not surplus.leaving and retry_at is None and base.is_true("PodsReady")
+    is_settled = not surplus.pending and not surplus.leaving and not unused
+    may_ask = is_settled and retry_at is None and base.is_true("PodsReady")
     if surplus.covered < wanted and may_ask:
         created, problem = _create_surplus(queued, base, admitted, wanted)
         changes += created
@@ -367,7 +385,8 @@ def _create_surplus(
 def _next_step(job: ElasticJob, admitted: int, wanted: int) -> int:
     """How many worker pods to ask for: a step, or as many as the next allowed size needs."""
     larger = min((size for size in job.allowed_sizes if size > admitted), default=0)
-    return max(1, min(wanted - admitted, max(job.spec.scheduling.queue.step, larger - admitted)))
+    step = max(job.spec.scheduling.queue.step, larger - admitted)
+    return max(1, min(wanted, job.round_down(admitted + step)) - admitted)
 
 
 def _give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Change:

@@ -379,7 +379,9 @@ def test_resize_asks_for_more_or_gives_back_what_is_not_used_and_never_requeues_
         ({"scheduling": {"queue": {"step": 3}}}, {}, 8, 3),
         ({"scheduling": {"queue": {"step": 3}}}, {}, 4, 2),
         ({}, {"allowedReplicas": [2, 4, 8]}, 8, 2),
-        ({"scheduling": {"queue": {"step": 5}}}, {"allowedReplicas": [2, 4, 8]}, 8, 5),
+        # What is between two sizes could not be used.
+        ({"scheduling": {"queue": {"step": 5}}}, {"allowedReplicas": [2, 4, 8]}, 8, 2),
+        ({"scheduling": {"queue": {"step": 7}}}, {"allowedReplicas": [2, 4, 8]}, 8, 6),
     ],
 )
 def test_surplus_has_a_step_or_as_many_worker_pods_as_the_next_allowed_size_needs(
@@ -388,6 +390,58 @@ def test_surplus_has_a_step_or_as_many_worker_pods_as_the_next_allowed_size_need
     job = make_job(replicas=replicas, min=2, spec=spec, workers=workers)
     job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "team"}})})
     assert written(allowed(base(*ADMITTED, "PodsReady"), job=job, pods=TWO)) == [f"create {NAME}-surplus-0 {count}"]
+
+
+ONE, ONE_MORE = base(*ADMITTED, "PodsReady", count=1), surplus(0, *ADMITTED, "PodsReady")
+TWO_MORE = surplus(1, *ADMITTED, "PodsReady", count=2)
+EVICTED = surplus(0, *ADMITTED, "PodsReady", more=(PREEMPTED,))
+FIRST, SECOND = f"{NAME}-surplus-0", f"{NAME}-surplus-1"
+
+
+@pytest.mark.parametrize(
+    ("workloads", "running", "replicas", "leaving", "most", "writes"),
+    [
+        # All of a surplus is of no use.
+        ([base(*ADMITTED, "PodsReady"), ONE_MORE], [NAME, NAME], 2, {FIRST}, {}, [f"delete {FIRST}"]),
+        ([base(*ADMITTED, "PodsReady"), ONE_MORE], [NAME, NAME, FIRST], 2, {FIRST}, {}, []),
+        (
+            [ONE, ONE_MORE, surplus(1, *ADMITTED)],
+            [NAME, SECOND],
+            2,
+            {FIRST},
+            {},
+            [f"delete {FIRST}", f"status {SECOND} PodsReady=True"],
+        ),
+        # Part of it, since another one is evicted.
+        ([ONE, EVICTED, TWO_MORE], [NAME, FIRST, SECOND, SECOND], 2, {FIRST}, {SECOND: 1}, []),
+        (
+            [ONE, surplus(0), TWO_MORE],
+            [NAME, SECOND],
+            2,
+            set(),
+            {SECOND: 1},
+            [f"patch {SECOND} podSets"],
+        ),
+        # The next one has as many as the next size needs.
+        ([base(*ADMITTED, "PodsReady")], [NAME, NAME], 2, set(), {}, [f"create {FIRST} 2"]),
+        ([ONE, ONE_MORE, TWO_MORE], [NAME, FIRST, SECOND, SECOND], 4, set(), {}, []),
+        ([ONE, surplus(1, *ADMITTED, "PodsReady")], [NAME, SECOND], 2, set(), {}, [f"create {FIRST} 2"]),
+    ],
+)
+def test_what_allowed_sizes_cannot_use_is_given_back(
+    workloads: list[Workload],
+    running: list[str],
+    replicas: int,
+    leaving: set[str],
+    most: dict[str, int],
+    writes: list[str],
+) -> None:
+    job = make_job(replicas=4, min=min(2, workloads[0].counts["workers"]), workers={"allowedReplicas": [1, 2, 4]})
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "team"}})})
+    found = allowed(*workloads, job=job, pods=pods(*running))
+    assert (found.replicas, set(found.leaving), dict(found.most)) == (replicas, leaving, most)
+    assert written(found) == writes
+    assert found.queued.status is False
 
 
 def test_surplus_is_asked_for_with_a_lower_priority_and_the_nodes_of_the_base() -> None:
