@@ -61,6 +61,8 @@ class Reason(enum.StrEnum):
     """A Service, the etcd, its certificates, the run's user in etcd or the autoscaler of the job cannot be created."""
 
     # Queued
+    NOT_ACCEPTED = "NotAccepted"
+    """The API server rejects the worker pods, so no quota is asked for."""
     WAITING_FOR_QUOTA = "WaitingForQuota"
     WAITING_FOR_CHECKS = "WaitingForChecks"
     """Quota is reserved, and an admission check is pending."""
@@ -204,6 +206,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.GANG_UNAVAILABLE: f"The worker pods cannot start as a gang: {{problem}}.{REMEDY}install that scheduler, or "
     "set spec.scheduling.gang.provider to another one, to Auto or to None.",
     Reason.OBJECT_REJECTED: "The API server rejects {object}, retrying: {detail}",
+    Reason.NOT_ACCEPTED: "The job asks LocalQueue {queue} for nothing before the API server accepts its worker pods."
+    f"{REMEDY}see condition Accepted, which says why it does not.",
     Reason.WAITING_FOR_QUOTA: "Workload {workload} waits in LocalQueue {queue} for quota for {pods}."
     f"{{detail}}{REMEDY}{{remedy}}",
     Reason.WAITING_FOR_CHECKS: "Workload {workload} has quota in LocalQueue {queue} and waits for its admission "

@@ -37,14 +37,16 @@ def summary_of(conditions: Iterable[Condition]) -> str:
     def reason(type_: ConditionType) -> str:
         return known[type_].reason if type_ in known else ""
 
-    for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
+    # A job that may not run by its queue has both conditions: then, Queued says more, and a rejection more than that.
+    suspended = () if is_true(ConditionType.QUEUED) else (ConditionType.SUSPENDED,)
+    for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED, *suspended):
         if is_true(type_):
             return str(type_)
-    if is_true(ConditionType.SUSPENDED):
-        return str(ConditionType.QUEUED if is_true(ConditionType.QUEUED) else ConditionType.SUSPENDED)
     accepted = known.get(ConditionType.ACCEPTED)
     if accepted is None or accepted.status is ConditionStatus.FALSE:
         return accepted.reason if accepted else ""
+    if is_true(ConditionType.SUSPENDED):
+        return str(ConditionType.QUEUED)
     if is_true(ConditionType.RUNNING):
         return next(
             (

@@ -179,6 +179,25 @@ ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, C
             id="suspended",
         ),
         pytest.param(
+            {ConditionType.QUEUED: (True, Reason.EVICTED), ConditionType.SUSPENDED: (True, Reason.EVICTED)},
+            "Queued",
+            id="in its queue",
+        ),
+        pytest.param(
+            {
+                ACCEPTED: (False, Reason.POD_REJECTED),
+                ConditionType.QUEUED: (True, Reason.NOT_ACCEPTED),
+                ConditionType.SUSPENDED: (True, Reason.NOT_ACCEPTED),
+            },
+            "PodRejected",
+            id="rejected before it can be in its queue",
+        ),
+        pytest.param(
+            {ACCEPTED: (False, Reason.POD_REJECTED), ConditionType.SUSPENDED: (True, Reason.SUSPENDED)},
+            "Suspended",
+            id="suspended, whether or not it is accepted",
+        ),
+        pytest.param(
             {RUNNING: (False, Reason.FINISHED), ConditionType.FAILED: (True, Reason.DEADLINE_EXCEEDED)},
             "Failed",
             id="failed",

@@ -134,6 +134,10 @@ def test_one_wait_of_two_conditions_is_one_obstacle() -> None:
         ({"Queued": ("True", "WaitingForChecks", "checks")}, [("checks", False)]),
         ({"Queued": ("True", "WaitingForQuota", "too big. What to do: ask")}, [("too big.", True)]),
         ({"Accepted": ("False", "PodRejected", "no class")}, [("no class", True), ("Workload bert waits.", False)]),
+        (
+            {"Accepted": ("False", "PodRejected", "no class"), "Queued": ("True", "NotAccepted", "see Accepted")},
+            [("no class", True)],
+        ),
     ],
 )
 def test_job_in_a_queue_is_told_what_it_waits_for_and_not_to_resume(

@@ -58,7 +58,8 @@ REMEDIES: Mapping[str, str] = {
 """Reason of a condition -> what to do, where the condition's message does not say it. Reasons that need nothing are not
 listed."""
 
-_TRANSIENT = frozenset({"Suspending", "Suspended", "Finished"})
+_TRANSIENT = frozenset({"Suspending", "Suspended", "Finished", "NotAccepted"})
+"""Reasons that say nothing that another condition does not say."""
 _OF_START = ("Accepted", "Queued", "RendezvousReady", "Running")
 """Conditions that say why a job does not train yet, in the order in which it goes through them."""
 _WHEN_TRUE = ("Failed", "Stalled", "Degraded", "NodesSuspected")

@@ -20,6 +20,7 @@ _ROUTINE = frozenset(
         Reason.NOT_FINISHED,
         Reason.FINISHED,
         Reason.WAITING_FOR_WORKERS,
+        Reason.NOT_ACCEPTED,  # the Event of Accepted says why
         Reason.WAITING_FOR_ETCD,  # the Event of RendezvousReady says why
         Reason.WAITING_FOR_RENDEZVOUS,
         Reason.ETCD_STARTING,

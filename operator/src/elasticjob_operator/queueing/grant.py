@@ -140,8 +140,9 @@ def _without_base(queued: QueuedJob) -> Grant:
     name = names.base_workload(queued.job.name)
     if (foreign := queued.view.foreign_of(name)) is not None:
         return _without_queue(queued, queued.waiting(Reason.WORKLOAD_REJECTED, foreign, _whose(queued, foreign)))
-    create = [create_base(queued)] if queued.accepted else []
-    return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), create)
+    if not queued.accepted:
+        return _without_queue(queued, queued.waiting(Reason.NOT_ACCEPTED))
+    return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), [create_base(queued)])
 
 
 def _whose(queued: QueuedJob, foreign: Workload) -> str:

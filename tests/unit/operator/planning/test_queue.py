@@ -52,6 +52,14 @@ def test_workload_is_created_only_once_the_api_server_accepts_the_worker_pods() 
     assert names(ask(queued_job(), queue=view(), admission=ACCEPTED), CreateObject) == [NAME]
 
 
+def test_rejected_worker_pod_is_what_a_job_without_a_workload_waits_for() -> None:
+    refused = dataclasses.replace(ACCEPTED, rejection="no PriorityClass with name nosuch")
+    found = ask(queued_job(), queue=view(), admission=refused)
+    assert condition(found, ConditionType.QUEUED) == ("True", "NotAccepted")
+    assert found.status.summary == "PodRejected"
+    assert [event.reason for event in found.events] == ["PodRejected"]
+
+
 def test_admitted_job_starts_with_minimum_replicas_where_its_flavor_says() -> None:
     found = ask(queued_job(4, 2), queue=view(base(*ADMITTED)), admission=ACCEPTED)
     created = [action.body for action in found.actions if isinstance(action, CreatePod)]

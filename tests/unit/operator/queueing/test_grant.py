@@ -563,7 +563,8 @@ def test_job_that_is_being_stopped_does_not_start_again_when_its_base_vanishes(
 
 
 def test_nothing_is_asked_for_while_the_api_server_rejects_the_worker_pods() -> None:
-    assert written(allowed(accepted=False)) == []
+    found = allowed(accepted=False)
+    assert (written(found), found.queued.status, found.queued.reason) == ([], True, Reason.NOT_ACCEPTED)
 
 
 @pytest.mark.parametrize(
