@@ -151,6 +151,8 @@ class QueueView:
     foreign: tuple[Workload, ...] = ()
     """With its labels, but of a deleted job of that name, or without an owner: MultiKueue copies such from another
     cluster."""
+    base_missing_since: datetime.datetime | None = None
+    """Since when Kueue is served and the job has no base, as far as the operator has seen."""
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     priorities: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Values of WorkloadPriorityClasses."""

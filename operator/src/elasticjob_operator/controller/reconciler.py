@@ -34,6 +34,7 @@ from elasticjob_operator.planning import (
     plan_for_invalid_spec,
 )
 from elasticjob_operator.policies.injection import is_about_volumes
+from elasticjob_operator.queueing.job import base_missing_since
 from elasticjob_operator.resources.injection import has_image_volume
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import POD, Admission, Connectivity, Explanation, JobState, Rejection
@@ -66,6 +67,8 @@ class _Memory:
     created after all, the next request does not create a second pod."""
     run_id: str = ""
     """ID of the run whose rendezvous is watched."""
+    base_missing_since: datetime.datetime | None = None
+    """As of QueueView."""
     pods: frozenset[str] = frozenset()
     """Names of its pods at the last reconciliation."""
 
@@ -135,8 +138,13 @@ class Reconciler:
         memory.unconfirmed = {index: name for index, name in memory.unconfirmed.items() if name not in known}
         memory.rejection = once_pods_are_gone(memory.rejection, memory.pods - known, self._clock())
         memory.pods = frozenset(known)
+        queue = observed.queue
+        memory.base_missing_since = base_missing_since(job, queue, memory.base_missing_since, self._clock())
+        if queue is not None:
+            queue = dataclasses.replace(queue, base_missing_since=memory.base_missing_since)
         return dataclasses.replace(
             observed,
+            queue=queue,
             unconfirmed=memory.unconfirmed,
             rendezvous=dataclasses.replace(self._run_watches.view(key), run_id=memory.run_id),
             admission=memory.admission,

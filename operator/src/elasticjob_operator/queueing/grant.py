@@ -2,7 +2,7 @@
 
 | base Workload | the job | what is written |
 |---|---|---|
-| none | goes on: waits, runs or stops | the base is created, after the last pod of a job that stops |
+| none | goes on: waits, runs for a minute, or stops | the base is created, after the last pod of a job that stops |
 | pending | no pod; what runs is stopped | surplus is deleted |
 | admitted | minReplicas worker pods | once they are ready: one surplus at a time, up to `replicas` |
 | evicted or deactivated | is stopped, and its state saved | released after the last pod has gone; surplus is deleted |
@@ -32,6 +32,10 @@ from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
 from elasticjob_operator.queueing.priorities import Priority, below, follow_base
 from elasticjob_operator.state import Pod
+
+MISSING_SECONDS = 60.0
+"""How long a job may train without a base while Kueue is served. If Kueue is removed, its objects vanish before
+discovery says so (15 s), and its webhook may be down for a moment."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +82,7 @@ def _by_base(queued: QueuedJob) -> Grant:
     if view.problem:
         return _without_queue(queued, queued.waiting(Reason.QUEUE_UNAVAILABLE, detail=view.problem))
     if queued.priority_class and queued.priority_class not in view.priorities and base is None:
-        return _without_queue(queued, queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=queued.priority_class))
+        return _while_missing(queued, queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=queued.priority_class))
     if base is None:
         return _without_base(queued)
     return _with_base(queued, base)
@@ -135,14 +139,14 @@ def _without_base(queued: QueuedJob) -> Grant:
     if prebuilt:
         adopted, problem = adopt(queued, prebuilt)
         if adopted is None:
-            return _without_queue(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, detail=problem))
-        return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), [adopted])
+            return _while_missing(queued, queued.waiting(Reason.PREBUILT_WORKLOAD_UNUSABLE, detail=problem))
+        return _while_missing(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), [adopted])
     name = names.base_workload(queued.job.name)
     if (foreign := queued.view.foreign_of(name)) is not None:
-        return _without_queue(queued, queued.waiting(Reason.WORKLOAD_REJECTED, foreign, _whose(queued, foreign)))
+        return _while_missing(queued, queued.waiting(Reason.WORKLOAD_REJECTED, foreign, _whose(queued, foreign)))
     if not queued.accepted:
-        return _without_queue(queued, queued.waiting(Reason.NOT_ACCEPTED))
-    return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), [create_base(queued)])
+        return _while_missing(queued, queued.waiting(Reason.NOT_ACCEPTED))
+    return _while_missing(queued, queued.waiting(Reason.WAITING_FOR_QUOTA), [create_base(queued)])
 
 
 def _whose(queued: QueuedJob, foreign: Workload) -> str:
@@ -151,6 +155,15 @@ def _whose(queued: QueuedJob, foreign: Workload) -> str:
         return f"Workload {name} of a deleted job of this name is still being deleted: wait, or see its finalizers"
     remedy = f"delete it (kubectl delete workloads.kueue.x-k8s.io {name} -n {namespace}), or give this job another name"
     return f"Workload {name} exists and belongs to no job: {remedy}"
+
+
+def _while_missing(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[Change] = ()) -> Grant:
+    """The job has no base. What runs goes on for a while, and then stops: it may be on quota that others have got."""
+    since, found = queued.view.base_missing_since, _without_queue(queued, waits, changes)
+    if since is None or found.held:
+        return found
+    due = since + datetime.timedelta(seconds=MISSING_SECONDS)
+    return dataclasses.replace(found, requeue_at=due) if queued.now < due else _stopping(queued, waits, None)
 
 
 def _without_queue(queued: QueuedJob, waits: ConditionUpdate, changes: Sequence[Change] = ()) -> Grant:

@@ -130,6 +130,15 @@ def base_of(job: ElasticJob, view: QueueView) -> Workload | None:
     return view.own_of(bodies.prebuilt_of(job) or names.base_workload(job.name))
 
 
+def base_missing_since(
+    job: ElasticJob, view: QueueView | None, before: datetime.datetime | None, now: datetime.datetime
+) -> datetime.datetime | None:
+    """Since when a job that should have a base has none. `before`: the last answer."""
+    if view is None or view.problem or not bodies.queue_of(job) or job.is_suspended or job.status.is_finished:
+        return None
+    return None if base_of(job, view) is not None else before or now
+
+
 def delete(workload: Workload, reason: str = "the job does not need it") -> Change:
     return Change(reason=reason, workload=workload, delete=True)
 

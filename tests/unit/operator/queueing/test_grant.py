@@ -26,7 +26,7 @@ from elasticjob_operator.queue_state import (
 )
 from elasticjob_operator.queueing.bodies import workload
 from elasticjob_operator.queueing.grant import Grant, grant, releases
-from elasticjob_operator.queueing.job import Change, QueuedJob
+from elasticjob_operator.queueing.job import Change, QueuedJob, base_missing_since
 from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.resources.placement import place
 from elasticjob_operator.state import Pod
@@ -121,11 +121,13 @@ def allowed(
     priorities: dict[str, int] | None = None,
     pod_priorities: dict[str, PodPriority] | None = None,
     foreign: tuple[Workload, ...] = (),
+    missing_for: float | None = None,
 ) -> Grant:
     view = QueueView(
         problem=problem,
         workloads=workloads,
         foreign=foreign,
+        base_missing_since=NOW - datetime.timedelta(seconds=missing_for) if missing_for is not None else None,
         flavors={"spot": Flavor(node_labels={"pool": "spot"}, tolerations=({"key": "spot", "operator": "Exists"},))},
         priorities=priorities or {},
         pod_priorities=pod_priorities or {},
@@ -530,7 +532,7 @@ def test_priority_of_a_workload_with_quota_changes_only_between_classes_of_its_q
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_missing_priority_class_is_named_and_a_job_that_trains_is_left_alone(running: bool) -> None:
+def test_missing_priority_class_is_named_and_stops_no_job_at_once(running: bool) -> None:
     pods = TWO if running else []
     found = allowed(job=running_job(len(pods), priority="hihg"), pods=pods, priorities={"high": 1})
     assert (found.held, found.queued.reason, written(found)) == (not running, Reason.PRIORITY_CLASS_MISSING, [])
@@ -797,3 +799,40 @@ def test_surplus_that_is_marked_as_finished_leaves_and_is_deleted() -> None:
     assert found.leaving == {ended.name}
     gone = allowed(base(*ADMITTED, "PodsReady"), ended, job=queued_job(3), pods=TWO)
     assert written(gone) == [f"delete {ended.name}"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "writes"),
+    [
+        ({}, Reason.WAITING_FOR_QUOTA, [f"create {NAME} 2+1"]),
+        ({"accepted": False}, Reason.NOT_ACCEPTED, []),
+        ({"job": running_job(2, priority="nosuch")}, Reason.PRIORITY_CLASS_MISSING, []),
+        ({"foreign": (base(owner_uid=""),)}, Reason.WORKLOAD_REJECTED, []),
+    ],
+)
+def test_job_that_trains_without_a_base_stops_after_a_minute(
+    fields: dict[str, Any], reason: Reason, writes: list[str]
+) -> None:
+    """It may be on quota that others have got. Nothing is created until its last pod is gone."""
+    known = {"job": running_job(2), **fields}
+    trains = allowed(pods=TWO, missing_for=59, **known)
+    assert (trains.held, trains.queued.status, trains.queued.reason, written(trains)) == (False, False, reason, writes)
+    assert trains.requeue_at == NOW + datetime.timedelta(seconds=1)
+    stops = allowed(pods=TWO, missing_for=60, **known)
+    assert (stops.held, stops.queued.status, stops.queued.reason, written(stops)) == (True, True, reason, [])
+    assert written(allowed(missing_for=60, **known)) == writes
+
+
+def test_job_that_trains_goes_on_without_kueue_however_long() -> None:
+    assert not allowed(job=running_job(2), pods=TWO, problem="not served", missing_for=3600).held
+
+
+def test_base_is_missing_from_the_moment_when_it_was_first_not_there() -> None:
+    job, before = queued_job(), NOW - datetime.timedelta(seconds=5)
+    suspended = job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": True})})
+    none, there, away = QueueView(), QueueView(workloads=(base(),)), QueueView(problem="not served")
+    assert base_missing_since(job, none, None, NOW) == NOW
+    assert base_missing_since(job, none, before, NOW) == before
+    assert base_missing_since(job, QueueView(workloads=(surplus(0),)), before, NOW) == before
+    for each, view in ((job, there), (job, away), (job, None), (suspended, none), (queued_job(queue=""), none)):
+        assert base_missing_since(each, view, before, NOW) is None

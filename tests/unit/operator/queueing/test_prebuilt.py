@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 import pytest
 from elasticjob_api import ElasticJob, Reason
@@ -19,10 +20,16 @@ from tests.unit.operator.planning.plans import ask, names
 from tests.unit.operator.queueing.test_grant import ADMITTED, HASH, PREEMPTED, TWO, base, queued_job, written
 
 
-def queued(job: ElasticJob, *workloads: Workload, foreign: tuple[Workload, ...] = (), pods: list[Pod]) -> QueuedJob:
+def queued(
+    job: ElasticJob,
+    *workloads: Workload,
+    foreign: tuple[Workload, ...] = (),
+    pods: list[Pod],
+    missing_since: datetime.datetime | None = None,
+) -> QueuedJob:
     return QueuedJob(
         job=job,
-        view=QueueView(workloads=workloads, foreign=foreign),
+        view=QueueView(workloads=workloads, foreign=foreign, base_missing_since=missing_since),
         pods=pods,
         template_hash=HASH,
         etcd=None,
@@ -122,7 +129,13 @@ def test_copy_without_a_workload_that_fits_says_why_and_creates_none(
     found = grant(queued(job, foreign=tuple(unowned), pods=pods))
     assert (found.queued.reason, written(found)) == (Reason.PREBUILT_WORKLOAD_UNUSABLE, [])
     assert says in found.queued.message
-    assert found.held is not running, "a job that trains is left alone"
+    assert found.held is not running, "a job that trains is not stopped at once"
+
+
+def test_copy_that_trains_without_its_workload_stops_after_a_minute() -> None:
+    job = copied().model_copy(update={"status": make_status(desired_replicas=2)})
+    found = grant(queued(job, pods=TWO, missing_since=NOW - datetime.timedelta(seconds=60)))
+    assert (found.held, found.queued.reason, written(found)) == (True, Reason.PREBUILT_WORKLOAD_UNUSABLE, [])
 
 
 def test_workload_that_fits_no_longer_stops_the_copy_and_is_left_to_multikueue() -> None:
