@@ -21,6 +21,8 @@ from elasticjob.decisions.manifests import parse_manifests, with_flags
 from elasticjob.errors import InvalidManifestError, UsageError
 from elasticjob.sdk.function import command_of, script_of
 
+KUEUE = "kueue.x-k8s.io/"
+
 
 @pytest.mark.parametrize(
     ("value", "replicas", "expected"),
@@ -49,6 +51,8 @@ def test_workers_are_a_number_or_a_range(value: Any, replicas: int | None, expec
         (lambda: check_name("7b-llama"), "For example: job-7b-llama"),
         (lambda: manifest_of(JobOptions("bert", "", ["python"])), "--image"),
         (lambda: manifest_of(JobOptions("bert", "train:1")), "-- python train.py"),
+        (lambda: manifest_of(JobOptions("b", "i", ["x"], labels={f"{KUEUE}queue-name": "q"})), "Use --queue q"),
+        (lambda: manifest_of(JobOptions("b", "i", ["x"], labels={f"{KUEUE}priority-class": "p"})), "Use --priority p"),
         (lambda: values.pairs("--env", ["LR"]), "--env LR: write NAME=VALUE"),
         (lambda: values.seconds("--since", "5 minutes"), "30s, 5m or 1h30m"),
         (lambda: values.claim_mount("data"), "CLAIM:/path"),

@@ -157,6 +157,7 @@ def manifest_of(request: JobOptions, namespace: str | None = None) -> Json:
         raise UsageError("The job needs an image: --image my-company/train:1.4")
     if not _command(request):
         raise UsageError("The job needs a command: write it after --, such as: -- python train.py")
+    _check_labels(request.labels)
     metadata: Json = {"name": request.name}
     if namespace:
         metadata["namespace"] = namespace
@@ -187,6 +188,18 @@ def check_name(name: str) -> None:
         "with a letter.",
         f"For example: {better}" if better else "",
     )
+
+
+def _check_labels(labels: Mapping[str, str]) -> None:
+    """Labels of the request are those of the worker pods too, and Kueue would queue each pod on its own. Raises
+    UsageError."""
+    for label, flag in ((QUEUE, "--queue"), (QUEUE_PRIORITY, "--priority")):
+        if label in labels:
+            raise UsageError(
+                f"The label {label} belongs on the job only, and --label sets it on the worker pods too: Kueue would "
+                "queue each of them on its own.",
+                f"Use {flag} {labels[label]}",
+            )
 
 
 def _present(**values: Any) -> Json:

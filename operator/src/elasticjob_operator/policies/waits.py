@@ -23,11 +23,16 @@ from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.events_to_read import CLAIM, GATED, OF_SCHEDULER, Answers, claim_of
 from elasticjob_operator.state import LONG_AGO, POD, Blocked, OwnedObject, Pod, PodPhase, Rejection
 
+_QUEUE = "kueue.x-k8s.io/queue-name"
 _KUEUE_GATE = "kueue.x-k8s.io/admission"
 _KUEUE_QUEUED_IT = (
     "Kueue has queued this pod as a job of its own. Name the queue in the label kueue.x-k8s.io/queue-name of the "
     "ElasticJob, and add ElasticJob.v1alpha1.elasticjob.dev to integrations.externalFrameworks of Kueue's "
     "configuration."
+)
+_POD_NAMES_QUEUE = (
+    "Kueue has queued this pod as a job of its own. Remove the label kueue.x-k8s.io/queue-name from "
+    "spec.workers.template.metadata.labels: it belongs on the ElasticJob only."
 )
 _OTHER_GATES = "wait for the controller that removes these gates, or remove them from spec.workers.template."
 _CRASH_LOOP = "CrashLoopBackOff"
@@ -194,11 +199,18 @@ def of_pod(job: ElasticJob, pod: Pod, answers: Answers) -> Wait | None:
     return _of_pod(job, pod, reason, detail or ("it is starting" if pod.node else "it has no node yet"), since)
 
 
+def _of_gate(job: ElasticJob, detail: str) -> str:
+    if _KUEUE_GATE not in detail:
+        return _OTHER_GATES
+    labels = (job.spec.workers.template.get("metadata") or {}).get("labels") or {}
+    return _POD_NAMES_QUEUE if _QUEUE in labels else _KUEUE_QUEUED_IT
+
+
 def _of_pod(job: ElasticJob, pod: Pod, reason: Reason, detail: str, since: datetime.datetime) -> Wait:
     remedy = _remedy(job, reason, _REMEDIES if pod.index >= 0 else {**_REMEDIES, **_OF_ETCD})
     why = pod.blocked.reason if pod.blocked is not None else ""
     if why == GATED:
-        remedy = _KUEUE_QUEUED_IT if _KUEUE_GATE in detail else _OTHER_GATES
+        remedy = _of_gate(job, detail)
     elif why == _CRASH_LOOP:
         remedy = f"read why it ends: kubectl logs {pod.name} -n {job.namespace} --all-containers"
     return Wait(

@@ -108,6 +108,11 @@ def in_queue(queue: str) -> ElasticJob:
     return job.model_copy(update={"metadata": metadata})
 
 
+def queue_in_template(queue: str) -> ElasticJob:
+    template = make_job().spec.workers.template
+    return make_job(workers={"template": {**template, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": queue}}}})
+
+
 def rejected(*kinds: str, message: str) -> dict[str, Any]:
     return {"rejection": Rejection(kinds=frozenset(kinds), message=message, retry_at=at(9), since=at(-60))}
 
@@ -249,6 +254,18 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         RUNNING,
         Reason.UNSCHEDULABLE,
         ["Pod digits-worker-0", "a job of its own", "kueue.x-k8s.io/queue-name", "integrations.externalFrameworks"],
+    ),
+    "... because its template names the queue": (
+        starting(
+            pending(0, "SchedulingGated", "blocked due to: kueue.x-k8s.io/admission", job=queue_in_template("team")),
+            job=queue_in_template("team"),
+            admission=dataclasses.replace(
+                ADMITTED, template_hash=make_pod(job=queue_in_template("team")).template_hash
+            ),
+        ),
+        RUNNING,
+        Reason.UNSCHEDULABLE,
+        ["a job of its own", "Remove the label kueue.x-k8s.io/queue-name from spec.workers.template.metadata.labels"],
     ),
     "the kubelet has not read the Secret of the job's etcd yet": (
         starting(
