@@ -151,9 +151,14 @@ def submit(
     ttl: Annotated[
         str, typer.Option("--ttl", help="Delete the job this long after it finishes, for example 24h.", metavar="TIME")
     ] = "",
-    queue: Annotated[str, typer.Option("--queue", help="Kueue's LocalQueue in which the job waits.")] = "",
+    queue: Annotated[
+        str, typer.Option("--queue", help="Kueue's LocalQueue, which starts the job once it has quota.")
+    ] = "",
     suspended: Annotated[
-        bool, typer.Option("--suspended", help="Create the job suspended, for a queue to start it.")
+        bool,
+        typer.Option(
+            "--suspended", help="Create the job suspended: it starts, or joins its queue, when it is resumed."
+        ),
     ] = False,
     file: Annotated[
         list[Path] | None, _several("--filename", "-f", help="Manifest; - for standard input.", metavar="FILE")

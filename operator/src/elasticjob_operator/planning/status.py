@@ -133,7 +133,7 @@ def suspended_status(assessment: Assessment) -> Status:
         text += f" {status.kept.message}" if status.kept else f"{REMEDY}{ending(assessment.job, pod)}"
     else:
         queue = assessment.job.metadata.labels.get(_QUEUE, "")
-        text = message(reason, queue=f" It waits in queue {queue}." if queue else "")
+        text = message(reason, queue=f" It returns to queue {queue} when it is resumed." if queue else "")
     conditions.set_known(_OF_RUNNING, ConditionUpdate(status=False, reason=reason, message=text))
     conditions.set(ConditionType.SUSPENDED, ConditionUpdate(status=not left, reason=reason, message=text))
     _set_not_finished(conditions)

@@ -565,7 +565,7 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ask(in_queue("gpus"), admission=ADMITTED),
         SUSPENDED,
         Reason.SUSPENDED,
-        ["spec.suspend", "queue gpus"],
+        ["spec.suspend", "It returns to queue gpus when it is resumed."],
     ),
     "a pod does not end while the job is being suspended": (
         ask(make_job(spec={"suspend": True}), make_pod(3, node="n1", deletion_timestamp=-900)),
