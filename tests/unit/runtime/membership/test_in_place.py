@@ -128,6 +128,15 @@ PLANNER = {
     "all members leave: one of them saves": Case(
         planner(changed=ALL_LEAVE, leaving_since=NOW), "stop for MemberLeft, a saves"
     ),
+    "it took long to announce that: one of them saves": Case(
+        planner(changed=ALL_LEAVE, leaving_since=NOW - 5), "stop for MemberLeft, a saves"
+    ),
+    "half of the grace period is over: the rest is for saving": Case(
+        planner(changed=ALL_LEAVE, leaving_since=NOW - 15), "stop, 18 s to save"
+    ),
+    "the first one may have stopped its workers already: the one that plans saves": Case(
+        planner(changed=ALL_LEAVE, me="b", settings={"me": "b"}, leaving_since=NOW), "stop for MemberLeft, b saves"
+    ),
     "the first one has gone: the next one saves": Case(
         planner("bc", changed=ALL_LEAVE, me="b", settings={"me": "b"}, leaving_since=NOW), "stop for MemberLeft, b saves"
     ),
@@ -187,11 +196,14 @@ WITHOUT = make_plan(
 )
 
 
-def member(plan: Any = AS_C, *, mine: Any = ABLE, **fields: Any) -> Any:
+def member(plan: Any = AS_C, *, mine: Any = ABLE, predecessor_leaves: bool = False, **fields: Any) -> Any:
     """What c sees, a follower."""
     fields.setdefault("workers", runs(AS_C, in_place=True, movable=True))
     stores = {"stores": True, "stepped": 2, **fields.pop("further", {})}
-    here = {"b": make_member("b", **ABLE), "c": make_member("c", **{**ABLE, **mine})}
+    here = {
+        "b": make_member("b", **{**ABLE, **(LEAVING if predecessor_leaves else {})}),
+        "c": make_member("c", **{**ABLE, **mine}),
+    }
     return make_view(there=here, plan=plan, me="c", role=Role.FOLLOWER, predecessor="b", **stores, **fields)
 
 
@@ -290,6 +302,20 @@ MEMBER = {
     ),
     "they have left: stop them": Case(
         member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True, waiting=True), **LEAVES), "stop, 30 s to save"
+    ),
+    "its predecessor leaves, too: take over, to see whether all do": Case(
+        member(predecessor_leaves=True, **LEAVES), "watch as planner"
+    ),
+    "it took long to announce that": Case(
+        member(predecessor_leaves=True, mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 9}),
+        "watch as planner",
+    ),
+    "etcd does not answer: wait to announce it": Case(
+        member(further={"leaving_since": NOW - 9}), "publish leaving of round 2"
+    ),
+    "its predecessor is silent: wait for what becomes of it": Case(
+        member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 5, "silent": frozenset("b")}),
+        "wait 10 s",
     ),
     "no plan comes: stop them": Case(
         member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}), "stop, 30 s to save"

@@ -65,6 +65,8 @@ class Agent:
         """How much longer its worker processes take to start."""
         self.exit: Exit | None = None
         self.leaving_since: float | None = None
+        self.saves_for_all = False
+        """Its worker processes were told to save, because all members leave."""
         self.warm = False
         self.workers: WorkerGroup | SessionWorkerGroup = (
             SessionWorkerGroup(self, settings.nproc) if world.walk.session else WorkerGroup(self)
@@ -223,6 +225,7 @@ class Agent:
 
     def stop_workers(self, action: StopWorkers, now: float) -> None:
         self.world.invariants.stops(self, self.view(), now)
+        self.saves_for_all = self.saves_for_all or action.saves
         self.workers.stop(action.grace)
 
     # -- MemberIO

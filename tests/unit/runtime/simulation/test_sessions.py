@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import ExitCode, OutcomeState, PlanReason
+from elasticjob_runtime.membership.leaving import LEAVE_GRACE
 from elasticjob_runtime.workers.environment import ACK_TIMEOUT
 
 from tests.unit.runtime.simulation.agent import Agent
@@ -76,6 +77,48 @@ def test_the_others_continue_when_a_member_is_lost_or_leaves(seed: int, kind: Ki
     scenario.happens(kind, gone)
     scenario.wait(8.0)
     scenario.continues(survivors, state, 2)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.3, 0.9, 1.1, 2.5], ids="{} s apart".format)
+@pytest.mark.parametrize(
+    ("least", "slow"), [(1, 0.0), (3, 0.0), (3, 5.0)], ids=["some may go", "none may go", "a slow network"]
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_member_saves_when_all_leave(seed: int, least: int, slow: float, apart: float) -> None:
+    scenario = SessionScenario(least=least, seed=seed)
+    members = scenario.trainers
+    if slow:
+        scenario.happens(Kind.SLOW, seconds=slow)
+    for number in range(3):
+        scenario.happens(Kind.LEAVE, members[(seed + number) % 3])
+        scenario.wait(apart)
+    scenario.wait(20.0)
+    scenario.check(all(agent.exit is not None for agent in members), "not all members have left")
+    saved = [agent for agent in members if agent.saves_for_all]
+    scenario.check(len(saved) == 1, f"{saved} have saved, not one member")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_member_saves_when_all_leave_while_etcd_does_not_answer(seed: int) -> None:
+    scenario = SessionScenario(least=3, seed=seed)
+    members = scenario.trainers
+    scenario.happens(Kind.STORE_DOWN, seconds=4.0 + seed / 2)
+    for agent in members:
+        scenario.happens(Kind.LEAVE, agent)
+    scenario.wait(30.0)
+    saved = [agent for agent in members if agent.saves_for_all]
+    scenario.check(len(saved) == 1, f"{saved} have saved, not one member")
+
+
+@pytest.mark.parametrize("least", [1, 3])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_member_that_leaves_waits_no_longer_than_a_moment(seed: int, least: int) -> None:
+    scenario = SessionScenario(least=least, seed=seed)
+    leaver = scenario.trainers[seed % 3]
+    scenario.happens(Kind.LEAVE, leaver)
+    scenario.wait(LEAVE_GRACE + 2.0)
+    scenario.check(leaver.exit is not None, "it still waits")
+    scenario.check(not leaver.saves_for_all, "it saves, though others stay")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

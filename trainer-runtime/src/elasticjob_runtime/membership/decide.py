@@ -32,11 +32,9 @@ from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.in_place import (
     enter_late,
     in_place_due,
-    leave_world,
     move_workers,
     report_in_place,
     request_plan,
-    stop_leaving,
     warm_up_workers,
 )
 from elasticjob_runtime.membership.joining import (
@@ -48,6 +46,7 @@ from elasticjob_runtime.membership.joining import (
     report_own_failure,
     retry_at,
 )
+from elasticjob_runtime.membership.leaving import leave_world, longest_leave, stop_leaving
 from elasticjob_runtime.membership.planned_changes import has_saved, is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.silence import limits
@@ -103,7 +102,7 @@ def _leave(view: View, now: float) -> Action | None:
         return None
     me = view.me
     announced = not view.store.registered or (me is not None and me.value.state is MemberState.LEAVING)
-    give_up = since + view.settings.leave_timeout
+    give_up = since + max(view.settings.leave_timeout, longest_leave(view))
     if not announced and now < give_up:
         return PublishState(
             state=MemberState.LEAVING, round=view.workers.round, until=give_up, reason="leaving the job"
@@ -111,7 +110,7 @@ def _leave(view: View, now: float) -> Action | None:
     if view.workers.state is WorkersState.RUNNING:
         if action := leave_world(view, now):
             return action
-        return stop_leaving(view)
+        return stop_leaving(view, now)
     if view.workers.state is WorkersState.STOPPING:
         return Wait(reason="leaving: waiting for the workers to save")
     return Exit(code=view.leaving_code, reason="left the job")

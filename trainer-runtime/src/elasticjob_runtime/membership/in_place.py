@@ -15,21 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticjob_runtime.contract import MemberState, PlanReason, StopValue
+from elasticjob_runtime.contract import MemberState, PlanReason
 from elasticjob_runtime.membership.actions import (
     Action,
     AmendPlan,
     MoveWorkers,
-    ProposeStop,
     PublishState,
     StartWorkers,
-    StopWorkers,
     Wait,
 )
 from elasticjob_runtime.membership.eligibility import join_names, ranks_of
 from elasticjob_runtime.membership.planned_changes import is_planned
 from elasticjob_runtime.membership.sizes import group_size
-from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, WorkersState
+from elasticjob_runtime.membership.view import ALIVE, Member, Plan, View, WorkersState
 
 STEP_GRACE = 0.5
 """Seconds that a step may take to end at a planned change. Longer: fewer steps are interrupted and repeated. Shorter: a
@@ -38,9 +36,6 @@ join waits less for a slow step."""
 REJECTED_GRACE = 1.0
 """Seconds for the planner to see why a world could not be formed, usually the loss of a process, before another plan is
 requested."""
-
-LEAVE_GRACE = 1.0
-"""Seconds that a leaving member waits for a plan without it, so that the others need not repeat a step."""
 
 
 # -- a member's part
@@ -112,62 +107,6 @@ def request_plan(view: View, now: float) -> Action | None:
     return PublishState(
         state=me.value.state, round=plan.round + 1, stores=view.stores, broken=view.workers.rejected_why, reason=reason
     )
-
-
-def leave_world(view: View, now: float) -> Action | None:
-    """A leaving member takes part until a plan without it, and lets its workers leave at the end of their step; None:
-    nothing keeps it from stopping them."""
-    plan, workers, since = view.store.plan, view.workers, view.leaving_since
-    if plan is None or since is None or not workers.in_place or not plan.value.in_place or plan.value.size < 2:
-        return None
-    until = since + LEAVE_GRACE
-    if now >= until:
-        return None
-    if plan.rank is not None and view.stop is not None and view.stop.value.saver:
-        return None  # all members leave
-    if plan.rank is not None and (end := _propose_end(view, plan)):
-        return end
-    if plan.rank is not None:
-        return Wait(until=until, reason="leaving: waiting for a plan without this member")
-    if not view.runs_plan:
-        return MoveWorkers(
-            plan=plan, step_grace=STEP_GRACE, reason=f"leaving: plan {plan.round} continues without this"
-        )
-    if not workers.waiting:
-        return Wait(until=until, reason="leaving: waiting for the end of the step")
-    return None
-
-
-def stop_leaving(view: View) -> StopWorkers:
-    """What a leaving member does with worker processes that no other member needs."""
-    plan, me, grace = view.store.plan, view.settings.me, view.settings.shutdown_grace
-    if plan is None or plan.rank is None or not plan.value.in_place:
-        return StopWorkers(grace=grace, reason="leaving: the workers get time to save")
-    saver = me if plan.value.size == 1 else view.stop.value.saver if view.stop is not None else ""
-    if not saver:
-        return StopWorkers(grace=grace, reason="leaving: the workers get time to save")
-    return StopWorkers(
-        grace=grace, last=True, saves=saver == me, reason=f"all members leave: the workers of {saver} get time to save"
-    )
-
-
-def _propose_end(view: View, plan: Plan) -> ProposeStop | None:
-    """Of a leaving planner: if all members of the plan leave, or are gone, no plan without them comes, and the state is
-    lost unless one of them saves it. That is the first in the order of ranks whose worker processes have not failed."""
-    ranks = sorted(ranks_of(plan).items(), key=lambda item: item[1].group_rank)
-    members = [
-        member
-        for name, rank in ranks
-        if (member := view.store.members.get(name)) is not None and member.value.incarnation == rank.incarnation
-    ]
-    if view.store.role is not Role.PLANNER or len(ranks) < plan.value.size or not members:
-        return None
-    if any(each.value.state is not MemberState.LEAVING for each in members):
-        return None
-    failed = {failure.member for failure in view.store.failures}
-    saver = next((each.name for each in members if each.name not in failed), members[0].name)
-    stop = StopValue(attempt=plan.value.attempt, reason=PlanReason.MEMBER_LEFT, message="all members left", saver=saver)
-    return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=f"all members leave: {saver} saves")
 
 
 def request_plan_due(view: View) -> float | None:

@@ -65,7 +65,7 @@ class StoreCache:
         self._suspicions: dict[str, Suspicion] = {}
         self._spec: SpecValue | None = None
         self._outcome: OutcomeValue | None = None
-        self._stop: Stop | None = None
+        self.stop: Stop | None = None
         self._refused: set[tuple[str, int]] = set()
         self._last_round = 0
         self._planned_at: float | None = None
@@ -81,6 +81,12 @@ class StoreCache:
     def plan_revision(self) -> int:
         """mod_revision of the plan; 0: there is none."""
         kv = self._kvs.get(self._keys.plan)
+        return kv.mod_revision if kv else 0
+
+    @property
+    def stop_revision(self) -> int:
+        """mod_revision of the last `stop`, of whichever plan; 0: there is none."""
+        kv = self._kvs.get(self._keys.stop)
         return kv.mod_revision if kv else 0
 
     @property
@@ -150,7 +156,7 @@ class StoreCache:
             first_member=first_member,
             spec=self._spec,
             plan=self._plan(me, incarnation, role, ranks),
-            stop=self._stop,
+            stop=self.stop,
             last_round=self._last_round,
             outcome=self._outcome,
             members=dict(self._members),
@@ -202,7 +208,7 @@ class StoreCache:
             self._last_round = max(self._last_round, self.plan.round if self.plan else 0)
         elif kv.key == keys.stop:
             stop = self.parse(kv, StopValue)
-            self._stop = Stop(value=stop, seen_at=now) if stop is not None else None
+            self.stop = Stop(value=stop, seen_at=now) if stop is not None else None
         elif kv.key == keys.spec:
             self._spec = self.parse(kv, SpecValue)
         elif kv.key == keys.unready:
@@ -240,7 +246,7 @@ class StoreCache:
         elif key == keys.plan:
             self.plan = None
         elif key == keys.stop:
-            self._stop = None
+            self.stop = None
         elif key == keys.spec:
             self._spec = None
         elif key == keys.unready:

@@ -219,11 +219,11 @@ class RendezvousCore:
                 return self._propose(action)
 
     def _propose(self, action: ProposeStop | ProposePlan | AmendPlan) -> tuple[str, int]:
+        cache = self._subscription.cache
         if isinstance(action, ProposeStop):
-            return self._keys.stop, self._plans.propose_stop(action)
+            return self._keys.stop, self._plans.propose_stop(action, cache.stop, cache.stop_revision)
         if isinstance(action, AmendPlan):
             return self._keys.plan, self._plans.amend(action)
-        cache = self._subscription.cache
         known = cache.plan if cache.plan_revision == action.expected_mod_revision else None
         nproc, kept = self._registration.member.nproc, cache.last_failure
         return self._keys.plan, self._plans.propose(action, nproc, known, kept)

@@ -16,7 +16,7 @@ from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operati
 from elasticjob_runtime.membership.actions import AmendPlan, ProposePlan, ProposeStop, PublishOutcome
 from elasticjob_runtime.membership.crash_loop import TRAINED_SECONDS
 from elasticjob_runtime.membership.ranks import assign_rank, changed
-from elasticjob_runtime.membership.view import Member
+from elasticjob_runtime.membership.view import Member, Stop
 
 BATCH = 96
 """Ranks written in one transaction: etcd allows 128 operations."""
@@ -97,15 +97,21 @@ class PlanWriter:
         self.remember(plan.attempt, ranks)
         return revision
 
-    def propose_stop(self, action: ProposeStop) -> int:
-        """Returns the revision of `stop`."""
+    def propose_stop(self, action: ProposeStop, known: Stop | None, known_revision: int) -> int:
+        """Returns the revision of `stop`. `known`: the newest one, of whichever plan. Of several members that leave at
+        once only the first chooses who saves: that member may have begun."""
+        if known is not None and known.value.saver and known.value.attempt == action.stop.attempt:
+            raise PlanOutdatedError(f"the planned change is outdated: {known.value.saver} saves already")
         guards = [
+            Compare(self._keys.stop, mod_revision=known_revision),
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
             Compare(self._keys.outcome, create_revision=0),
         ]
         result = self._store.txn(guards, [Put(self._keys.stop, action.stop.to_json())])
         if not result.succeeded:
-            raise PlanOutdatedError("the planned change is outdated: another plan came first, or the job is over")
+            raise PlanOutdatedError(
+                "the planned change is outdated: another change or plan came first, or the job is over"
+            )
         return result.revision
 
     def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
