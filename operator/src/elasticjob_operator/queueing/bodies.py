@@ -59,7 +59,7 @@ def workload(
         "queueName": queue_of(job),
         "active": True,
         **priority,
-        "podSets": [worker_pod_set(job, count, node_selector or {}), *([_etcd_pod_set(etcd)] if etcd else [])],
+        "podSets": pod_sets(job, count, etcd, node_selector),
     }
     body = owned(job, API_VERSION, "Workload", name, names.COMPONENT_WORKLOAD, spec=spec)
     body["metadata"]["labels"] |= {
@@ -68,6 +68,16 @@ def workload(
         names.LABEL_TEMPLATE: template_hash,
     }
     return body
+
+
+def pod_sets(
+    job: ElasticJob,
+    count: int,
+    etcd: Mapping[str, Any] | None = None,
+    node_selector: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """As of `workload`."""
+    return [worker_pod_set(job, count, node_selector or {}), *([_etcd_pod_set(etcd)] if etcd else [])]
 
 
 def worker_pod_set(job: ElasticJob, count: int, node_selector: Mapping[str, str]) -> dict[str, Any]:

@@ -25,12 +25,13 @@ from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.queue_state import Part, Placement, QueueView, Workload
 from elasticjob_operator.queueing import bodies, patches, withdrawal
-from elasticjob_operator.queueing.base import create_base, is_outdated, update_pending, update_priority
+from elasticjob_operator.queueing.base import asks_for_less, create_base, is_outdated, update_pending, update_priority
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob, base_of, delete, sentence
 from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
 from elasticjob_operator.queueing.priorities import Priority, below, follow_base
+from elasticjob_operator.queueing.surplus import put_right
 from elasticjob_operator.state import Pod
 
 MISSING_SECONDS = 60.0
@@ -287,6 +288,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     unused = _unused(job, base, surplus.admitted, wanted)
     admitted -= unused
     changes = [*update_priority(queued, base), *follow_base(base, (*surplus.admitted, *surplus.pending))]
+    changes += [change for workload in surplus.pending for change in put_right(queued, base, workload)]
     changes += _count_withdrawals(queued, base, surplus)
     changes += [
         _give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
@@ -310,7 +312,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         etcd=placement(base, ETCD, view.flavors, {}),
         leaving=frozenset((*(each.name for each in surplus.leaving), *(pod.workload for pod in queued.misnamed))),
         most={lowered[0].name: lowered[1]} if lowered is not None else {},
-        queued=problem or _how_much(queued, surplus, admitted, wanted, retry_at),
+        queued=problem or _how_much(queued, base, surplus, admitted, wanted, retry_at),
         changes=tuple(changes),
         requeue_at=_next_deadline(queued.now, [*map(withdrawal.ready_by, surplus.admitted), retry_at]),
     )
@@ -340,7 +342,12 @@ def _count_withdrawals(queued: QueuedJob, base: Workload, surplus: _Surplus) -> 
 
 
 def _how_much(
-    queued: QueuedJob, surplus: _Surplus, admitted: int, wanted: int, retry_at: datetime.datetime | None
+    queued: QueuedJob,
+    base: Workload,
+    surplus: _Surplus,
+    admitted: int,
+    wanted: int,
+    retry_at: datetime.datetime | None,
 ) -> ConditionUpdate:
     """The condition Queued of a job whose base is admitted: why it has fewer worker pods than it asks for. `retry_at`:
     when more are asked for again."""
@@ -359,6 +366,8 @@ def _how_much(
         detail = f"{pending.name}: {said}" if pending is not None and said else ""
     else:
         reason = Reason.ADMITTED
+    if not detail and (less := asks_for_less(queued, base)):
+        detail = f"Someone has changed {base.name}, and it is admitted with less than its pods use: {less}"
     return update(
         False,
         reason,

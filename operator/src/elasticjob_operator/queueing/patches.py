@@ -54,7 +54,12 @@ def finished(workload: Workload, *, succeeded: bool, message: str, now: datetime
 def with_count(workload: Workload, pod_set: str, count: int) -> Patch:
     """Kueue takes back the difference at once; of an admitted Workload, the count can only be lowered."""
     pod_sets = [{**known, "count": count} if known["name"] == pod_set else known for known in workload.pod_sets]
-    return {"metadata": {"resourceVersion": workload.version}, "spec": {"podSets": pod_sets}}
+    return with_pod_sets(workload, pod_sets)
+
+
+def with_pod_sets(workload: Workload, pod_sets: Sequence[Mapping[str, Any]]) -> Patch:
+    """Only of a Workload that waits: Kueue rejects it for any other."""
+    return {"metadata": {"resourceVersion": workload.version}, "spec": {"podSets": list(pod_sets)}}
 
 
 def _condition(type_: str, status: bool, reason: str, message: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from elasticjob_operator import names
 from elasticjob_operator.queue_state import Workload
 from elasticjob_operator.queueing import bodies, patches
-from elasticjob_operator.queueing.base import create_base, is_outdated, update_pending
+from elasticjob_operator.queueing.base import asks_for_less, create_base, is_outdated, update_pending
 from elasticjob_operator.queueing.job import Change, QueuedJob, delete
 from elasticjob_operator.resources.metadata import owner_reference
 
@@ -46,7 +46,7 @@ def adopt(queued: QueuedJob, name: str) -> tuple[Change | None, str]:
     found = queued.view.foreign_of(name)
     if found is None or found.owner_uid:
         return None, f"there is no Workload {name} that MultiKueue has copied for this job"
-    if problem := _why_incompatible(queued, found):
+    if problem := _why_incompatible(queued, found) or _too_little(queued, found):
         return None, problem
     labels = {bodies.JOB_UID_LABEL: queued.job.uid, names.LABEL_JOB_UID: queued.job.uid}
     metadata = {
@@ -59,7 +59,15 @@ def adopt(queued: QueuedJob, name: str) -> tuple[Change | None, str]:
 
 def why_incompatible(queued: QueuedJob, base: Workload) -> str:
     """Why the job cannot run by its prebuilt Workload. Empty: it can, or has none."""
-    return _why_incompatible(queued, base) if bodies.prebuilt_of(queued.job) else ""
+    if not bodies.prebuilt_of(queued.job):
+        return ""
+    # A job that runs is left alone, as with a base of its own.
+    return _why_incompatible(queued, base) or ("" if queued.pods else _too_little(queued, base))
+
+
+def _too_little(queued: QueuedJob, base: Workload) -> str:
+    less = asks_for_less(queued, base)
+    return f"Workload {base.name} asks for less than the worker pods: {less}" if less else ""
 
 
 def _why_incompatible(queued: QueuedJob, base: Workload) -> str:

@@ -48,6 +48,8 @@ def priority_of(queued: QueuedJob) -> Priority | None:
 def may_change(base: Workload, wanted: Priority) -> bool:
     """Whether Kueue accepts that priority for a Workload that exists. While it has quota, it may only go from one
     WorkloadPriorityClass to another."""
+    if not base.is_reserved and base.priority != wanted.value:
+        return True
     if (wanted.name, wanted.of_pods) == (base.priority_class, base.has_pod_priority):
         return False
     if not base.is_reserved:

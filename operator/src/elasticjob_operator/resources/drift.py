@@ -32,7 +32,7 @@ def correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[
                 part |= {name: None for name in known if name not in value}
             if part and not (key in _QUANTITIES and _same_quantities(value, known)):
                 patch[key] = part
-        elif key in _AMOUNTS and known is not None and _amount(value) == _amount(known):
+        elif key in _AMOUNTS and known is not None and amount(value) == amount(known):
             continue
         elif key not in observed or not _covers(value, known):
             patch[key] = value
@@ -73,10 +73,11 @@ def _covers(desired: Any, observed: Any) -> bool:
 
 def _same_quantities(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> bool:
     """The API server normalizes quantities: 0.5 becomes 500m."""
-    return all(name in observed and _amount(value) == _amount(observed[name]) for name, value in desired.items())
+    return all(name in observed and amount(value) == amount(observed[name]) for name, value in desired.items())
 
 
-def _amount(value: Any) -> Decimal | str:
+def amount(value: Any) -> Decimal | str:
+    """Of a quantity. What is none stays text."""
     try:
         return Decimal(parse_quantity(value))  # type: ignore[no-untyped-call]
     except ValueError:

@@ -24,6 +24,7 @@ from elasticjob_operator.queue_state import (
     Withdrawals,
     Workload,
 )
+from elasticjob_operator.queueing import bodies
 from elasticjob_operator.queueing.bodies import workload
 from elasticjob_operator.queueing.grant import Grant, grant, releases
 from elasticjob_operator.queueing.job import Change, QueuedJob, base_missing_since
@@ -74,7 +75,8 @@ def made(
     name: str, part: Part, count: int, *true: str, more: tuple[dict[str, Any], ...] = (), **fields: Any
 ) -> Workload:
     reserved = "QuotaReserved" in true
-    pod_sets = [{"name": "workers", "count": count, "template": {"spec": {}}}]
+    etcd = [{"name": "etcd", "count": 1, "template": {"spec": {}}}] if part is Part.BASE else []
+    pod_sets = [{"name": "workers", "count": count, "template": {"spec": {}}}, *etcd]
     assignments = {"workers": Assignment(flavors=("spot",)), "etcd": Assignment(flavors=("spot",))} if reserved else {}
     known = {
         "uid": f"uid-{name}",
@@ -446,6 +448,54 @@ def test_what_allowed_sizes_cannot_use_is_given_back(
     assert found.queued.status is False
 
 
+WANTS_CPU = {"spec": {"containers": [{"name": "trainer", "image": "t", "resources": {"requests": {"cpu": "100m"}}}]}}
+LITTLE = [
+    {
+        "name": "workers",
+        "count": 2,
+        "template": {"spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "1m"}}}]}},
+    },
+    {"name": "etcd", "count": 1, "template": {"spec": {}}},
+]
+"""podSets of a base that someone has changed."""
+
+
+def job_with_cpu(replicas: int = 4) -> ElasticJob:
+    job = make_job(replicas=replicas, min=2, template=WANTS_CPU)
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "team"}})})
+
+
+def test_workload_that_waits_and_asks_for_less_than_its_pods_is_put_right_in_its_place() -> None:
+    """Kueue would admit it at once."""
+    little = to_bytes(LITTLE)
+    (change,) = allowed(base(pod_sets_json=little), job=job_with_cpu()).changes
+    assert change.patch is not None
+    assert (
+        change.patch["spec"]["podSets"]
+        == workload(job_with_cpu(), Part.BASE, count=2, template_hash=HASH, priority={}, etcd=ETCD)["spec"]["podSets"]
+    )
+    put_right = base(pod_sets_json=to_bytes(change.patch["spec"]["podSets"]))
+    assert written(allowed(put_right, job=job_with_cpu())) == [], "once"
+    for reserved in (base("QuotaReserved", pod_sets_json=little), base(*ADMITTED, pod_sets_json=little)):
+        found = allowed(reserved, job=job_with_cpu())
+        assert written(found) == [], "Kueue rejects it"
+    assert "container trainer of podSet workers asks for 1m cpu instead of 100m" in found.queued.message
+
+
+def test_surplus_that_waits_is_put_right() -> None:
+    admitted = base(*ADMITTED, "PodsReady", pod_sets_json=to_bytes(bodies.pod_sets(job_with_cpu(), 2, ETCD)))
+    found = allowed(admitted, surplus(0, pod_sets_json=to_bytes(LITTLE[:1])), job=job_with_cpu(), pods=TWO)
+    (change,) = found.changes
+    assert change.patch is not None
+    (pod_set,) = change.patch["spec"]["podSets"]
+    assert (pod_set["count"], pod_set["template"]["spec"]["nodeSelector"]) == (1, {"pool": "spot"})
+    right = surplus(0, pod_sets_json=to_bytes([pod_set]))
+    assert written(allowed(admitted, right, job=job_with_cpu(), pods=TWO)) == [], "once"
+    boosted = surplus(0, priority_class="low", priority=2_000_000_000)
+    changed = allowed(base(*ADMITTED, "PodsReady"), boosted, pods=TWO, priorities={"low": 10}).changes
+    assert [change.patch["spec"] for change in changed if change.patch] == [{"priority": 10}]
+
+
 def test_surplus_is_asked_for_with_a_lower_priority_and_the_nodes_of_the_base() -> None:
     found = allowed(base(*ADMITTED, "PodsReady", priority=100), pods=TWO)
     (change,) = found.changes
@@ -521,7 +571,9 @@ def test_job_without_a_class_of_its_queue_waits_with_the_priority_of_its_pods(
         # Kueue's webhook would reject these while quota is reserved.
         (base(*ADMITTED, "PodsReady"), False),
         (base(*ADMITTED, "PodsReady", priority_class="urgent", has_pod_priority=True), False),
-        (base(priority_class="high"), False),
+        (base(priority_class="high", priority=1000), False),
+        # Someone has changed the value.
+        (base(priority_class="high", priority=2_000_000_000), True),
     ],
 )
 def test_priority_of_a_workload_with_quota_changes_only_between_classes_of_its_queue(

@@ -118,6 +118,7 @@ def test_copy_takes_the_workload_that_came_with_it() -> None:
         ([base(*ADMITTED, "Finished", owner_uid="")], "counts as finished"),
         ([base(*ADMITTED, owner_uid="", count=1)], "fewer worker pods"),
         ([base(*ADMITTED, owner_uid="", queue="other")], "for LocalQueue other"),
+        ([base(*ADMITTED, owner_uid="", pod_sets_json=b"[]")], "podSet workers is missing"),
     ],
 )
 @pytest.mark.parametrize("running", [False, True])
@@ -142,6 +143,14 @@ def test_workload_that_fits_no_longer_stops_the_copy_and_is_left_to_multikueue()
     found = grant(queued(copied(), base(*ADMITTED, template_hash="h0"), pods=TWO))
     assert (found.held, found.queued.reason, written(found)) == (True, Reason.PREBUILT_WORKLOAD_UNUSABLE, [])
     assert written(grant(queued(copied(), base(*ADMITTED, template_hash="h0"), pods=[]))) == []
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_workload_that_asks_for_less_stops_the_copy_unless_it_runs(running: bool) -> None:
+    changed = base(*ADMITTED, "PodsReady", pod_sets_json=b"[]")
+    found = grant(queued(copied(), changed, pods=TWO if running else []))
+    assert found.held is not running
+    assert "podSet workers is missing" in found.queued.message
 
 
 def test_copy_grows_by_surplus_of_its_own() -> None:
