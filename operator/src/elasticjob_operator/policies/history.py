@@ -173,7 +173,7 @@ def _round(observed: _Observed) -> Change | None:
     if plan.caused_at and plan.created_at:
         fields["formSeconds"] = plan.created_at - plan.caused_at
         fields["waitSeconds"] = _waited(before, plan)
-    failure = _failure(plan, after.last_failure, group)
+    failure = _failure(plan, _of_run(observed, after.last_failure), group)
     fields["failure"] = _kind(failure)
     return _change(observed, ChangeType.ROUND, plan.reason.value, _cause(plan, failure), **fields)
 
@@ -196,6 +196,14 @@ def _round_before(observed: _Observed) -> int:
     known = observed.before.rendezvous
     same = known is None or names.run_of(known.id, observed.job.uid) == observed.run
     return observed.before.round if same else 0
+
+
+def _of_run(observed: _Observed, failure: Failure | None) -> Failure | None:
+    """None if it is of an earlier run, which counted its own rounds."""
+    began = next((change.time for change in observed.history.changes if change.run == observed.run), None)
+    if failure is None or failure.time is None or began is None or observed.run == names.FIRST_RUN:
+        return failure
+    return failure if failure.time >= began.replace(microsecond=0) else None
 
 
 def _failure(plan: PlanValue, failure: Failure | None, group: Change | None) -> Failure | None:
@@ -225,7 +233,7 @@ def _end(observed: _Observed) -> Change | None:
         return None
     progress, failure, group = (
         observed.after.progress,
-        observed.after.last_failure,
+        _of_run(observed, observed.after.last_failure),
         _group(observed.history, observed.run),
     )
     if failure is not None and (group is None or failure.round != group.round):

@@ -381,6 +381,22 @@ def test_an_older_failure_is_not_the_cause_of_a_lost_pod() -> None:
     assert newest(found).message == "as planned"
 
 
+@pytest.mark.parametrize(("failed_at", "is_cause"), [(-60, False), (20, True), (None, True)])
+def test_failure_of_an_earlier_run_is_not_the_cause_although_the_rounds_match(
+    failed_at: float | None, is_cause: bool
+) -> None:
+    suspended = status(ACCEPTED, SUSPENDED, round=4, **AGAIN)
+    resumed = recorded(suspended, status(ACCEPTED, run=2, false=(SUSPENDED,), history=suspended.history), seconds=10)
+    first = make_view(plan=planned(1, PlanReason.START))
+    started = recorded(resumed, trains(1, run=2, history=resumed.history), first, seconds=12)
+    failure = FAILURE.model_copy(update={"time": None if failed_at is None else at(failed_at)})
+    shrunk = make_view(plan=planned(2, PlanReason.MEMBER_LEFT))
+    found = recorded(started, trains(2, run=2, last_failure=failure, history=started.history), shrunk, seconds=30)
+    assert (newest(found).message, newest(found).failure) == (
+        (f"digits-worker-1, rank 3: {FAILURE.cause}", "ApplicationError") if is_cause else ("as planned", None)
+    )
+
+
 STEPS = st.sampled_from(["round", "restart", "scale", "suspend", "resume", "progress", "quiet", "operator"])
 
 
