@@ -19,6 +19,9 @@ BLOCKING_REASONS = frozenset(
         Reason.NAMESPACE_TERMINATING,
         Reason.NODE_SILENT,
         Reason.NODES_UNHEALTHY,
+        Reason.QUEUE_UNAVAILABLE,
+        Reason.PRIORITY_CLASS_MISSING,
+        Reason.WORKLOAD_REJECTED,
     }
 )
 """Reasons that may need someone's action before the job can run."""

@@ -104,6 +104,7 @@ QUEUED = {
             "no time",
             "more.",
         ),
+        ({"conditions": {"Queued": ("False", "PriorityClassMissing", "no x. What to do: add it")}}, "no x.", "add it"),
         ({"conditions": {"Stalled": ("True", "NoProgress", "no step")}}, "no step", "elasticjob logs bert"),
         ({"conditions": {"Suspended": ("True", "Suspended", "")}}, "suspended", "elasticjob resume bert"),
         ({"conditions": QUEUED}, "Workload bert waits.", "see its queue"),

@@ -128,9 +128,10 @@ def _of_conditions(job: JobState) -> Iterator[Obstacle]:
             continue
         told.add(condition.reason)
         yield _obstacle(condition, job, serious=type_ != "Queued" or not _takes_its_turn(condition))
-    accepted = job.conditions.get("Accepted")
-    if accepted is not None and accepted.is_true and REMEDY in accepted.message and not job.is_finished:
-        yield _obstacle(accepted, job, serious=False)
+    for type_, well in (("Accepted", True), ("Queued", False)):  # which may say more although all is well
+        condition = job.conditions.get(type_)
+        if condition is not None and condition.is_true is well and REMEDY in condition.message and not job.is_finished:
+            yield _obstacle(condition, job, serious=False)
     for type_ in _WHEN_TRUE:
         condition = job.conditions.get(type_)
         if condition is not None and condition.is_true:

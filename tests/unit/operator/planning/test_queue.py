@@ -266,6 +266,12 @@ def test_finished_job_tells_its_queue_and_the_condition_ends() -> None:
     assert [(each["status"], each["reason"]) for each in ended] == [("True", "Succeeded")]
 
 
+def test_missing_priority_class_is_a_warning() -> None:
+    found = ask(queued_job(priority="nosuch"), queue=view(), admission=ACCEPTED)
+    assert ("PriorityClassMissing", True) in [(event.reason, event.warning) for event in found.events]
+    assert found.status.summary == "Queued"
+
+
 def test_every_reason_of_a_wait_names_queue_and_remedy() -> None:
     for workloads in ((), (base(),), (base("QuotaReserved"),), (base(active=False),)):
         found = ask(queued_job(), queue=view(*workloads), admission=ACCEPTED)
