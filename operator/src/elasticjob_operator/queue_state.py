@@ -153,6 +153,9 @@ class QueueView:
     cluster."""
     base_missing_since: datetime.datetime | None = None
     """Since when Kueue is served and the job has no base, as far as the operator has seen."""
+    taken: frozenset[str] = frozenset()
+    """Names for surplus of the job that Workloads have, also of other jobs: the base of a job z-surplus-0 has the name
+    of the first surplus of a job z."""
     flavors: Mapping[str, Flavor] = dataclasses.field(default_factory=dict)
     priorities: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Values of WorkloadPriorityClasses."""

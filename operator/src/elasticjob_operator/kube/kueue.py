@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+from elasticjob_operator import names
 from elasticjob_operator.kube.adoption import Adoption
 from elasticjob_operator.kube.api_resources import FLAVORS, PRIORITY_CLASSES, QUEUE_PRIORITIES, WORKLOADS
 from elasticjob_operator.kube.cache import Json, ObjectCache
@@ -16,6 +17,9 @@ from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.queue_convert import flavor_of, pod_priority_of, priority_of, workload_of
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.queue_state import Flavor, PodPriority, QueueView, Workload
+
+_OTHERS = 8
+"""So many names for surplus of a job may be those of other jobs' Workloads."""
 
 
 class Kueue(OptionalApi):
@@ -58,10 +62,18 @@ class Kueue(OptionalApi):
             problem=problem if self.served else f"The API server does not serve {self.api_version}",
             workloads=tuple(workload for workload in self._workloads.of(key) if workload.owner_uid == uid),
             foreign=tuple(workload for workload in self._workloads.of(key) if workload.owner_uid != uid),
+            taken=_taken(self._workloads, key),
             flavors=self._flavors.by_name,
             priorities=self._priorities.by_name,
             pod_priorities=self._pod_priorities.by_name,
         )
+
+
+def _taken(workloads: ObjectCache[Workload], key: NamespacedName) -> frozenset[str]:
+    namespace, job = key
+    numbers = range(workloads.count(key) + _OTHERS)
+    candidates = (names.surplus_workload(job, number) for number in numbers)
+    return frozenset(name for name in candidates if workloads.get((namespace, name)) is not None)
 
 
 def _cluster_wide(body: Json) -> NamespacedName:

@@ -32,6 +32,7 @@ from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.running import Training, at_work
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.policies.waits import ending
+from elasticjob_operator.queueing.job import sentence
 from elasticjob_operator.state import Kind, Pod
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
@@ -228,8 +229,7 @@ def _set_queued(conditions: _Conditions, assessment: Assessment) -> None:
         return
     new = grant.queued
     if rejection is not None and Kind.WORKLOAD in rejection.kinds:
-        detail = f" {rejection.message}"
-        new = update(new.status, Reason.WORKLOAD_REJECTED, detail=detail)
+        new = update(new.status, Reason.WORKLOAD_REJECTED, detail=sentence(rejection.message))
     conditions.set(ConditionType.QUEUED, new)
 
 

@@ -390,7 +390,7 @@ def _create_surplus(
         return [], dataclasses.replace(missing, status=False)
     if not queued.accepted:
         return [], None
-    taken = {workload.name for workload in (*queued.view.workloads, *queued.view.foreign)}
+    taken = {workload.name for workload in (*queued.view.workloads, *queued.view.foreign)} | queued.view.taken
     numbers = range(len(taken) + 1)
     body = bodies.workload(
         job,

@@ -235,7 +235,7 @@ def test_rejected_workload_is_told_and_tried_again_later() -> None:
     found = ask(queued_job(), queue=view(), admission=ACCEPTED, rejection=rejection)
     assert names(found, CreateObject) == []
     assert condition(found, ConditionType.QUEUED) == ("True", "WorkloadRejected")
-    assert "webhook down" in found.status.condition(ConditionType.QUEUED).message  # type: ignore[union-attr]
+    assert " webhook down. What to do: " in found.status.condition(ConditionType.QUEUED).message  # type: ignore[union-attr]
     assert found.requeue_at == at(10)
     assert names(ask(queued_job(), seconds=10, queue=view(), admission=ACCEPTED, rejection=rejection), CreateObject)
 

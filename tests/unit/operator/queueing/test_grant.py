@@ -124,11 +124,13 @@ def allowed(
     pod_priorities: dict[str, PodPriority] | None = None,
     foreign: tuple[Workload, ...] = (),
     missing_for: float | None = None,
+    taken: frozenset[str] = frozenset(),
 ) -> Grant:
     view = QueueView(
         problem=problem,
         workloads=workloads,
         foreign=foreign,
+        taken=taken,
         base_missing_since=NOW - datetime.timedelta(seconds=missing_for) if missing_for is not None else None,
         flavors={"spot": Flavor(node_labels={"pool": "spot"}, tolerations=({"key": "spot", "operator": "Exists"},))},
         priorities=priorities or {},
@@ -825,6 +827,8 @@ def test_workload_of_the_jobs_name_that_is_not_its_own_is_named(foreign: Workloa
 
 def test_surplus_takes_no_name_of_another_jobs_workload() -> None:
     found = allowed(base(*ADMITTED, "PodsReady"), foreign=(surplus(0, owner_uid=""),), pods=TWO)
+    assert written(found) == [f"create {NAME}-surplus-1 1"]
+    found = allowed(base(*ADMITTED, "PodsReady"), taken=frozenset({f"{NAME}-surplus-0"}), pods=TWO)
     assert written(found) == [f"create {NAME}-surplus-1 1"]
 
 
