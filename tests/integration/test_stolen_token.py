@@ -392,10 +392,21 @@ def test_the_operator_deletes_the_pods_of_jobs_etcds(scene: Scene) -> None:
     scene.call("DELETE", f"{POD}/digits-etcd-0")
 
 
-@pytest.mark.parametrize(("origin", "words"), [("multikueue", ""), ("", OTHERS)])
-def test_only_workloads_that_multikueue_has_copied_are_claimed(scene: Scene, origin: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ({"kueue.x-k8s.io/multikueue-origin": "multikueue"}, ""),
+        ({"elasticjob.dev/job-uid": owner()["metadata/ownerReferences"][0]["uid"]}, ""),
+        ({"elasticjob.dev/job-uid": "another"}, OTHERS),
+        ({}, OTHERS),
+    ],
+    ids=["copied", "lost its owner", "of another job", "of no job"],
+)
+def test_only_workloads_that_multikueue_has_copied_or_that_lost_their_owner_are_claimed(
+    scene: Scene, label: Json, words: str
+) -> None:
     with installed(scene.release.control_plane, *crds_of_kueue("workloads")):
-        labels = {**LABELS, **({"kueue.x-k8s.io/multikueue-origin": origin} if origin else {})}
+        labels = {**LABELS, **label}
         pod_set = {"name": "workers", "count": 1, "template": {"spec": {"containers": [CONTAINER]}}}
         workload = {
             "apiVersion": "kueue.x-k8s.io/v1beta2",

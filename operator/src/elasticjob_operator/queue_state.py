@@ -82,6 +82,8 @@ class Workload:
     owner_uid: str
     version: str
     """metadata.resourceVersion"""
+    job_uid: str = ""
+    """By its label: of the job that it was made for."""
     generation: int = 0
     part: Part = Part.BASE
     template_hash: str = ""

@@ -124,23 +124,24 @@ def test_copy_without_its_workload_says_so(ns: Namespace) -> None:
 
 
 @pytest.mark.usefixtures("operator")
-def test_workload_whose_labels_are_removed_by_hand_gets_them_back(ns: Namespace) -> None:
+@pytest.mark.parametrize(
+    "removed",
+    [{"labels": {"elasticjob.dev/job-name": None}}, {"ownerReferences": None}],
+    ids=["label", "owner"],
+)
+def test_workload_whose_labels_or_owner_are_removed_by_hand_gets_them_back(ns: Namespace, removed: Json) -> None:
     """Otherwise, the job would not see that it is evicted."""
     ns.create("elasticjobs", manifest({}))
     made = eventually(lambda: ns.get("workloads", "digits"), LONG, what="a Workload")
     assert made
-    label = "elasticjob.dev/job-name"
-    ns.patch("workloads", "digits", {"metadata": {"labels": {label: None}}})
-    found = eventually(
-        lambda: (each := ns.get("workloads", "digits")) and label in each["metadata"]["labels"] and each,
-        LONG,
-        what="it",
-    )
-    assert found
-    assert (found["metadata"]["uid"], found["metadata"]["labels"]) == (
-        made["metadata"]["uid"],
-        made["metadata"]["labels"],
-    )
+
+    def is_whole() -> bool:
+        found = ns.get("workloads", "digits")
+        assert found
+        return all(found["metadata"].get(key) == made["metadata"][key] for key in ("uid", "labels", "ownerReferences"))
+
+    ns.patch("workloads", "digits", {"metadata": removed})
+    eventually(is_whole, LONG, what="it is as it was")
 
 
 @pytest.mark.usefixtures("operator")

@@ -25,6 +25,7 @@ def workload_of(body: Json) -> Workload:
         uid=metadata["uid"],
         owner_uid=next((owner["uid"] for owner in owners if owner.get("controller")), ""),
         version=metadata["resourceVersion"],
+        job_uid=labels.get(names.LABEL_JOB_UID, ""),
         generation=int(metadata.get("generation") or 0),
         part=_part(metadata["name"], labels),
         template_hash=labels.get(names.LABEL_TEMPLATE, ""),

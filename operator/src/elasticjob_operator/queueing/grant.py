@@ -28,6 +28,7 @@ from elasticjob_operator.queueing import bodies, patches, withdrawal
 from elasticjob_operator.queueing.base import asks_for_less, create_base, is_outdated, update_pending, update_priority
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob, base_of, delete, sentence
+from elasticjob_operator.queueing.lost import own_again, with_lost
 from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
 from elasticjob_operator.queueing.priorities import Priority, below, follow_base
@@ -73,9 +74,28 @@ class Grant:
 
 def grant(queued: QueuedJob) -> Grant:
     """For a job that is neither suspended nor finished."""
+    view, lost = with_lost(queued.job, queued.view)
+    queued = dataclasses.replace(queued, view=view)
     found = _by_base(queued)
+    if lost:
+        found = _owning_again(queued, found, lost)
     strays = [delete(each) for each in queued.strays if not each.terminating and not queued.pods_of(each)]
     return dataclasses.replace(found, changes=(*strays, *found.changes))
+
+
+def _owning_again(queued: QueuedJob, found: Grant, lost: Sequence[Workload]) -> Grant:
+    """Nothing else is written to them: the admission policy allows no write to a Workload without an owner."""
+    taken = {workload.name: own_again(queued.job, workload) for workload in lost}
+    others = [change for change in found.changes if change.workload is None or change.workload.name not in taken]
+    said = found.queued
+    if found.held and queued.base is not None and queued.base.name in taken:
+        said = queued.waiting(Reason.WORKLOAD_REJECTED, queued.base, _ownerless(queued, queued.base.name))
+    return dataclasses.replace(found, changes=(*others, *taken.values()), queued=said)
+
+
+def _ownerless(queued: QueuedJob, name: str) -> str:
+    remedy = f"if this lasts, delete it (kubectl delete workloads.kueue.x-k8s.io {name} -n {queued.job.namespace})"
+    return f"Workload {name} has lost its owner reference to this job, which is being put back: {remedy}"
 
 
 def _by_base(queued: QueuedJob) -> Grant:

@@ -32,7 +32,7 @@ from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.resources.placement import place
 from elasticjob_operator.state import Pod
 
-from tests.unit.operator.builders import NAME, NOW, make_job, make_pod, make_status
+from tests.unit.operator.builders import NAME, NOW, UID, make_job, make_pod, make_status
 
 HASH = "h1"
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -164,6 +164,8 @@ def in_short(change: Change) -> str:
         return f"delete {change.workload.name}"
     assert change.patch is not None
     assert change.patch["metadata"]["resourceVersion"] == "7", "only what was observed is changed"
+    if "ownerReferences" in change.patch["metadata"]:
+        return f"own {change.workload.name}"
     if "annotations" in change.patch["metadata"]:
         return f"annotate {change.workload.name} {change.patch['metadata']['annotations'][ANNOTATION_WITHDRAWN]}"
     if "status" not in change.patch:
@@ -892,3 +894,32 @@ def test_base_is_missing_from_the_moment_when_it_was_first_not_there() -> None:
     assert base_missing_since(job, QueueView(workloads=(surplus(0),)), before, NOW) == before
     for each, view in ((job, there), (job, away), (job, None), (suspended, none), (queued_job(queue=""), none)):
         assert base_missing_since(each, view, before, NOW) is None
+
+
+OWNERLESS: dict[str, Any] = {"owner_uid": "", "job_uid": UID}
+
+
+@pytest.mark.parametrize(
+    ("lost", "running", "held", "reason", "writes"),
+    [
+        (base(*ADMITTED, "PodsReady", **OWNERLESS), TWO, False, Reason.ADMITTED, [f"own {NAME}"]),
+        # It is obeyed meanwhile, and what else is to be written to it comes later.
+        (base(*ADMITTED, more=(PREEMPTED,), **OWNERLESS), TWO, True, Reason.WORKLOAD_REJECTED, [f"own {NAME}"]),
+        (base(*ADMITTED, more=(PREEMPTED,), **OWNERLESS), [], True, Reason.WORKLOAD_REJECTED, [f"own {NAME}"]),
+        (base(*ADMITTED, "Finished", **OWNERLESS), TWO, True, Reason.WORKLOAD_REJECTED, [f"own {NAME}"]),
+        # Not the job's own.
+        (base(*ADMITTED, owner_uid="", job_uid="another"), [], True, Reason.WORKLOAD_REJECTED, []),
+    ],
+)
+def test_job_owns_a_workload_again_whose_owner_was_removed(
+    lost: Workload, running: list[Pod], held: bool, reason: Reason, writes: list[str]
+) -> None:
+    found = allowed(foreign=(lost,), job=running_job(len(running), replicas=2), pods=running)
+    assert (found.held, found.queued.reason, written(found)) == (held, reason, writes)
+    assert not held or f"kubectl delete workloads.kueue.x-k8s.io {NAME} -n ml" in found.queued.message
+
+
+def test_job_owns_a_surplus_again_whose_owner_was_removed() -> None:
+    lost, other = surplus(0, *ADMITTED, "PodsReady", **OWNERLESS), made("other", Part.SURPLUS, 1, **OWNERLESS)
+    found = allowed(base(*ADMITTED, "PodsReady"), foreign=(lost, other), job=queued_job(3), pods=THREE)
+    assert (found.held, found.replicas, written(found)) == (False, 3, [f"own {lost.name}"])
