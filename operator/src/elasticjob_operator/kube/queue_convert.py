@@ -12,6 +12,8 @@ from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement,
 
 _MOST_KEPT = 512 * 1024
 """Bytes of podSets that are kept. Anyone may create Workloads with our labels."""
+_MULTIKUEUE_ORIGIN = "kueue.x-k8s.io/multikueue-origin"
+"""Label of what MultiKueue has copied."""
 
 
 def workload_of(body: Json) -> Workload:
@@ -19,11 +21,13 @@ def workload_of(body: Json) -> Workload:
     labels, pod_sets = metadata.get("labels") or {}, spec.get("podSets") or []
     owners = metadata.get("ownerReferences") or []
     admission = status.get("admission") or {}
-    kept = to_bytes(pod_sets)
+    owner_uid = next((owner["uid"] for owner in owners if owner.get("controller")), "")
+    # Without an owner, only one that MultiKueue has copied is ever used.
+    kept = to_bytes(pod_sets if owner_uid or _MULTIKUEUE_ORIGIN in labels else [])
     return Workload(
         name=metadata["name"],
         uid=metadata["uid"],
-        owner_uid=next((owner["uid"] for owner in owners if owner.get("controller")), ""),
+        owner_uid=owner_uid,
         version=metadata["resourceVersion"],
         job_uid=labels.get(names.LABEL_JOB_UID, ""),
         generation=int(metadata.get("generation") or 0),

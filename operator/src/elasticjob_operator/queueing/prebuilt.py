@@ -44,7 +44,7 @@ def in_manager_cluster(queued: QueuedJob) -> list[Change]:
 def adopt(queued: QueuedJob, name: str) -> tuple[Change | None, str]:
     """(the write by which the Workload of that name becomes the base of the job, or why it cannot be)"""
     found = queued.view.foreign_of(name)
-    if found is None or found.owner_uid:
+    if found is None or found.owner_uid or not found.pod_sets:
         return None, f"there is no Workload {name} that MultiKueue has copied for this job"
     if problem := _why_incompatible(queued, found) or _too_little(queued, found):
         return None, problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.queue_convert import workload_of
 from elasticjob_operator.names import ANNOTATION_WITHDRAWN, LABEL_JOB, LABEL_WORKLOAD_PART
 from elasticjob_operator.queue_state import Part, Withdrawals
@@ -52,3 +53,28 @@ def test_withdrawals_are_read_from_the_base(text: str | None, expected: Withdraw
 def test_workload_is_known_even_if_its_label_is_changed(name: str, label: dict[str, str], expected: Part) -> None:
     metadata = {"name": name, "uid": "u", "resourceVersion": "1", "labels": {LABEL_JOB: "digits", **label}}
     assert workload_of({"metadata": metadata}).part is expected
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels", "kept"),
+    [
+        ([{"uid": "job", "controller": True}], {}, True),
+        ([], {"kueue.x-k8s.io/multikueue-origin": "multikueue"}, True),
+        # Anyone may create any number of these.
+        ([], {}, False),
+        ([{"uid": "other"}], {}, False),
+    ],
+)
+def test_pod_sets_are_kept_only_of_workloads_that_may_be_used(
+    owner: list[Json], labels: dict[str, str], kept: bool
+) -> None:
+    pod_sets = [{"name": "workers", "count": 2, "template": {"spec": {}}}]
+    metadata = {
+        "name": "digits",
+        "uid": "u",
+        "resourceVersion": "1",
+        "labels": {LABEL_WORKLOAD_PART: "base", **labels},
+        "ownerReferences": owner,
+    }
+    found = workload_of({"metadata": metadata, "spec": {"podSets": pod_sets}})
+    assert (found.pod_sets, found.counts) == (pod_sets if kept else [], {"workers": 2})

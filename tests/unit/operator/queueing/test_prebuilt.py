@@ -118,7 +118,9 @@ def test_copy_takes_the_workload_that_came_with_it() -> None:
         ([base(*ADMITTED, "Finished", owner_uid="")], "counts as finished"),
         ([base(*ADMITTED, owner_uid="", count=1)], "fewer worker pods"),
         ([base(*ADMITTED, owner_uid="", queue="other")], "for LocalQueue other"),
-        ([base(*ADMITTED, owner_uid="", pod_sets_json=b"[]")], "podSet workers is missing"),
+        ([base(*ADMITTED, owner_uid="", pod_sets_json=b'[{"name":"other","count":2}]')], "podSet workers is missing"),
+        # Not copied by MultiKueue.
+        ([base(*ADMITTED, owner_uid="", pod_sets_json=b"[]")], "there is no Workload digits"),
     ],
 )
 @pytest.mark.parametrize("running", [False, True])
