@@ -263,3 +263,9 @@ def test_error_answers_are_explained(
     error = api_error(status, json.loads(json.dumps(body)), JOB, "ml", "https://x")
     assert type(error) is kind or isinstance(error, kind)
     assert words in str(error)
+
+
+def test_only_what_is_in_a_namespace_is_said_to_be_missing_there() -> None:
+    body = {"details": {"name": "all", "kind": "clusterqueues"}}
+    error = api_error(404, body, "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/all", "ml", "https://x")
+    assert str(error) == "There is no ClusterQueue all."

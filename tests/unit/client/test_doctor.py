@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from elasticjob.cli.doctor import report
 from elasticjob.decisions.doctor import RIGHTS, Observed, Result, findings
-from elasticjob.errors import ForbiddenError, UnreachableError
+from elasticjob.errors import ForbiddenError, NotFoundError, UnreachableError
 from elasticjob.state import Condition, JobState
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -35,6 +35,10 @@ HEALTHY = Observed(
 )
 NO_GPU = Condition("Running", "False", "Unschedulable", "no GPU. What to do: add nodes.")
 WAITING = JobState("bert", "ml", conditions={"Running": NO_GPU})
+
+IN_QUEUE = dataclasses.replace(WAITING, queue="q")
+TRAINS = JobState("bert", "ml", queue="q", conditions={"Running": Condition("Running", "True", "Training", "")})
+NO_QUEUE = NotFoundError("There is no LocalQueue q in namespace ml.")
 
 
 def test_a_healthy_cluster_has_no_problems() -> None:
@@ -62,12 +66,19 @@ def test_a_healthy_cluster_has_no_problems() -> None:
         ({"gpus": {"nvidia.com/gpu": 16}}, Result.BAD, "no node has more than 8", "--gpus 8"),
         ({"rights": {"list jobs": True, "read logs": False}}, Result.WARNING, "no right to read logs", "rolebinding"),
         ({"job": WAITING}, Result.BAD, "no GPU", "add nodes"),
+        ({"job": IN_QUEUE, "queue": NO_QUEUE}, Result.BAD, "bert waits as a job of LocalQueue q", "localqueues -n ml"),
+        ({"job": TRAINS, "queue": NO_QUEUE}, Result.WARNING, "bert trains as a job of LocalQueue q", "localqueues"),
     ],
 )
 def test_every_problem_is_found_with_its_remedy(change: dict[str, Any], result: Result, what: str, remedy: str) -> None:
     found = [finding for finding in findings(dataclasses.replace(HEALTHY, **change), NOW) if what in finding.what]
     assert [each.result for each in found] == [result]
     assert remedy in found[0].remedy
+
+
+def test_job_whose_queue_is_gone_is_not_said_to_have_no_problems() -> None:
+    found = findings(dataclasses.replace(HEALTHY, job=TRAINS, queue=NO_QUEUE), NOW)
+    assert not any("has no problems" in each.what for each in found)
 
 
 def test_all_rights_are_those_that_the_commands_use() -> None:

@@ -42,7 +42,14 @@ _FORBIDDEN = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]*)"| (?P<everywhere>at the cluster scope))?'
 )
-_SINGULAR = {PLURAL: KIND, "pods": "pod", "namespaces": "namespace", "events": "Event"}
+_SINGULAR = {
+    PLURAL: KIND,
+    "pods": "pod",
+    "namespaces": "namespace",
+    "events": "Event",
+    "localqueues": "LocalQueue",
+    "clusterqueues": "ClusterQueue",
+}
 
 NOT_INSTALLED = NotInstalledError(
     "This cluster has no ElasticJobs: the CustomResourceDefinition elasticjobs.elasticjob.dev is not installed.",
@@ -106,7 +113,8 @@ def _not_found(details: Mapping[str, Any], path: str, namespace: str, message: s
         return NotFoundError(f"{message}.")
     if kind == "namespaces":
         return NotFoundError(f"There is no namespace {name}.")
-    return NotFoundError(f"There is no {_SINGULAR.get(kind, kind)} {name} in namespace {namespace}.")
+    where = f" in namespace {namespace}" if "/namespaces/" in path else ""
+    return NotFoundError(f"There is no {_SINGULAR.get(kind, kind)} {name}{where}.")
 
 
 def _invalid(message: str, details: Mapping[str, Any]) -> str:

@@ -81,7 +81,9 @@ def findings(seen: Observed, now: datetime.datetime) -> list[Finding]:
     found = [Finding(Result.GOOD, f"API server {seen.server}, Kubernetes {seen.version.get('gitVersion', '?')}")]
     found += [*_clock(seen), *_crd(seen), *_operator(seen), *_rights(seen), *_nodes(seen)]
     if seen.job is not None:
-        found += [*_queue(seen, seen.job), *_job(seen, seen.job, now)]
+        queue = [*_queue(seen, seen.job)]
+        fine = all(each.result is Result.GOOD for each in queue)
+        found += [*queue, *(each for each in _job(seen, seen.job, now) if fine or each.result is not Result.GOOD)]
     return found
 
 
@@ -211,10 +213,11 @@ def _queue(seen: Observed, job: JobState) -> Iterator[Finding]:
     if seen.queue is None or job.is_finished:
         return
     if isinstance(seen.queue, NotFoundError):
+        trains = "trains" if job.is_true("Running") else "waits"
         yield Finding(
-            Result.BAD,
-            f"{job.name} waits in LocalQueue {job.queue}: {seen.queue.message}",
-            "List the queues of the namespace: kubectl get localqueues",
+            Result.WARNING if job.is_true("Running") else Result.BAD,
+            f"{job.name} {trains} as a job of LocalQueue {job.queue}: {seen.queue.message}",
+            f"List the queues of the namespace: kubectl get localqueues -n {job.namespace}",
         )
     elif isinstance(seen.queue, ElasticJobError):
         yield Finding(Result.UNKNOWN, f"Could not check the quota of queue {job.queue}: {seen.queue.message}")
