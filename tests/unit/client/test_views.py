@@ -149,6 +149,14 @@ def test_job_in_a_queue_is_told_what_it_waits_for_and_not_to_resume(
     assert [(each.what, each.serious) for each in found] == expected
 
 
+def test_page_of_a_job_in_a_queue_says_since_when_it_waits_and_how_many_worker_pods_it_asks_for() -> None:
+    waits = describe(job(conditions=QUEUED, reported="Queued"), [], None, NOW + datetime.timedelta(seconds=90))
+    assert waits[2].endswith("Queued for 90s")
+    assert waits[3].endswith("0 of 4 ready, trains with 2 to 4")
+    partly = dataclasses.replace(RUNNING, ready=2, desired=2)
+    assert describe(partly, [], None, NOW)[3].endswith("2 of 2 ready, 4 requested, trains with 2 to 4")
+
+
 @pytest.mark.parametrize(
     ("conditions", "queue", "runs", "said"),
     [

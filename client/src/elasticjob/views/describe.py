@@ -61,11 +61,14 @@ def _facts(job: JobState, now: datetime.datetime) -> Iterator[tuple[str, str]]:
     yield "Name", job.name
     yield "Namespace", job.namespace
     end = job.finished or now
-    since = f" for {duration((end - job.started).total_seconds())}" if job.started and not job.is_finished else ""
+    begin = job.conditions["Queued"].since if job.is_queued else job.started
+    since = f" for {duration((end - begin).total_seconds())}" if begin and not job.is_finished else ""
     took = f" after {duration((end - job.started).total_seconds())}" if job.started and job.is_finished else ""
     yield "Status", f"{job.summary}{since}{took}"
     sizes = f", trains with {job.least} to {job.most}" if job.least != job.most else ""
-    yield "Worker pods", f"{job.ready} of {job.desired if job.desired is not None else job.replicas} ready{sizes}"
+    wanted = job.desired if job.desired is not None else job.replicas
+    requested = f", {job.replicas} requested" if job.replicas > wanted else ""
+    yield "Worker pods", f"{job.ready} of {wanted} ready{requested}{sizes}"
     if job.world_size:
         processes = "1 process" if job.world_size == 1 else f"{job.world_size} processes"
         yield "Training", f"{processes} in round {job.round}"
