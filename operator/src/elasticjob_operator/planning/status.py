@@ -32,7 +32,8 @@ from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.running import Training, at_work
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.policies.waits import ending
-from elasticjob_operator.queueing.job import sentence
+from elasticjob_operator.queueing.grant import Grant
+from elasticjob_operator.queueing.job import base_of, sentence
 from elasticjob_operator.state import Kind, Pod
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
@@ -228,9 +229,16 @@ def _set_queued(conditions: _Conditions, assessment: Assessment) -> None:
         conditions.set_known((ConditionType.QUEUED,), update(False, Reason.NOT_QUEUED))
         return
     new = grant.queued
-    if rejection is not None and Kind.WORKLOAD in rejection.kinds:
+    if rejection is not None and Kind.WORKLOAD in rejection.kinds and _lacks_workload(assessment, grant):
         new = update(new.status, Reason.WORKLOAD_REJECTED, detail=sentence(rejection.message))
     conditions.set(ConditionType.QUEUED, new)
+
+
+def _lacks_workload(assessment: Assessment, grant: Grant) -> bool:
+    """Otherwise, what was rejected is there by now, or is no longer wanted."""
+    view = assessment.state.queue
+    missing = view is not None and base_of(assessment.job, view) is None
+    return missing or any(change.create is not None for change in grant.changes)
 
 
 def _set_not_finished(conditions: _Conditions) -> None:

@@ -240,6 +240,22 @@ def test_rejected_workload_is_told_and_tried_again_later() -> None:
     assert names(ask(queued_job(), seconds=10, queue=view(), admission=ACCEPTED, rejection=rejection), CreateObject)
 
 
+def test_rejected_workload_is_told_only_while_it_is_missing() -> None:
+    """Someone else may have made room for it, or put it right."""
+    rejection = Rejection(
+        kinds=frozenset({Kind.WORKLOAD.value}), message="its name is taken", retry_at=at(10), since=NOW
+    )
+    there = ask(queued_job(), queue=view(base()), admission=ACCEPTED, rejection=rejection)
+    assert condition(there, ConditionType.QUEUED) == ("True", "WaitingForQuota")
+    grows = view(base(*ADMITTED, "PodsReady"))
+    found = ask(training(queued_job(3)), *bound(2), queue=grows, rejection=rejection)
+    assert condition(found, ConditionType.QUEUED) == ("False", "WorkloadRejected"), "a surplus"
+    missing = dataclasses.replace(view(), base_missing_since=at(-60))
+    stops = ask(training(queued_job()), *bound(2), queue=missing, rejection=rejection)
+    assert condition(stops, ConditionType.QUEUED) == ("True", "WorkloadRejected")
+    assert len(names(stops, DeletePod)) == 2
+
+
 @pytest.mark.parametrize("queue", [None, view(base())])
 def test_job_without_the_label_and_an_operator_without_queues_run_at_once(queue: QueueView | None) -> None:
     job = queued_job(queue="" if queue is not None else "team")
