@@ -157,14 +157,14 @@ class Writer:
             case DeleteCertificates():
                 return await self._secrets.delete_certificates(job, action)
             case PatchObject() | PatchPod():
-                await self._patch(job, action)
+                result = await self._patch(job, action)
             case DeletePod() | DeleteObject() | DeleteJob():
                 return await self._delete(job, action)
             case DryRunCreate():
                 return await self._dry_run(job, action)
             case _:
                 raise TypeError(f"not an action on the cluster: {action!r}")
-        return ApplyResult()
+        return result
 
     async def _create_object(self, job: ElasticJob, action: CreateObject) -> ApplyResult:
         if action.kind is Kind.WORKLOAD and not await self._is_there(job):
@@ -244,7 +244,9 @@ class Writer:
         self._on_written(WORKLOADS, answer)
         return created
 
-    async def _patch(self, job: ElasticJob, action: PatchObject | PatchPod) -> None:
+    async def _patch(self, job: ElasticJob, action: PatchObject | PatchPod) -> ApplyResult:
+        """One by which an object becomes the job's own is as much as a create: the job says why it is rejected."""
+        adopts = "ownerReferences" in action.patch.get("metadata", {})
         resource = _resource_of(action)
         # With the UID the server rejects the patch (409 or 422) if another object has the name now.
         patch = {**action.patch, "metadata": {**action.patch.get("metadata", {}), "uid": action.uid}}
@@ -256,6 +258,12 @@ class Writer:
             )
         except (ConflictError, NotFoundError, RejectedError) as error:
             log.warning("Cannot patch %s: %s", action.name, error, extra={"reason": action.reason})
+            # 422 is also the answer where another object has the name now.
+            if adopts and (error.status == 403 or _DENIED.search(str(error))):
+                said = f"{resource.kind} {action.name} cannot become this job's own: {error}"
+                return ApplyResult(rejection=said, rejected_kinds=frozenset({resource.kind}))
+            return ApplyResult()
+        return ApplyResult(created=frozenset({resource.kind} if adopts else ()))
 
     async def _delete(self, job: ElasticJob, action: DeletePod | DeleteObject | DeleteJob) -> ApplyResult:
         force = isinstance(action, DeletePod) and action.force

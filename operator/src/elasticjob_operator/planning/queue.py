@@ -93,10 +93,10 @@ def releasing(context: Context) -> list[Action]:
 
 
 def queue_actions(context: Context, changes: Iterable[Change]) -> list[Action]:
-    """Without creates that the API server has just rejected."""
+    """Without creates that the API server has just rejected, nor writes by which a Workload becomes the job's own."""
     rejection = context.state.rejection
     delayed = rejection is not None and Kind.WORKLOAD in rejection.kinds and context.now < rejection.retry_at
-    return [_action(change) for change in changes if change.create is None or not delayed]
+    return [_action(change) for change in changes if not delayed or not change.gives_one]
 
 
 def retry_at(context: Context) -> datetime.datetime | None:

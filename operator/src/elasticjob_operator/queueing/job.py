@@ -30,6 +30,11 @@ class Change:
     """The patch is of the subresource status."""
     delete: bool = False
 
+    @property
+    def gives_one(self) -> bool:
+        """After it, the job has one more Workload."""
+        return self.create is not None or "ownerReferences" in (self.patch or {}).get("metadata", {})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class QueuedJob:

@@ -18,6 +18,7 @@ from elasticjob_operator.planning import (
     CreatePod,
     DeletePod,
     DryRunCreate,
+    PatchObject,
 )
 from elasticjob_operator.state import Kind
 
@@ -261,3 +262,31 @@ async def test_no_workload_is_created_for_a_job_that_has_just_been_deleted(uid: 
     workload = CreateObject(kind=Kind.WORKLOAD, body={"metadata": {"name": "digits"}}, reason="the job waits")
     done = await writer(server).apply(job(), [workload])
     assert (server.count(), len(done.done), done.rejection) == (created, created, "")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "said", "created"),
+    [
+        ({"ownerReferences": []}, RejectedError(403, "Forbidden", POLICY), "Workload mine cannot become", set()),
+        ({"ownerReferences": []}, RejectedError(422, "Invalid", POLICY), "Workload mine cannot become", set()),
+        ({"ownerReferences": []}, RejectedError(422, "Invalid", "metadata.uid: field is immutable"), "", set()),
+        ({"ownerReferences": []}, ConflictError(409, "Conflict", "changed"), "", set()),
+        ({"ownerReferences": []}, None, "", {"Workload"}),
+        ({}, RejectedError(403, "Forbidden", POLICY), "", set()),
+        ({}, None, "", set()),
+    ],
+)
+async def test_workload_that_may_not_become_the_jobs_own_is_told_as_a_rejected_create(
+    metadata: dict[str, Any], error: Exception | None, said: str, created: set[str]
+) -> None:
+    class Refusing(Server):
+        async def request(self, method: str, path: str, **_: Any) -> dict[str, Any]:
+            if error is not None:
+                raise error
+            return await super().request(method, path)
+
+    patch = PatchObject(kind=Kind.WORKLOAD, name="mine", uid="u", patch={"metadata": metadata}, reason="test")
+    result = await writer(Refusing()).apply(job(), [patch])
+    assert said in result.rejection
+    assert bool(said) == bool(result.rejection) == bool(result.rejected_kinds)
+    assert result.created == created

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from typing import Any
 
 import pytest
-from elasticjob_api import ElasticJob, Reason
-from elasticjob_operator.planning import CreateObject, DeleteObject
+from elasticjob_api import ConditionType, ElasticJob, Reason
+from elasticjob_operator.planning import CreateObject, DeleteObject, PatchObject
 from elasticjob_operator.queue_state import QueueView, Workload
 from elasticjob_operator.queueing.bodies import MULTIKUEUE, PREBUILT
 from elasticjob_operator.queueing.grant import grant
 from elasticjob_operator.queueing.job import QueuedJob
 from elasticjob_operator.queueing.prebuilt import in_manager_cluster
-from elasticjob_operator.state import Pod
+from elasticjob_operator.state import Kind, Pod, Rejection
 
-from tests.unit.operator.builders import NAME, NOW, UID, make_pod, make_status
-from tests.unit.operator.planning.plans import ask, names
+from tests.unit.operator.builders import NAME, NOW, UID, at, make_pod, make_status
+from tests.unit.operator.planning.plans import ADMITTED as ACCEPTED
+from tests.unit.operator.planning.plans import ask, condition, names
 from tests.unit.operator.queueing.test_grant import ADMITTED, HASH, PREEMPTED, TWO, base, queued_job, written
 
 
@@ -157,3 +159,15 @@ def test_workload_that_asks_for_less_stops_the_copy_unless_it_runs(running: bool
 
 def test_copy_grows_by_surplus_of_its_own() -> None:
     assert written(grant(queued(copied(), base(*ADMITTED, "PodsReady"), pods=TWO))) == [f"create {NAME}-surplus-0 1"]
+
+
+def test_rejected_adoption_is_told_and_tried_again_later() -> None:
+    hashed = make_pod().template_hash
+    mine = base(*ADMITTED, owner_uid="", template_hash=hashed)
+    rejection = Rejection(kinds=frozenset({Kind.WORKLOAD.value}), message="denied", retry_at=at(10), since=NOW)
+    world: dict[str, Any] = {"queue": QueueView(foreign=(mine,)), "admission": ACCEPTED, "rejection": rejection}
+    found = ask(copied(), **world)
+    assert names(found, PatchObject) == []
+    assert condition(found, ConditionType.QUEUED) == ("True", "WorkloadRejected")
+    assert found.requeue_at == at(10)
+    assert names(ask(copied(), seconds=10, **world), PatchObject) == [NAME]
