@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from elasticjob_api import (
     REMEDY,
     Condition,
+    ConditionStatus,
     ConditionType,
     FailingNode,
     OptimizerSteps,
@@ -126,9 +127,9 @@ def suspended_status(assessment: Assessment) -> Status:
     _set_queued(conditions, assessment)
     left = (*assessment.workers, *assessment.stale)
     reason = Reason.SUSPENDING if left else Reason.SUSPENDED
-    grant = assessment.grant
-    if not left and grant is not None:
-        reason, text = grant.queued.reason, grant.queued.message
+    why = None if left else _why_queued(assessment)
+    if why is not None:
+        reason, text = why
     elif left:
         pod, status = left[0]
         text = message(reason, count=len(left), worker=f"{pod.name} {pod.place}".rstrip())
@@ -142,6 +143,19 @@ def suspended_status(assessment: Assessment) -> Status:
     return _status(assessment, conditions).model_copy(
         update={"world_size": 0, "round": _round(assessment) if left else assessment.job.status.round}
     )
+
+
+def _why_queued(assessment: Assessment) -> tuple[Reason, str] | None:
+    """Why its queue does not let the job run; None: it does. One that was admitted again while it stopped has stopped
+    for what Queued said before."""
+    grant, before = assessment.grant, assessment.job.status.condition(ConditionType.QUEUED)
+    if grant is None:
+        return None
+    if grant.held:
+        return grant.queued.reason, grant.queued.message
+    if before is None or before.status is not ConditionStatus.TRUE:
+        return None
+    return Reason(before.reason), before.message
 
 
 def ended_status(assessment: Assessment, outcome: ConditionUpdate) -> Status:

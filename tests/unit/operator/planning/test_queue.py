@@ -222,6 +222,17 @@ def test_quota_of_the_base_is_not_given_back_in_the_plan_that_deletes_the_etcd()
     assert names(ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=ending), PatchObject) == [NAME]
 
 
+def test_job_that_is_admitted_again_while_it_stops_has_stopped_for_its_eviction() -> None:
+    stopping = ask(training(queued_job()), *bound(2), queue=view(base(*ADMITTED, more=(PREEMPTED,)))).status
+    job = queued_job().model_copy(update={"status": stopping})
+    found = ask(job, queue=view(base(*ADMITTED)), admission=ACCEPTED)
+    assert condition(found, ConditionType.SUSPENDED) == ("True", "Evicted")
+    assert condition(found, ConditionType.QUEUED) == ("False", "PartlyAdmitted")
+    assert found.status.history is not None
+    last = found.status.history.read().changes[-1]
+    assert (last.type, last.reason, "is evicted" in last.message) == ("Suspended", "Evicted", True)
+
+
 def test_job_without_kueue_waits_unless_it_trains() -> None:
     waiting = ask(queued_job(), queue=view(problem="not served"), admission=ACCEPTED)
     assert condition(waiting, ConditionType.QUEUED) == ("True", "QueueUnavailable")
