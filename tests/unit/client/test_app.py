@@ -26,6 +26,11 @@ def test_help_exits_with_success(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: elasticjob" in capsys.readouterr().out
 
 
+def test_the_value_of_dry_run_is_no_argument_of_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["submit", "bert", "--script", "train.py", "--dry-run", "client"]) == Exit.USAGE
+    assert "write --dry-run=client" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "namespace"),
     [

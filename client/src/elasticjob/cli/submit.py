@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +39,9 @@ class Submit(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         ctx.meta["command"] = args[end + 1 :]
+        for flag, value in itertools.pairwise(args[:end]):
+            if flag == "--dry-run" and value in tuple(DryRun):
+                raise UsageError(f"--dry-run {value}: write --dry-run={value}, as for kubectl.")
         own = ["--dry-run=client" if arg == "--dry-run" else arg for arg in args[:end]]
         return super().parse_args(ctx, own + args[end:])
 
