@@ -14,6 +14,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NoReturn
 
 from elasticjob_runtime.commands import RUNTIME, command_of, is_python
+from elasticjob_runtime.sigterm import end_on_sigterm
 from elasticjob_runtime.version import version_in
 
 SOURCE = "ELASTICJOB_RUNTIME"  # contract.Env.RUNTIME: importing the contract would cost each container start 20 ms
@@ -24,6 +25,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 def main() -> NoReturn:
     """Never returns: replaces this process with the container's command."""
+    end_on_sigterm(os.getpid())
     injected = sys.path.pop(0)
     words = sys.argv[1:]
     if not words:
