@@ -31,8 +31,8 @@ from elasticjob_operator.queueing.job import Change, QueuedJob, base_of, delete,
 from elasticjob_operator.queueing.lost import own_again, with_lost
 from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
-from elasticjob_operator.queueing.priorities import Priority, below, follow_base
-from elasticjob_operator.queueing.surplus import put_right
+from elasticjob_operator.queueing.priorities import follow_base
+from elasticjob_operator.queueing.surplus import Surplus, create_surplus, give_back, put_right, surplus_of, unused_of
 from elasticjob_operator.state import Pod
 
 MISSING_SECONDS = 60.0
@@ -229,89 +229,22 @@ def _why_pending(queued: QueuedJob, base: Workload) -> ConditionUpdate:
     return queued.waiting(Reason.WAITING_FOR_QUOTA, base, str(base.condition("QuotaReserved").get("message") or ""))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Surplus:
-    """The surplus of a job whose base is admitted."""
-
-    admitted: tuple[Workload, ...] = ()
-    pending: tuple[Workload, ...] = ()
-    leaving: tuple[Workload, ...] = ()
-    """Evicted, finished, more than is wanted, or not ready in time."""
-    unwanted: frozenset[str] = frozenset()
-    """Those of `leaving` that do not return to the queue."""
-    overdue: tuple[Workload, ...] = ()
-    """Those of `leaving` that were not ready in time."""
-    covered: int = 0
-    """Worker pods of base and surplus together, pending and evicted ones included."""
-
-
-def _surplus_of(queued: QueuedJob, base: Workload, wanted: int) -> _Surplus:
-    """What is admitted is kept before what is pending."""
-    admitted: list[Workload] = []
-    pending: list[Workload] = []
-    leaving: list[Workload] = []
-    overdue: list[Workload] = []
-    unwanted: set[str] = set()
-    covered = base.counts.get(WORKERS, 0)
-    for workload in sorted(queued.surplus, key=lambda workload: not workload.is_admitted):
-        if workload.terminating:
-            continue
-        if covered >= wanted:
-            leaving.append(workload)
-            unwanted.add(workload.name)
-            continue
-        if workload.is_finished:
-            leaving.append(workload)
-            unwanted.add(workload.name)
-            continue
-        covered += workload.counts.get(WORKERS, 0)
-        if queued.is_overdue(workload):
-            overdue.append(workload)
-            leaving.append(workload)
-            unwanted.add(workload.name)
-            continue
-        (leaving if workload.must_stop else admitted if workload.is_admitted else pending).append(workload)
-    useless = _unused(queued.job, base, admitted, wanted)
-    if useless:
-        admitted.sort(key=lambda workload: not queued.pods_of(workload))  # those that are in use are kept
-    while admitted and useless >= admitted[-1].counts.get(WORKERS, 0):
-        workload = admitted.pop()
-        leaving.append(workload)
-        unwanted.add(workload.name)
-        useless -= workload.counts.get(WORKERS, 0)
-    return _Surplus(
-        admitted=tuple(admitted),
-        pending=tuple(pending),
-        leaving=tuple(leaving),
-        unwanted=frozenset(unwanted),
-        overdue=tuple(overdue),
-        covered=covered,
-    )
-
-
-def _unused(job: ElasticJob, base: Workload, admitted: Sequence[Workload], wanted: int) -> int:
-    """How many of the worker pods that are admitted belong to no allowed size, as after the eviction of one surplus of
-    several."""
-    there = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in (base, *admitted)))
-    return there - job.round_down(there)
-
-
 def _running(queued: QueuedJob, base: Workload) -> Grant:
     job, view = queued.job, queued.view
     if not queued.pods and (flavor := unknown_flavor(base, view.flavors)):
         said = f"ResourceFlavor {flavor} says on which nodes its pods may run, and does not exist yet"
         return _stopping(queued, queued.waiting(Reason.WAITING_FOR_CHECKS, base, said), None)
     wanted = max(job.replicas, queued.minimum)
-    surplus = _surplus_of(queued, base, wanted)
+    surplus = surplus_of(queued, base, wanted)
     kept = (base, *surplus.admitted)
     admitted = min(wanted, sum(workload.counts.get(WORKERS, 0) for workload in kept))
-    unused = _unused(job, base, surplus.admitted, wanted)
+    unused = unused_of(job, base, surplus.admitted, wanted)
     admitted -= unused
     changes = [*update_priority(queued, base), *follow_base(base, (*surplus.admitted, *surplus.pending))]
     changes += [change for workload in surplus.pending for change in put_right(queued, base, workload)]
     changes += _count_withdrawals(queued, base, surplus)
     changes += [
-        _give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
+        give_back(queued, workload, is_wanted=workload.name not in surplus.unwanted)
         for workload in surplus.leaving
         if not queued.may_use(workload)
     ]
@@ -322,7 +255,7 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
     is_settled = not surplus.pending and not surplus.leaving and not unused
     may_ask = is_settled and retry_at is None and base.is_true("PodsReady")
     if surplus.covered < wanted and may_ask:
-        created, problem = _create_surplus(queued, base, admitted, wanted)
+        created, problem = create_surplus(queued, base, admitted, wanted)
         changes += created
     slots = tuple(_slot(queued, workload) for workload in kept)
     return Grant(
@@ -351,7 +284,7 @@ def _next_deadline(now: datetime.datetime, moments: Sequence[datetime.datetime |
     return min((moment for moment in moments if moment is not None and now < moment), default=None)
 
 
-def _count_withdrawals(queued: QueuedJob, base: Workload, surplus: _Surplus) -> list[Change]:
+def _count_withdrawals(queued: QueuedJob, base: Workload, surplus: Surplus) -> list[Change]:
     """Before the Workload is deleted, so that it is not asked for again at once."""
     if any(not queued.may_use(workload) for workload in surplus.overdue):
         patch = withdrawal.recorded(base, queued.now)
@@ -364,7 +297,7 @@ def _count_withdrawals(queued: QueuedJob, base: Workload, surplus: _Surplus) -> 
 def _how_much(
     queued: QueuedJob,
     base: Workload,
-    surplus: _Surplus,
+    surplus: Surplus,
     admitted: int,
     wanted: int,
     retry_at: datetime.datetime | None,
@@ -397,47 +330,6 @@ def _how_much(
         detail=sentence(detail),
         namespace=queued.job.namespace,
     )
-
-
-def _create_surplus(
-    queued: QueuedJob, base: Workload, admitted: int, wanted: int
-) -> tuple[list[Change], ConditionUpdate | None]:
-    """(the Workload, or why there is none)"""
-    job, rules, known = queued.job, queued.job.spec.scheduling.queue, queued.view.priorities
-    class_name = rules.surplus_priority_class_name
-    if class_name and class_name not in known:
-        missing = queued.waiting(Reason.PRIORITY_CLASS_MISSING, detail=class_name)
-        return [], dataclasses.replace(missing, status=False)
-    if not queued.accepted:
-        return [], None
-    taken = {workload.name for workload in (*queued.view.workloads, *queued.view.foreign)} | queued.view.taken
-    numbers = range(len(taken) + 1)
-    body = bodies.workload(
-        job,
-        Part.SURPLUS,
-        number=next(number for number in numbers if names.surplus_workload(job.name, number) not in taken),
-        count=_next_step(job, admitted, wanted),
-        template_hash=queued.template_hash,
-        priority=Priority(value=known[class_name] if class_name else below(base), name=class_name).fields,
-        # The group stays homogeneous: what the base's flavor selects is part of what a surplus asks for.
-        node_selector=placement(base, WORKERS, queued.view.flavors, {}).node_selector,
-    )
-    return [Change(reason=f"{wanted} worker pods are requested, {admitted} are admitted", create=body)], None
-
-
-def _next_step(job: ElasticJob, admitted: int, wanted: int) -> int:
-    """How many worker pods to ask for: a step, or as many as the next allowed size needs."""
-    larger = min((size for size in job.allowed_sizes if size > admitted), default=0)
-    step = max(job.spec.scheduling.queue.step, larger - admitted)
-    return max(1, min(wanted, job.round_down(admitted + step)) - admitted)
-
-
-def _give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Change:
-    """Its last pod is gone."""
-    if not is_wanted or not surplus.must_stop:
-        return delete(surplus, "fewer worker pods are requested")
-    patch = patches.release(surplus, queued.now)
-    return Change(reason="its last pod is gone", workload=surplus, patch=patch, of_status=True)
 
 
 def _to_lower(staying: Sequence[Workload], wanted: int) -> tuple[Workload, int] | None:
