@@ -91,9 +91,9 @@ def test_nothing_but_the_base_is_created_for_a_job_that_another_cluster_runs(
     assert (found.status, found.events) == (job.status, ()), "MultiKueue mirrors the status"
 
 
-def copied(*, queue: str = "team") -> ElasticJob:
+def copied(replicas: int = 4, *, queue: str = "team") -> ElasticJob:
     """As MultiKueue creates it in a worker cluster."""
-    job = queued_job(queue=queue)
+    job = queued_job(replicas, queue=queue)
     labels = {**job.metadata.labels, PREBUILT: NAME}
     return job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": labels})})
 
@@ -155,6 +155,11 @@ def test_workload_that_asks_for_less_stops_the_copy_unless_it_runs(running: bool
     found = grant(queued(copied(), changed, pods=TWO if running else []))
     assert found.held is not running
     assert "podSet workers is missing" in found.queued.message
+
+
+def test_copy_that_shrinks_leaves_its_workload_as_it_is_because_multikueue_deletes_one_that_differs() -> None:
+    found = grant(queued(copied(2), base(*ADMITTED, "PodsReady", count=3), pods=TWO))
+    assert (found.replicas, written(found)) == (2, [])
 
 
 def test_copy_grows_by_surplus_of_its_own() -> None:
