@@ -97,7 +97,7 @@ def test_a_hang_is_asked_about_less_and_less_often_until_it_is_one_for_sure() ->
     asked = [(second, hang.final) for second, hang in looks if hang is not None]
     assert asked == [(60, False), (120, False), (240, False), (480, False), (960, False), (1800, True)]
     times.add(11, 7200.0)
-    assert times.deadline(limits) == pytest.approx(7260.0), "the next step begins anew"
+    assert times.deadline(limits) == pytest.approx(7260.0), "the next step begins again"
 
 
 NAMED, MUST_WAIT, UNKNOWN = Culprit(ranks=(1,), why=""), Culprit(ranks=(1,), why="", acts=False), Culprit(why="")
