@@ -715,10 +715,8 @@ def test_no_part_of_a_surplus_is_given_back_while_a_worker_pod_may_be_on_its_quo
 
 
 def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate() -> None:
-    workload = base(
-        *ADMITTED,
-        updates={"workers": (Placement(labels={"check": "done"}, node_selector={"zone": "a"}),)},
-    )
+    added = Placement(labels={"check": "done"}, node_selector={"zone": "a"}, tolerations=({"key": "new"},))
+    workload = base(*ADMITTED, updates={"workers": (added,)})
     workload = dataclasses.replace(workload, assignments={"workers": Assignment(flavors=("spot",), has_topology=True)})
     flavors = {"spot": Flavor(node_labels={"pool": "spot"}, tolerations=({"key": "spot"},))}
     pod: dict[str, Any] = {"metadata": {"labels": {"a": "b"}}, "spec": {"tolerations": [{"key": "own"}]}}
@@ -732,7 +730,7 @@ def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate
     }
     assert pod["spec"] == {
         "nodeSelector": {"pool": "spot", "zone": "a"},
-        "tolerations": [{"key": "own"}, {"key": "spot"}],
+        "tolerations": [{"key": "own"}, {"key": "spot"}, {"key": "new"}],
         "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}],
     }
     asked = {"kueue.x-k8s.io/podset-required-topology": "rack"}
