@@ -131,7 +131,44 @@ def test_steps_of_torchs_own_optimizers_are_counted(agent: Agent) -> None:
     counted = auto_progress.read_page(page)
     assert counted is not None
     # Of another optimizer, the first step is taken for the end of the step before.
-    assert counted[0] == 37
+    assert counted.steps == 37
+
+
+def test_backward_passes_are_counted_where_torch_has_no_optimizer_of_its_own(agent: Agent) -> None:
+    page = auto_progress.page_file(str(agent.folder / "error.json"))
+    auto_progress.create_page(page)
+    agent.run(
+        """
+        torch.distributed.init_process_group("gloo", init_method="file://FOLDER/meet", rank=0, world_size=1)
+        plain = torch.nn.Linear(2, 1)
+        checkpointed = lambda inputs: torch.utils.checkpoint.checkpoint(plain, inputs, use_reentrant=True)
+        compiled = torch.compile(plain, backend="eager")
+        for model in (plain, checkpointed, compiled, torch.nn.parallel.DistributedDataParallel(plain)):
+            for _ in range(5):
+                model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+                for parameter in plain.parameters():
+                    parameter.data -= 0.1 * parameter.grad
+        torch.distributed.destroy_process_group()
+        """.replace("FOLDER", str(agent.folder))
+    )
+    counted = auto_progress.read_page(page)
+    assert counted is not None
+    assert (counted.steps, counted.passes) == (0, 20)
+
+
+@pytest.mark.nightly
+def test_a_compiled_function_may_call_backward(agent: Agent) -> None:
+    agent.run(
+        """
+        model = torch.nn.Linear(2, 1)
+        def train():
+            model(torch.ones(1, 2)).sum().backward()
+        train = torch.compile(train, backend="eager")
+        for _ in range(3):
+            train()
+        assert model.weight.grad.tolist() == [[3.0, 3.0]], model.weight.grad
+        """
+    )
 
 
 @pytest.mark.nightly

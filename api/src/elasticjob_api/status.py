@@ -96,8 +96,11 @@ class OptimizerSteps(Model, frozen=True):
 
     count: LongCount = 0
     """Optimizer steps of rank 0 since its worker process started."""
+    backward_passes: LongCount | None = None
+    """Backward passes since then, where no step of an optimizer is seen, so that count is 0. Their number says that the
+    script trains, not how many steps it takes."""
     per_second: Rate = None
-    """Optimizer steps per second at that time."""
+    """Optimizer steps, or backward passes if those are given, per second at that time."""
     updated_at: Time | None = None
     """When they were counted, by the node's clock: often at first, every ten minutes later."""
 

@@ -274,6 +274,9 @@ def test_of_a_thousand_worker_pods_a_page_lists_those_in_trouble() -> None:
 def test_a_script_that_reports_nothing_shows_its_optimizer_steps() -> None:
     counted = dataclasses.replace(RUNNING, progress=None, optimizer_steps=OptimizerSteps(70, 2.5, NOW - HOUR))
     assert any("70 optimizer steps, 2.5 per second (60m ago)" in line for line in describe(counted, [], [], NOW))
+    unseen = dataclasses.replace(RUNNING, progress=None, optimizer_steps=OptimizerSteps(0, 2.5, NOW - HOUR, 70))
+    text = "no optimizer step, 70 backward passes, 2.5 per second (60m ago)"
+    assert any(text in line for line in describe(unseen, [], [], NOW))
 
 
 def test_names_are_escaped_in_notebooks() -> None:

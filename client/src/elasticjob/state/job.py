@@ -46,6 +46,7 @@ class OptimizerSteps:
     count: int = at("count", 0)
     per_second: float | None = at("perSecond", None, _rate)
     updated_at: Time | None = at("updatedAt", None, parse_time)
+    backward_passes: int | None = at("backwardPasses", None)
 
 
 @dataclass(frozen=True)

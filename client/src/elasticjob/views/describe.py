@@ -103,7 +103,9 @@ def _optimizer_steps(job: JobState, now: datetime.datetime) -> str:
         return ""
     rate = f", {number(counted.per_second)} per second" if counted.per_second is not None else ""
     ago = f" ({age(counted.updated_at, now)} ago)" if counted.updated_at and not job.is_finished else ""
-    return f"{counted.count} optimizer steps{'' if job.is_finished else rate}{ago}"
+    passes = counted.backward_passes
+    what = f"{counted.count} optimizer steps" if passes is None else f"no optimizer step, {passes} backward passes"
+    return f"{what}{'' if job.is_finished else rate}{ago}"
 
 
 def _goodput(job: JobState, now: datetime.datetime) -> str:

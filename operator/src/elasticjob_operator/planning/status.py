@@ -222,6 +222,7 @@ def optimizer_steps_of(context: Context) -> OptimizerSteps | None:
         return status.optimizer_steps
     return OptimizerSteps(
         count=max(0, counted.optimizer_steps),
+        backward_passes=None if counted.backward_passes is None else max(0, counted.backward_passes),
         per_second=counted.steps_per_second,
         updated_at=_time(counted.updated_at),
     )

@@ -43,7 +43,7 @@ def new_sample(before: Status, after: Status, view: RendezvousView, now: datetim
 def _counted(
     known: OptimizerSteps | None, new: OptimizerSteps, plan: PlanValue, now: datetime.datetime
 ) -> Sample | None:
-    if new == known:
+    if new == known or new.backward_passes is not None:
         return None
     return Sample(
         time=_trusted(new.updated_at, now),

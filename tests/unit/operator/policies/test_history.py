@@ -370,6 +370,9 @@ def test_counted_optimizer_steps_become_samples() -> None:
     view = make_view(plan=make_plan())
     found = recorded(STARTED, STARTED.model_copy(update={"optimizer_steps": counted}), view, seconds=21)
     assert history(found).samples == ("2026-01-01T12:00:20Z 70 4 1.5 counted",)
+    passes = counted.model_copy(update={"count": 0, "backward_passes": 70})
+    found = recorded(STARTED, STARTED.model_copy(update={"optimizer_steps": passes}), view, seconds=21)
+    assert history(found).samples == (), "backward passes are no steps"
     assert recorded(found, found, view, seconds=30) is found
 
 

@@ -7,7 +7,7 @@ import pathlib
 from elasticjob_runtime.agent.optimizer_steps import OptimizerSteps
 from elasticjob_runtime.agent.progress import Progress
 from elasticjob_runtime.contract import ProgressValue
-from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.membership.hang import Hang, HangLimits
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.training import auto_progress
 
@@ -21,10 +21,10 @@ class Workers:
             pathlib.Path(error_file).parent.mkdir()
             auto_progress.create_page(auto_progress.page_file(error_file))
 
-    def have_taken(self, steps: int, at: float) -> None:
+    def have_taken(self, steps: int, at: float, passes: int = 0, passed_at: float = 0.0) -> None:
         for error_file in self.error_files.values():
             with open(auto_progress.page_file(error_file), "r+b") as file:
-                file.write(auto_progress.PAGE.pack(steps, at))
+                file.write(auto_progress.PAGE.pack(steps, at, passes, passed_at))
 
 
 def test_counts_are_published_less_and_less_often(tmp_path: pathlib.Path) -> None:
@@ -70,3 +70,39 @@ def test_a_hang_is_seen_in_the_count_until_the_script_reports(tmp_path: pathlib.
     hang = progress.hang(172.0)
     assert hang is not None
     assert hang.text == "no step for 162 s, median 0.5 s, beyond the announced pause of 100 s"
+
+
+def test_backward_passes_stand_in_for_steps_that_are_not_seen(tmp_path: pathlib.Path) -> None:
+    """An optimizer of the script's own."""
+    workers, published = Workers(tmp_path), list[ProgressValue]()
+    progress = Progress(HangLimits(factor=20.0, least=60.0), published.append)
+    progress.starting(0.0)
+    for second in range(1, 11):
+        workers.have_taken(0, 0.0, 2 * second, second)
+        progress.count(workers.error_files, second)
+    progress.publish_counted(1, 10.0, 1e9, at_once=True)
+    assert [(value.optimizer_steps, value.backward_passes) for value in published] == [(0, 20)]
+    assert published[0].steps_per_second == 2.0
+    assert progress.hang(69.0) is None
+    hang = progress.hang(70.0)
+    assert hang is not None
+    assert hang.text == "no backward pass for 60 s, median 0.5 s"
+    workers.have_taken(1, 71.0, 21, 71.0)
+    progress.count(workers.error_files, 71.0)
+    progress.publish_counted(1, 71.0, 1e9, at_once=True)
+    assert (published[-1].optimizer_steps, published[-1].backward_passes) == (1, None), "steps are seen after all"
+
+
+def test_a_script_whose_steps_are_skipped_for_long_does_not_hang(tmp_path: pathlib.Path) -> None:
+    """A GradScaler skips them while gradients overflow."""
+    workers, asked = Workers(tmp_path), list[Hang | None]()
+    progress = Progress(HangLimits(factor=20.0, least=60.0), lambda _: None)
+    progress.starting(0.0)
+    for second in range(1, 300):
+        workers.have_taken(min(second, 10), min(second, 10), second, second)
+        progress.count(workers.error_files, second)
+        asked.append(progress.hang(second))
+    assert not any(asked)
+    hang = progress.hang(359.0)
+    assert hang is not None
+    assert hang.text == "no step for 349 s, median 1 s"

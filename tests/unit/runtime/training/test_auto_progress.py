@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from elasticjob_runtime.training import auto_progress
-from elasticjob_runtime.training.auto_progress import PAGE, PAGE_BYTES, StepCounter
+from elasticjob_runtime.training.auto_progress import PAGE, PAGE_BYTES, Page, PassCounter, StepCounter
 
 
 class Optimizer:
@@ -59,17 +60,40 @@ def test_the_page_has_the_count_and_the_time(tmp_path: pathlib.Path) -> None:
     auto_progress.create_page(path)
     assert auto_progress.read_page(path) is None, "no step yet"
     with open(path, "r+b") as file:
-        file.write(PAGE.pack(7, 12.5))
-    assert auto_progress.read_page(path) == (7, 12.5)
+        file.write(PAGE.pack(7, 12.5, 70, 13.0))
+    assert auto_progress.read_page(path) == Page(7, 12.5, 70, 13.0)
     auto_progress.create_page(path)
     assert auto_progress.read_page(path) is None, "of the next worker"
 
 
+class Autograd(types.ModuleType):
+    """In place of torch's module. A loss is a function, which may call `backward` itself, as activation checkpoints do,
+    or raise an exception."""
+
+    def backward(self, loss: Callable[[], object], /, **_: object) -> object:
+        return loss()
+
+
+def test_outermost_backward_passes_are_counted() -> None:
+    page, autograd = bytearray(PAGE_BYTES), Autograd("autograd")
+    PassCounter(page).wrap(autograd)
+    assert autograd.backward(lambda: "gradients", retain_graph=True) == "gradients"
+    autograd.backward(lambda: autograd.backward(lambda: None))
+    with pytest.raises(ZeroDivisionError):
+        autograd.backward(lambda: 1 / 0)
+    autograd.backward(lambda: None)
+    counted = Page(*PAGE.unpack_from(page))
+    assert (counted.steps, counted.passes) == (0, 3)
+
+
 def test_a_process_that_the_script_forks_is_not_counted() -> None:
     page = bytearray(PAGE_BYTES)
-    counter = StepCounter(page)
+    counter, passes, autograd = StepCounter(page), PassCounter(page), Autograd("autograd")
+    passes.wrap(autograd)
     counter.stop()
+    passes.stop()
     A.step(counter)
+    autograd.backward(lambda: None)
     assert page == bytearray(PAGE_BYTES)
 
 

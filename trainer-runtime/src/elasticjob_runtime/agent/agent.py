@@ -244,7 +244,7 @@ class Agent:
             self._hangs.reset()
         else:
             if counted := self._progress.count(self._processes.group.error_files, now):
-                self._recorder.counted(counted.steps, counted.per_second)
+                self._recorder.counted(counted.steps, counted.passes, counted.per_second)
             self._look_for_hangs(now)
         if self._leads:
             self._progress.publish_counted(self._processes.workers.round, now, time.time(), at_once=not running)

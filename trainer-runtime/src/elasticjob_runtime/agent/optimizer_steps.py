@@ -1,14 +1,14 @@
-"""The optimizer steps of scripts that do not report their progress, as the agent reads them from the workers' pages
-(training/auto_progress.py)."""
+"""The optimizer steps, and the backward passes, of scripts that do not report their progress, as the agent reads them
+from the workers' pages (training/auto_progress.py)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from elasticjob_runtime.agent.rate_meter import RateMeter
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.training import auto_progress
+from elasticjob_runtime.training.auto_progress import Page
 
 READ_SECONDS = 1.0
 """s between two looks at the pages."""
@@ -34,10 +34,11 @@ class OptimizerSteps:
     def __init__(self, started_at: float = 0.0) -> None:
         self._started_at = started_at
         self._error_files: Mapping[int, str] = {}
-        self._counts: dict[int, int] = {}
-        """Local rank -> steps."""
+        self._pages: dict[int, Page] = {}
+        """By local rank."""
         self._meter = RateMeter()
         self.per_second = 0.0
+        """Steps per second; without any step, backward passes."""
         self.due: float | None = None
         """When to look at the pages again; None: no workers run."""
         self._publish_at = started_at
@@ -46,23 +47,40 @@ class OptimizerSteps:
     @property
     def steps(self) -> int:
         """Of the worker that has taken most. The others take as many, or wait for it."""
-        return max(self._counts.values(), default=0)
+        return max((page.steps for page in self._pages.values()), default=0)
+
+    @property
+    def passes(self) -> int:
+        """Likewise."""
+        return max((page.passes for page in self._pages.values()), default=0)
+
+    @property
+    def stepped_at(self) -> float:
+        """When the last step ended."""
+        return max((page.stepped_at for page in self._pages.values()), default=0.0)
+
+    @property
+    def passed_at(self) -> float:
+        """When the last backward pass ended."""
+        return max((page.passed_at for page in self._pages.values()), default=0.0)
 
     def watch(self, error_files: Mapping[int, str]) -> None:
         """These workers run, by local rank, with their error files."""
         self._error_files = error_files or self._error_files
 
-    def read(self, now: float) -> float | None:
-        """Reads the pages. Returns when the last step ended if there is a new one, s."""
+    def read(self, now: float) -> None:
+        """Reads the pages."""
         self.due = now + READ_SECONDS
-        before, last = self.steps, -math.inf
+        before = self.steps
         for local_rank, error_file in self._error_files.items():
             page = auto_progress.read_page(auto_progress.page_file(error_file))
             if page is not None:
-                self._counts[local_rank], at = page
-                last = max(last, min(at, now))
-        self.per_second = round(self._meter.rate(self.steps, now), 3)
-        return last if self.steps > before else None
+                self._pages[local_rank] = page._replace(
+                    stepped_at=min(page.stepped_at, now), passed_at=min(page.passed_at, now)
+                )
+        if self.steps and not before:
+            self._meter = RateMeter()  # it has measured backward passes
+        self.per_second = round(self._meter.rate(self.steps or self.passes, now), 3)
 
     def finish(self, now: float) -> None:
         """The workers have ended: reads their pages for the last time."""
@@ -72,9 +90,10 @@ class OptimizerSteps:
 
     def progress(self, round_number: int, now: float, unix: float, *, at_once: bool) -> ProgressValue | None:
         """What to publish, if it is time to, or `at_once` and new. `unix`: Unix time, s."""
-        if self.steps in (0, self._published) or (now < self._publish_at and not at_once):
+        count = self.steps or self.passes
+        if count in (0, self._published) or (now < self._publish_at and not at_once):
             return None
-        self._published = self.steps
+        self._published = count
         self._publish_at = now + publish_pause(now - self._started_at)
         return ProgressValue(
             step=0,
@@ -82,4 +101,5 @@ class OptimizerSteps:
             steps_per_second=self.per_second,
             updated_at=unix,
             optimizer_steps=self.steps,
+            backward_passes=None if self.steps else self.passes,
         )

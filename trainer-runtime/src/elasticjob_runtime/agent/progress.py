@@ -41,6 +41,8 @@ class Progress:
         self._steps = StepTimes()
         """That the script reported."""
         self._counted = StepTimes()
+        """Of optimizers."""
+        self._passes = StepTimes("backward pass")
         self._optimizer_steps = OptimizerSteps()
         self._last: ProgressValue | None = None
         """Of this round."""
@@ -63,11 +65,13 @@ class Progress:
 
     @property
     def _times(self) -> StepTimes:
-        return self._steps if self._steps.last is not None else self._counted
+        """What is known best: a script's own reports, then optimizer steps."""
+        known = (times for times in (self._steps, self._counted) if times.last is not None)
+        return next(known, self._passes)
 
     def starting(self, now: float) -> None:
         """New workers start."""
-        self._steps, self._counted = StepTimes(), StepTimes()
+        self._forget_steps()
         self._optimizer_steps = OptimizerSteps(now)
         self._last = None
         self._meter = RateMeter()
@@ -78,6 +82,7 @@ class Progress:
         if report.phase == "pause":
             self._steps.pause(report.seconds, report.why, now)
             self._counted.pause(report.seconds, report.why, now)
+            self._passes.pause(report.seconds, report.why, now)
         if report.phase in ("step", "first-step"):
             self.stepped = max(self.stepped, report.round)
         if report.step is None or report.phase not in ("step", "checkpoint"):
@@ -110,16 +115,19 @@ class Progress:
         return progress
 
     def count(self, error_files: Mapping[int, str], now: float) -> OptimizerSteps | None:
-        """Reads how many optimizer steps the workers with these error files, by local rank, have taken, once a second.
-        Returns them if there is something new to show."""
+        """Reads how many optimizer steps and backward passes the workers with these error files, by local rank, have
+        taken, once a second. Returns them if there is something to show."""
         pages = self._optimizer_steps
         pages.watch(error_files)
         if pages.due is not None and now < pages.due:
             return None
-        at = pages.read(now)
-        if at is not None:
-            self._counted.count(pages.steps, at)
-        return pages if pages.steps and self._last is None else None
+        pages.read(now)
+        if pages.steps:
+            self._counted.count(pages.steps, pages.stepped_at)
+            self._counted.alive(pages.passed_at)
+        if pages.passes:
+            self._passes.count(pages.passes, pages.passed_at)
+        return pages if (pages.steps or pages.passes) and self._last is None else None
 
     def publish_counted(self, round_number: int, now: float, unix: float, *, at_once: bool) -> None:
         """Publishes the optimizer steps, if it is time to and rank 0 reports nothing. `unix`: Unix time, s."""
@@ -138,8 +146,11 @@ class Progress:
 
     def ended(self, now: float) -> None:
         """No further step is expected of these workers."""
-        self._steps, self._counted = StepTimes(), StepTimes()
+        self._forget_steps()
         self._optimizer_steps.finish(now)
+
+    def _forget_steps(self) -> None:
+        self._steps, self._counted, self._passes = StepTimes(), StepTimes(), StepTimes("backward pass")
 
     def hang(self, now: float) -> Hang | None:
         """What to ask about now, because there was no step for long."""

@@ -135,7 +135,7 @@ OWN_FLAGS = (
     Flag(
         name="--no-auto-progress",
         default=False,
-        about="does not count the optimizer steps of scripts that do not report their progress "
+        about="does not count the optimizer steps and backward passes of scripts that do not report their progress "
         "(see [Progress](#progress))",
         sets=(GroupSpec, "no_auto_progress"),
     ),

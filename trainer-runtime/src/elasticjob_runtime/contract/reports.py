@@ -86,6 +86,9 @@ class ProgressValue(Value):
     optimizer_steps: int | None = None
     """Optimizer steps since the start of the worker processes, counted because the script reports no progress; the
     fields above say nothing then, except `round`, `steps_per_second` and `updated_at`. None: the script reports."""
+    backward_passes: int | None = None
+    """Backward passes since then, where no optimizer step is seen: `optimizer_steps` is 0, and `steps_per_second` is of
+    these. None: steps are known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,9 +65,13 @@ def restarts(hang: Hang, culprit: Culprit, limits: HangLimits) -> bool:
 class StepTimes:
     """The steps that the local workers of one round reported. Times are monotonic, s."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "step") -> None:
+        """`unit`: what is counted instead of steps."""
+        self._unit = unit
         self._times: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._last: tuple[int, float] | None = None
+        self._alive_at = 0.0
+        """The script trained then, whether or not that ended a step."""
         self._pause: tuple[float, float, str] | None = None
         """(until when, seconds, reason): the script announced that no step comes until then."""
         self._asked = 0.0
@@ -102,21 +106,25 @@ class StepTimes:
                 self._times.extend([(at - last) / taken] * min(taken, MIN_STEPS))
         self._took(steps, at)
 
+    def alive(self, at: float) -> None:
+        """The script trained at that time: in a minute without a step, all of whose gradients overflow, for example."""
+        if self._last is not None and at > max(self._last[1], self._alive_at):
+            self._alive_at, self._asked = at, 0.0
+
     def _took(self, step: int, at: float) -> None:
         self._last, self._pause, self._asked = (step, at), None, 0.0
 
     @property
     def last(self) -> tuple[int, float] | None:
-        """The last step, and when it ended; None: there was none."""
-        return self._last
+        """The last step, and until when the script trained; None: there was none."""
+        return (self._last[0], max(self._last[1], self._alive_at)) if self._last is not None else None
 
     def deadline(self, limits: HangLimits) -> float | None:
         """When to ask what the processes do; None: not known yet, or no more."""
         wait = self._wait(limits)
-        if wait is None or self._last is None:
+        if wait is None or self.last is None:
             return None
-        since = max(self._last[1], self._pause[0]) if self._pause is not None else self._last[1]
-        due = since + wait
+        due = max(self.last[1], self._pause[0] if self._pause is not None else 0.0) + wait
         return due if math.isfinite(due) else None
 
     def hang(self, limits: HangLimits, now: float) -> Hang | None:
@@ -125,7 +133,7 @@ class StepTimes:
         if deadline is None or wait is None or now < deadline or self._last is None:
             return None
         self._asked = wait
-        text = f"no step for {now - self._last[1]:.3g} s, median {statistics.median(self._times):.2g} s"
+        text = f"no {self._unit} for {now - self._last[1]:.3g} s, median {statistics.median(self._times):.2g} s"
         if self._pause is not None:
             _, seconds, why = self._pause
             text = f"{text}, beyond the announced pause of {seconds:.3g} s{f' ({why})' if why else ''}"

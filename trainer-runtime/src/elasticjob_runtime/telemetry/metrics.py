@@ -52,6 +52,7 @@ class Metrics:
     steps_lost: int | None = None
     step: int | None = None
     optimizer_steps: int | None = None
+    backward_passes: int | None = None
     steps_per_second: float | None = None
     last_checkpoint_step: int | None = None
     heartbeats_missed: int = 0
@@ -93,6 +94,11 @@ class Metrics:
                 "optimizer_steps",
                 "Optimizer steps since the start of the local workers, if the script reports no progress.",
                 self.optimizer_steps,
+            ),
+            _gauge(
+                "backward_passes",
+                "Backward passes since the start of the local workers, if they take no optimizer step.",
+                self.backward_passes,
             ),
             _gauge("steps_per_second", "Training steps, or optimizer steps, per second.", self.steps_per_second),
             _gauge(

@@ -119,10 +119,12 @@ class Recorder:
         self._metrics.steps_per_second = progress.steps_per_second
         self._metrics.last_checkpoint_step = progress.last_checkpoint_step
 
-    def counted(self, steps: int, per_second: float) -> None:
-        """Handles the optimizer steps of local workers that report no progress."""
-        self._metrics.optimizer_steps = steps
-        self._metrics.steps_per_second = per_second
+    def counted(self, steps: int, passes: int, per_second: float) -> None:
+        """Handles the optimizer steps of local workers that report no progress, or their backward passes if they take
+        none. `per_second`: steps."""
+        metrics = self._metrics
+        metrics.optimizer_steps, metrics.backward_passes = (steps, None) if steps else (None, passes)
+        metrics.steps_per_second = per_second if steps else None
 
     def hung(self, text: str, ranks: Sequence[int], *, restarts: bool) -> None:
         """Handles what was found out about a hang."""

@@ -4,6 +4,9 @@ torch calls global hooks around each `optimizer.step()` (since 2.0). What counts
 SAM and `super().step()` nest; of several optimizers, a step begins when one comes again. A GAN that trains its
 discriminator five times for each step of its generator takes five *optimizer steps* by this rule.
 
+Some scripts train without such steps: with optimizers of their own, or while a GradScaler skips steps. So backward
+passes are counted, too. They are no steps, but show that the script trains.
+
 The count goes to a page that the agent reads when it wants to: a file of the agent's, mapped by the worker process. A
 step costs no system call and no message. The file is there if the agent wants the count, and only then.
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import importlib.machinery
 import mmap
 import os
@@ -23,19 +27,34 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 STACKS_SIGNAL = signal.SIGRTMIN + 9
 """Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Scripts do not use
 this signal."""
 
 OPTIMIZER = "torch.optim.optimizer"
-PAGE = struct.Struct("=Qd")
-"""Optimizer steps; the monotonic time of the last, s."""
+AUTOGRAD = "torch.autograd"
+PAGE = struct.Struct("=QdQd")
+"""See Page."""
+PAIR = struct.Struct("=Qd")
+"""Half of it: what one counter writes."""
 PAGE_BYTES = 4096
 DEEPEST = 16
 """Calls of `step` that are open at once. More were left behind by steps that raised an exception, which torch does not
 report."""
+
+
+class Page(NamedTuple):
+    """What a worker counted. Times are monotonic, s."""
+
+    steps: int = 0
+    """Of optimizers."""
+    stepped_at: float = 0.0
+    """When the last of them ended."""
+    passes: int = 0
+    """Backward passes."""
+    passed_at: float = 0.0
 
 
 def page_file(error_file: str) -> str:
@@ -62,14 +81,14 @@ def remove_page(path: str) -> None:
         os.unlink(path)
 
 
-def read_page(path: str) -> tuple[int, float] | None:
-    """(optimizer steps, monotonic time of the last); None: there is no page, or no step yet."""
+def read_page(path: str) -> Page | None:
+    """None: there is no page, or neither a step nor a backward pass yet."""
     try:
         with open(path, "rb") as file:
-            steps, at = PAGE.unpack(file.read(PAGE.size))
+            page = Page(*PAGE.unpack(file.read(PAGE.size)))
     except (OSError, struct.error):
         return None
-    return (steps, at) if steps else None
+    return page if page.steps or page.passes else None
 
 
 class StepCounter:
@@ -96,11 +115,46 @@ class StepCounter:
         if came in self._seen or not self._seen:
             self.steps += 1
             self._seen.clear()
-            PAGE.pack_into(self._page, 0, self.steps, time.monotonic())
+            PAIR.pack_into(self._page, 0, self.steps, time.monotonic())
         self._seen.add(came)
 
     def stop(self) -> None:
         """In a process that the script forks: what it does is not the training's."""
+        self._page = bytearray(PAGE_BYTES)
+
+
+class PassCounter:
+    """Counts the outermost calls of `torch.autograd.backward`: activation checkpoints call it within another."""
+
+    def __init__(self, page: mmap.mmap | bytearray) -> None:
+        self._page = page
+        self.passes = 0
+        self._within = False
+
+    def wrap(self, autograd: Any) -> None:
+        """`autograd`: the module. `Tensor.backward` and DistributedDataParallel look the function up there."""
+        backward = getattr(autograd, "backward", None)
+        if backward is None:
+            return
+
+        @functools.wraps(backward)
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            if self._within:
+                return backward(*args, **kwargs)
+            self._within = True
+            try:
+                result = backward(*args, **kwargs)
+            finally:
+                self._within = False
+            self.passes += 1
+            PAIR.pack_into(self._page, PAIR.size, self.passes, time.monotonic())
+            return result
+
+        counting._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compile does not trace it
+        autograd.backward = counting
+
+    def stop(self) -> None:
+        """As of StepCounter."""
         self._page = bytearray(PAGE_BYTES)
 
 
@@ -150,7 +204,7 @@ def when_imported(name: str, act: Callable[[Any], None]) -> None:
 
 
 def count_steps(error_file: str) -> None:
-    """Counts the optimizer steps of this process, if its agent has made a page for them."""
+    """Counts the optimizer steps and backward passes of this process, if its agent has made a page for them."""
     try:
         fd = os.open(page_file(error_file), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -161,7 +215,9 @@ def count_steps(error_file: str) -> None:
         return
     finally:
         os.close(fd)
-    counter = StepCounter(page)
+    counter, passes = StepCounter(page), PassCounter(page)
+    os.register_at_fork(after_in_child=passes.stop)
+    when_imported(AUTOGRAD, passes.wrap)
 
     def register(optimizer: Any) -> None:
         if hasattr(optimizer, "register_optimizer_step_pre_hook"):  # since torch 2.0
