@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import Env, PlanReason, PlanValue
+from elasticjob_runtime.contract import Env, PlanReason, PlanValue, RankValue, ReplicaValue
+from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.workers.environment import GroupSpec, fencing_token, worker_environment
+from elasticjob_runtime.workers.messages import replicas_message
 
 PLAN = PlanValue(
     round=7,
@@ -47,6 +49,31 @@ def test_ranks_and_sizes_follow_the_plan() -> None:
     assert {name: found[name] for name in names} == dict(
         zip(names, ("3", "1", "1", "3", "6", "2", "3", "6"), strict=True)
     )
+
+
+REPLICA = ReplicaValue(
+    index=4, world=9, incarnation="i", ordinal=1, members=("a", "b"), master_addr="10.0.0.8", master_port=5000,
+    agent_store=True,
+)  # fmt: skip
+
+
+def test_a_replica_is_a_world_of_its_own_whatever_the_plan() -> None:
+    spec = GroupSpec(run_id="run", role="trainer", nproc=2, max_restarts=5)
+    found = worker_environment({}, spec, PLAN, 1, 1, error_file="/e", agent_socket="/s", replica=REPLICA, alone=True)
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR",
+             "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", Env.REPLICA, Env.ROUND)  # fmt: skip
+    assert [found[name] for name in names] == ["3", "1", "1", "4", "2", "2", "10.0.0.8", "5000", "True", "4", "7"]
+
+
+@pytest.mark.parametrize(("group_rank", "place"), [(0, 0), (1, 0), (2, 1), (5, 2)])
+def test_a_session_hears_its_replicas_place_and_where_the_replicas_meet(group_rank: int, place: int) -> None:
+    value = dataclasses.replace(PLAN, size=6, replica_size=2)
+    plan = Plan(value=value, mod_revision=1, rank=RankValue(group_rank=group_rank, incarnation="i"), replica=REPLICA)
+    assert replicas_message(plan) == {"place": place, "count": 3, "store": "10.0.0.1:4000"}
+
+
+def test_a_session_without_replicas_hears_of_none() -> None:
+    assert replicas_message(Plan(value=PLAN, mod_revision=1, rank=RankValue(group_rank=0, incarnation="i"))) is None
 
 
 def test_the_restart_count_is_the_jobs() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import PEER_LOST, FailureValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, ReplicaValue
 from elasticjob_runtime.membership.view import Plan, WorkersState
 from elasticjob_runtime.workers.effects import (
     AskToSave,
@@ -620,3 +620,25 @@ def test_a_stop_without_time_kills_all_that_still_save() -> None:
     group.stop()
     assert group.stop(0.0) == [killed(0, 1)]
     assert (group.state.kill_at, group.state.view.saving) == (None, False)
+
+
+# -- in a replica
+
+IN_REPLICA, NEXT_IN_REPLICA = (
+    dataclasses.replace(plan, replica=ReplicaValue(index=0, world=1, incarnation="a1", members=("a",)))
+    for plan in (PLAN, NEXT)
+)
+
+
+def test_a_replica_ends_as_a_whole_when_one_of_its_processes_fails() -> None:
+    group = Group().start(IN_REPLICA).entered(0, 1)
+    assert group.fail(1) == [CancelStarts(), Signal(signal.SIGKILL, frozenset({0}))]
+    assert group.state.view.failure == FAILURE  # at once, for the other replicas
+    group.exit(0)
+    assert group.state.view.state is DIED
+
+
+def test_no_process_of_a_replica_is_started_alone() -> None:
+    group = Group().start(IN_REPLICA).entered(0, 1)
+    group.exit(1)
+    assert group.do(group.state.move(NEXT_IN_REPLICA, 0.5, 6.0)) == [SendPlan(0, NEXT_IN_REPLICA, 0.5)]

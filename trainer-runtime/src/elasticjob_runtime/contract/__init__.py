@@ -11,6 +11,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     members/<member>                   a member's state, with its lease   that member's agent
     plan                               the current plan, without ranks    the planner, by compare-and-swap
     assigned-ranks/<attempt>/<member>  a member's rank in a plan          the planner, before the plan
+    members-replicas/<member>          the replica of a member            the planner, with --replica-size
     members-unready                    who is not ready to train          the planner, if that lasts
     members-locations                  where in the network they are      the operator, if it orders the ranks
     stop                               time for processes to save         the planner, before a planned change
@@ -61,6 +62,7 @@ from elasticjob_runtime.contract.values import (
     PlanReason,
     PlanValue,
     RankValue,
+    ReplicaValue,
     SecretValue,
     SpecValue,
     StopValue,
@@ -99,6 +101,7 @@ __all__ = [
     "PreflightValue",
     "ProgressValue",
     "RankValue",
+    "ReplicaValue",
     "SecretValue",
     "SpecValue",
     "StopValue",

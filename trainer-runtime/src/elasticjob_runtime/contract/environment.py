@@ -19,6 +19,9 @@ class Env:
     """`--rdzv-endpoint`: host:port of etcd, or several, separated by commas."""
     RDZV_CONF = "PET_RDZV_CONF"
     """`--rdzv-conf`: further settings of the rendezvous, as `key=value,...`."""
+    REPLICA_SIZE = "PET_REPLICA_SIZE"
+    """`--replica-size`: members of each replica. In an ElasticJob, workers.replicaSize. Set only where the job has
+    it."""
     MAX_RESTARTS = "PET_MAX_RESTARTS"
     """`--max-restarts`: restarts because of failures before the job fails. In an ElasticJob,
     failurePolicy.maxRestarts."""
@@ -59,6 +62,10 @@ class Env:
     FENCE = "ELASTICJOB_FENCE"
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, ordered (see `Fence`). Shared resources such
     as a checkpoint directory refuse a writer whose token is smaller than one they have seen."""
+
+    REPLICA = "ELASTICJOB_REPLICA"
+    """With `--replica-size`: the number of this process's replica, which it keeps. RANK, WORLD_SIZE and MASTER_ADDR are
+    those of the replica's own world then. Unset: all worker processes are one world."""
 
     LOCAL_RANK = "ELASTICJOB_LOCAL_RANK"
     """Number of this worker process among those of its agent. LOCAL_RANK is 0 in all of them with
@@ -103,7 +110,7 @@ class Env:
         "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
         "TORCHELASTIC_USE_AGENT_STORE",
         "TORCHELASTIC_ERROR_FILE",
-        AGENT_SOCKET, LOCAL_RANK, ROUND, FENCE, IN_PLACE,
+        AGENT_SOCKET, LOCAL_RANK, REPLICA, ROUND, FENCE, IN_PLACE,
     )  # fmt: skip
     """For its worker processes, overriding other values."""
     RESERVED = (*SET_BY_OPERATOR, RUNTIME, *SET_BY_AGENT)

@@ -84,11 +84,16 @@ class Keys:
     @property
     def folders(self) -> tuple[str, ...]:
         """Prefixes of the other keys of this run, each with its final slash."""
-        return self.members, self.ranks, self.failures, self.suspects, self.preflights
+        return self.members, self.replicas, self.ranks, self.failures, self.suspects, self.preflights
 
     @property
     def members(self) -> str:
         return self.root + "members/"
+
+    @property
+    def replicas(self) -> str:
+        """Sorts into what the planner watches, as `unready` does. Every other member watches its own key."""
+        return self.root + "members-replicas/"
 
     @property
     def ranks(self) -> str:
@@ -112,6 +117,9 @@ class Keys:
 
     def member(self, name: str) -> str:
         return self.members + name
+
+    def replica(self, name: str) -> str:
+        return self.replicas + name
 
     def rank(self, attempt: str, name: str) -> str:
         return f"{self.ranks}{attempt}/{name}"

@@ -43,6 +43,9 @@ lease expires."""
 
 SECRET_BYTES = 32
 
+NO_REPLICA = -1
+"""Index in a ReplicaValue: the member belongs to no replica."""
+
 LEASE_TTL = 5.0
 """s. The TTL of a member's lease, unless `--rdzv-conf lease_ttl=...` sets another."""
 
@@ -66,6 +69,8 @@ class SpecValue(Value):
     """Members that are about to be removed; not in the next plan."""
     allowed: list[int] = dataclasses.field(default_factory=list)
     """Allowed group sizes; empty: every size from min to max."""
+    replica_size: int = 0
+    """Members of a replica; all sizes are multiples of it. 0: the agents' --replica-size."""
     max_restarts: int | None = None
     """None: the agents' --max-restarts."""
     fail_before_first_step: bool | None = None
@@ -88,12 +93,43 @@ class SpecValue(Value):
     def check(self) -> None:
         require_at_least(1, min=self.min, max=self.max)
         require_at_least(
-            0, wanted=self.wanted, store_generation=self.store_generation, max_restarts=self.max_restarts or 0
-        )
+            0, wanted=self.wanted, store_generation=self.store_generation, max_restarts=self.max_restarts or 0,
+            replica_size=self.replica_size,
+        )  # fmt: skip
         if self.max < self.min:
             raise ValueError(f"max: {self.max} is below min, {self.min}")
         if self.on_partition not in ON_PARTITION:
             raise ValueError(f"on_partition: expected one of {', '.join(ON_PARTITION)}, got {self.on_partition!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaValue(Value):
+    """`members-replicas/<member>`: the replica that a member belongs to. Its worker processes form a world of their
+    own, which lasts over plans: all of them start and end together."""
+
+    index: int
+    """Number of the replica, from 0; no two have the same. NO_REPLICA: the member belongs to none for now."""
+    world: int
+    """Number of the replica's own world: 1, 2, 3 ... in the run. A member whose processes are in another one ends
+    them."""
+    incarnation: str
+    """Of the member."""
+    ordinal: int = 0
+    """The member's place in the replica, from 0."""
+    members: tuple[str, ...] = ()
+    """Of the replica, by ordinal."""
+    master_addr: str = ""
+    master_port: int = 0
+    """Of the own world's store, which the agent of the member with ordinal 0 hosts, or else its rank 0."""
+    agent_store: bool = False
+    """That agent hosts it."""
+
+    def check(self) -> None:
+        require_at_least(NO_REPLICA, index=self.index)
+        require_at_least(0, world=self.world, ordinal=self.ordinal)
+        require_ports(master_port=self.master_port)
+        if self.index != NO_REPLICA and self.ordinal >= len(self.members):
+            raise ValueError(f"ordinal: {self.ordinal} of {len(self.members)} members")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +141,7 @@ class MemberValue(Value):
     """TCP ports that the agent reserves for the store of its worker processes. Round n uses ports[n % len(ports)], so
     that no worker process connects to an old store."""
     nproc: int
-    """Worker processes that this member starts."""
+    """Worker processes that this member starts. 0: under torchrun, whose agents agree on it themselves."""
     incarnation: str
     """Random, new at each start of the agent."""
     state: MemberState = MemberState.WARMING
@@ -135,17 +171,27 @@ class MemberValue(Value):
     """When they last did, Unix time, seconds."""
     failure: str = ""
     """How, in one line."""
+    replica_size: int = 0
+    """Its --replica-size."""
+    replica_ports: list[int] = dataclasses.field(default_factory=list)
+    """TCP ports for the store of its replica's own world; two worlds in a row use different ones."""
+    replica: ReplicaValue | None = None
+    """The replica whose world its worker processes were in when it registered again, for a store that has lost its
+    data."""
+    world_over: int = 0
+    """Number of the last world of its replica that has ended here; 0: none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
 
     def check(self) -> None:
         require_at_least(
-            0, nproc=self.nproc, round=self.round, saved=self.saved, in_place=self.in_place, failed=self.failed
-        )  # nproc 0: under torchrun, whose agents agree on it themselves
+            0, nproc=self.nproc, round=self.round, saved=self.saved, in_place=self.in_place, failed=self.failed,
+            replica_size=self.replica_size, world_over=self.world_over,
+        )  # fmt: skip
         if not self.ports:
             raise ValueError("ports: expected at least one")
-        for port in (*self.ports, self.peer_port):
+        for port in (*self.ports, *self.replica_ports, self.peer_port):
             require_ports(ports=port)
 
 
@@ -194,6 +240,9 @@ class PlanValue(Value):
     """The member with group rank 0."""
     nproc: int
     """Worker processes per member, the same for all."""
+    replica_size: int = 0
+    """Members of each replica. Those of one replica have consecutive group ranks, in the order of their ordinals. 0:
+    all worker processes are one world."""
     agent_store: bool = False
     """The agents host the stores of worker processes, and the leader's already listens."""
     in_place: bool = False
@@ -246,6 +295,8 @@ class PlanValue(Value):
     def check(self) -> None:
         require_at_least(1, round=self.round, size=self.size)
         require_at_least(0, world_size=self.world_size, nproc=self.nproc)  # 0: under torchrun
+        if self.replica_size and self.size % self.replica_size:
+            raise ValueError(f"size: {self.size} members are no whole number of replicas of {self.replica_size}")
         require_at_least(
             0,
             restart_count=self.restart_count,

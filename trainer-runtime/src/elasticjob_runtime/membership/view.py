@@ -17,6 +17,7 @@ from elasticjob_runtime.contract import (
     OutcomeValue,
     PlanValue,
     RankValue,
+    ReplicaValue,
     SpecValue,
     StopValue,
     SuspicionValue,
@@ -122,6 +123,8 @@ class Plan:
     """This member's rank; None: it is not in the plan."""
     ranks: Mapping[str, RankValue] | None = None
     """All ranks; known to the planner only."""
+    replica: ReplicaValue | None = None
+    """This member's replica, with --replica-size; None: not known, or there are none."""
 
     @property
     def round(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from elasticjob_runtime.contract import Env, Fence, PlanValue
+from elasticjob_runtime.contract import Env, Fence, PlanValue, ReplicaValue
 from elasticjob_runtime.membership.view import Plan
 
 RES_OPTIONS = "timeout:1 attempts:2"
@@ -61,32 +61,24 @@ def worker_environment(
     *,
     error_file: str,
     agent_socket: str,
+    replica: ReplicaValue | None = None,
     without_libuv: bool = False,
     alone: bool = False,
 ) -> dict[str, str]:
     """The complete environment of one worker process: `base`, which is the agent's, and variables of the plan.
 
-    `without_libuv`: this torch has no libuv, and its TCPStore must not use it. `alone`: it begins in a world of its
-    own, and enters the plan's later.
+    `replica`: it is in the replica's own world, whatever the plan. `without_libuv`: this torch has no libuv, and its
+    TCPStore must not use it. `alone`: without a replica, it begins in a world of its own, and enters the plan's later.
     """
-    rank = group_rank * group.nproc + local_rank
     environment = {
         **base,
-        "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
-        "GROUP_RANK": str(group_rank),
-        "ROLE_RANK": str(rank),
         "ROLE_NAME": group.role,
         "LOCAL_WORLD_SIZE": str(group.nproc),
-        "WORLD_SIZE": str(plan.world_size),
-        "GROUP_WORLD_SIZE": str(plan.size),
-        "ROLE_WORLD_SIZE": str(plan.world_size),
-        "MASTER_ADDR": plan.master_addr,
-        "MASTER_PORT": str(group.master_port or plan.master_port),
+        **_plan_world(group, plan, group_rank, local_rank),
         "TORCHELASTIC_RESTART_COUNT": str(plan.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(group.max_restarts),
         "TORCHELASTIC_RUN_ID": group.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": str(plan.agent_store),
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         Env.AGENT_SOCKET: agent_socket,
@@ -102,14 +94,37 @@ def worker_environment(
         environment.update(_virtual_local_rank(base, local_rank))
     if group.in_place and plan.agent_store:
         environment[Env.IN_PLACE] = "1"
+    if replica is not None:
+        return {**environment, **_replica_world(group, replica, local_rank), Env.REPLICA: str(replica.index)}
     return {**environment, **ALONE} if alone else environment
 
 
-ALONE = {
-    "RANK": "0", "GROUP_RANK": "0", "ROLE_RANK": "0",
-    "WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_USE_AGENT_STORE": "False",
-}  # fmt: skip
+def _plan_world(group: GroupSpec, plan: PlanValue, group_rank: int, local_rank: int) -> dict[str, str]:
+    """The world of all worker processes of a plan."""
+    port = group.master_port or plan.master_port
+    world = _world(group_rank * group.nproc + local_rank, plan.world_size, group_rank, plan.size)
+    return {**world, **_store(plan.master_addr, port, agent=plan.agent_store)}
+
+
+def _replica_world(group: GroupSpec, replica: ReplicaValue, local_rank: int) -> dict[str, str]:
+    """The world of a replica's worker processes, which lasts over plans."""
+    members, ordinal = len(replica.members), replica.ordinal
+    world = _world(ordinal * group.nproc + local_rank, members * group.nproc, ordinal, members)
+    return {**world, **_store(replica.master_addr, replica.master_port, agent=replica.agent_store)}
+
+
+def _world(rank: int, size: int, group_rank: int, members: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank), "GROUP_RANK": str(group_rank), "ROLE_RANK": str(rank),
+        "WORLD_SIZE": str(size), "GROUP_WORLD_SIZE": str(members), "ROLE_WORLD_SIZE": str(size),
+    }  # fmt: skip
+
+
+def _store(address: str, port: int, *, agent: bool) -> dict[str, str]:
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(agent)}
+
+
+ALONE = {**_world(0, 1, 0, 1), **_store("127.0.0.1", 0, agent=False)}
 """The variables of a process in a world of its own, which hosts its store on any free port. What concerns this machine
 stays: the local rank selects the device."""
 
@@ -138,5 +153,8 @@ def _virtual_local_rank(base: Mapping[str, str], local_rank: int) -> dict[str, s
 
 
 def group_rank(plan: Plan) -> int:
-    """0 for a member that is not in the plan: its workers are in worlds of their own."""
+    """The member's place in the world of its worker processes. 0 for a member that is not in the plan: its workers are
+    in worlds of their own."""
+    if plan.replica is not None:
+        return plan.replica.ordinal
     return plan.rank.group_rank if plan.rank is not None else 0

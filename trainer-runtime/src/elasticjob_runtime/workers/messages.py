@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.workers.effects import SendEnd, SendPlan
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.state_machine import START_TIMEOUT
@@ -35,8 +36,19 @@ def plan_message(effect: SendPlan, environment: Mapping[str, str] | None, spec: 
     }  # fmt: skip
     return {
         "type": "plan", "in_place": True, "round": plan.round, "attempt": plan.value.attempt, "step_grace": step_grace,
-        "environment": chosen,
+        "environment": chosen, "replicas": None if environment is None else replicas_message(plan),
         "evaluation_grace": EVALUATION_SHARE * (spec.arrive_timeout or START_TIMEOUT) if step_grace else 0.0,
+    }  # fmt: skip
+
+
+def replicas_message(plan: Plan) -> dict[str, Any] | None:
+    """None: without --replica-size."""
+    value, rank = plan.value, plan.rank
+    if not value.replica_size or rank is None:
+        return None
+    return {
+        "place": rank.group_rank // value.replica_size, "count": value.size // value.replica_size,
+        "store": f"{value.master_addr}:{value.master_port}",
     }  # fmt: skip
 
 

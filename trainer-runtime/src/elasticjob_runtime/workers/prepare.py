@@ -84,5 +84,6 @@ class WorkerPreparation:
         """Raises ValueError."""
         return worker_environment(
             self.environment, self.group, plan.value, group_rank(plan), local_rank,
-            error_file=error_file, agent_socket=self.agent_socket, without_libuv=without_libuv, alone=alone,
+            error_file=error_file, agent_socket=self.agent_socket, replica=plan.replica,
+            without_libuv=without_libuv, alone=alone,
         )  # fmt: skip

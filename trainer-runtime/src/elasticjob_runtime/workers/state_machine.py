@@ -195,7 +195,7 @@ class GroupState:
                     state, sent = state._tell(number, plan, step_grace, now)
                     effects += sent
         missing = [number for number in range(self.spec.nproc) if number not in self.processes.keys() - self.finished]
-        if not missing:
+        if not missing or plan.replica is not None:  # a process cannot join the world of its replica later
             return state._observed(now), effects
         state, started = state._launch(plan, missing, now, alone=True)
         return state, [*effects, *started]
@@ -380,9 +380,9 @@ class GroupState:
         return state, effects
 
     def _failed(self, failure: FailureValue, recorded: Sequence[FailureValue], stacks: str, now: float) -> Step:
-        """If the others can continue, they wait for its replacement. If not, they are killed once it is clear which
-        failure came first."""
-        if self.view.movable:
+        """If the others can continue, they wait for its replacement. If not, as in a replica, they are killed once it
+        is clear which failure came first."""
+        if self.view.movable and (self.view.plan is None or self.view.plan.replica is None):
             first = first_failure((*self.failures, failure))
             view = dataclasses.replace(self.view, failure=first, incomplete=True, in_place=False, changed_at=now)
             state = dataclasses.replace(self, view=view, failures=(), decide_at=None)

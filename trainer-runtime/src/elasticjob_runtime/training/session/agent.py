@@ -5,7 +5,10 @@
     agent:  {"type": "plan", "in_place": true, "round": 3, "attempt": "...", "step_grace": 0.0,
              "evaluation_grace": 0.0,
              "environment": {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": ..., "MASTER_PORT": ...,
-                             "ELASTICJOB_ROUND": "3", "ELASTICJOB_FENCE": ...}}
+                             "ELASTICJOB_ROUND": "3", "ELASTICJOB_FENCE": ...},
+             "replicas": {"place": 0, "count": 3, "store": "10.0.0.7:29400"}}
+            with --replica-size: this replica's place among those of the plan, how many they are, and where they meet;
+            else null. The environment is that of the replica's own world then.
             it continues under this plan; environment null: it is not in the plan, and waits for the next one
     worker: {"type": "plan-state", "state": "heard", "round": 3, "attempt": "...", "local_rank": 0,
              "time": 1767225600.0}
