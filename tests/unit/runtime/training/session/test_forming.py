@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import socket
@@ -14,8 +15,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from elasticjob_runtime.training import round_store
 from elasticjob_runtime.training.checkpoint.order import Kind, State
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import forming, torch_private
 from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.forming import form
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
@@ -39,9 +41,9 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield one, other
 
 
-def a_world(store: TCPStore, rank: int) -> World:
+def a_world(store: TCPStore, rank: int, size: int = 2) -> World:
     environment = {
-        "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+        "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
         "ELASTICJOB_ROUND": "1", "ELASTICJOB_FENCE": "1.0.1",
     }  # fmt: skip
     return World(round=1, attempt="1", step_grace=0.0, environment=environment)
@@ -108,6 +110,7 @@ def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alon
     def peer() -> None:
         """Connects, and never says that it has."""
         here.set("standing/1", PROCESS_STATE.to_json())
+        here.add("standing/count", 1)
         peers.append(connect(PrefixStore("group", here), 1, 2, 20.0))
 
     with contextlib.ExitStack() as stack:
@@ -125,3 +128,89 @@ def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alon
         [(one, other)] = pairs
         one.sendall(b"still there")
         assert other.recv(100) == b"still there"
+
+
+class CountedStore:
+    """Counts what one process asks of the store, without its looks that find nothing yet."""
+
+    def __init__(self, store: TCPStore) -> None:
+        self._store = store
+        self.keys, self.bytes = 0, 0
+
+    def set(self, key: str, value: str) -> None:
+        self.keys += 1
+        self._store.set(key, value)
+
+    def add(self, key: str, value: int) -> int:
+        self.keys += 1 if value else 0
+        return self._store.add(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        found: bool = self._store.check(keys)
+        self.keys += len(keys) if found else 0
+        return found
+
+    def get(self, key: str) -> bytes:
+        return self._counted([self._store.get(key)])[0]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._counted(self._store.multi_get(keys))
+
+    def _counted(self, values: list[bytes]) -> list[bytes]:
+        self.keys += len(values)
+        self.bytes += sum(map(len, values))
+        return values
+
+
+class NoGroup:
+    """Connects to nothing."""
+
+    addresses = ()
+
+    def connect(self, *_: object) -> NoGroup:
+        return self
+
+    def keep(self, *_: object) -> None:
+        pass
+
+    forget = is_silent = interrupt = keep
+
+
+def costs_of_forming(size: int, monkeypatch: pytest.MonkeyPatch) -> list[CountedStore]:
+    """What the processes of a world ask of the store, rank 0 last. Rank 1 is a step behind."""
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    stores: list[CountedStore] = []
+
+    def connect(*_: object) -> CountedStore:
+        stores.append(CountedStore(store))
+        return stores[-1]
+
+    monkeypatch.setattr(round_store, "connect", connect)
+    monkeypatch.setattr(forming, "PrefixStore", lambda _, inner: inner)
+
+    def form_as(rank: int) -> list[int]:
+        state = dataclasses.replace(PROCESS_STATE, state=State(step=0 if rank == 1 else 1, kind=Kind.LIVE))
+        formed = form(a_world(store, rank, size), state, Interruption(), NoGroup())  # type: ignore[arg-type]
+        return [each.state.step for each in formed.process_states]
+
+    with ThreadPoolExecutor(size) as pool:
+        assert all(steps == [1, 0, *[1] * (size - 2)] for steps in pool.map(form_as, range(size)))
+    return sorted(stores, key=lambda each: each.keys)
+
+
+def test_forming_costs_a_rank_as_much_in_a_large_world_as_in_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except rank 0, which reads once what each of them has written."""
+    *small, _ = costs_of_forming(4, monkeypatch)
+    *large, rank_0 = costs_of_forming(64, monkeypatch)
+    assert {each.keys for each in (*small, *large)} == {8}
+    assert max(each.bytes for each in large) <= max(each.bytes for each in small) + 8
+    assert rank_0.keys <= 4 * 64 + 8
+
+
+def test_a_process_that_is_started_again_for_the_same_plan_is_not_taken_for_another_one() -> None:
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    here, interruption = PrefixStore(a_world(store, 0).prefix, store), Interruption()
+    here.add("standing/count", 1)  # rank 0's predecessor; rank 1 has not arrived
+    threading.Timer(0.3, interruption.end).start()
+    with pytest.raises(OverError):
+        form(a_world(store, 0), PROCESS_STATE, interruption, Gloo())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
@@ -37,17 +38,13 @@ def form(world: World, process_state: ProcessState, interruption: Interruption, 
     host, port = world.store
     store = round_store.connect(host, port, FORM_TIMEOUT)
     here = PrefixStore(world.prefix, store)
-    here.set(f"standing/{world.rank}", process_state.to_json())
-    ranks = range(world.size)
-    _wait(here, [f"standing/{rank}" for rank in ranks], None, interruption)
-    process_states = [ProcessState.from_json(text) for text in here.multi_get([f"standing/{rank}" for rank in ranks])]
+    texts = _gather(here, "standing", process_state.to_json(), world, None, interruption)
+    process_states = [ProcessState.from_json(text) for text in texts]
     group = backend.connect(PrefixStore("group", here), world)
     try:
-        here.set(f"formed/{world.rank}", json.dumps(group.addresses))
         # No process begins to communicate, or closes a connection, while another one still connects to it.
-        formed = [f"formed/{rank}" for rank in ranks]
-        _wait(here, formed, FORM_TIMEOUT, interruption)
-        addresses = [(host, port) for text in here.multi_get(formed) for host, port in json.loads(text)]
+        formed = _gather(here, "formed", json.dumps(group.addresses), world, FORM_TIMEOUT, interruption)
+        addresses = [(host, port) for text in formed for host, port in json.loads(text)]
         group.keep(addresses, world.size)
     except BaseException:
         group.forget()
@@ -56,11 +53,41 @@ def form(world: World, process_state: ProcessState, interruption: Interruption, 
     return Formed(process_states=process_states, group=group, store=here)
 
 
-def _wait(store: PrefixStore, keys: Sequence[str], timeout: float | None, interruption: Interruption) -> None:
-    """Returns when the store has all `keys`. Raises OverError after `timeout` seconds."""
+def _gather(
+    store: PrefixStore, name: str, value: str, world: World, timeout: float | None, interruption: Interruption
+) -> list[str]:
+    """The values of all ranks, in order. Raises OverError if some are missing after `timeout` seconds.
+
+    Rank 0 alone reads them all, once, and leaves one document for the others. Waiting costs the store's host one key a
+    look, and so as much in a large world as in a small one.
+    """
+    store.set(f"{name}/{world.rank}", value)
+    store.add(f"{name}/count", 1)
+    if world.rank == 0:
+        keys = [f"{name}/{rank}" for rank in range(world.size)]
+        # Not the counter alone: a process that is started again for this plan would be counted twice.
+        _wait(lambda: store.add(f"{name}/count", 0) >= world.size and store.check(keys), timeout, interruption)
+        values = [found.decode() for found in store.multi_get(keys)]
+        store.set(f"{name}/all", _packed(values))
+        return values
+    _wait(lambda: store.check([f"{name}/all"]), timeout, interruption)
+    return _unpacked(store.get(f"{name}/all"))
+
+
+def _packed(values: Sequence[str]) -> str:
+    """Of neighbours that are equal, one: the processes of a training are as far as each other, but for a few."""
+    return json.dumps([(len(list(same)), value) for value, same in itertools.groupby(values)])
+
+
+def _unpacked(document: bytes) -> list[str]:
+    return [value for count, value in json.loads(document) for _ in range(count)]
+
+
+def _wait(reached: Callable[[], bool], timeout: float | None, interruption: Interruption) -> None:
+    """Raises OverError after `timeout` seconds."""
     # Not store.wait: nothing ends it before its timeout, which prints two lines of warnings.
     began = time.monotonic()
-    while not store.check(list(keys)):
+    while not reached():
         if interruption.over:
             raise OverError("a newer plan has arrived")
         waited = time.monotonic() - began
