@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from elasticjob_runtime.agent.evidence import WATCH_SECONDS, Investigation, Suspect
+from elasticjob_runtime.contract.collectives import Call, calls_of
 from elasticjob_runtime.membership.culprit import RankEvidence
-from elasticjob_runtime.training import auto_progress
+from elasticjob_runtime.training import auto_progress, flight_recorder
 
 from hack.support import eventually
 
@@ -42,9 +44,10 @@ def running(folder: pathlib.Path, script: str) -> Iterator[Suspect]:
             os.killpg(process.pid, signal.SIGKILL)  # its child, too
 
 
-def look_at(suspect: Suspect) -> tuple[RankEvidence, str]:
-    """Without waiting for the seconds to pass; a process has all the time that it needs to write its stack."""
+def look_at(suspect: Suspect, watch: float = 0.0) -> tuple[RankEvidence, str]:
+    """Watches for `watch` seconds; a process has all the time that it needs to write its stack."""
     investigation = Investigation([suspect], 0.0, {})
+    time.sleep(watch)
     if (found := investigation.tick(WATCH_SECONDS)) is None:
         found = eventually(lambda: investigation.tick(investigation.due), what="the stack is written")
     assert found is not None
@@ -89,10 +92,8 @@ def test_a_process_that_computes_is_not_signalled(tmp_path: pathlib.Path, script
     with running(tmp_path, HANDLER + script) as suspect:
 
         def computes() -> bool:
-            investigation = Investigation([suspect], 0.0, {})
-            time.sleep(0.2)
-            found = investigation.tick(WATCH_SECONDS)
-            return found is not None and not found[3].activity.is_none and investigation.stacks == {}
+            found, text = look_at(suspect, watch=0.2)
+            return not found.activity.is_none and not text
 
         eventually(computes, what="it has used time")
 
@@ -104,3 +105,50 @@ def test_a_stopped_process_is_seen_and_not_signalled(tmp_path: pathlib.Path) -> 
         eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", what="it is stopped")
         found, text = look_at(suspect)
         assert (found.state, text) == ("T", "")
+
+
+RECORDER = """
+import os, sys, time
+import torch, torch.distributed
+sys.path.insert(0, {folder!r})
+import flight_recorder
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+flight_recorder.serve(sys.argv[1])
+torch.distributed.all_reduce(torch.ones(4))
+print("ready", flush=True)
+ctypes = __import__("ctypes")
+ctypes.PyDLL(None).usleep(1000_000_000) if {holds} else time.sleep(0)
+raise ValueError("the script is wrong")
+"""
+
+
+def recorder_script(*, holds: bool) -> str:
+    folder = str(pathlib.Path(flight_recorder.__file__).parent)
+    save = "import atexit; atexit.register(flight_recorder.save_at_exit, sys.argv[1], os.getpid())\n"
+    return RECORDER.format(folder=folder, holds=holds).replace("store =", f"{save}store =")
+
+
+@pytest.mark.torch
+def test_the_flight_recorder_answers_while_the_interpreter_is_held(tmp_path: pathlib.Path) -> None:
+    with running(tmp_path, recorder_script(holds=True)) as suspect:
+        found, _ = look_at(suspect)
+        assert found.calls == {"default_pg": [Call(1, "all_reduce [[4]] Float", over=True)]}
+
+
+@pytest.mark.torch
+def test_a_process_that_ends_with_an_exception_leaves_its_flight_recorder(tmp_path: pathlib.Path) -> None:
+    """As torch's own tool reads it, and as an agent does, which loads no pickle."""
+    source, error_file = tmp_path / "script.py", str(tmp_path / "error.json")
+    source.write_text(recorder_script(holds=False))
+    done = subprocess.run([sys.executable, str(source), error_file], capture_output=True, check=False, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: the script is wrong\n"), "torch's server says nothing"
+    assert "erver" not in done.stderr
+    calls = calls_of(json.loads(pathlib.Path(flight_recorder.json_file(error_file)).read_text()))
+    assert calls == {"default_pg": [Call(1, "all_reduce [[4]] Float", over=True)]}
+    pathlib.Path(flight_recorder.pickle_file(error_file)).rename(tmp_path / "recorder_0")
+    analyze = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path), "-p", "recorder_"]
+    shown = subprocess.run(analyze, capture_output=True, check=False, text=True)
+    assert shown.returncode == 0, shown.stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from elasticjob_runtime.contract.collectives import DEFAULT_GROUP, Call
 from elasticjob_runtime.membership.culprit import Activity, Culprit, RankEvidence, Stack, find_culprit, main_stack
 
 TORCH = "/usr/lib/python3.11/site-packages/torch"
@@ -68,6 +71,17 @@ LOADS = RankEvidence(stack=main_stack(LOADER))
 EVALUATES = RankEvidence(activity=BUSY)
 RESENDS = RankEvidence(stack=main_stack(BACKWARD), resends=frozenset({("10.0.0.2", "10.0.0.3")}))
 
+
+def calls(*whats: str, waits: bool = False) -> dict[str, list[Call]]:
+    """Of which all are over but the last, if it `waits` there."""
+    last = len(whats)
+    return {DEFAULT_GROUP: [Call(number, what, number < last or not waits) for number, what in enumerate(whats, 1)]}
+
+
+WAITS = RankEvidence(calls=calls("all_reduce [[4]]", "all_reduce [[7]]", waits=True))
+BEHIND = RankEvidence(calls=calls("all_reduce [[4]]"))
+OTHER = RankEvidence(calls=calls("all_reduce [[4]]", "all_reduce [[5]]", waits=True))
+
 CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
     "S4: rank 1 sleeps, and rank 0, which waits for it, is not blamed": ({0: INSIDE, 1: OUTSIDE}, (1,), True),
     "a lock that is never released, seen by its stack": ({0: INSIDE, 1: OUTSIDE, 2: INSIDE, 3: INSIDE}, (1,), True),
@@ -117,6 +131,45 @@ CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
         (),
         True,
     ),
+    "all signals blocked, with recorders: no stack is needed": ({0: WAITS, 1: BEHIND, 2: WAITS, 3: WAITS}, (1,), True),
+    "an endless loop, with recorders: named, and nothing done": (
+        {0: WAITS, 1: dataclasses.replace(BEHIND, activity=BUSY)},
+        (1,),
+        False,
+    ),
+    "an evaluation while others wait, with recorders: the same": (
+        {0: WAITS, 1: dataclasses.replace(BEHIND, activity=BUSY), 2: WAITS},
+        (1,),
+        False,
+    ),
+    "a GPU, with recorders": ({0: WAITS, 1: dataclasses.replace(BEHIND, accelerator=True)}, (1,), True),
+    "a data loader is stuck, with recorders": (
+        {0: WAITS, 1: dataclasses.replace(LOADS, calls=BEHIND.calls)},
+        (1,),
+        True,
+    ),
+    "other sizes: the majority is right": ({0: WAITS, 1: OTHER, 2: WAITS, 3: WAITS}, (1,), True),
+    "other sizes on one of two ranks: both": ({0: WAITS, 1: OTHER}, (0, 1), True),
+    "other sizes on a rank that does something": (
+        {0: WAITS, 1: dataclasses.replace(OTHER, activity=BUSY), 2: WAITS},
+        (1,),
+        False,
+    ),
+    "one has begun its collective without waiting for it, and sleeps; another has not begun it": (
+        {0: dataclasses.replace(WAITS, stack=OUTSIDE.stack), 1: dataclasses.replace(BEHIND, stack=OUTSIDE.stack)},
+        (1,),
+        True,
+    ),
+    "stopped: it gives no recorder": ({0: WAITS, 1: RankEvidence(state="T"), 2: WAITS}, (1,), False),
+    "in the kernel: its recorder answers": ({0: WAITS, 1: dataclasses.replace(BEHIND, state="D")}, (1,), False),
+    "exited early: the others have raised or wait": ({0: WAITS, 1: RankEvidence(exited=True), 2: WAITS}, (1,), True),
+    "packets are lost between two, with recorders": (
+        {0: WAITS, 1: dataclasses.replace(RESENDS, calls=WAITS.calls), 2: WAITS},
+        (1,),
+        True,
+    ),
+    "only one gives a recorder, and the other's stack is not known": ({0: WAITS, 1: RankEvidence()}, (), True),
+    "only one gives a recorder, and the other sleeps": ({0: WAITS, 1: OUTSIDE}, (1,), True),
 }
 
 
@@ -142,6 +195,18 @@ WORDS = {
     "a connection": (
         {1: RESENDS},
         "what rank 1 sends is not acknowledged, from 10.0.0.2 to 10.0.0.3: look at the network",
+    ),
+    "recorders without a stack": (
+        {0: WAITS, 1: BEHIND, 2: WAITS},
+        "ranks 0, 2 wait in all_reduce [[7]], which rank 1 has not begun",
+    ),
+    "recorders, and the stack of the culprit": (
+        {0: WAITS, 1: dataclasses.replace(BEHIND, stack=OUTSIDE.stack)},
+        "rank 1 is in wait_forever (train.py:7), while rank 0 waits in all_reduce [[7]]",
+    ),
+    "a mismatch": (
+        {0: WAITS, 1: OTHER, 2: WAITS},
+        "collective 2 differs between ranks: rank 1 calls all_reduce [[5]], rank 0 calls all_reduce [[7]]",
     ),
     "nothing known": ({0: RankEvidence()}, "it is not known whether this rank waits for others"),
 }

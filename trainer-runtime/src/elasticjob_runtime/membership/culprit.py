@@ -6,8 +6,11 @@ The rules, in this order; the first that names a process wins:
 1. It has exited with code 0 while others train.
 2. A signal has stopped it.
 3. It waits in the kernel for a device (state D), and shows no stack.
-4. It is not in a collective, while others wait in one.
-5. All wait in a collective, and what one of them sends is not acknowledged: both ends of that connection are named.
+4. The first collective that differs between ranks is another one than on most of them. Without a majority, all are
+   named.
+5. It has not begun the collective in which others wait, according to the flight recorders.
+6. It is not in a collective, according to its stack, while others wait in one.
+7. All wait in a collective, and what one of them sends is not acknowledged: both ends of that connection are named.
 
 Otherwise nothing is known, which is an answer: naming the wrong one costs people more than naming none. That it makes
 no progress does not accuse a process: most of those that hang wait for another one. Nor does another line of code:
@@ -19,6 +22,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+
+from elasticjob_runtime.contract.collectives import Calls, behind, first_difference, open_call
 
 QUIET_CPU_MS, QUIET_SWITCHES = 50, 2
 """What a process may use in the three seconds that it is watched for and still count as doing nothing. Sleeping,
@@ -72,6 +77,8 @@ class RankEvidence:
     """It uses a GPU. Then its stack does not tell whether it waits for others: kernels wait for them, too."""
     resends: frozenset[tuple[str, str]] = frozenset()
     """(own, peer) addresses of connections whose data is sent again and again."""
+    calls: Calls | None = None
+    """The collectives that it has begun; None: not known."""
 
     @property
     def does_nothing(self) -> bool:
@@ -80,7 +87,11 @@ class RankEvidence:
 
     @property
     def waits_in(self) -> str | None:
-        """The collective in which it waits; empty: it is in none; None: not known."""
+        """The collective in which it waits; empty: it is in none; None: not known. The flight recorder has none of
+        those that are no collectives of a process group, such as the wait for a key of a store."""
+        call = open_call(self.calls) if self.calls is not None else None
+        if call is not None:
+            return call.operation
         if self.stack is None or (self.accelerator and not self.stack.collective):
             return None
         return self.stack.collective
@@ -97,7 +108,7 @@ class Culprit:
 
 def find_culprit(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
     """`evidence`: by rank. `whole`: of all ranks, and not only of those of one machine."""
-    rules = (_exited, _stopped, _in_kernel, _outside, _resending)
+    rules = (_exited, _stopped, _in_kernel, _differs, _behind, _outside, _resending)
     for rule in rules:
         if (found := rule(evidence)) is not None:
             return found
@@ -130,6 +141,35 @@ def _in_kernel(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     return None
 
 
+def _differs(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
+    found = first_difference(_recorders(evidence))
+    if found is None:
+        return None
+    return Culprit(ranks=found.ranks, why=found.why, acts=_do_nothing(evidence, found.ranks))
+
+
+def _behind(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
+    """Their stacks may be missing: whoever does something, or blocks all signals, gets no question for them."""
+    found = behind(_recorders(evidence))
+    if found is None:
+        return None
+    places = [stack.place for rank in found.ranks if (stack := evidence[rank].stack) is not None]
+    waits = f"{_ranks(found.waiting)} {_verb(found.waiting, 'waits', 'wait')} in {found.call}"
+    if places:
+        why = f"{_ranks(found.ranks)} {_verb(found.ranks, 'is', 'are')} in {places[0]}, while {waits}"
+    else:
+        why = f"{waits}, which {_ranks(found.ranks)} {_verb(found.ranks, 'has', 'have')} not begun"
+    return Culprit(ranks=found.ranks, why=why, acts=_do_nothing(evidence, found.ranks))
+
+
+def _recorders(evidence: Mapping[int, RankEvidence]) -> dict[int, Calls]:
+    return {rank: each.calls for rank, each in evidence.items() if each.calls is not None}
+
+
+def _do_nothing(evidence: Mapping[int, RankEvidence], ranks: tuple[int, ...]) -> bool:
+    return all(evidence[rank].does_nothing for rank in ranks)
+
+
 def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     """Those that do something may be about to come: they are named, and nothing is done."""
     outside = {rank: each for rank, each in evidence.items() if each.waits_in == ""}
@@ -138,10 +178,11 @@ def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     inside = {rank: each.waits_in for rank, each in evidence.items() if each.waits_in}
     first = next(iter(outside.values()))
     assert first.stack is not None
-    why = f"{_ranks(tuple(outside))} {'is' if len(outside) == 1 else 'are'} in {first.stack.place}"
+    why = f"{_ranks(tuple(outside))} {_verb(tuple(outside), 'is', 'are')} in {first.stack.place}"
     if inside:
-        why += f", while {_ranks(tuple(inside))} wait{'s' if len(inside) == 1 else ''} in {next(iter(inside.values()))}"
-    return Culprit(ranks=tuple(outside), why=why, acts=all(each.does_nothing for each in outside.values()))
+        waits = _verb(tuple(inside), "waits", "wait")
+        why += f", while {_ranks(tuple(inside))} {waits} in {next(iter(inside.values()))}"
+    return Culprit(ranks=tuple(outside), why=why, acts=_do_nothing(evidence, tuple(outside)))
 
 
 def _resending(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
@@ -157,6 +198,10 @@ def _resending(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _verb(ranks: tuple[int, ...], one: str, several: str) -> str:
+    return one if len(ranks) == 1 else several
 
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)

@@ -94,8 +94,10 @@ def read_page(path: str) -> Page | None:
 class StepCounter:
     """The rule: see above. `before` and `after` are torch's hooks around each `step` of each optimizer."""
 
-    def __init__(self, page: mmap.mmap | bytearray) -> None:
+    def __init__(self, page: mmap.mmap | bytearray, at_first: Callable[[], None] = lambda: None) -> None:
+        """`at_first` is called at the first step."""
         self._page = page
+        self._at_first = at_first
         self.steps = 0
         self._open: list[int] = []
         """Optimizers whose `step` was entered, outermost first."""
@@ -116,6 +118,8 @@ class StepCounter:
             self.steps += 1
             self._seen.clear()
             PAIR.pack_into(self._page, 0, self.steps, time.monotonic())
+            if self.steps == 1:
+                self._at_first()
         self._seen.add(came)
 
     def stop(self) -> None:
@@ -126,8 +130,10 @@ class StepCounter:
 class PassCounter:
     """Counts the outermost calls of `torch.autograd.backward`: activation checkpoints call it within another."""
 
-    def __init__(self, page: mmap.mmap | bytearray) -> None:
+    def __init__(self, page: mmap.mmap | bytearray, at_first: Callable[[], None] = lambda: None) -> None:
+        """`at_first` is called at the first pass."""
         self._page = page
+        self._at_first = at_first
         self.passes = 0
         self._within = False
 
@@ -148,6 +154,8 @@ class PassCounter:
                 self._within = False
             self.passes += 1
             PAIR.pack_into(self._page, PAIR.size, self.passes, time.monotonic())
+            if self.passes == 1:
+                self._at_first()
             return result
 
         counting._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compile does not trace it
@@ -203,8 +211,9 @@ def when_imported(name: str, act: Callable[[Any], None]) -> None:
         sys.meta_path.insert(0, _Finder(name, act))
 
 
-def count_steps(error_file: str) -> None:
-    """Counts the optimizer steps and backward passes of this process, if its agent has made a page for them."""
+def count_steps(error_file: str, at_first: Callable[[], None] = lambda: None) -> None:
+    """Counts the optimizer steps and backward passes of this process, if its agent has made a page for them. `at_first`
+    is called at the first step, and at the first pass."""
     try:
         fd = os.open(page_file(error_file), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -215,7 +224,7 @@ def count_steps(error_file: str) -> None:
         return
     finally:
         os.close(fd)
-    counter, passes = StepCounter(page), PassCounter(page)
+    counter, passes = StepCounter(page, at_first), PassCounter(page, at_first)
     os.register_at_fork(after_in_child=passes.stop)
     when_imported(AUTOGRAD, passes.wrap)
 

@@ -14,6 +14,8 @@ import time
 import traceback
 from pathlib import Path
 
+from elasticjob_runtime.training import flight_recorder
+
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 _worker = 0
@@ -27,8 +29,12 @@ def enable(worker: int, path: str | None) -> None:
 
 
 def write(error: BaseException) -> None:
-    """Best effort. Keeps what `@record` or a handler of the user wrote before."""
-    if _path is None or os.getpid() != _worker or _path.exists():
+    """Best effort. Keeps what `@record` or a handler of the user wrote before. The flight recorder is written first:
+    who sees the error file may read it."""
+    if _path is None or os.getpid() != _worker:
+        return
+    flight_recorder.save(str(_path))
+    if _path.exists():
         return
     with contextlib.suppress(OSError):
         partial = _path.with_suffix(".new")

@@ -7,11 +7,14 @@ It leaves nothing behind that the script could see: PYTHONPATH is as the user se
 which this one hides, runs next. Programs of any Python 3 may start here, so nothing new is used.
 """
 
+import atexit
 import contextlib
+import functools
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -28,15 +31,21 @@ def _restore_paths() -> None:
 
 def _install_hooks() -> None:
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "training", "auto_progress.py")
     if not error_file or sys.version_info < (3, 10):
         return
-    spec = importlib.util.spec_from_file_location("_elasticjob_auto_progress", path)
+    auto_progress, flight_recorder = _module("auto_progress"), _module("flight_recorder")
+    atexit.register(flight_recorder.save_at_exit, error_file, os.getpid())
+    auto_progress.count_steps(error_file, functools.partial(flight_recorder.serve, error_file))
+    auto_progress.write_stacks_on_signal(error_file)
+
+
+def _module(name: str) -> Any:
+    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "training", f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"_elasticjob_{name}", path)
     assert spec is not None and spec.loader is not None  # noqa: PT018 a file that is there
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.count_steps(error_file)
-    module.write_stacks_on_signal(error_file)
+    return module
 
 
 def _run_users_own() -> None:

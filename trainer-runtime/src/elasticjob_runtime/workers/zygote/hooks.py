@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elasticjob_runtime.training import auto_progress, channel
+from elasticjob_runtime.training import auto_progress, channel, flight_recorder
 from elasticjob_runtime.training.auto_progress import STACKS_SIGNAL
 from elasticjob_runtime.workers import linux
 
@@ -56,7 +56,7 @@ def install() -> None:
     """Call this right before the script runs."""
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if error_file:
-        auto_progress.count_steps(error_file)
+        auto_progress.count_steps(error_file, functools.partial(flight_recorder.serve, error_file))
         with contextlib.suppress(OSError, RuntimeError):
             auto_progress.write_stacks_on_signal(error_file)
     channel.send_phase("fork")
