@@ -17,7 +17,7 @@ import kopf
 from elasticjob_runtime.etcd import Unavailable
 
 from elasticjob_operator import metrics
-from elasticjob_operator.controller import JobCache, JobEvents, Reconciler, Resync, WorkQueue
+from elasticjob_operator.controller import JobCache, JobEvents, ProgressWriter, Reconciler, Resync, WorkQueue
 from elasticjob_operator.controller.kopf_source import follow_jobs, register
 from elasticjob_operator.credentials import EtcdCredentials
 from elasticjob_operator.etcd import RunUsers, RunWatches
@@ -64,8 +64,10 @@ class App:
             lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD)
         )
         self._jobs = JobCache()
+        self._progress = ProgressWriter(settings, self._jobs, self._queue)
         self._run_watches = RunWatches(
             self._queue.add,
+            progressed=self._progress.on_report,
             may_write=self._may_write,
             supervisor=self._supervisor,
             tls=self._tls_of_etcds,
@@ -161,6 +163,7 @@ class App:
         metrics.LEADER.set(0)
         metrics.QUEUE_DEPTH.set_function(lambda: len(self._queue))
         metrics.QUEUE_AGE.set_function(lambda: self._queue.age)
+        self._progress.count()
         return metrics.count_jobs(lambda: self._jobs.conditions, lambda: self._jobs.seconds)
 
     async def _start(self, api: KubeClient) -> None:
@@ -179,7 +182,9 @@ class App:
             self._supervisor.start(optional.run(), f"discovery of {optional}")
         await asyncio.gather(*(optional.started() for optional in self._cluster.optional))
         await self._cluster.synced()
-        reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue)
+        reconciler = Reconciler(
+            self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue, self._progress
+        )
         resync = Resync(
             api,
             self._jobs,
@@ -191,6 +196,8 @@ class App:
         self._supervisor.start(recorder.run(), "event recorder")
         self._supervisor.start(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
         self._supervisor.start(resync.run(), "resync")
+        self._supervisor.start(self._progress.statuses.run(), "progress in statuses")
+        self._supervisor.start(metrics.measure_loop_lag(), "measurement of the event loop")
         self._job_events = JobEvents(self._jobs, self._queue, resync)
         self._synced = True
 

@@ -6,6 +6,7 @@ Recovery times are recorded by `etcd.recovery_metrics` from what agents report, 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -28,6 +29,17 @@ QUEUE_WAIT = Histogram(
 )
 QUEUE_DEPTH = Gauge("elasticjob_queue_depth", "Jobs waiting to be reconciled.")
 QUEUE_AGE = Gauge("elasticjob_queue_oldest_seconds", "Time that the job at the head of the queue has waited.")
+PROGRESS_WAITING = Gauge(
+    "elasticjob_progress_waiting",
+    "Jobs whose progress waits for the budget of all jobs to be written.",
+    ["object"],
+)
+PROGRESS_AGE = Gauge("elasticjob_progress_oldest_seconds", "Time that the oldest of them has waited.", ["object"])
+LOOP_LAG = Histogram(
+    "elasticjob_loop_lag_seconds",
+    "How much later than due the event loop ran, four times a second: what each decision waits for.",
+    buckets=(0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+)
 API_REQUESTS = Counter(
     "elasticjob_api_requests", "Requests to the API server; code 0: no response.", ["verb", "resource", "code"]
 )
@@ -105,6 +117,15 @@ def count_jobs(counts: Callable[[], Mapping[str, int]], seconds: Callable[[], Ma
     collector = _OfAllJobs(counts, seconds)
     REGISTRY.register(collector)
     return lambda: REGISTRY.unregister(collector)
+
+
+async def measure_loop_lag(seconds: float = 0.25) -> None:
+    """Until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + seconds
+        await asyncio.sleep(seconds)
+        LOOP_LAG.observe(max(0.0, loop.time() - due))
 
 
 def count_request(method: str, path: str, query: Mapping[str, str], code: int) -> None:

@@ -175,6 +175,10 @@ class Settings:
     """ELASTICJOB_WORKERS: number of concurrent reconciliations. More do not help a busy API server, and events that
     arrive while a job is queued are handled in one reconciliation."""
 
+    progress_status_writes: float = 20.0
+    """ELASTICJOB_PROGRESS_STATUS_WRITES: how many statuses a second are written for the progress of the training alone,
+    of all jobs together; 0: none. What changes otherwise is written at once, with the progress of that moment."""
+
     resync_seconds: float = 60.0
     """ELASTICJOB_RESYNC_SECONDS: seconds between full resyncs, the safety net for lost events. Each costs about a
     millisecond of CPU per job."""
@@ -215,6 +219,7 @@ class Settings:
             lease_identity=get.text("ELASTICJOB_LEASE_IDENTITY", ""),
             lease_seconds=max(2.0, get.number("ELASTICJOB_LEASE_SECONDS", default.lease_seconds)),
             workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
+            progress_status_writes=get.number("ELASTICJOB_PROGRESS_STATUS_WRITES", default.progress_status_writes),
             resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),
         )
         if settings.etcd_tls and not settings.ca_namespace:

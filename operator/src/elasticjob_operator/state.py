@@ -234,6 +234,8 @@ class RendezvousView:
     plan: PlanValue | None = None
     progress: ProgressValue | None = None
     """That the script reports."""
+    progress_seen_at: datetime.datetime | None = dataclasses.field(default=None, compare=False)
+    """When this operator first saw its step. None: not known."""
     counted: ProgressValue | None = None
     """Optimizer steps, if the script reports nothing."""
     transition: TransitionValue | None = None

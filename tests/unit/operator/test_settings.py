@@ -25,6 +25,7 @@ def test_every_variable_is_read() -> None:
             "ELASTICJOB_PROBE_PORT": "8081",
             "ELASTICJOB_METRICS_AUTHENTICATION": "True",
             "ELASTICJOB_WORKERS": "3",
+            "ELASTICJOB_PROGRESS_STATUS_WRITES": "5",
             "ELASTICJOB_RESYNC_SECONDS": "30",
         }
     )
@@ -40,6 +41,7 @@ def test_every_variable_is_read() -> None:
         probe_port=8081,
         metrics_authentication=True,
         workers=3,
+        progress_status_writes=5,
         resync_seconds=30,
     )
 

@@ -141,6 +141,11 @@ class JobCache:
             self._parsed_bytes -= self._known[self._parsed.popitem(last=False)[0]].parsed
         return job
 
+    def is_true(self, key: NamespacedName, condition: str) -> bool:
+        """Whether the cached job has this condition."""
+        known = self._known.get(key)
+        return known is not None and condition in known.true
+
     def uid(self, key: NamespacedName) -> str:
         """Empty: unknown."""
         known = self._known.get(key)

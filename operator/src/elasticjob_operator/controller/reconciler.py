@@ -18,6 +18,7 @@ from elasticjob_runtime.etcd import StoreError
 from elasticjob_operator import metrics
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.job_log import about, described, log_actions
+from elasticjob_operator.controller.progress import ProgressWriter
 from elasticjob_operator.controller.status_writer import StatusWriter
 from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.etcd import RunWatches, set_aside_key
@@ -84,13 +85,14 @@ class Reconciler:
         run_watches: RunWatches,
         recorder: EventRecorder,
         queue: WorkQueue[NamespacedName],
+        progress: ProgressWriter,
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
     ) -> None:
         self._settings = settings
         self._jobs = jobs
         self._cluster = cluster
         self._run_watches = run_watches
-        self._status = StatusWriter(jobs, cluster, recorder, queue)
+        self._status = StatusWriter(jobs, cluster, recorder, queue, progress)
         self._queue = queue
         self._clock = clock
         self._memories: dict[NamespacedName, _Memory] = {}

@@ -1,5 +1,8 @@
 """Writes the status of jobs, throttled and never over a newer version, and records the Events of each change.
 
+Where nothing but progress is new, the write waits for the budget of all jobs (`progress`), and the status is decided
+again then.
+
 A status that is decided but not written yet is kept in memory. If it is lost, it is decided again (see
 status_throttle).
 """
@@ -17,11 +20,13 @@ from elasticjob_api import ElasticJob, Status
 
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.job_log import about
+from elasticjob_operator.controller.progress import ProgressWriter
 from elasticjob_operator.controller.status_throttle import as_written, conflict_delay, seconds_to_hold
 from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.kube import Cluster, EventRecorder
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import JobEvent, Plan
+from elasticjob_operator.policies.progress import only_progress_changed
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +56,18 @@ class StatusWriter:
     """`write` is called concurrently for different keys, never for the same key."""
 
     def __init__(
-        self, jobs: JobCache, cluster: Cluster, recorder: EventRecorder, queue: WorkQueue[NamespacedName]
+        self,
+        jobs: JobCache,
+        cluster: Cluster,
+        recorder: EventRecorder,
+        queue: WorkQueue[NamespacedName],
+        progress: ProgressWriter,
     ) -> None:
         self._jobs = jobs
         self._cluster = cluster
         self._recorder = recorder
         self._queue = queue
+        self._progress = progress
         self._memories: dict[NamespacedName, _Memory] = {}
 
     def with_pending(self, key: NamespacedName, job: ElasticJob) -> ElasticJob:
@@ -71,6 +82,7 @@ class StatusWriter:
 
     def forget(self, key: NamespacedName) -> None:
         self._memories.pop(key, None)
+        self._progress.forget(key)
 
     async def write(
         self, key: NamespacedName, uid: str, version: str, written: Status, planned: Plan, *, done: bool = False
@@ -82,7 +94,8 @@ class StatusWriter:
         """
         memory = self._memories.setdefault(key, _Memory())
         events = tuple(dict.fromkeys(memory.events + planned.events))
-        if planned.status != written:
+        held = only_progress_changed(written, planned.status) and not self._progress.may_write_status(key)
+        if planned.status != written and not held:
             now = time.monotonic()
             since = memory.since if memory.status is not None else now
             seconds = seconds_to_hold(written, planned.status, now - memory.written_at, done=done, held=now - since)
@@ -119,6 +132,7 @@ class StatusWriter:
             self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
             return False
         memory.written_at, memory.conflicts = time.monotonic(), 0
+        self._progress.on_status_written(key)
         if generation != self._jobs.generation(key):
             self._queue.add(key)  # the watch will deliver that spec change as a known version
         return True

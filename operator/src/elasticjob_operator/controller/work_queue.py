@@ -2,6 +2,7 @@
 
 add(key)              now; while the key is being processed: right after
 add_at(key, when)     at a time of the loop's clock; the earliest of several wins
+add_aside(key)        like add, but occupies no worker; returns a future of its end
 work(handle)          N workers call `await handle(key)`; an exception is logged and the key is requeued with
                       exponential backoff. A slow key occupies a worker for `WORKER_SECONDS` at most
 """
@@ -48,6 +49,8 @@ class WorkQueue(Generic[K]):
         self._failures: dict[K, int] = {}
         self._slow: set[K] = set()
         """Keys whose last reconciliation exceeded `WORKER_SECONDS`."""
+        self._aside: dict[K, asyncio.Future[None]] = {}
+        """Keys that take no worker the next time, and what to tell when they were processed."""
         self._running: set[asyncio.Task[None]] = set()
         """Running, with a worker or without."""
         self._broken: asyncio.Future[None]
@@ -85,6 +88,12 @@ class WorkQueue(Generic[K]):
         self._cancel_timer(key)
         self._timers[key] = loop.call_at(max(when, loop.time()), self._on_timer, key)
 
+    def add_aside(self, key: K) -> asyncio.Future[None]:
+        """For what may take long and is not urgent. Done when the key was processed."""
+        future = self._aside.setdefault(key, asyncio.get_running_loop().create_future())
+        self.add(key)
+        return future
+
     def forget(self, key: K) -> None:
         """Drops the timer, backoff and history of the key."""
         self._cancel_timer(key)
@@ -113,10 +122,13 @@ class WorkQueue(Generic[K]):
                 continue
             metrics.QUEUE_WAIT.observe(waited)
             self._processing.add(key)
+            aside = self._aside.pop(key, None)
             work = asyncio.create_task(self._process(handle, key))
             self._running.add(work)
             work.add_done_callback(self._on_process_done)
-            if key not in self._slow:
+            if aside is not None:
+                work.add_done_callback(lambda _, aside=aside: aside.done() or aside.set_result(None))  # type: ignore[misc]
+            elif key not in self._slow:
                 await asyncio.wait({work}, timeout=WORKER_SECONDS)
 
     async def _process(self, handle: Callable[[K], Awaitable[None]], key: K) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +17,7 @@ from elasticjob_operator.etcd.recovery_metrics import RecoveryMetrics
 from elasticjob_operator.etcd.responses import Untrusted, for_log
 from elasticjob_operator.etcd.run_keys import RunKeys
 from elasticjob_operator.planning import Target
+from elasticjob_operator.policies.progress import only_progress_reported
 from elasticjob_operator.state import Connectivity, RendezvousView
 
 log = logging.getLogger(__name__)
@@ -24,9 +27,10 @@ REFRESH_SECONDS = 0.05
 
 
 class RunWatch:
-    """`changed` is called whenever `view` differs, or a failed write should be retried."""
+    """`changed` is called whenever `view` differs, or a failed write should be retried; where nothing but progress was
+    reported, `progressed` is called instead."""
 
-    def __init__(self, target: Target, changed: Callable[[], None]) -> None:
+    def __init__(self, target: Target, changed: Callable[[], None], progressed: Callable[[], None]) -> None:
         self.target = target
         self.keys = Keys(DEFAULT_PREFIX, target.run_id)
         self.view = RendezvousView()
@@ -35,6 +39,7 @@ class RunWatch:
         self.failed_writes = 0
         """Since the last successful one."""
         self._changed = changed
+        self._progressed = progressed
         self._metrics = RecoveryMetrics()
         self._run_keys = RunKeys(self.keys)
         self._buffered: dict[str, Event] | None = None
@@ -133,10 +138,14 @@ class RunWatch:
         return Delete(KeyRange.prefix(self.keys.root)), written
 
     def _set_view(self, view: RendezvousView, *, even_if_same: bool = False) -> None:
-        if view != self.view or even_if_same:
-            before, self.view = self.view, view
+        if view == self.view and not even_if_same:
+            return
+        before, self.view = self.view, dataclasses.replace(view, progress_seen_at=_progress_seen_at(self.view, view))
+        if even_if_same or not only_progress_reported(before, view):
             self._changed()
-            self._record_metrics(before, view)
+        else:
+            self._progressed()
+        self._record_metrics(before, view)
 
     def _record_metrics(self, before: RendezvousView, after: RendezvousView) -> None:
         """A fault in the metrics must not affect the job."""
@@ -144,6 +153,12 @@ class RunWatch:
             self._metrics.update(before, after, time.time())
         except Exception:
             log.exception("Cannot record metrics of rendezvous %s", self.target.run_id)
+
+
+def _progress_seen_at(before: RendezvousView, after: RendezvousView) -> datetime.datetime | None:
+    if before.progress is not None and after.progress is not None and before.progress.step == after.progress.step:
+        return before.progress_seen_at
+    return datetime.datetime.now(datetime.timezone.utc) if after.progress is not None else None
 
 
 def _connectivity(error: StoreError) -> Connectivity:

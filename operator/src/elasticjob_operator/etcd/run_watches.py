@@ -29,7 +29,8 @@ ReadSecret = Callable[[NamespacedName], Awaitable[EtcdCredentials]]
 
 
 class RunWatches:
-    """`changed(key)` is called when a job's view differs. `open_store` raises ValueError where the endpoint is not an
+    """`changed(key)` is called when a job's view differs, `progressed(key)` where nothing but progress was reported;
+    default: `changed`. `open_store` raises ValueError where the endpoint is not an
     address. `may_write` is checked before every write. `supervisor` runs the shared watches. `tls` is used for targets
     with TLS and no others; it raises StoreError while there is none. `read_secret` is used for targets with a Secret.
     """
@@ -42,8 +43,10 @@ class RunWatches:
         supervisor: Supervisor | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         read_secret: ReadSecret | None = None,
+        progressed: Callable[[NamespacedName], None] | None = None,
     ) -> None:
         self._changed = changed
+        self._progressed = progressed or changed
         self._may_write = may_write
         self._open_store = open_store
         self._tls = tls
@@ -73,7 +76,7 @@ class RunWatches:
             del self._runs[key]
             await self._release(run)
         if target is not None:
-            run = self._runs[key] = RunWatch(target, lambda: self._changed(key))
+            run = self._runs[key] = RunWatch(target, lambda: self._changed(key), lambda: self._progressed(key))
             if _etcd_of(target) not in self._shared_watches:
                 self._shared_watches[_etcd_of(target)] = SharedWatch(
                     target.endpoint, self._open_store or self._opener(target), self._supervisor

@@ -209,8 +209,8 @@ def progress_of(context: Context) -> Progress | None:
         metrics=reported.metrics,  # type: ignore[arg-type]  # the model turns numbers into strings
         updated_at=_time(reported.updated_at),
     )
-    known = before.observed_at if before is not None and before.step == found.step else None
-    return found.model_copy(update={"observed_at": known or context.now.replace(microsecond=0)})
+    known = before.observed_at if before is not None and before.step == found.step else context.view.progress_seen_at
+    return found.model_copy(update={"observed_at": (known or context.now).replace(microsecond=0)})
 
 
 def optimizer_steps_of(context: Context) -> OptimizerSteps | None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue
+from elasticjob_operator.controller import JobCache, ProgressWriter, Reconciler, WorkQueue
 from elasticjob_operator.controller.reconciler import ETCD_WRITES, once_pods_are_gone, retry_delay
 from elasticjob_operator.controller.status_throttle import MAX_CONFLICT_SECONDS, conflict_delay
 from elasticjob_operator.planning import EvictMember
@@ -40,7 +40,9 @@ class RunWatches:
 
 
 def reconciler(run_watches: RunWatches) -> Reconciler:
-    return Reconciler(Settings(), JobCache(), None, run_watches, None, WorkQueue())  # type: ignore[arg-type]
+    jobs, queue = JobCache(), WorkQueue[tuple[str, str]]()
+    progress = ProgressWriter(Settings(), jobs, queue)
+    return Reconciler(Settings(), jobs, None, run_watches, None, queue, progress)  # type: ignore[arg-type]
 
 
 async def test_a_frozen_etcd_is_waited_for_once_not_per_dead_member() -> None:

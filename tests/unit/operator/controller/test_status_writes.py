@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from elasticjob_api import ConditionType, Reason, Status
-from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue, status_throttle
+from elasticjob_api import ConditionType, Progress, Reason, Status
+from elasticjob_operator.controller import JobCache, ProgressWriter, Reconciler, WorkQueue, status_throttle
 from elasticjob_operator.kube import ApiError
 from elasticjob_operator.kube.apply_result import ApplyResult
 from elasticjob_operator.kube.jobs import StatusWrite
@@ -51,7 +51,8 @@ class Bench:
         self.bugs = 0
         """Writes to etcd that fail with a bug, from now on."""
         self._decided = Plan(status=Status())
-        reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
+        self.progress = ProgressWriter(Settings(), self.jobs, self.queue)
+        reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue, self.progress)  # type: ignore[arg-type]
         monkeypatch.setattr("elasticjob_operator.controller.reconciler.plan", self._plan)
         spec = {"workers": {"replicas": 1, "template": TEMPLATE}}
         self.jobs.put(
@@ -60,7 +61,8 @@ class Bench:
                 "spec": spec,
             }
         )
-        self._task = asyncio.create_task(self.queue.work(reconciler.reconcile, 1))
+        tasks = self.queue.work(reconciler.reconcile, 1), self.progress.statuses.run()
+        self._tasks = [asyncio.create_task(task) for task in tasks]
 
     def set_second(self, seconds: float) -> None:
         """How long the second is within which one status is written."""
@@ -80,8 +82,9 @@ class Bench:
         return decided
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # Cluster, RunWatches and EventRecorder
 
@@ -305,3 +308,45 @@ async def test_a_job_that_cannot_be_read_is_reported_once_also_after_another_of_
     assert condition is not None
     assert condition.reason == "InvalidSpec"
     assert bench.conflicts == 0, "nothing was written about the earlier job"
+
+
+def trains(step: int, **fields: Any) -> Status:
+    return make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, progress=Progress(step=step), **fields)
+
+
+async def test_progress_alone_waits_for_the_budget_and_a_change_of_state_does_not(bench: Bench) -> None:
+    bench.set_second(0.0)
+    await bench.decide(trains(1))
+    await until(lambda: bench.writes == [trains(1)], "the first progress is a change of state")
+    await bench.decide(trains(2))
+    assert bench.writes == [trains(1)]
+    assert len(bench.progress.statuses) == 1
+    await bench.decide(trains(3, ready_replicas=1))
+    await until(lambda: bench.writes == [trains(1), trains(3, ready_replicas=1)], "with the progress of that moment")
+    assert len(bench.progress.statuses) == 0, "it was written with the rest"
+
+
+async def test_progress_is_written_when_its_turn_comes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.set_second(0.0)
+    monkeypatch.setattr(bench.progress.statuses, "_pause", 0.0)
+    await bench.decide(trains(1))
+    await until(lambda: bench.writes == [trains(1)])
+    await bench.decide(trains(2), "an event")
+    await until(lambda: bench.writes == [trains(1), trains(2)])
+    await until(lambda: bench.posted == ["an event"])
+
+
+async def test_a_report_of_a_stalled_job_is_decided_on_at_once(bench: Bench) -> None:
+    bench.set_second(0.0)
+    await bench.decide(trains(1))
+    await until(lambda: bench.writes == [trains(1)])
+    planned = len(bench.seen)
+    bench.progress.on_report(KEY)
+    assert len(bench.progress.statuses) == 1
+    assert len(bench.seen) == planned, "no plan"
+    stalled = make_status(ConditionType.STALLED, progress=Progress(step=1))
+    await bench.decide(stalled)
+    await until(lambda: bench.writes[-1] == stalled)
+    planned = len(bench.seen)
+    bench.progress.on_report(KEY)
+    await until(lambda: len(bench.seen) > planned)

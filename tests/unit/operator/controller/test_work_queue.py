@@ -183,3 +183,26 @@ async def test_slow_keys_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPat
     for key in slow:
         bench.hold[key].set()
     await until(lambda: len(bench.done) == 21)
+
+
+async def test_a_key_that_was_added_aside_holds_no_worker() -> None:
+    bench = Bench(workers=1)
+    bench.hold["slow"] = asyncio.Event()
+    end = bench.queue.add_aside("slow")
+    await until(lambda: "slow" in bench.running)
+    bench.queue.add("a")
+    await until(lambda: bench.done == ["a"])
+    assert not end.done()
+    bench.hold["slow"].set()
+    await asyncio.wait_for(end, 10)
+    await bench.close()
+
+
+async def test_what_is_added_aside_while_it_is_processed_ends_after_the_next_time(bench: Bench) -> None:
+    bench.hold["a"] = asyncio.Event()
+    bench.queue.add("a")
+    await until(lambda: "a" in bench.running)
+    end = bench.queue.add_aside("a")
+    bench.hold["a"].set()
+    await asyncio.wait_for(end, 10)
+    assert bench.done == ["a", "a"]

@@ -36,6 +36,26 @@ async def test_earlier_values_are_read_and_changes_followed(bench: Bench) -> Non
     assert bench.changes >= 3
 
 
+async def test_a_report_of_progress_alone_is_no_change(bench: Bench) -> None:
+    bench.store.put(KEYS.plan, make_plan(3).to_json())
+    await bench.run_watches.follow(KEY, TARGET)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
+    bench.store.put(KEYS.progress, ProgressValue(step=7, round=3).to_json())
+    await bench.until(lambda view: view.progress)
+    changes, seen_at = bench.changes, bench.view.progress_seen_at
+    assert seen_at is not None
+    for step in (8, 9):
+        bench.store.put(KEYS.progress, ProgressValue(step=step, round=3).to_json())
+        await bench.until(lambda view, step=step: view.progress.step == step)  # type: ignore[misc]
+    assert (bench.changes, set(bench.reports)) == (changes, {KEY})
+    assert bench.view.progress_seen_at is not None
+    assert bench.view.progress_seen_at > seen_at
+    seen_at = bench.view.progress_seen_at
+    bench.store.put(KEYS.progress, ProgressValue(step=9, round=3, last_checkpoint_step=9).to_json())
+    await bench.until(lambda view: view.progress and view.progress.last_checkpoint_step == 9)
+    assert bench.view.progress_seen_at == seen_at, "the same step"
+
+
 async def test_one_watch_serves_all_jobs_of_an_etcd_separately(bench: Bench) -> None:
     other = ("ml", "other")
     await bench.run_watches.follow(KEY, TARGET)

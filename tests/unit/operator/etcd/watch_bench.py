@@ -29,7 +29,9 @@ class Bench:
         self.changes = 0
         self.on_change: Callable[[], object] = lambda: None
         self.keys: set[tuple[str, str]] = set()
-        self.run_watches = RunWatches(self._changed, self._open)
+        self.reports: list[tuple[str, str]] = []
+        """Jobs that reported progress and nothing else."""
+        self.run_watches = RunWatches(self._changed, self._open, progressed=self.reports.append)
 
     def _changed(self, key: tuple[str, str]) -> None:
         self.keys.add(key)

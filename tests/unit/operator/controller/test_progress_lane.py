@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from elasticjob_operator.controller import progress_lane as module
+from elasticjob_operator.controller.progress_lane import ProgressLane, TokenBucket
+from elasticjob_operator.names import NamespacedName
+
+from tests.unit.operator.waiting import until
+
+
+@pytest.mark.parametrize(
+    ("rate", "times", "granted"),
+    [
+        (2.0, [0, 0, 0, 0], 3),
+        (2.0, [0, 0, 0, 0.4], 3),
+        (2.0, [0, 0, 0, 0.5, 0.5], 4),
+        (2.0, [0, 0, 0, 100, 100, 100, 100], 6),
+        (0.0, [0, 100], 0),
+    ],
+    ids=["what was saved", "too early", "one more", "no more than that is saved", "none"],
+)
+def test_a_bucket_grants_its_rate(rate: float, times: list[float], granted: int) -> None:
+    bucket = TokenBucket(rate, burst=3)
+    assert sum(bucket.take(time) == 0 for time in times) == granted
+
+
+def test_a_bucket_says_when_the_next_token_is_there() -> None:
+    bucket = TokenBucket(2.0, burst=1)
+    assert bucket.take(10.0) == 0
+    assert bucket.take(10.1) == pytest.approx(0.4)
+
+
+def key(name: str) -> NamespacedName:
+    return "ml", name
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.fail = 0
+
+    async def write(self, key: NamespacedName) -> None:
+        self.fail -= 1
+        if self.fail >= 0:
+            raise ConnectionError("not now")
+        self.written.append(key[1])
+        await self.hold.wait()
+
+    @contextlib.asynccontextmanager
+    async def lane(self, rate: float, pause: float = 0.0) -> AsyncIterator[ProgressLane]:
+        lane = ProgressLane(rate, self.write, pause=pause)
+        task = asyncio.create_task(lane.run())
+        yield lane
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_progress_is_written_oldest_first_and_once_however_often_it_is_reported() -> None:
+    bench = Bench()
+    async with bench.lane(rate=1000.0) as lane:
+        for name in ("a", "b", "a", "c", "a"):
+            lane.add(key(name))
+        await until(lambda: bench.written == ["a", "b", "c"])
+        assert (len(lane), lane.age) == (0, 0.0)
+        lane.add(key("a"))
+        await until(lambda: bench.written == ["a", "b", "c", "a"])
+
+
+async def test_jobs_beyond_the_budget_wait_and_are_counted() -> None:
+    bench = Bench()
+    async with bench.lane(rate=1e-3) as lane:
+        for name in ("a", "b", "c"):
+            lane.add(key(name))
+        await until(lambda: bench.written == ["a"], "one token is there at first")
+        assert len(lane) == 2
+        await until(lambda: lane.age > 0)
+        lane.on_written(key("b"))
+        lane.forget(key("c"))
+        assert len(lane) == 0
+
+
+async def test_a_frozen_api_server_holds_no_more_than_the_writes_under_way() -> None:
+    bench = Bench()
+    bench.hold.clear()
+    async with bench.lane(rate=1000.0) as lane:
+        for number in range(100):
+            lane.add(key(f"job-{number:02}"))
+        await until(lambda: len(bench.written) == module.MOST_AT_ONCE)
+        assert len(lane) == 100 - module.MOST_AT_ONCE
+        bench.hold.set()
+        await until(lambda: len(bench.written) == 100)
+
+
+async def test_a_job_that_was_just_written_waits_its_pause_and_others_do_not() -> None:
+    bench = Bench()
+    async with bench.lane(rate=1000.0, pause=1000.0) as lane:
+        lane.on_written(key("a"))
+        lane.add(key("a"))
+        lane.add(key("b"))
+        await until(lambda: bench.written == ["b"])
+        assert len(lane) == 1
+
+
+async def test_a_failed_write_is_tried_again_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.1)
+    bench = Bench()
+    bench.fail = 1
+    async with bench.lane(rate=1000.0) as lane:
+        lane.add(key("a"))
+        lane.add(key("b"))
+        await until(lambda: bench.written == ["b", "a"])
