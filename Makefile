@@ -69,8 +69,6 @@ checkpoint-trials: setup ## kills and I/O errors in the midst of saves and loads
 	$(BIN)/python -m tests.unit.runtime.training.checkpoint.trials $(ARGS)
 bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
 	$(BIN)/python -m benchmarks.rendezvous $(ARGS)
-bench-pods: setup ## what a change costs in real pods (root)
-	$(BIN)/python -m benchmarks.pods $(ARGS)
 bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
@@ -94,4 +92,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster kueue cluster-down images test nightly quick test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster kueue cluster-down images test nightly quick test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-operator check check-types check-rest generate

@@ -19,9 +19,9 @@ from rich.console import Console
 
 import benchmarks.recovery
 from benchmarks.recovery import machine, picture, report, scenarios
-from benchmarks.recovery.job import JobError
 from benchmarks.recovery.report import GOAL_SYSTEM, Measured, Row, Sample
 from benchmarks.recovery.systems import SYSTEMS, torchft_packages
+from hack.chaos.members import JobError
 from hack.cluster.output import ClusterError
 
 ROOT = Path(__file__).resolve().parents[2]

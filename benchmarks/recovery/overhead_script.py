@@ -16,7 +16,7 @@ from elasticjob_runtime.training import ElasticSession
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-FOLDER = Path(os.environ["BENCH_FOLDER"])
+FOLDER = Path(os.environ["LEDGER"]).parent
 BLOCKS = 12
 BLOCK = 25
 """Steps, of which the first is not counted."""

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.recovery.job import Job, JobError
-from benchmarks.recovery.ledger import Change, longest_pause, samples_lost
 from benchmarks.recovery.report import NEVER, NEVER_SECONDS, OUTAGE, Row, Sample
-from benchmarks.recovery.systems import HERE, Coordinator, System, coordinator
+from benchmarks.recovery.systems import HERE, Coordinator, System, coordinator, job
+from hack.chaos.costs import Change, commits_of, longest_pause, samples_lost
+from hack.chaos.members import Job, JobError
 
 AGENTS = 4
 START_LIMIT = 120.0
@@ -32,7 +32,7 @@ class Round:
         job = self._job
         job.start(AGENTS)
         job.wait_training(AGENTS, START_LIMIT)
-        self._lost = samples_lost(job.update())
+        self._lost = samples_lost(job.ledger())
 
         event, victims = job.kill(job.members()[-2])
         cost = self._cost(event, victims=victims)
@@ -69,12 +69,11 @@ class Round:
             yield self._without_coordinator()
 
     def _without_coordinator(self) -> Sample:
-        start = time.time()
+        start = time.monotonic()
         self._service.kill()
         time.sleep(OUTAGE)
-        return Sample(
-            row=Row.COORDINATOR, value=longest_pause(self._job.update().commits, start, start + OUTAGE), steps_lost=0
-        )
+        commits = commits_of(self._job.ledger())
+        return Sample(row=Row.COORDINATOR, value=longest_pause(commits, start, start + OUTAGE), steps_lost=0)
 
     def _cost(self, event: float, *, world: int | None = None, victims: list[str] | None = None) -> Change:
         cost = self._job.wait_change(event, LIMIT, world=world, victims=victims)
@@ -83,13 +82,13 @@ class Round:
         return cost
 
     def _sample(self, row: Row, value: float, cost: Change) -> Sample:
-        before, self._lost = self._lost, samples_lost(self._job.update())
+        before, self._lost = self._lost, samples_lost(self._job.ledger())
         return Sample(row=row, value=value, steps_lost=cost.steps_lost, samples_lost=max(0, self._lost - before))
 
 
 def changes(system: System, folder: Path) -> Iterator[Sample]:
-    with coordinator(system, folder) as service, Job(system, folder / "job", service.endpoint) as job:
-        yield from Round(system, service, job).samples()
+    with coordinator(system, folder) as service, job(system, folder / "job", service.endpoint) as training:
+        yield from Round(system, service, training).samples()
 
 
 def silences(system: System, folder: Path, jobs: int) -> Iterator[Sample]:
@@ -97,25 +96,28 @@ def silences(system: System, folder: Path, jobs: int) -> Iterator[Sample]:
     events: list[tuple[Job, float, list[str]]] = []
     with coordinator(system, folder) as service, contextlib.ExitStack() as stack:
         for number in range(jobs):
-            job = stack.enter_context(Job(system, folder / f"job-{number}", service.endpoint))
-            job.start(AGENTS - 1)
-            job.wait_training(AGENTS - 1, START_LIMIT)
-            events.append((job, *job.silence(job.members()[-1])))
-        for job, event, victims in events:
-            cost = job.wait_change(event, max(0.0, event + NEVER_SECONDS - time.time()), victims=victims)
+            training = stack.enter_context(job(system, folder / f"job-{number}", service.endpoint))
+            training.start(AGENTS - 1)
+            training.wait_training(AGENTS - 1, START_LIMIT)
+            events.append((training, *training.silence(training.members()[-1])))
+        for training, event, victims in events:
+            cost = training.wait_change(event, max(0.0, event + NEVER_SECONDS - time.monotonic()), victims=victims)
             yield Sample(row=Row.SILENT, value=cost.first_step if cost is not None else NEVER)
 
 
 def state(system: System, folder: Path) -> Iterator[Sample]:
     """A member joins two whose state is 1 GiB. The value is the stall, as a multiple of what the bytes alone take."""
-    with coordinator(system, folder) as service, Job(system, folder / "job", service.endpoint) as job:
-        job.environment = {"BENCH_STATE_MIB": "1024"}
-        job.start(2)
-        job.wait_training(2, START_LIMIT)
-        cost = job.wait_change(job.start(1), START_LIMIT, world=3)
+    large = {"BALLAST": "1024", "BALLAST_PART": "8"}
+    with (
+        coordinator(system, folder) as service,
+        job(system, folder / "job", service.endpoint, script=HERE / "state_script.py", **large) as training,
+    ):
+        training.start(2)
+        training.wait_training(2, START_LIMIT)
+        cost = training.wait_change(training.start(1), START_LIMIT, world=3)
         if cost is None:
             raise JobError("the third member did not join")
-        lines = _lines(job, "bare-transfer.log", lambda lines: len(lines) == 5)
+        lines = _lines(training, "bare-transfer.log", lambda lines: len(lines) == 5)
         bare = statistics.median(float(line.split()[1]) for line in lines)
         yield Sample(row=Row.STATE, value=cost.stall / bare, detail=cost.stall)
 
@@ -124,11 +126,11 @@ def overhead(system: System, folder: Path) -> Iterator[Sample]:
     """The time of a step with a session, as a multiple of one without."""
     with (
         coordinator(system, folder) as service,
-        Job(system, folder / "job", service.endpoint, script=HERE / "overhead_script.py") as job,
+        job(system, folder / "job", service.endpoint, script=HERE / "overhead_script.py") as training,
     ):
-        job.start(AGENTS)
+        training.start(AGENTS)
         times: dict[str, list[float]] = {}
-        for line in _lines(job, "overhead-0.log", lambda lines: bool(lines) and lines[-1].startswith("end")):
+        for line in _lines(training, "overhead-0.log", lambda lines: bool(lines) and lines[-1].startswith("end")):
             name, seconds = line.split()
             times.setdefault(name, []).append(float(seconds))
         bare = statistics.median(times["bare"])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import platform
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,10 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.etcd import Etcd
+from hack.chaos.members import Job
 from hack.cluster.ports import free_ports
 from hack.cluster.processes import Child
+from hack.images.recipe import ROOT
 
 HERE = Path(__file__).parent
+SCRIPT = ROOT / "hack" / "chaos" / "script.py"
+SETTINGS = {
+    "SAMPLES": "2000", "BATCH": "8", "EPOCHS": "100000", "EVERY": "25",
+    "PACE": "0.02",  # in place of a real model's computation
+}  # fmt: skip
 CACHE = Path.home() / ".cache" / "elasticjob"
 TORCHFT = "0.2.0"
 
@@ -31,12 +39,14 @@ class System:
     launcher: Sequence[str]
     """The arguments of `python` before the common flags."""
     on_etcd: bool = True
-    script: Path = HERE / "plain_script.py"
+    script: Path = SCRIPT
     restarts: bool = True
     """All worker processes restart at every change."""
     notices_silence: bool = True
     """Otherwise, all jobs in which a node is silent wait at the same time, at the end."""
     survives_coordinator: bool = False
+    mode: str = "checkpoint"
+    """Of the script."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def command(self, endpoint: str, run_id: str, least: int, most: int) -> list[str]:
@@ -96,7 +106,7 @@ SYSTEMS: dict[str, System] = {
     "level-2": System(
         title="ElasticJob, in place",
         launcher=("-m", "elasticjob_runtime"),
-        script=HERE / "session_script.py",
+        mode="session",
         restarts=False,
         survives_coordinator=True,
         what="a script with an `ElasticSession`, no checkpoint on disk; elasticrun as shipped",
@@ -159,3 +169,14 @@ def listens(endpoint: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
         return True
     return False
+
+
+def job(system: System, folder: Path, endpoint: str, *, script: Path | None = None, **settings: str) -> Job:
+    """`endpoint`: of the coordinator. `settings`: environment variables of the script."""
+    if not system.on_etcd:
+        endpoint = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [*system.command(endpoint, secrets.token_hex(6), 2, 4), str(script or system.script)]
+    paths = {"CHECKPOINTS": str(folder / "checkpoints")} if system.mode == "checkpoint" else {}
+    environment = {**SETTINGS, **paths, "MODE": system.mode, "OUTPUT": str(folder / "{member}"), **settings}
+    ready = None if system.on_etcd else lambda: listens(endpoint)
+    return Job(command, folder, {**environment, **system.environment}, ready=ready)

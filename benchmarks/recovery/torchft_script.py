@@ -1,9 +1,11 @@
-"""The same training under torchft 0.2: a replica of one process. Logs every step as `ledger` describes.
+"""The same training under torchft 0.2: a replica of one process. Writes the ledger of
+hack/chaos/script.py.
 
 Its data loader continues where the replica's previous process ended, as if it was saved after every batch.
 """
 
 import datetime
+import json
 import os
 import time
 from pathlib import Path
@@ -15,9 +17,9 @@ import torchft  # type: ignore[import-not-found]  # not among the project's pack
 import torchft.ddp  # type: ignore[import-not-found]
 from torch import nn
 
-FOLDER = Path(os.environ["BENCH_FOLDER"])
+LEDGER = Path(os.environ["LEDGER"])
 STEP_SECONDS = 0.02
-MEMBER = os.environ["BENCH_MEMBER"]
+MEMBER = os.environ["ELASTICJOB_MEMBER_ID"]
 BATCH = 2
 HEARTBEAT = datetime.timedelta(milliseconds=50)
 
@@ -35,8 +37,7 @@ def hook(manager: Any, bucket: torch.distributed.GradBucket) -> torch.futures.Fu
 
 def position() -> int:
     """How many batches this replica's earlier processes have drawn."""
-    logs = (FOLDER / "steps").glob(f"{MEMBER}.*.log")
-    return sum(line.startswith("t ") for log in logs for line in log.read_text().splitlines())
+    return sum(log.read_text().count('"event": "work"') for log in LEDGER.glob(f"{MEMBER}.*.jsonl"))
 
 
 def main() -> None:
@@ -68,12 +69,17 @@ def main() -> None:
     model = torchft.ddp.DistributedDataParallel(manager, network)
     optimizer = torchft.Optimizer(manager, inner)
     drawn, shard = position(), int(MEMBER.rpartition("-")[2]) * 10**9
-    with (FOLDER / "steps" / f"{MEMBER}.{time.time():.3f}.{os.getpid()}.log").open("a", buffering=1) as log:
+    with (LEDGER / f"{MEMBER}.{time.monotonic_ns()}.{os.getpid()}.jsonl").open("a", buffering=1) as log:
+
+        def write(event: str, **fields: Any) -> None:
+            log.write(json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n")
+
+        write("begin", member=MEMBER, process=os.getpid(), rank=0, world=0, round=0, run="", fence="")
         while True:
             until = time.monotonic() + STEP_SECONDS
             step = manager.current_step() + 1
-            samples = ",".join(str(shard + BATCH * drawn + number) for number in range(BATCH))
-            log.write(f"t {step} - {samples}\n")
+            samples = [shard + BATCH * drawn + number for number in range(BATCH)]
+            write("work", step=step, epoch=0, samples=samples)
             drawn += 1
             optimizer.zero_grad()
             model(torch.randn(BATCH, 32)).square().mean().backward()
@@ -82,8 +88,8 @@ def main() -> None:
             now = manager.current_step()
             if now > before and manager.is_participating():
                 if now != step:  # it has received the state in between
-                    log.write(f"t {now} - {samples}\n")
-                log.write(f"c {time.time():.6f} {now} {manager._quorum_id} {manager.num_participants()}\n")
+                    write("work", step=now, epoch=0, samples=samples)
+                write("done", step=now, generation=str(manager._quorum_id), world=manager.num_participants())
             time.sleep(max(0.0, until - time.monotonic()))
 
 

@@ -1,7 +1,11 @@
-"""Injects faults into real pods, and audits a ledger of what they cost: docs/bench/chaos.md.
+"""Injects faults, and audits a ledger of what they cost.
 
-script.py                             the training script in the pods, which writes the ledger
-ledger.py, audit.py                   the ledger, read back; a pure audit of it
+Everything that injects faults uses the same training script, ledger and audit: the suite on real pods (`make chaos`,
+docs/bench/chaos.md), and agents on this machine (benchmarks/recovery, tests/integration/runtime_session).
+
+script.py                             the training script, which writes the ledger
+ledger.py, audit.py, costs.py         the ledger, read back; a pure audit of it; what a change costs
+members.py                            agents on this machine, and their faults
 faults.py                             the faults, as data; storm.py draws random schedules of them
 injections.py, expectations.py        how a fault is caused and undone; what it may cost
 processes.py, network.py              pods' processes; partitions

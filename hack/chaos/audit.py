@@ -150,7 +150,7 @@ def overlaps(groups: Sequence[Group]) -> list[Overlap]:
     found = []
     for newer in groups:
         for older in groups:
-            later_steps = [at for _, at in older.done if at > newer.first_done]
+            later_steps = [at for _, at, *_ in older.done if at > newer.first_done]
             if older.order >= newer.order or not later_steps:
                 continue
             first = min((save.committed for save in newer.saves if save.committed is not None), default=None)
@@ -167,7 +167,7 @@ def overlaps(groups: Sequence[Group]) -> list[Overlap]:
 
 def longest_pause(groups: Iterable[Group], since: float, until: float) -> float:
     """The longest time between two completed steps of any group, s, among pauses that overlap [since, until]."""
-    moments = sorted(at for group in groups for _, at in group.done)
+    moments = sorted(at for group in groups for _, at, *_ in group.done)
     pauses = [later - earlier for earlier, later in itertools.pairwise(moments) if later >= since and earlier <= until]
     return max(pauses, default=0.0)
 
@@ -177,7 +177,7 @@ def steps_redone(groups: Sequence[Group], since: float) -> int:
     lost = 0
     for index, group in enumerate(groups):
         if group.began >= since and index:
-            before = max((step for step, at in groups[index - 1].done if at <= group.began), default=0)
+            before = max((step for step, at, *_ in groups[index - 1].done if at <= group.began), default=0)
             lost += max(0, before - group.restored[0])
     return lost
 

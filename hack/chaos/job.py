@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,8 @@ from typing import Any
 import yaml
 from elasticjob_operator.names import LABEL_INDEX, worker_host, worker_selector
 
-from hack.chaos.ledger import SAMPLES, Process, parse
+from hack.chaos.ledger import SAMPLES, LedgerReader, Process
 from hack.cluster import SHARED_DIRECTORY
-from hack.demo.follow import split_objects
 from hack.drivers import ClusterDriver, adapt
 from hack.images.recipe import ROOT
 
@@ -71,12 +70,12 @@ class ChaosJob:
         self.uid = ""
         self._closed = threading.Event()
         self._watch: subprocess.Popen[str] | None = None
-        self._parsed: dict[str, tuple[int, Process | None]] = {}
 
     def __enter__(self) -> ChaosJob:
         self.driver.kubectl.apply(yaml.safe_dump(_scripts(self.name)), NAMESPACE)
         self.driver.kubectl.apply(yaml.safe_dump(manifest(self.driver, self.name, self.layout)), NAMESPACE)
         self.uid = self.driver.kubectl.get("elasticjob", self.name, NAMESPACE)["metadata"]["uid"]
+        self._reader = LedgerReader(self.folder / "ledger")
         for folder in (self.folder, self.folder / "orders"):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o777)  # worker pods write as another user
@@ -101,13 +100,8 @@ class ChaosJob:
         return SHARED_DIRECTORY / self.uid
 
     def ledger(self) -> list[Process]:
-        """Every worker process so far. Reads only new lines."""
-        for path in (self.folder / "ledger").glob("*.jsonl"):
-            size = path.stat().st_size
-            if self._parsed.get(path.name, (-1, None))[0] != size:
-                lines = path.read_bytes()[:size].decode(errors="replace").splitlines()
-                self._parsed[path.name] = (size, parse(lines))
-        return sorted((process for _, process in self._parsed.values() if process), key=lambda process: process.began)
+        """Every worker process so far."""
+        return self._reader.read()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -216,12 +210,28 @@ def manifest(driver: ClusterDriver, name: str, layout: Layout) -> dict[str, Any]
         pod["volumes"].append({"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}})
         container["volumeMounts"].append({"name": "small", "mountPath": "/small"})
         folders["CHECKPOINTS"] = "/small/checkpoints"
-    environment = {f"CHAOS_{part}": folder for part, folder in folders.items()} | {"CHAOS_SAMPLES": str(SAMPLES)}
+    environment = {**folders, "MODE": "checkpoint", "SAMPLES": str(SAMPLES), "PACE": "0.1"}
     if layout.fast_clock:
         fast = worker_host(name, count - 1)
         environment |= {"PYTHONPATH": "/chaos", "CHAOS_CLOCK_AHEAD": "3600", "CHAOS_CLOCK_WORKER": fast}
     container["env"] = [{"name": key, "value": value} for key, value in environment.items()]
     return made
+
+
+def split_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Splits the output of `kubectl get --watch --output=json` into objects, each of which ends with a brace at the
+    start of a line.
+
+    >>> list(split_objects(["{", '  "a": 1', "}", "{", "}"]))
+    [{'a': 1}, {}]
+    """
+    collected: list[str] = []
+    for line in lines:
+        collected.append(line)
+        if line.rstrip() == "}":
+            with contextlib.suppress(ValueError):  # truncated: the watch broke
+                yield json.loads("".join(collected))
+            collected = []
 
 
 def _prefer(nodes: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads the ledger that the worker processes of a chaos job wrote (script.py). audit.py judges it."""
+"""Reads the ledger that worker processes wrote (script.py). audit.py and costs.py judge it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 NEVER = float("inf")
 SAMPLES = 480
-"""Samples in an epoch of the script's data."""
+"""Samples in an epoch of the chaos suite's data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +25,24 @@ class Save:
     nevertheless."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One rank's share of a step."""
 
     step: int
     epoch: int
     samples: tuple[int, ...]
+    generation: str = ""
+    """Empty where the process does not know it yet."""
+
+
+class Done(NamedTuple):
+    """A step that is part of the training."""
+
+    step: int
+    at: float
+    generation: str = ""
+    """One set of processes that train together: a group's token, a session's round, or a quorum."""
+    world: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,19 +59,24 @@ class Process:
     fence: str = ""
     began: float = 0.0
     token: str = ""
-    """Its group's token; empty: it ended before it got one."""
+    """Its group's token; empty: it ended before it got one, or has a session."""
     loaded: float | None = None
     """Rank 0: when it was about to read a checkpoint."""
     restored: tuple[int, str] | None = None
     """Rank 0: step and digest that it resumed from."""
     work: tuple[Work, ...] = ()
-    done: tuple[tuple[int, float], ...] = ()
-    """Rank 0: steps that all ranks completed, and when."""
+    done: tuple[Done, ...] = ()
     saves: tuple[Save, ...] = ()
+    """Rank 0."""
     refused: tuple[str, ...] = ()
     ended: bool = False
     """All steps are done."""
     last_seen: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """No two processes have the same, although process IDs are used again."""
+        return f"{self.member}.{self.began}.{self.process}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +88,7 @@ class Group:
     began: float
     """When rank 0 was about to read the newest checkpoint."""
     restored: tuple[int, str]
-    done: tuple[tuple[int, float], ...] = ()
+    done: tuple[Done, ...] = ()
     saves: tuple[Save, ...] = ()
     refused: tuple[str, ...] = ()
 
@@ -99,64 +115,88 @@ class Group:
 
     @property
     def first_done(self) -> float:
-        return self.done[0][1] if self.done else NEVER
+        return self.done[0].at if self.done else NEVER
 
     @property
     def last_done(self) -> float:
-        return self.done[-1][1] if self.done else 0.0
+        return self.done[-1].at if self.done else 0.0
 
 
-def read_ledger(folder: Path) -> list[Process]:
-    """Every process that wrote to `folder`, in the order in which they began. Empty if the folder does not exist."""
-    found = (
-        parse(path.read_text(encoding="utf-8", errors="replace").splitlines())
-        for path in sorted(folder.glob("*.jsonl"))
-    )
-    return sorted((process for process in found if process), key=lambda process: process.began)
+class LedgerReader:
+    """Reads a folder that grows: each time only what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[Path, tuple[int, _Lines]] = {}
+
+    def read(self) -> list[Process]:
+        """Every process that wrote to the folder, in the order in which they began. Empty if it does not exist."""
+        for path in self._folder.glob("*.jsonl"):
+            offset, lines = self._known.setdefault(path, (0, _Lines()))
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+            complete = data[: data.rfind(b"\n") + 1]
+            if complete:
+                lines.take(complete.decode(errors="replace").splitlines())
+                self._known[path] = (offset + len(complete), lines)
+        found = [lines.process for _, lines in self._known.values() if lines.process is not None]
+        return sorted(found, key=lambda process: process.began)
 
 
 def parse(lines: Iterable[str]) -> Process | None:
     """The process that wrote the lines; None: it did not identify itself. Ignores an incomplete line."""
-    process: Process | None = None
-    lists: dict[str, list[Any]] = {"work": [], "done": [], "saves": [], "refused": []}
-    changes: dict[str, Any] = {}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            event, at = entry["event"], float(entry["at"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if event == "begin":
-            names = ("member", "process", "rank", "world", "round", "run", "fence")
-            process = Process(began=at, **{name: entry[name] for name in names})
-        else:
-            _take(event, at, entry, lists, changes)
-        changes["last_seen"] = at
-    if process is None:
-        return None
-    changes |= {name: tuple(values) for name, values in lists.items()}
-    return dataclasses.replace(process, **changes)
+    found = _Lines()
+    found.take(lines)
+    return found.process
 
 
-def _take(event: str, at: float, entry: dict[str, Any], lists: dict[str, list[Any]], changes: dict[str, Any]) -> None:
-    if event == "work":
-        lists["work"].append(Work(entry["step"], entry["epoch"], tuple(entry["samples"])))
-    elif event == "done":
-        lists["done"].append((entry["step"], at))
-    elif event == "saving":
-        lists["saves"].append(Save(entry["step"], entry["digest"], at))
-    elif event == "saved":
-        lists["saves"][-1] = dataclasses.replace(lists["saves"][-1], committed=at)
-    elif event == "refused":
-        lists["refused"].append(entry["error"])
-    elif event == "group":
-        changes["token"] = entry["token"]
-    elif event == "load":
-        changes["loaded"] = at
-    elif event == "restore":
-        changes["restored"] = (entry["step"], entry["digest"])
-    elif event == "end":
-        changes["ended"] = True
+class _Lines:
+    """What one process has written so far."""
+
+    def __init__(self) -> None:
+        self.process: Process | None = None
+        self._lists: dict[str, list[Any]] = {"work": [], "done": [], "saves": [], "refused": []}
+
+    def take(self, lines: Iterable[str]) -> None:
+        changes: dict[str, Any] = {}
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                event, at = entry["event"], float(entry["at"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            if event == "begin":
+                names = ("member", "process", "rank", "world", "round", "run", "fence")
+                self.process = Process(began=at, **{name: entry[name] for name in names})
+            else:
+                self._take(event, at, entry, changes)
+            changes["last_seen"] = at
+        if self.process is not None:
+            changes |= {name: tuple(values) for name, values in self._lists.items()}
+            self.process = dataclasses.replace(self.process, **changes)
+
+    def _take(self, event: str, at: float, entry: dict[str, Any], changes: dict[str, Any]) -> None:
+        saves = self._lists["saves"]
+        if event == "work":
+            share = Work(entry["step"], entry["epoch"], tuple(entry["samples"]), entry.get("generation", ""))
+            self._lists["work"].append(share)
+        elif event == "done":
+            self._lists["done"].append(Done(entry["step"], at, entry.get("generation", ""), entry.get("world", 0)))
+        elif event == "saving":
+            saves.append(Save(entry["step"], entry["digest"], at))
+        elif event == "saved":
+            saves[-1] = dataclasses.replace(saves[-1], committed=at)
+        elif event == "refused":
+            self._lists["refused"].append(entry["error"])
+        elif event == "group":
+            changes["token"] = entry["token"]
+        elif event == "load":
+            changes["loaded"] = at
+        elif event == "restore":
+            changes["restored"] = (entry["step"], entry["digest"])
+        elif event == "end":
+            changes["ended"] = True
 
 
 def groups_of(processes: Sequence[Process]) -> list[Group]:

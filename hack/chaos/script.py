@@ -1,6 +1,21 @@
-"""The training script of the chaos suite: a small DistributedDataParallel job that records everything it does.
+"""The training script of everything that injects faults: the chaos suite, `make bench-recovery`, `make random-run`, and
+the tests of sessions.
 
-Each worker process has its own file in CHAOS_LEDGER, with one JSON object per line (hack/chaos/ledger.py reads it):
+With MODE=session (the default), an ElasticSession continues in place. All sums of gradients are exact, so that the
+weights after a run are the same, bit by bit, in whatever worlds it took place: a sample that is lost, seen twice,
+weighted wrongly, or used after another one shows. With MODE=checkpoint, rank 0 saves checkpoints, and all processes
+restart at a change.
+
+Environment: SAMPLES, BATCH, PACE (least seconds from one step to the next), CHECKPOINTS (a folder) and EVERY (steps
+between two checkpoints); LEDGER (a folder); OUTPUT (prefix of the files with pids, steps, and the state at the end);
+ORDERS (a folder in which the chaos suite leaves files: `<member>` with one word (exit, hog, fill), and `finish` with
+the last step).
+Of a session only: EPOCHS, LOADERS; STEP_SECONDS that a step takes; SLOW (a file) and SLOW_SECONDS (instead of
+STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY (steps); BALLAST and
+BALLAST_PART (MiB); HOLD (a file: while it exists, the script waits before its session), CRASH (a file: while it exists,
+the script fails as it starts), CUT (a file: while it exists, each step cuts the connections to other processes).
+
+Each worker process has its own file in LEDGER, with one JSON object per line (ledger.py reads it):
 
     begin     member, process id, rank, world, round: of this process
     group     the group's token, which rank 0 draws and sends to all: two groups never have the same, whatever their
@@ -8,193 +23,247 @@ Each worker process has its own file in CHAOS_LEDGER, with one JSON object per l
     load      rank 0 is about to read the newest checkpoint
     restore   it read one (step, digest), or none (step 0)
     work      this rank is about to train on these samples
-    done      rank 0: the step is complete on all ranks
+    done      the step is complete on all ranks: of which generation (token, or round of a session) and world
     saving    rank 0 is about to commit a checkpoint (step, digest)
     saved     it is committed
     refused   it was not: the error
     end       all steps are done
 
 Times are CLOCK_MONOTONIC: the same clock for all containers of one machine, unaffected by changes of the time of day.
-
-CHAOS_ORDERS is a folder in which the suite leaves files: `<member>` with one word (exit, hog, fill), and `finish` with
-the last step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import json
 import os
+import pathlib
+import signal
+import socket
 import sys
 import time
 import uuid
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.data import ElasticDistributedSampler
-from elasticjob_runtime.training import CheckpointError, load_checkpoint, report_progress, save_checkpoint
-from torch import nn
+from elasticjob_runtime.training import (
+    CheckpointError,
+    ElasticSession,
+    load_checkpoint,
+    report_progress,
+    save_checkpoint,
+)
+from elasticjob_runtime.training.memory import Pace
 from torch.nn.parallel import DistributedDataParallel
 
-SAMPLES = int(os.environ.get("CHAOS_SAMPLES", "480"))
-BATCH = 16
-FEATURES = 32
-STEP_SECONDS = float(os.environ.get("CHAOS_STEP_SECONDS", "0.1"))
-CHECKPOINT_EVERY = int(os.environ.get("CHAOS_CHECKPOINT_EVERY", "5"))
+WIDTH = 8
+
+
+def setting(name: str, default: str) -> float:
+    return float(os.environ.get(name, default))
+
+
+PACE = setting("PACE", "0")
+SLOW = os.environ.get("SLOW", "")
+DEVICE, BACKEND = os.environ.get("DEVICE", "cpu"), os.environ.get("BACKEND", "gloo")
+SAMPLES, BATCH, EVERY = int(setting("SAMPLES", "512")), int(setting("BATCH", "16")), int(setting("EVERY", "5"))
 MEMBER = os.environ.get("ELASTICJOB_MEMBER_ID", "member")
-CHECKPOINTS = Path(os.environ["CHAOS_CHECKPOINTS"])
-LEDGER = Path(os.environ["CHAOS_LEDGER"])
-ORDERS = Path(os.environ["CHAOS_ORDERS"])
+CHECKPOINTS, ORDERS = os.environ.get("CHECKPOINTS", ""), os.environ.get("ORDERS", "")
 
 
 class Ledger:
     """Appends complete lines, with one write each, so that in a killed process at most the last one is incomplete."""
 
     def __init__(self) -> None:
-        LEDGER.mkdir(parents=True, exist_ok=True)
-        path = LEDGER / f"{MEMBER}.{time.monotonic_ns()}.{os.getpid()}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = -1
+        if folder := os.environ.get("LEDGER", ""):
+            os.makedirs(folder, exist_ok=True)
+            path = f"{folder}/{MEMBER}.{time.monotonic_ns()}.{os.getpid()}.jsonl"
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self.write(
+            "begin",
+            member=MEMBER,
+            process=os.getpid(),
+            rank=int(os.environ.get("RANK", "0")),
+            world=int(os.environ.get("WORLD_SIZE", "1")),
+            round=int(os.environ.get("ELASTICJOB_ROUND", "0")),
+            run=os.environ.get("TORCHELASTIC_RUN_ID", ""),
+            fence=os.environ.get("ELASTICJOB_FENCE", ""),
+        )
 
     def write(self, event: str, **fields: Any) -> None:
-        os.write(self._file, (json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n").encode())
+        if self._file >= 0:
+            os.write(self._file, (json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n").encode())
+
+
+class Samples(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, *((index * k) % 13 for k in range(1, WIDTH + 1))])
+
+
+class Ballast(torch.nn.Module):
+    """A large state that is not trained: BALLAST MiB, of numbers that differ between processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        size = int(setting("BALLAST_PART", "1"))
+        for number in range(int(setting("BALLAST", "0")) // size):
+            part = torch.full((size * 2**17,), float(os.getpid()), dtype=torch.float64)
+            self.register_parameter(f"part_{number}", torch.nn.Parameter(part, requires_grad=False))
+
+    @property
+    def numbers(self) -> list[float]:
+        return sorted({number for part in self.parameters() for number in part.unique().tolist()})
+
+
+class Model(torch.nn.Module):
+    """`seen` has minus the number of times that each sample was trained on. `weights` has gradients that depend on the
+    weights and the samples, but are whole numbers. `steps` is a buffer, changed in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = torch.nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
+        self.weights = torch.nn.Parameter(torch.zeros(WIDTH, dtype=torch.float64))
+        self.more = torch.nn.ParameterList(torch.zeros(WIDTH, dtype=torch.float64) for _ in range(3))
+        self.ballast = Ballast()
+        self.steps: torch.Tensor
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The mean over the batch."""
+        self.steps += 1
+        count = torch.zeros(SAMPLES, dtype=torch.float64, device=batch.device).index_add_(
+            0, batch[:, 0], torch.ones(len(batch), dtype=torch.float64, device=batch.device)
+        )
+        loss = (self.seen * (count / len(batch))).sum()
+        for weights in (self.weights, *self.more):
+            gradients = torch.remainder(torch.floor(weights * 64).detach() * 3 + batch[:, 1:], 17) - 8
+            loss = loss + (weights * (gradients.sum(0) / len(batch))).sum()
+        return loss
 
 
 class Training:
-    """What a checkpoint contains."""
+    """The model, and how it is trained."""
 
-    def __init__(self, rank: int, world: int) -> None:
-        torch.manual_seed(0)
-        self.features = torch.randn(SAMPLES, FEATURES)
-        self.targets = self.features @ torch.randn(FEATURES, 1)
-        self.model = nn.Linear(FEATURES, 1)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.sampler = ElasticDistributedSampler(self.targets, world, rank, seed=0)
-        self.world = world
-        self.step = 0
+    def __init__(self) -> None:
+        self.model = Model().to(DEVICE)
+        self.trained = DistributedDataParallel(self.model, bucket_cap_mb=0.001) if dist.is_initialized() else self.model
+        self.plain = torch.optim.SGD([self.model.seen], lr=BATCH)
+        self.adam = torch.optim.AdamW([self.model.weights, *self.model.more], lr=0.05)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.adam, 10, gamma=0.9)
+
+    def step(self, batch: torch.Tensor, share: float = 1.0) -> None:
+        """`share`: weight of this rank's mean where DistributedDataParallel takes that of all ranks."""
+        self.plain.zero_grad()
+        (self.trained(batch.to(DEVICE)) * share).backward()
+        self.plain.step()
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=False)
+        self.scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sampler": self.sampler.state_dict(),
-            "step": self.step,
-        }
+        model = {name: value for name, value in self.model.state_dict().items() if not name.startswith("ballast")}
+        return {"model": model, "adam": self.adam.state_dict(), "scheduler": self.scheduler.state_dict()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.sampler.load_state_dict(state["sampler"])
-        self.step = state["step"]
+
+class Checkpointed(Training):
+    """All ranks resume from what rank 0 reads."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.rank, self.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.sampler = ElasticDistributedSampler(range(SAMPLES), self.world, self.rank, seed=0)
+        self.taken = 0
+        self.token = ""
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "sampler": self.sampler.state_dict(), "step": self.taken}
 
     def digest(self) -> str:
         """A digest of everything that training depends on."""
-        found = hashlib.sha256(json.dumps([self.step, self.sampler.state_dict()], sort_keys=True, default=str).encode())
-        for tensor in (*self.model.parameters(), *(each["momentum_buffer"] for each in self.optimizer.state.values())):
+        found = hashlib.sha256(json.dumps([self.taken, self.sampler.state_dict()], default=str).encode())
+        moments = [each[name] for each in self.adam.state.values() for name in ("exp_avg", "exp_avg_sq")]
+        for tensor in (*self.model.parameters(), *moments):
             found.update(tensor.detach().numpy().tobytes())
         return found.hexdigest()[:16]
 
+    def start(self) -> None:
+        """Under the token that rank 0 draws."""
+        told: list[Any] = [None, None]
+        if self.rank == 0:
+            self.ledger.write("load")
+            told = [uuid.uuid4().hex[:12], load_checkpoint(CHECKPOINTS)]
+        if self.world > 1:
+            dist.broadcast_object_list(told)
+        self.token, state = told
+        self.ledger.write("group", token=self.token)
+        if state is not None:
+            self.model.load_state_dict(state["model"])
+            self.adam.load_state_dict(state["adam"])
+            self.scheduler.load_state_dict(state["scheduler"])
+            self.sampler.load_state_dict(state["sampler"])
+            self.taken = state["step"]
+        if self.rank == 0:
+            self.ledger.write("restore", step=self.taken, digest=self.digest())
+            print(f"{'started' if state is None else 'resumed'} step={self.taken} world={self.world}", flush=True)
 
-def main() -> None:
-    torch.set_num_threads(1)
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    ledger = Ledger()
-    ledger.write(
-        "begin",
-        member=MEMBER,
-        process=os.getpid(),
-        rank=rank,
-        world=world,
-        round=int(os.environ.get("ELASTICJOB_ROUND", "0")),
-        run=os.environ.get("TORCHELASTIC_RUN_ID", ""),
-        fence=os.environ.get("ELASTICJOB_FENCE", ""),
-    )
-    if world > 1:
-        dist.init_process_group("gloo")
-    training = Training(rank, world)
-    start(training, ledger, rank)
-    train(training, ledger, rank)
-    ledger.write("end", step=training.step)
-    if world > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+    def train(self) -> None:
+        data = Samples()
+        last = last_step()
+        while last is None or self.taken < last:
+            for samples in self.sampler.batches(BATCH):
+                until = time.monotonic() + PACE
+                obey(self.ledger)
+                self.ledger.write(
+                    "work", step=self.taken + 1, epoch=self.sampler.epoch, samples=samples, generation=self.token
+                )
+                count = min(BATCH, SAMPLES - self.sampler.consumed)
+                self.step(torch.stack([data[index] for index in samples]), len(samples) * self.world / count)
+                self.sampler.advance(count)
+                self.taken += 1
+                self.ledger.write("done", step=self.taken, generation=self.token, world=self.world)
+                if self.rank == 0:
+                    self.save()
+                    report_progress(self.taken)
+                last = last_step()
+                if last is not None and self.taken >= last:
+                    return
+                time.sleep(max(0.0, until - time.monotonic()))
+            self.sampler.set_epoch(self.sampler.epoch + 1)
 
-
-def start(training: Training, ledger: Ledger, rank: int) -> None:
-    """All ranks resume from what rank 0 reads, under the token that it draws."""
-    told: list[Any] = [None, None]
-    if rank == 0:
-        ledger.write("load")
-        told = [uuid.uuid4().hex[:12], load_checkpoint(CHECKPOINTS)]
-    if training.world > 1:
-        dist.broadcast_object_list(told)
-    token, state = told
-    ledger.write("group", token=token)
-    if state is not None:
-        training.restore(state)
-    if rank == 0:
-        ledger.write("restore", step=training.step, digest=training.digest())
-        print(f"{'started' if state is None else 'resumed'} step={training.step} world={training.world}", flush=True)
-
-
-def train(training: Training, ledger: Ledger, rank: int) -> None:
-    model = DistributedDataParallel(training.model) if training.world > 1 else training.model
-    last = last_step()
-    while last is None or training.step < last:
-        for samples in training.sampler.batches(BATCH):
-            began = time.monotonic()
-            obey(ledger)
-            ledger.write("work", step=training.step + 1, epoch=training.sampler.epoch, samples=samples)
-            train_step(training, model, samples)
-            if rank == 0:
-                ledger.write("done", step=training.step)
-                save(training, ledger)
-                report_progress(training.step)
-                if training.step % 10 == 0:
-                    print(f"step={training.step} world={training.world}", flush=True)
-            last = last_step()
-            if last is not None and training.step >= last:
-                return
-            time.sleep(max(0.0, began + STEP_SECONDS - time.monotonic()))
-        training.sampler.set_epoch(training.sampler.epoch + 1)
-
-
-def train_step(training: Training, model: nn.Module, samples: list[int]) -> None:
-    count = min(BATCH, SAMPLES - training.sampler.consumed)
-    error = ((model(training.features[samples]) - training.targets[samples]) ** 2).sum() / count
-    training.optimizer.zero_grad()
-    (error * training.world).backward()
-    training.optimizer.step()
-    training.sampler.advance(count)
-    training.step += 1
-
-
-def save(training: Training, ledger: Ledger) -> None:
-    if training.step % CHECKPOINT_EVERY:
-        return
-    ledger.write("saving", step=training.step, digest=training.digest())
-    try:
-        save_checkpoint(CHECKPOINTS, training.state())
-    except CheckpointError as error:
-        ledger.write("refused", step=training.step, error=str(error))
-        raise
-    ledger.write("saved", step=training.step)
+    def save(self) -> None:
+        if self.taken % EVERY:
+            return
+        self.ledger.write("saving", step=self.taken, digest=self.digest())
+        try:
+            save_checkpoint(CHECKPOINTS, self.state())
+        except CheckpointError as error:
+            self.ledger.write("refused", step=self.taken, error=str(error))
+            raise
+        self.ledger.write("saved", step=self.taken)
 
 
 def last_step() -> int | None:
     """The step after which all ranks end; None: not set yet. It is far enough ahead that every rank reads it in
     time."""
     with contextlib.suppress(OSError, ValueError):
-        return int((ORDERS / "finish").read_text())
+        return int(pathlib.Path(ORDERS, "finish").read_text()) if ORDERS else None
     return None
 
 
 def obey(ledger: Ledger) -> None:
     """Carries out the suite's order to this member, once."""
-    order = ORDERS / MEMBER
-    if not order.exists():
+    order = pathlib.Path(ORDERS, MEMBER)
+    if not ORDERS or not order.exists():
         return
     word = order.read_text().strip()
     with contextlib.suppress(OSError):
@@ -207,10 +276,103 @@ def obey(ledger: Ledger) -> None:
         while True:
             kept.append(bytearray(b"x" * 16_000_000))
     elif word == "fill":
-        with contextlib.suppress(OSError), open(CHECKPOINTS.parent / "filler", "wb") as filler:
+        with contextlib.suppress(OSError), open(pathlib.Path(CHECKPOINTS).parent / "filler", "wb") as filler:
             while True:
                 filler.write(b"x" * 65536)
                 filler.flush()
+
+
+def cut_links() -> None:
+    """As a network that ends connections in the midst of a step, and lets the next ones be made."""
+    if not os.path.exists(os.environ.get("CUT", "")):
+        return
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                continue
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as link:
+            if link.family == socket.AF_INET and str(link.getpeername()[1]) != os.environ.get("MASTER_PORT"):
+                link.shutdown(socket.SHUT_RDWR)
+
+
+def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], None]) -> None:
+    """`in_step`: called in each step, before its gradients are used."""
+    training = Training()
+    session = ElasticSession(
+        model=training.trained, optimizer=training.adam, scheduler=training.scheduler, plain=training.plain
+    )
+    if CHECKPOINTS:
+        session.checkpoint(CHECKPOINTS, every=EVERY)
+    changes: list[float] = []
+    session.on_change(lambda session: changes.append(session.world_size))
+    data = Samples()
+    waits: dict[str, Any] = {}
+    with pathlib.Path(f"{output}.steps").open("a") as steps:
+        for epoch in range(session.epoch, int(setting("EPOCHS", "2"))):
+            for batch in session.batches(data, batch_size=BATCH, epoch=epoch, num_workers=int(setting("LOADERS", "0"))):
+                until = time.monotonic() + PACE
+                if waits and session.committed_steps >= waits["step"]:
+                    ledger.write("done", **waits)  # on another process, which then counts for all
+                world = {"generation": str(session.round), "step": session.committed_steps + 1}
+                ledger.write("work", **world, epoch=epoch, samples=batch[:, 0].tolist())
+                waits = {**world, "world": session.world_size}
+                with session.step():
+                    cut_links()
+                    session.values["steps"] = session.values.get("steps", 0) + 1
+                    time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
+                    in_step(session)
+                    training.step(batch)
+                    done, waits = waits, {}
+                if not waits:
+                    ledger.write("done", **done)
+                steps.write(f"{time.monotonic()} {session.committed_steps} {session.world_size}\n")
+                steps.flush()
+                time.sleep(max(0.0, until - time.monotonic()))
+    torch.save(training.state(), f"{output}.pt")
+    facts: dict[str, Any] = {
+        "rank": session.rank,
+        "committed": session.committed_steps,
+        "epoch": session.epoch,
+        "changes": changes,
+    }
+    assert session.values["steps"] == session.committed_steps
+    facts["ballast"] = training.model.ballast.numbers
+    pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
+
+
+def main(in_step: Callable[[ElasticSession], None] = lambda _: None) -> None:
+    faulthandler.register(signal.SIGUSR1)
+    torch.set_num_threads(1)
+    ledger = Ledger()
+    if os.environ.get("MODE") == "checkpoint":
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            dist.init_process_group("gloo")
+        training = Checkpointed(ledger)
+        training.start()
+        training.train()
+        ledger.write("end", step=training.taken)
+        if training.world > 1:
+            dist.barrier()
+            dist.destroy_process_group()
+        return
+    if interval := int(setting("SNAPSHOT_EVERY", "0")):  # as if each took so long
+        setattr(Pace, "interval", interval)  # noqa: B010 mypy
+    if DEVICE != "cpu":
+        torch.cuda.set_device(DEVICE)
+    local_rank = os.environ.get("ELASTICJOB_LOCAL_RANK", "0")
+    output = os.environ.get("OUTPUT", "/tmp/session").replace("{local_rank}", local_rank)
+    with pathlib.Path(f"{output}.pids").open("a") as pids:
+        pids.write(f"{os.getpid()}\n")
+    if "RANK" in os.environ:
+        dist.init_process_group(BACKEND)
+    elif os.environ.get("ELASTICJOB_IN_PLACE"):
+        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    while os.path.exists(os.environ.get("HOLD", "")):
+        time.sleep(0.05)
+    if os.path.exists(os.environ.get("CRASH", "")):
+        raise RuntimeError("this machine is broken")
+    in_session(ledger, output, in_step)
+    ledger.write("end")
 
 
 if __name__ == "__main__":

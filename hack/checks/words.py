@@ -73,6 +73,7 @@ EPOCHS_OF_DATA = {
     "trainer-runtime/src/elasticjob_runtime/training/session/*": "epochs of the training data",
     "hack/chaos/*": "the ledger proves that no sample of an epoch is lost",
     "hack/checks/*": "this check",
+    "benchmarks/recovery/*": "reads the ledger of a training",
     "hack/demo/*": "reads the example's output",
     "hack/quickstart.py": "arguments of an example",
     "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from elasticjob_runtime.training.integrations.accelerate import ElasticAccelerator
 
-from tests.integration.runtime_session.script import BATCH, SAMPLES, SLOW, Model, Samples, setting
+from hack.chaos.script import BATCH, SAMPLES, SLOW, Model, Samples, setting
 
 TESTED = 10
 """Samples of an evaluation: not a multiple of what three processes take at once."""

@@ -21,9 +21,10 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.workers.environment import RES_OPTIONS
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from hack.chaos import script
 from tests.integration.runtime_session.forks import Fork
 
-SCRIPT = pathlib.Path(__file__).with_name("script.py")
+SCRIPT = pathlib.Path(script.__file__)
 
 
 @dataclasses.dataclass

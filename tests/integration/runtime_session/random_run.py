@@ -11,24 +11,24 @@ from __future__ import annotations
 
 import argparse
 import enum
-import itertools
 import os
 import pathlib
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 
+from hack.chaos import costs
+from hack.chaos.ledger import Process
+from hack.chaos.members import Job, JobError
 from hack.cluster.loopback import Etcd
-from tests.integration.runtime.agents import Agent, is_alive
+from tests.integration.runtime.agents import QUICK
 from tests.integration.runtime_session.conftest import SETTINGS, Run
 from tests.integration.runtime_session.driver import SCRIPT
-from tests.integration.runtime_session.session_job import START, SessionJob
+from tests.integration.runtime_session.session_job import START
 
 AGENTS, LEAST, MOST = 4, 2, 5
 """At the start, and at any time; the fifth is a spare or joins."""
@@ -49,36 +49,39 @@ class Kind(enum.Enum):
     SUSPEND = "all members leave (SIGTERM), and others continue from storage"
 
 
-class RandomJob(SessionJob):
-    def __init__(self, endpoint: str, directory: pathlib.Path, epochs: int) -> None:
-        settings = {"EPOCHS": str(epochs), "SLOW_SECONDS": str(STEP_SECONDS), "EVERY": "100"}
-        super().__init__(endpoint, directory, environment={**settings, "CHECKPOINTS": str(directory / "checkpoints")})
-        self._hit: set[int] = set()
-        """Worker processes that something has happened to."""
-        self._ended: set[str] = set()
-        """Members whose agents were killed or asked to leave."""
+class RandomJob(Job):
+    """Steps take STEP_SECONDS until `hurry`."""
 
-    def begin(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.start(f"m{len(self.agents)}", "--max-restarts=100000", nnodes=f"{LEAST}:{MOST}")
+    def __init__(self, endpoint: str, folder: pathlib.Path, epochs: int) -> None:
+        command = [
+            *(sys.executable, "-m", "elasticjob_runtime", "--nnodes", f"{LEAST}:{MOST}", "--rdzv-backend", "etcd-v3"),
+            *("--rdzv-endpoint", endpoint, "--rdzv-id", "random", "--rdzv-conf", QUICK),
+            *("--max-restarts", "100000", os.fspath(SCRIPT)),
+        ]
+        settings = {
+            **SETTINGS, "EPOCHS": str(epochs), "EVERY": "100", "CHECKPOINTS": str(folder / "checkpoints"),
+            "SLOW": str(folder / "slow"), "SLOW_SECONDS": str(STEP_SECONDS), "OUTPUT": str(folder / "{member}"),
+        }  # fmt: skip
+        super().__init__(command, folder, settings)
+        (folder / "slow").touch()
+        self._hit: set[str] = set()
+        """Worker processes that something has happened to."""
+
+    def hurry(self) -> None:
+        (self.folder / "slow").unlink()
 
     @property
-    def running(self) -> list[Agent]:
-        return [agent for agent in self.agents if agent.name not in self._ended]
+    def running(self) -> list[str]:
+        return [member for member in self.agents if member not in self.ended]
 
     @property
     def last_step(self) -> int:
-        return max((self.steps(agent.name)[-1:] or [(0, 0)])[0][0] for agent in self.agents)
+        return max((done.step for process in self.ledger() for done in process.done[-1:]), default=0)
 
-    def healthy(self) -> list[Agent]:
-        """Members that have taken the newest step, or the one before it, in processes that nothing has happened to."""
-        last = self.last_step
+    def healthy(self) -> list[Process]:
+        """Those that train, and that nothing has happened to."""
         return [
-            agent
-            for agent in self.running
-            if (self.steps(agent.name)[-1:] or [(0, 0)])[0][0] >= max(last - 1, 1)
-            and (pid := self.pids(agent.name)[-1]) not in self._hit
-            and is_alive(pid)
+            process for process in self.training() if process.name not in self._hit and process.member in self.running
         ]
 
     def possible(self, spare: int) -> list[Kind]:
@@ -97,42 +100,24 @@ class RandomJob(SessionJob):
         if not (kinds := self.possible(len(healthy) - 1)):
             return None
         kind = chance.choice(kinds)
-        victims = chance.sample(healthy, {Kind.JOIN: 0, Kind.TWO: 2, Kind.SUSPEND: len(healthy)}.get(kind, 1))
-        if kind is Kind.SUSPEND:
-            victims = self.running
-        pids = [self.pids(agent.name)[-1] for agent in victims if self.pids(agent.name)]
-        self._hit.update(pids)
-        if kind in {Kind.NODE, Kind.LEAVE, Kind.SUSPEND}:
-            self._ended.update(agent.name for agent in victims)
-            for agent in victims:
-                agent.signal(signal.SIGKILL if kind is Kind.NODE else signal.SIGTERM)
-        if kind is Kind.SUSPEND:
-            for agent in victims:
-                agent.exit_code(END)
-        if kind in {Kind.KILL, Kind.TWO, Kind.NODE, Kind.STOP}:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP if kind is Kind.STOP else signal.SIGKILL)
-        self.begin({Kind.NODE: 1, Kind.JOIN: 1, Kind.SUSPEND: AGENTS}.get(kind, 0))
+        processes = chance.sample(healthy, {Kind.JOIN: 0, Kind.TWO: 2, Kind.SUSPEND: len(healthy)}.get(kind, 1))
+        self._hit.update(process.name for process in processes)
+        victims = [process.member for process in processes]
+        if kind in {Kind.KILL, Kind.TWO}:
+            self.kill(*victims)
+        elif kind is Kind.STOP:
+            self.freeze(*victims)
+        elif kind is Kind.NODE:
+            self.reset(*victims)
+        elif kind is Kind.LEAVE:
+            self.terminate(*victims)
+        elif kind is Kind.SUSPEND:
+            leaving = self.running
+            self.terminate(*leaving)
+            for member in leaving:
+                self.agents[member].process.wait(END)
+        self.start({Kind.NODE: 1, Kind.JOIN: 1, Kind.SUSPEND: AGENTS}.get(kind, 0))
         return kind
-
-    def first_commits(self) -> list[float]:
-        """When each step was first committed, in the order of the steps."""
-        first: dict[int, float] = {}
-        for path in self.directory.glob("*.steps"):
-            for at, step, _ in (line.split() for line in path.read_text().splitlines() if line.count(" ") == 2):
-                first[int(step)] = min(float(at), first.get(int(step), float(at)))
-        return [first[step] for step in sorted(first)]
-
-
-def stalls(commits: Sequence[float], faults: Sequence[float]) -> list[float]:
-    """What each fault cost: the longest pause between two steps until the next one, less a usual one, s."""
-    pauses = [(after, after - before) for before, after in itertools.pairwise(sorted(commits))]
-    usual = statistics.median(pause for _, pause in pauses)
-    ends = [*faults[1:], float("inf")]
-    return [
-        max((pause for at, pause in pauses if begin <= at < end), default=usual) - usual
-        for begin, end in zip(faults, ends, strict=True)
-    ]
 
 
 def undisturbed(folder: pathlib.Path, epochs: int) -> Run:
@@ -143,37 +128,39 @@ def undisturbed(folder: pathlib.Path, epochs: int) -> Run:
 
 
 def run(folder: pathlib.Path, seconds: float, every: float, chance: random.Random) -> None:
-    """Raises AssertionError where the training is not the undisturbed one."""
+    """Raises AssertionError where the training is not the undisturbed one, and JobError where it does not go on."""
     epochs = int(seconds / STEP_SECONDS / EPOCH) + 2
     struck: list[tuple[float, Kind]] = []
-    (folder / "job").mkdir()
-    with Etcd(folder / "etcd") as etcd:
-        job = RandomJob(etcd.endpoint, folder / "job", epochs)
-        try:
-            job.begin(AGENTS)
-            job.wait_for_world(AGENTS, *(agent.name for agent in job.agents), timeout=START)
-            end = time.monotonic() + seconds
-            while time.monotonic() < end and job.last_step < (epochs - 1) * EPOCH:
-                time.sleep(every * chance.uniform(0.5, 1.5))
-                at = time.monotonic()
-                if (kind := job.strike(chance)) is not None:
-                    struck.append((at, kind))
-                    print(f"{len(struck)}: at step {job.last_step}, {kind.value}", flush=True)
-            job.hurry()
-            codes = {agent.name: agent.exit_code(END) for agent in job.running}
-            assert set(codes.values()) == {0}, f"{codes}\n{job.logs}"
-            costs = stalls(job.first_commits(), [at for at, _ in struck])
-        finally:
-            job.close()
+    with Etcd(folder / "etcd") as etcd, RandomJob(etcd.endpoint, folder / "job", epochs) as job:
+        job.start(AGENTS)
+        job.wait_training(AGENTS, START)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and job.last_step < (epochs - 1) * EPOCH:
+            time.sleep(every * chance.uniform(0.5, 1.5))
+            at = time.monotonic()
+            if (kind := job.strike(chance)) is not None:
+                struck.append((at, kind))
+                print(f"{len(struck)}: at step {job.last_step}, {kind.value}", flush=True)
+        job.hurry()
+        codes = {name: job.agents[name].process.wait(END) for name in job.running}
+        assert set(codes.values()) == {0}, f"{codes}; logs: {job.folder}"
+        ledger = job.ledger()
+        commits = costs.commits_of(ledger)
+        # Without those that joined after the last step.
+        names = [name for name in job.running if any(one.member == name and one.ended for one in ledger)]
+        assert names, f"no process took the last step; logs: {job.folder}"
     expected = undisturbed(folder, epochs)
-    for name in codes:
-        Run.read(folder / "job" / f"{name}-0").assert_same_training(expected)
-    for each in Kind:
-        values = [cost for cost, (_, kind) in zip(costs, struck, strict=True) if kind is each]
-        if values:
-            median, most = statistics.median(values) * 1000, max(values) * 1000
-            print(f"{each.value}: {len(values)} times, stalls: median {median:.0f} ms, longest {most:.0f} ms")
-    print(f"{len(struck)} faults, {epochs * EPOCH} steps: {', '.join(codes)} are equal to the undisturbed run")
+    for name in names:
+        Run.read(folder / "job" / name).assert_same_training(expected)
+    usual, last = costs.usual_step(commits), max(commit.time for commit in commits)
+    ends = [*(at for at, _ in struck[1:]), last]
+    stalls: dict[Kind, list[float]] = {}
+    for (at, kind), until in zip(struck, ends, strict=True):
+        stalls.setdefault(kind, []).append(costs.longest_pause(commits, at, until) - usual)
+    for kind, values in stalls.items():
+        median, most = statistics.median(values) * 1000, max(values) * 1000
+        print(f"{kind.value}: {len(values)} times, stalls: median {median:.0f} ms, longest {most:.0f} ms")
+    print(f"{len(struck)} faults, {epochs * EPOCH} steps: {', '.join(names)} are equal to the undisturbed run")
 
 
 def main() -> int:
@@ -188,7 +175,7 @@ def main() -> int:
     print(f"seed {arguments.seed}, load {os.getloadavg()[0]:.1f}, logs: {folder}", flush=True)
     try:
         run(folder, arguments.seconds, arguments.every, random.Random(arguments.seed))
-    except AssertionError as error:
+    except (AssertionError, JobError) as error:
         print(f"failed: {error}")
         return 1
     shutil.rmtree(folder, ignore_errors=True)

@@ -128,7 +128,9 @@ def test_worlds_that_break_again_and_again_end_in_a_restart_that_names_the_membe
 def test_a_process_that_stops_before_the_others_is_named_and_does_not_end_the_job(
     etcd: str, tmp_path: pathlib.Path
 ) -> None:
-    job = SessionJob(etcd, tmp_path, script=SCRIPT.with_name("early_script.py"), environment={"EARLY": "b"})
+    job = SessionJob(
+        etcd, tmp_path, script=pathlib.Path(__file__).with_name("early_script.py"), environment={"EARLY": "b"}
+    )
     try:
         for name in "ab":
             job.start(name, nnodes="1:2")
@@ -150,4 +152,4 @@ def test_a_process_that_hangs_is_replaced_and_the_others_continue(session_job: S
     hangs.unlink()
     job.assert_finished(undisturbed, "a", "b")
     assert (len(job.pids("a")), len(job.pids("b"))) == (1, 2)
-    assert "main (script.py:" in next(each["message"] for each in b.events if each["event"] == "failure")
+    assert "in_session (script.py:" in next(each["message"] for each in b.events if each["event"] == "failure")

@@ -14,7 +14,7 @@ from elasticjob_runtime.training.integrations.transformers import newest_checkpo
 from elasticjob_runtime.training.memory import Pace
 from transformers import TrainerCallback, TrainingArguments
 
-from tests.integration.runtime_session.script import BATCH, SLOW, Model, Samples, setting
+from hack.chaos.script import BATCH, SLOW, Model, Samples, setting
 
 TESTED = 10
 

@@ -1,119 +1,13 @@
-"""The figures of `make bench-recovery`, from lines that worker processes could have written, and their pages."""
+"""The figures of `make bench-recovery`, and their pages."""
 
 from __future__ import annotations
 
 import json
-import math
-
-import pytest
 
 from benchmarks.recovery import report
 from benchmarks.recovery.__main__ import ROOT, rendered
-from benchmarks.recovery.ledger import Ledger, change, longest_pause, samples_lost, usual_step
 from benchmarks.recovery.report import Measured, Row, Sample
 from benchmarks.recovery.systems import SYSTEMS, Torchft
-
-
-def trained(ledger: Ledger, process: str, generation: str, first: int, times: list[float], *, world: int = 2) -> None:
-    """One sample per step and process, named for the step and the process's number."""
-    for step, time in enumerate(times, first):
-        ledger.read(process, f"t {step} {generation} {step}{process[0]}\nc {time} {step} {generation} {world}\n")
-
-
-def killed() -> Ledger:
-    """Two processes take ten steps a second until 1.0; `b` is killed at 1.05, and replaced at 2.0 by `c`."""
-    ledger = Ledger()
-    for process in ("a", "b"):
-        trained(ledger, process, "1", 1, [n / 10 for n in range(1, 11)])
-    ledger.read("b", "t 11 1 11b\n")
-    trained(ledger, "a", "2", 11, [1.25 + n / 10 for n in range(8)], world=1)
-    ledger.read("a", "t 11 2 11a,11b\n")
-    for process in ("a", "c"):
-        trained(ledger, process, "3", 19, [2.1 + n / 10 for n in range(5)])
-    return ledger
-
-
-def test_a_kill_costs_the_time_to_the_survivors_next_step() -> None:
-    cost = change(killed().commits, 1.05, victims=["b"])
-    assert cost is not None
-    assert cost.first_step == pytest.approx(0.2)
-    assert cost.stall == pytest.approx(0.15)
-    assert (cost.steps_lost, cost.world) == (0, 1)
-
-
-def test_a_replacement_costs_the_pause_at_the_change_only() -> None:
-    cost = change(killed().commits, 1.25, world=2)
-    assert cost is not None
-    assert cost.stall == pytest.approx(2.1 - 1.95 - 0.1)
-    assert change(killed().commits, 1.25, world=3) is None
-
-
-def test_steps_after_the_checkpoint_are_lost() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.3, 0.4])
-    trained(ledger, "b", "2", 3, [1.0, 1.1])
-    cost = change(ledger.commits, 0.45)
-    assert cost is not None
-    assert cost.steps_lost == 2
-
-
-def test_steps_that_an_earlier_change_has_lost_do_not_count_again() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.3, 0.4])
-    trained(ledger, "b", "2", 1, [1.0, 1.1])
-    trained(ledger, "c", "3", 3, [1.4])
-    cost = change(ledger.commits, 1.2)
-    assert cost is not None
-    assert cost.steps_lost == 0
-
-
-def test_a_step_that_only_the_lost_process_has_committed_is_not_lost() -> None:
-    ledger = Ledger()
-    for process in ("a", "b"):
-        trained(ledger, process, "1", 1, [0.1, 0.2])
-    trained(ledger, "b", "1", 3, [0.3])
-    trained(ledger, "a", "2", 3, [0.5])
-    cost = change(ledger.commits, 0.31, victims=["b"])
-    assert cost is not None
-    assert cost.steps_lost == 0
-
-
-def test_no_sample_is_lost_if_others_take_the_share() -> None:
-    assert samples_lost(killed()) == 0
-
-
-def test_samples_of_a_step_that_was_given_up_are_lost() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2])
-    trained(ledger, "b", "1", 1, [0.1, 0.2])
-    ledger.read("a", "t 3 - 3a\n")
-    ledger.read("b", "t 3 - 3b,4b\n")
-    assert samples_lost(ledger) == 0, "both may still commit it"
-    trained(ledger, "a", "2", 3, [0.5])
-    ledger.read("a", "t 4 - 5a\n")
-    assert samples_lost(ledger) == 2, "b's share; a took the same sample again"
-
-
-def test_a_commit_of_another_process_counts_for_all_of_its_generation() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1])
-    ledger.read("b", "t 1 1 7\n")
-    trained(ledger, "a", "2", 2, [0.4])
-    assert samples_lost(ledger) == 0
-
-
-def test_the_longest_pause_is_between_two_steps_of_any_process() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.9])
-    trained(ledger, "b", "1", 1, [0.12, 0.6, 0.9])
-    assert longest_pause(ledger.commits, 0.1, 1.0) == pytest.approx(0.4)
-    assert longest_pause(ledger.commits, 0.1, 7.0) == math.inf
-
-
-def test_the_usual_step_is_the_median() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.0, 0.1, 0.2, 0.3, 5.0])
-    assert usual_step(ledger.commits) == pytest.approx(0.1)
 
 
 def measured(*samples: Sample) -> Measured:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hack.chaos import audit
-from hack.chaos.ledger import Group, Process, Save, Work
+from hack.chaos.ledger import Done, Group, Process, Save, Work
 
 LIMITS = audit.Limits(together=1.0, samples=8)
 
@@ -23,7 +23,7 @@ def group(
 ) -> Group:
     """A group of one, whose first step is done a second after it began."""
     work = tuple(Work(step, (step - 1) // 4, _samples(step, samples)) for step in steps)
-    done = tuple((step, began + 1 + every * number) for number, step in enumerate(steps))
+    done = tuple(Done(step, began + 1 + every * number) for number, step in enumerate(steps))
     process = Process(member="m", process=1, rank=0, world=1, token=token, work=work)
     return Group(token=token, processes=(process,), began=began, restored=restored, done=done, saves=saves)
 
@@ -118,13 +118,13 @@ def test_two_concurrent_groups_are_found_only_beyond_the_grace() -> None:
     (overlap,) = audit.overlaps([FIRST, newer])
     assert (overlap.seconds, overlap.steps) == (1.0, 1)
     assert audit.TWO_GROUPS not in kinds(FIRST, newer)
-    longer = dataclasses.replace(FIRST, done=(*FIRST.done, (6, 6.0)))
+    longer = dataclasses.replace(FIRST, done=(*FIRST.done, Done(6, 6.0)))
     assert audit.TWO_GROUPS in kinds(longer, newer)
 
 
 def test_an_older_group_that_commits_while_a_newer_one_trains_is_found_even_within_the_grace() -> None:
     newer = group("b", 2, (0, ""), range(1, 3), (saved(1, "b1", 3.5),), every=0.1)
-    older = dataclasses.replace(FIRST, saves=(saved(1, "a1", 3.9),), done=((1, 3.8),))
+    older = dataclasses.replace(FIRST, saves=(saved(1, "a1", 3.9),), done=(Done(1, 3.8),))
     assert audit.EXTRA_COMMIT in kinds(older, newer)
     assert audit.EXTRA_COMMIT not in [
         each.kind for each in audit.audit([older, newer], dataclasses.replace(LIMITS, fenced=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hack.chaos.ledger import Save, Work, groups_of, parse, read_ledger
+from hack.chaos.ledger import LedgerReader, Save, Work, groups_of, parse
 
 BEGIN = {"member": "w-0", "process": 7, "rank": 0, "world": 2, "round": 3, "run": "u-1", "fence": "1.0.3"}
 
@@ -38,7 +38,7 @@ def test_a_process_is_read_from_its_lines() -> None:
         (4, "d4"),
     )
     assert process.work == (Work(5, 0, (1, 2)),)
-    assert process.done == ((5, 5.0),)
+    assert [(done.step, done.at) for done in process.done] == [(5, 5.0)]
     assert process.saves == (Save(5, "d5", 6.0, 7.0),)
     assert process.ended
     assert process.last_seen == 8.0
@@ -70,8 +70,8 @@ def test_groups_are_identified_by_token_in_the_order_of_their_restores(tmp_path:
             ]
             wrote.append({"event": "restore", "step": 0, "digest": ""})
             text = "\n".join(json.dumps({"at": at, **entry}) for entry in wrote)
-            (tmp_path / f"{name}{rank}.jsonl").write_text(text)
-    groups = groups_of(read_ledger(tmp_path))
+            (tmp_path / f"{name}{rank}.jsonl").write_text(f"{text}\n")
+    groups = groups_of(LedgerReader(tmp_path).read())
     assert [(group.token, len(group.processes)) for group in groups] == [("earlier", 2), ("later", 2)]
 
 
@@ -79,3 +79,13 @@ def test_a_group_whose_rank_0_never_restored_does_not_count() -> None:
     process = parse(WHOLE[:3])
     assert process is not None
     assert groups_of([process]) == []
+
+
+def test_a_growing_file_is_read_from_where_it_was_left(tmp_path: Path) -> None:
+    file, reader = tmp_path / "a.jsonl", LedgerReader(tmp_path)
+    assert reader.read() == []
+    file.write_text("\n".join(WHOLE[:6])[:-5])
+    (before,) = reader.read()
+    assert (len(before.work), before.done) == (1, ())
+    file.write_text("\n".join([*WHOLE, ""]))
+    assert reader.read() == [parse(WHOLE)]

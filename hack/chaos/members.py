@@ -1,4 +1,4 @@
-"""One job of several agents on this machine, and the faults to inject into it. Ends only processes that it started."""
+"""A job of several agents on this machine, and the faults to inject into it. Ends only processes that it started."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.recovery.ledger import Change, Commit, Ledger, change
-from benchmarks.recovery.systems import System, listens
-from hack.cluster.ports import free_ports
+from hack.chaos.costs import Change, change, commits_of, newest_world
+from hack.chaos.ledger import LedgerReader, Process
 from hack.cluster.processes import Child
+from hack.images.recipe import ROOT
 
-MARK = "BENCH_NODE"
+if TYPE_CHECKING:
+    from typing import Self
+
+MARK = "ELASTICJOB_TEST_NODE"
 """Environment variable that marks all processes of an agent, even those whose parent has ended."""
 POLL_INTERVAL = 0.1
 """s. What is measured is in the logs: reading them must not take processor time from the job."""
 STEADY_STEPS = 25
+Ready = Callable[[], bool]
 
 
 class JobError(Exception):
@@ -27,37 +32,37 @@ class JobError(Exception):
 
 
 class Job:
-    """Agents are named agent-0, agent-1 ...; the first hosts torchrun's store, if any. A context manager."""
+    """Agents are named agent-0, agent-1 ... A context manager."""
 
-    def __init__(self, system: System, folder: Path, endpoint: str, *, script: Path | None = None) -> None:
-        """`endpoint`: of the coordinator."""
-        self._system = system
+    def __init__(
+        self, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str], *, ready: Ready | None = None
+    ) -> None:
+        """`command` starts an agent, with the script. In the values of `environment`, `{member}` stands for an agent's
+        name. `ready`: whether further agents can start after the first."""
+        self._command, self._ready = list(command), ready
         self.folder = folder
-        (folder / "steps").mkdir(parents=True)
+        self.environment = dict(environment)
+        """Of the agents that start from now on."""
         self._token = secrets.token_hex(6)
-        self._endpoint = endpoint if system.on_etcd else f"127.0.0.1:{free_ports(1)[0]}"
-        self._script = script or system.script
-        self.environment: dict[str, str] = {}
-        """Of the agents that start from now on, in addition to the system's."""
-        self._agents: dict[str, Child] = {}
-        self._ended: set[str] = set()
-        """Members that the benchmark ended."""
-        self.ledger = Ledger()
-        self._read: dict[Path, int] = {}
+        self.agents: dict[str, Child] = {}
+        self.ended: set[str] = set()
+        """Members that this class ended."""
+        (folder / "ledger").mkdir(parents=True)
+        self._reader = LedgerReader(folder / "ledger")
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for member, agent in self._agents.items():
+        for member, agent in self.agents.items():
             self._until(lambda member=member: not self._kill_all(member), limit=10)  # type: ignore[misc]  # it may be starting a worker process right now
             agent.stop(grace=0)
 
-    # -- changes. Each returns when it happened (Unix time), and which worker processes it hit
+    # -- changes. Each returns when it happened (monotonic), and which worker processes it hit
 
     def start(self, count: int) -> float:
         """Starts this many more agents. Returns when."""
-        now = time.time()
+        now = time.monotonic()
         for _ in range(count):
             self._start_one()
         return now
@@ -72,39 +77,36 @@ class Job:
 
     def reset(self, member: str) -> tuple[float, list[str]]:
         """Kills the agent and everything it started at once."""
-        victims = self._processes_of(member)
-        self._ended.add(member)
+        victims = [process.name for process in self._processes_of(member)]
+        self.ended.add(member)
         return self._signal_all(member, signal.SIGKILL), victims
 
     def silence(self, member: str) -> tuple[float, list[str]]:
         """Stops the agent and everything it started at once."""
-        victims = self._processes_of(member)
+        victims = [process.name for process in self._processes_of(member)]
         return self._signal_all(member, signal.SIGSTOP), victims
 
     def terminate(self, *members: str) -> float:
         """Returns when."""
-        now = time.time()
+        now = time.monotonic()
         for member in members:
-            self._ended.add(member)
-            self._agents[member].process.send_signal(signal.SIGTERM)
+            self.ended.add(member)
+            self.agents[member].process.send_signal(signal.SIGTERM)
         return now
 
     # -- observations
 
     def members(self) -> list[str]:
         """Those that train, in the order of their start."""
-        return sorted({member_of(commit.process) for commit in self._last_commits()})
+        return sorted(process.member for process in self.training())
 
-    def update(self) -> Ledger:
-        """Reads what the processes have logged since the last time."""
-        for path in (self.folder / "steps").glob("*.log"):
-            with path.open("rb") as log:
-                log.seek(self._read.get(path, 0))
-                text = log.read()
-            complete = text[: text.rfind(b"\n") + 1]
-            self._read[path] = self._read.get(path, 0) + len(complete)
-            self.ledger.read(path.stem, complete.decode())
-        return self.ledger
+    def training(self) -> list[Process]:
+        """The processes of the newest generation, if it is complete."""
+        return newest_world(self.ledger())
+
+    def ledger(self) -> list[Process]:
+        """Every worker process so far."""
+        return self._reader.read()
 
     def wait_change(
         self, event: float, limit: float, *, world: int | None = None, victims: list[str] | None = None
@@ -113,7 +115,7 @@ class Job:
         found: list[Change] = []
 
         def changed() -> bool:
-            cost = change(self.update().commits, event, world=world, victims=victims or ())
+            cost = change(commits_of(self.ledger()), event, world=world, victims=victims or ())
             found.extend([cost] if cost is not None else [])
             return bool(found)
 
@@ -124,30 +126,18 @@ class Job:
 
         def trains() -> bool:
             if gone := next(
-                (name for name, agent in self._agents.items() if name not in self._ended and not agent.alive()), None
+                (name for name, agent in self.agents.items() if name not in self.ended and not agent.alive()), None
             ):
-                raise JobError(f"{gone} ended unexpectedly: {last_line(self._agents[gone].log)}")
-            newest = self._last_commits()
-            if len(newest) != world:
-                return False
-            steps = sum(commit.generation == newest[0].generation for commit in self.ledger.commits)
-            return steps >= world * STEADY_STEPS
+                raise JobError(f"{gone} ended unexpectedly: {last_line(self.agents[gone].log)}")
+            found = self.training()
+            return len(found) == world and _steps_together(found) >= world * STEADY_STEPS
 
         if not self._until(trains, limit):
             raise JobError(f"no training with {world} worker processes after {limit:g} s")
 
-    def _last_commits(self) -> list[Commit]:
-        """The newest step of each process of the newest generation, if it is complete."""
-        commits = self.update().commits
-        if not commits:
-            return []
-        newest = max(commits[-50:], key=lambda commit: commit.time)
-        found = {commit.process: commit for commit in commits if commit.generation == newest.generation}
-        return list(found.values()) if len(found) == newest.world else []
-
-    def _processes_of(self, *members: str) -> list[str]:
+    def _processes_of(self, *members: str) -> list[Process]:
         """Their worker processes that train."""
-        return [commit.process for commit in self._last_commits() if member_of(commit.process) in members]
+        return [process for process in self.training() if process.member in members]
 
     def _until(self, predicate: Callable[[], bool], limit: float) -> bool:
         end = time.monotonic() + limit
@@ -160,21 +150,20 @@ class Job:
     # -- processes
 
     def _start_one(self) -> None:
-        member = f"agent-{len(self._agents)}"
+        member = f"agent-{len(self.agents)}"
+        given = {key: value.replace("{member}", member) for key, value in self.environment.items()}
         environment = {
-            **self._system.environment,
-            MARK: self._mark(member),
-            **self.environment,
-            "BENCH_FOLDER": str(self.folder),
-            "BENCH_MEMBER": member,
-            "ELASTICJOB_MEMBER_ID": member,
+            "PYTHONPATH": str(ROOT),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
+            "ELASTICJOB_MEMBER_ID": member,
+            "LEDGER": str(self.folder / "ledger"),
+            MARK: self._mark(member),
+            **given,
         }
-        command = [*self._system.command(self._endpoint, self._token, 2, 4), str(self._script)]
-        self._agents[member] = Child(command, self.folder / f"{member}.log", environment)
-        if len(self._agents) == 1 and not self._system.on_etcd:
-            self._agents[member].wait_until(lambda: listens(self._endpoint), timeout=60)
+        self.agents[member] = Child(self._command, self.folder / f"{member}.log", environment)
+        if len(self.agents) == 1 and self._ready is not None:
+            self.agents[member].wait_until(self._ready, timeout=60)
 
     def _mark(self, member: str) -> str:
         return f"{self._token}-{member}"
@@ -183,13 +172,12 @@ class Job:
         victims = self._processes_of(*members)
         if len(victims) != len(members):
             raise JobError(f"{members} do not all train")
-        pids = {victim: int(victim.rpartition(".")[2]) for victim in victims}
-        if gone := [one for one in victims if pids[one] not in marked(MARK, self._mark(member_of(one)))]:
-            raise JobError(f"{gone[0]} has ended")
-        now = time.time()
-        for pid in pids.values():
-            os.kill(pid, number)
-        return now, victims
+        if gone := [one for one in victims if one.process not in marked(MARK, self._mark(one.member))]:
+            raise JobError(f"{gone[0].name} has ended")
+        now = time.monotonic()
+        for one in victims:
+            os.kill(one.process, number)
+        return now, [one.name for one in victims]
 
     def _kill_all(self, member: str) -> list[int]:
         """Returns the pids that are still running. Dead processes have no environment, so the next call skips them."""
@@ -198,17 +186,18 @@ class Job:
 
     def _signal_all(self, member: str, number: signal.Signals) -> float:
         found = sorted(
-            marked(MARK, self._mark(member)), key=lambda pid: pid != self._agents[member].pid
+            marked(MARK, self._mark(member)), key=lambda pid: pid != self.agents[member].pid
         )  # the agent first
-        now = time.time()
+        now = time.monotonic()
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         return now
 
 
-def member_of(process: str) -> str:
-    return process.split(".", 1)[0]
+def _steps_together(world: Sequence[Process]) -> int:
+    newest = world[0].done[-1].generation
+    return sum(done.generation == newest for process in world for done in process.done)
 
 
 def last_line(log: Path) -> str:

@@ -1,9 +1,4 @@
-"""What worker processes log of their steps, and the figures that follow from it. Pure. Times are Unix time, s.
-
-A line `t STEP GENERATION SAMPLE,SAMPLE` is written when a process begins a step with its share of the batch, and
-`c TIME STEP GENERATION WORLD` when the step is part of the training. A generation is one set of processes that train
-together: a round, or a quorum. It may be unknown (`-`) when a step begins.
-"""
+"""What a change costs, from a ledger: pauses, steps and samples lost. Pure. Times are s of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -13,44 +8,21 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 
-UNKNOWN = "-"
+from hack.chaos.ledger import Process
+
 ENDED = 5.0
 """s without a step after which training counts as ended."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Begun:
-    process: str
-    step: int
-    generation: str
-    samples: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Commit:
+    """A step that is part of the training, as one process has recorded it."""
+
     process: str
     time: float
     step: int
     generation: str
     world: int
-
-
-@dataclasses.dataclass
-class Ledger:
-    """Grows while the job runs."""
-
-    begun: list[Begun] = dataclasses.field(default_factory=list)
-    commits: list[Commit] = dataclasses.field(default_factory=list)
-
-    def read(self, process: str, text: str) -> None:
-        """Adds complete lines of one process's log."""
-        for line in text.splitlines():
-            kind, *words = line.split(" ")
-            if kind == "t":
-                samples = tuple(words[2].split(",")) if words[2] else ()
-                self.begun.append(Begun(process, int(words[0]), words[1], samples))
-            elif kind == "c":
-                self.commits.append(Commit(process, float(words[0]), int(words[1]), words[2], int(words[3])))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +37,24 @@ class Change:
     steps_lost: int
     """Steps that were part of the training, and had to be taken again."""
     world: int
+
+
+def commits_of(processes: Iterable[Process]) -> list[Commit]:
+    return [
+        Commit(process.name, done.at, done.step, done.generation, done.world)
+        for process in processes
+        for done in process.done
+    ]
+
+
+def newest_world(processes: Sequence[Process]) -> list[Process]:
+    """The processes of the newest generation, if all of them have taken a step in it."""
+    trained = [process for process in processes if process.done]
+    if not trained:
+        return []
+    newest = max((process.done[-1] for process in trained), key=lambda done: done.at)
+    found = [process for process in trained if process.done[-1].generation == newest.generation]
+    return found if len(found) == newest.world else []
 
 
 def usual_step(commits: Iterable[Commit]) -> float:
@@ -123,28 +113,22 @@ def longest_pause(commits: Iterable[Commit], start: float, end: float) -> float:
     return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
-def samples_lost(ledger: Ledger) -> int:
+def samples_lost(processes: Sequence[Process]) -> int:
     """Samples that a process has begun with, and that are in no committed step: they are missing in the training.
 
     What the processes are doing right now does not count.
     """
-    committed_here = {(commit.process, commit.step) for commit in ledger.commits}
-    committed = {(commit.generation, commit.step) for commit in ledger.commits}
-    newest = {begun.process: begun for begun in ledger.begun}
-    alive = _newest_generation(ledger.commits)
-    taken: set[str] = set()
-    missing: set[str] = set()
-    for begun in ledger.begun:
-        if (begun.process, begun.step) in committed_here or (begun.generation, begun.step) in committed:
-            taken.update(begun.samples)
-        elif newest[begun.process] is not begun or begun.process not in alive:
-            missing.update(begun.samples)
+    committed = {(done.generation, done.step) for process in processes for done in process.done}
+    last = max((process.done[-1] for process in processes if process.done), key=lambda done: done.at, default=None)
+    taken: set[tuple[int, int]] = set()
+    missing: set[tuple[int, int]] = set()
+    for process in processes:
+        here = {done.step for done in process.done}
+        alive = bool(last and process.done and any(done.generation == last.generation for done in process.done))
+        for work in process.work:
+            samples = {(work.epoch, sample) for sample in work.samples}
+            if work.step in here or (work.generation, work.step) in committed:
+                taken |= samples
+            elif work is not process.work[-1] or not alive:
+                missing |= samples
     return len(missing - taken)
-
-
-def _newest_generation(commits: Sequence[Commit]) -> set[str]:
-    """The processes in it."""
-    if not commits:
-        return set()
-    newest = max(commits, key=lambda commit: commit.time).generation
-    return {commit.process for commit in commits if commit.generation == newest}
