@@ -15,7 +15,7 @@ from hack.chaos.report import complaints, table
 from hack.chaos.run import LOGS, Result, Stage, run_fault
 from hack.chaos.storm import storm
 from hack.cluster import ClusterError
-from hack.demo.run import set_up
+from hack.demo import set_up
 from hack.drivers import ClusterDriver, DriverError, cluster_driver
 
 CONSOLE = Console(highlight=False)

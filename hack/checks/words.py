@@ -74,7 +74,6 @@ EPOCHS_OF_DATA = {
     "hack/chaos/*": "the ledger proves that no sample of an epoch is lost",
     "hack/checks/*": "this check",
     "benchmarks/recovery/*": "reads the ledger of a training",
-    "hack/demo/*": "reads the example's output",
     "hack/quickstart.py": "arguments of an example",
     "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "hack/release/*": "SOURCE_DATE_EPOCH of reproducible builds",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hack.cluster import kueue as own_kueue
-from hack.demo.run import set_up
+from hack.demo import set_up
 from hack.drivers import ClusterDriver, NodePower, cluster_driver, collect_logs
 from hack.images.recipe import ROOT
 from tests.e2e.jobs import COUNTING, Job

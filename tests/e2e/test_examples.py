@@ -19,8 +19,8 @@ from elasticjob_operator.names import worker_selector
 from hack.drivers import ClusterDriver, KubeError
 from hack.images import build
 from hack.images.recipe import ROOT
+from hack.session_log import entered, steps_of
 from hack.support import eventually
-from tests.e2e.session_log import entered, steps_of
 
 EXAMPLES = ROOT / "examples"
 SMALL = {

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from hack.cluster import kueue as own_kueue
-from hack.demo.run import manifests
+from hack.demo import manifests
 from hack.drivers import ClusterDriver, KubeError
 from hack.images.recipe import ROOT
+from hack.session_log import entered, pause_above_step, steps_of
 from hack.support import eventually
 from tests.e2e.jobs import COUNTING, Job
 from tests.e2e.queues import API, BASE, QUOTA, WORKER_CPU, Json, Queue, Watch, holds, waits
-from tests.e2e.session_log import entered, pause_above_step, steps_of
 
 pytestmark = pytest.mark.alone
 nightly = pytest.mark.nightly

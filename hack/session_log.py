@@ -30,6 +30,15 @@ def steps_of(log: str) -> list[int]:
     return [int(step) for step in re.findall(r"^step=(\d+) ", log, re.MULTILINE)]
 
 
+def steps_lost(log: str) -> int:
+    """Steps that its process took again after a change. The newest one may have been interrupted before its commit."""
+    lost = reached = 0
+    for step, committed in re.findall(r"^(?:step=(\d+) |pid=.* after step=(\d+)$)", log, re.MULTILINE):
+        lost += max(0, reached - 1 - int(committed)) if committed else 0
+        reached = int(step or committed)
+    return lost
+
+
 def pause_above_step(log: str, workers: int) -> tuple[float, float]:
     """(seconds from the last step before this pod entered its newest world of that size to the first one after, in
     addition to a step; seconds of a median step), from a log with timestamps (`kubectl logs --timestamps`)."""
