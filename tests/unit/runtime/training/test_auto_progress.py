@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import sys
+import threading
+import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,12 +103,87 @@ def test_a_module_is_watched_without_being_imported(tmp_path: pathlib.Path, monk
     (tmp_path / "imported_later.py").write_text("value = 3")
     monkeypatch.syspath_prepend(tmp_path)
     before, seen = list(sys.meta_path), list[Any]()
-    auto_progress.when_imported("imported_later", seen.append)
+    for _ in range(2):
+        auto_progress.when_imported("imported_later", seen.append)
     assert seen == []
     import imported_later  # type: ignore[import-not-found]
 
-    assert [each.value for each in seen] == [3]
+    assert [each.value for each in seen] == [3, 3]
     assert sys.meta_path == before
     auto_progress.when_imported("imported_later", seen.append)
-    assert seen == [imported_later] * 2
+    assert seen == [imported_later] * 3
     del sys.modules["imported_later"]
+
+
+class Collectives:
+    """torch's modules, as far as a WaitMeter knows them: a backward pass computes, and ends with a wait."""
+
+    def __init__(self, clock: list[float]) -> None:
+        callbacks: list[Callable[[], None]] = []
+
+        class Engine:
+            queue_callback = staticmethod(callbacks.append)
+
+        class Variable:
+            _execution_engine = Engine
+
+        class Work:
+            def wait(self, seconds: float = 2.0) -> bool:
+                clock[0] += seconds
+                return True
+
+        class Node:
+            def register_prehook(self, hook: Callable[[Any], None]) -> Node:
+                self.hook = hook
+                return self
+
+            def remove(self) -> None:
+                del self.hook
+
+        class Tensor:
+            grad_fn: Node | None = Node()
+
+        def backward(tensor: Tensor, *, raises: bool = False) -> str:
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.hook(())
+            clock[0] += 3.0  # computes
+            if raises:
+                raise RuntimeError
+            for callback in callbacks:
+                callback()
+            callbacks.clear()
+            self.Work().wait()  # not counted twice
+            clock[0] += 5.0  # waits in C++
+            return "done"
+
+        self.Variable, self.Work, self.Tensor, self.backward = Variable, Work, Tensor, backward
+
+
+def test_what_a_rank_waits_for_others_is_not_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    module, page = Collectives(clock), bytearray(PAGE_BYTES)
+    counter = StepCounter(page)
+    counter.waits.wrap_wait(module)
+    counter.waits.wrap_backward(module)
+    assert module.Work().wait(1.5)
+    assert counter.waits.seconds == 1.5
+    assert module.backward(module.Tensor()) == "done"
+    assert counter.waits.seconds == 1.5 + 7.0
+    with pytest.raises(RuntimeError):
+        module.backward(module.Tensor(), raises=True)
+    assert counter.waits.seconds == 1.5 + 7.0
+    thread = threading.Thread(target=module.Work().wait)
+    thread.start()
+    thread.join()
+    assert counter.waits.seconds == 1.5 + 7.0, "another thread's wait does not keep the training waiting"
+    A.step(counter)
+    assert auto_progress.WAITED.unpack_from(page, auto_progress.WAITED_AT) == (1, clock[0], 8.5)
+
+
+def test_a_torch_without_collectives_is_left_alone() -> None:
+    module = types.SimpleNamespace()
+    meter = auto_progress.WaitMeter()
+    meter.wrap_wait(module)
+    meter.wrap_backward(module)
+    assert not vars(module)

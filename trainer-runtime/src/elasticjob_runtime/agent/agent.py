@@ -18,6 +18,7 @@ from elasticjob_runtime.agent.copies import PeerCopies, copy_rate
 from elasticjob_runtime.agent.hangs import HangWatch
 from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
+from elasticjob_runtime.agent.stragglers import Stragglers
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
 from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, ProgressValue
 from elasticjob_runtime.etcd.interface import Store
@@ -95,6 +96,9 @@ class Agent:
         self._decisions = DecisionCache()
         self._hangs = HangWatch(config.hang_limits, self._processes.group)
         self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
+        self._stragglers = Stragglers(
+            config.stragglers, config.group.nproc, self._runner.session, self._event_loop, self._recorder
+        )
         self._published_imports: ImportsValue | None = None
         self._leaving: tuple[float, signal.Signals] | None = None
         self._starting = False
@@ -156,6 +160,7 @@ class Agent:
             self._processes.deadline,
             self._progress.deadline,
             self._hangs.deadline,
+            self._stragglers.deadline,
             self._recorder.deadline,
             self._join_deadline(),
         )
@@ -175,12 +180,14 @@ class Agent:
 
     def start_workers(self, action: StartWorkers, now: float) -> None:
         self._progress.starting(now)
+        self._stragglers.starting(now)
         self._starting = True
         self._recorder.starting()
         self._processes.start(action.plan, now, alone=action.alone)
 
     def move_workers(self, action: MoveWorkers, now: float) -> None:
         self._progress.starting(now)
+        self._stragglers.starting(now)
         self._recorder.moving()
         self._processes.move(action.plan, action.step_grace, now)
 
@@ -242,10 +249,13 @@ class Agent:
             self._processes.read_last_reports()  # their last progress is published before the end of the job
             self._progress.ended(now)
             self._hangs.reset()
+            self._stragglers.stopped()
         else:
             if counted := self._progress.count(self._processes.group.error_files, now):
                 self._recorder.counted(counted.steps, counted.passes, counted.per_second)
             self._look_for_hangs(now)
+            plan = self._runner.loop.store_view.plan
+            self._stragglers.tick(self._processes.group.error_files, plan, now, leads=self._leads)
         if self._leads:
             self._progress.publish_counted(self._processes.workers.round, now, time.time(), at_once=not running)
         self._progress.publish(now, at_once=not running)

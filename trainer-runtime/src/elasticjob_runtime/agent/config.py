@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from elasticjob_runtime.agent import signals
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.preflight import PreflightSettings
+from elasticjob_runtime.membership.stragglers import StragglerSettings
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.logs import LogSettings
@@ -28,3 +29,5 @@ class AgentConfig:
     """When workers that have stopped reporting steps count as failed."""
     preflight: PreflightSettings = dataclasses.field(default_factory=PreflightSettings)
     """What is checked before this member joins."""
+    stragglers: StragglerSettings = dataclasses.field(default_factory=StragglerSettings)
+    """Which ranks are called slow."""

@@ -22,6 +22,7 @@ from elasticjob_runtime.etcd import Endpoint, EtcdClient, SoloStore, Store, conn
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.preflight import PreflightSettings
+from elasticjob_runtime.membership.stragglers import StragglerSettings
 from elasticjob_runtime.membership.view import MemberSettings
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
@@ -63,6 +64,7 @@ def configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         leave_on=options.leave_on(args.signals_to_handle),
         hang_limits=_hang_limits(args, conf),
         preflight=PreflightSettings(**settings_from_flags(args, PreflightSettings)),
+        stragglers=StragglerSettings(**settings_from_flags(args, StragglerSettings)),
         **settings_from_flags(args, AgentConfig),
     )
     return config, store

@@ -19,6 +19,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.membership.crash_loop import DEFAULT_STALLED_RESTARTS, CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.preflight import CHECKS, PreflightSettings
+from elasticjob_runtime.membership.stragglers import StragglerSettings
 from elasticjob_runtime.rendezvous.config import default_of
 from elasticjob_runtime.workers.environment import GroupSpec
 
@@ -35,7 +36,7 @@ def at_least_0(value: float | None) -> str | None:
 
 def factor_or_0(value: float) -> str | None:
     valid = math.isfinite(value) and (value == 0 or value >= 1)
-    return None if valid else "must be 1 or more, or 0 to disable hang detection"
+    return None if valid else "must be 1 or more, or 0 for never"
 
 
 def seconds_or_0(value: float) -> str | None:
@@ -229,6 +230,17 @@ OWN_FLAGS = (
         default=True,
         about="`restart` (default): restarts the worker processes if that helps. `report`: only says what hangs",
         sets=(HangLimits, "restarts"),
+    ),
+    Flag(
+        name="--straggler-factor",
+        value="K",
+        convert=float,
+        default=default_of(StragglerSettings, "factor"),
+        about="names a rank as slow if its own time of a step is K times the median of the others, three times in a "
+        "row (see [Ranks that are slow](../guides/slow-jobs.md#ranks-that-are-slow)); 0: never. "
+        f"Default: {default_of(StragglerSettings, 'factor'):g}",
+        sets=(StragglerSettings, "factor"),
+        check=factor_or_0,
     ),
     Flag(
         name="--preflight",

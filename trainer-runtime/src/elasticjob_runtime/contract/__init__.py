@@ -20,8 +20,10 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     outcome                            succeeded or failed, and why       the planner, once
     training-progress                  step and rate of the training      rank 0's agent, every 1 to 10 s
     training-transition                durations of the last transition   rank 0's agent, once a round
+    training-stragglers                ranks that are slow                rank 0's agent, when that changes
     worker-imports                     what the script imports            rank 0's agent, when it learns more
     worker-preflight/<member>          what its machine's checks found    that member's agent, before it joins
+    worker-pace/<member>               how long its steps take            that member's agent, every 1 to 60 s
     worker-last-joined                 the member that registered last    each agent, when it registers
 """
 
@@ -41,8 +43,11 @@ from elasticjob_runtime.contract.reports import (
     LocationsValue,
     OutcomeState,
     OutcomeValue,
+    PaceValue,
     PreflightValue,
     ProgressValue,
+    Straggler,
+    StragglersValue,
     SuspicionValue,
     TransitionValue,
     UnreadyValue,
@@ -96,6 +101,7 @@ __all__ = [
     "Neighbour",
     "OutcomeState",
     "OutcomeValue",
+    "PaceValue",
     "PlanReason",
     "PlanValue",
     "PreflightValue",
@@ -105,6 +111,8 @@ __all__ = [
     "SecretValue",
     "SpecValue",
     "StopValue",
+    "Straggler",
+    "StragglersValue",
     "SuspicionValue",
     "TransitionValue",
     "UnreadyValue",

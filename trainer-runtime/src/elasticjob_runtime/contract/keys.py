@@ -64,6 +64,10 @@ class Keys:
         return self.root + "training-transition"
 
     @property
+    def stragglers(self) -> str:
+        return self.root + "training-stragglers"
+
+    @property
     def last_joined(self) -> str:
         """Sorts after the watched ranges, like `imports`."""
         return self.root + "worker-last-joined"
@@ -77,14 +81,16 @@ class Keys:
     def single(self) -> tuple[str, ...]:
         """The keys of this run that are not in one of `folders`."""
         return (
-            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.transition, self.unready,
-            self.locations, self.last_joined, self.imports,
+            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.transition,
+            self.stragglers, self.unready, self.locations, self.last_joined, self.imports,
         )  # fmt: skip
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Prefixes of the other keys of this run, each with its final slash."""
-        return self.members, self.replicas, self.ranks, self.failures, self.suspects, self.preflights
+        return (
+            self.members, self.replicas, self.ranks, self.failures, self.suspects, self.preflights, self.paces,
+        )  # fmt: skip
 
     @property
     def members(self) -> str:
@@ -111,6 +117,14 @@ class Keys:
     def preflights(self) -> str:
         """Sorts after the watched ranges, like `imports`."""
         return self.root + "worker-preflight/"
+
+    @property
+    def paces(self) -> str:
+        """Sorts after the watched ranges, like `imports`."""
+        return self.root + "worker-pace/"
+
+    def pace(self, name: str) -> str:
+        return self.paces + name
 
     def preflight(self, name: str) -> str:
         return self.preflights + name

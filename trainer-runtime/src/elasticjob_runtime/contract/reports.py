@@ -118,6 +118,47 @@ class PreflightValue(Value):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PaceValue(Value):
+    """`worker-pace/<member>`: how fast a member's worker processes were in the last window of at least 30 steps."""
+
+    round: int
+    window: int
+    """Counts the windows of the round, from 1."""
+    step_seconds: float
+    """Mean length of a step."""
+    own_seconds: dict[str, float]
+    """By rank: the mean of what a step took beyond waiting for other ranks."""
+    throttled: float = 0.0
+    """Share of the scheduler's periods in which the member's container had used up its CPU limit, 0 to 1."""
+
+    def check(self) -> None:
+        for rank in self.own_seconds:
+            if not rank.isdecimal():
+                raise ValueError(f"own_seconds: {rank!r} is no rank")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Straggler:
+    """A rank that the others wait for, step after step."""
+
+    rank: int
+    member: str
+    text: str
+    """How slow it is, in one line."""
+    signs: list[str] = dataclasses.field(default_factory=list)
+    """What else says that its machine is slow, each in a few words."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StragglersValue(Value):
+    """`training-stragglers`: the ranks that are slow now. Written when that changes."""
+
+    round: int
+    stragglers: list[Straggler] = dataclasses.field(default_factory=list)
+    """By rank, each with `rank`, `member`, `text` (how slow it is) and `signs` (what else says so of its machine)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class UnreadyValue(Value):
     """`members-unready`: members without which the others train, because their worker processes are not ready. Deleted
     when all are."""

@@ -13,17 +13,21 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from elasticjob_runtime.contract import (
     ImportsValue,
     Keys,
     MemberValue,
+    PaceValue,
+    PreflightValue,
     ProgressValue,
     SecretValue,
+    StragglersValue,
     TransitionValue,
     Value,
 )
-from elasticjob_runtime.etcd.interface import Delete, KeyRange, LeaseLost, Put, Store, StoreError, is_final
+from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange, LeaseLost, Put, Store, StoreError, is_final
 from elasticjob_runtime.membership.actions import (
     AmendPlan,
     ProposePlan,
@@ -38,12 +42,15 @@ from elasticjob_runtime.membership.actions import (
     StoreAction,
     Subscribe,
 )
+from elasticjob_runtime.membership.stragglers import with_preflight
 from elasticjob_runtime.membership.view import StoreView
 from elasticjob_runtime.rendezvous.plan_writer import BATCH, PlanOutdatedError, PlanWriter, for_the_store
 from elasticjob_runtime.rendezvous.registration import Registration
 from elasticjob_runtime.rendezvous.subscription import Subscription
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Value)
 
 CATCH_UP = 2.0
 """s to wait for the watch to show an action's effect before all keys are read again."""
@@ -181,6 +188,28 @@ class RendezvousCore:
     def put_transition(self, transition: TransitionValue) -> None:
         """Best effort."""
         self._put_report(self._keys.transition, transition)
+
+    def exchange_pace(self, pace: PaceValue, on_paces: Callable[[dict[str, PaceValue]], None] | None) -> None:
+        """Best effort. `on_paces`: see session.py."""
+        self._put_report(self._keys.pace(self._me), pace)
+        if on_paces is not None:
+            on_paces(self._read_all(self._keys.paces, PaceValue))
+
+    def put_stragglers(self, stragglers: StragglersValue) -> None:
+        """Best effort."""
+        reports = self._read_all(self._keys.preflights, PreflightValue) if stragglers.stragglers else {}
+        found = with_preflight(stragglers.stragglers, reports)
+        self._put_report(self._keys.stragglers, dataclasses.replace(stragglers, stragglers=found))
+
+    def _read_all(self, folder: str, kind: type[T]) -> dict[str, T]:
+        """The values of a folder that can be read, by the rest of their keys. Best effort."""
+        try:
+            kvs = self._store.range(Get(KeyRange.prefix(folder))).kvs
+        except StoreError as error:
+            self._callbacks.on_trouble(error)
+            return {}
+        cache = self._subscription.cache
+        return {kv.key.removeprefix(folder): value for kv in kvs if (value := cache.parse(kv, kind)) is not None}
 
     def _put_report(self, key: str, value: Value) -> None:
         try:

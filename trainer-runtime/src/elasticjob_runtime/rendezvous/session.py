@@ -14,7 +14,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, TransitionValue
+from elasticjob_runtime.contract import (
+    ImportsValue,
+    Keys,
+    MemberValue,
+    PaceValue,
+    ProgressValue,
+    StragglersValue,
+    TransitionValue,
+)
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.membership.actions import StoreAction
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
@@ -71,6 +79,14 @@ class Rendezvous:
     def publish_imports(self, imports: ImportsValue) -> None:
         """Best effort: without it, the others wait while a joining member imports."""
         self._inbox.put(lambda: self._core.put_imports(imports))
+
+    def exchange_pace(self, pace: PaceValue, on_paces: Callable[[dict[str, PaceValue]], None] | None) -> None:
+        """Best effort. `on_paces`: called with the last paces of all members, by name; None: they are not needed."""
+        self._inbox.put(lambda: self._core.exchange_pace(pace, on_paces))
+
+    def publish_stragglers(self, stragglers: StragglersValue) -> None:
+        """Best effort."""
+        self._inbox.put(lambda: self._core.put_stragglers(stragglers))
 
     @property
     def lease_expires_at(self) -> float | None:

@@ -54,6 +54,8 @@ class Metrics:
     optimizer_steps: int | None = None
     backward_passes: int | None = None
     steps_per_second: float | None = None
+    own_seconds: dict[int, float] = dataclasses.field(default_factory=dict)
+    """By local rank."""
     last_checkpoint_step: int | None = None
     heartbeats_missed: int = 0
     store_up: bool = True
@@ -81,6 +83,7 @@ class Metrics:
         states = [(_labels(state=one.value), int(one is self.state)) for one in State]
         restarts = [(_labels(cause=cause), count) for cause, count in sorted(self.restarts.items())]
         dropped = [(_labels(reason=why), count) for why, count in sorted(self.connections_dropped.copy().items())]
+        own = [(_labels(local_rank=str(rank)), seconds) for rank, seconds in sorted(self.own_seconds.items())]
         families = [
             _gauge("round", "Round of the current plan; 0: none.", self.round),
             _gauge("world_size", "Worker processes in the current plan.", self.world_size),
@@ -101,6 +104,7 @@ class Metrics:
                 self.backward_passes,
             ),
             _gauge("steps_per_second", "Training steps, or optimizer steps, per second.", self.steps_per_second),
+            _family("own_step_seconds", "gauge", "What a step takes beyond waiting for other ranks, on average.", own),
             _gauge(
                 "last_checkpoint_step",
                 "Step of the newest checkpoint that rank 0 reported to this agent.",

@@ -9,9 +9,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, ProgressValue, TransitionValue
+from elasticjob_runtime.contract import (
+    FailureValue,
+    OutcomeState,
+    OutcomeValue,
+    ProgressValue,
+    Straggler,
+    TransitionValue,
+)
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.view import StoreView, Suspicion, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
@@ -125,6 +132,15 @@ class Recorder:
         metrics = self._metrics
         metrics.optimizer_steps, metrics.backward_passes = (steps, None) if steps else (None, passes)
         metrics.steps_per_second = per_second if steps else None
+
+    def paced(self, own_seconds: Mapping[int, float]) -> None:
+        """Handles the own time of the local ranks in the last window, s."""
+        self._metrics.own_seconds = dict(own_seconds)
+
+    def named_stragglers(self, found: Sequence[Straggler]) -> None:
+        """Handles the ranks that are slow now. Called on rank 0's agent."""
+        named = [{"rank": one.rank, "member": one.member, "message": one.text} for one in found]
+        self._event_log.event("stragglers", round=self._workers.round, stragglers=named)
 
     def hung(self, text: str, ranks: Sequence[int], *, restarts: bool) -> None:
         """Handles what was found out about a hang."""

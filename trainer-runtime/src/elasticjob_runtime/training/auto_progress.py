@@ -25,6 +25,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -35,10 +36,15 @@ this signal."""
 
 OPTIMIZER = "torch.optim.optimizer"
 AUTOGRAD = "torch.autograd"
+COLLECTIVES = "torch.distributed.distributed_c10d"
 PAGE = struct.Struct("=QdQd")
 """See Page."""
 PAIR = struct.Struct("=Qd")
 """Half of it: what one counter writes."""
+WAITED = struct.Struct("=Qdd")
+"""Optimizer steps; the monotonic time of the last, s; how long this process had waited for other ranks by then, s."""
+WAITED_AT = 64
+"""Its place in the page."""
 PAGE_BYTES = 4096
 DEEPEST = 16
 """Calls of `step` that are open at once. More were left behind by steps that raised an exception, which torch does not
@@ -91,6 +97,92 @@ def read_page(path: str) -> Page | None:
     return page if page.steps or page.passes else None
 
 
+def read_waited(path: str) -> tuple[int, float, float] | None:
+    """As WAITED; None: there is no page, or no step yet."""
+    try:
+        with open(path, "rb") as file:
+            steps, at, waited = WAITED.unpack_from(file.read(PAGE_BYTES), WAITED_AT)
+    except (OSError, struct.error):
+        return None
+    return (steps, at, waited) if steps else None
+
+
+class WaitMeter:
+    """How long the main thread has waited for other ranks, s: in `Work.wait`, and in the end of a backward pass, where
+    DistributedDataParallel waits for its buckets in C++. The rest of a step is the rank's own time.
+
+    Where collectives do not block, as on GPUs, nothing is seen of the wait.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._main = threading.get_ident()
+        self._computed: tuple[float, float] | None = None
+        """When the open backward pass had computed all gradients, and `seconds` then."""
+
+    def wrap_wait(self, c10d: Any) -> None:
+        """`c10d`: the module with the collectives, which call `Work.wait`."""
+        work = getattr(c10d, "Work", None)
+        wait = getattr(work, "wait", None)
+        if wait is None:
+            return
+
+        @functools.wraps(wait)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._main:
+                return wait(*args, **kwargs)
+            began = time.monotonic()
+            try:
+                return wait(*args, **kwargs)
+            finally:
+                self.seconds += time.monotonic() - began
+
+        timed._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compile does not trace it
+        with contextlib.suppress(AttributeError, TypeError):
+            work.wait = timed  # type: ignore[union-attr]
+
+    def wrap_backward(self, autograd: Any) -> None:
+        """`autograd`: the module, where `Tensor.backward` looks the function up."""
+        backward, variable = getattr(autograd, "backward", None), getattr(autograd, "Variable", None)
+        if backward is None or variable is None:
+            return
+
+        def computed() -> None:
+            self._computed = (time.monotonic(), self.seconds)
+
+        def started(_gradients: Any) -> None:
+            """DistributedDataParallel queues its own callback later, so ours runs first."""
+            variable._execution_engine.queue_callback(computed)
+
+        @functools.wraps(backward)
+        def timed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            node = getattr(tensors, "grad_fn", None)
+            if node is None or threading.get_ident() != self._main or _compiled_autograd():
+                return backward(tensors, *args, **kwargs)
+            handle = node.register_prehook(started)
+            self._computed = None
+            try:
+                return backward(tensors, *args, **kwargs)
+            finally:
+                handle.remove()
+                self._returned()
+
+        timed._torchdynamo_disable = True  # type: ignore[attr-defined]
+        autograd.backward = timed
+
+    def _returned(self) -> None:
+        """What was waited for meanwhile in `Work.wait` is part of it."""
+        if self._computed is not None:
+            at, before = self._computed
+            self.seconds = before + time.monotonic() - at
+
+
+def _compiled_autograd() -> bool:
+    """It traces the hooks of backward passes, so they must not have ours."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "compiled_autograd_enabled", False))
+
+
 class StepCounter:
     """The rule: see above. `before` and `after` are torch's hooks around each `step` of each optimizer."""
 
@@ -98,6 +190,7 @@ class StepCounter:
         """`at_first` is called at the first step."""
         self._page = page
         self._at_first = at_first
+        self.waits = WaitMeter()
         self.steps = 0
         self._open: list[int] = []
         """Optimizers whose `step` was entered, outermost first."""
@@ -117,7 +210,9 @@ class StepCounter:
         if came in self._seen or not self._seen:
             self.steps += 1
             self._seen.clear()
-            PAIR.pack_into(self._page, 0, self.steps, time.monotonic())
+            now = time.monotonic()
+            PAIR.pack_into(self._page, 0, self.steps, now)
+            WAITED.pack_into(self._page, WAITED_AT, self.steps, now, self.waits.seconds)
             if self.steps == 1:
                 self._at_first()
         self._seen.add(came)
@@ -195,7 +290,7 @@ class _Finder:
             return
 
         def exec_module(module: Any) -> None:
-            del loader.exec_module
+            vars(loader).pop("exec_module", None)  # several may watch one module
             execute(module)
             self._act(module)
 
@@ -226,7 +321,10 @@ def count_steps(error_file: str, at_first: Callable[[], None] = lambda: None) ->
         os.close(fd)
     counter, passes = StepCounter(page, at_first), PassCounter(page, at_first)
     os.register_at_fork(after_in_child=passes.stop)
-    when_imported(AUTOGRAD, passes.wrap)
+
+    def wrap(autograd: Any) -> None:
+        counter.waits.wrap_backward(autograd)
+        passes.wrap(autograd)
 
     def register(optimizer: Any) -> None:
         if hasattr(optimizer, "register_optimizer_step_pre_hook"):  # since torch 2.0
@@ -235,6 +333,8 @@ def count_steps(error_file: str, at_first: Callable[[], None] = lambda: None) ->
             os.register_at_fork(after_in_child=counter.stop)
 
     when_imported(OPTIMIZER, register)
+    when_imported(COLLECTIVES, counter.waits.wrap_wait)
+    when_imported(AUTOGRAD, wrap)
 
 
 def write_stacks_on_signal(error_file: str) -> None:

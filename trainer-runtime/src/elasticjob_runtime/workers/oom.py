@@ -48,18 +48,24 @@ def kills(text: str) -> int | None:
 
 def counting_file(cgroups: str, mounts: str) -> Path | None:
     """The counter of a process with these /proc/PID/cgroup and /proc/PID/mountinfo; None: there is no memory
-    controller.
+    controller."""
+    return cgroup_file(cgroups, mounts, "memory", "memory.oom_control", "memory.events")
+
+
+def cgroup_file(cgroups: str, mounts: str, controller: str, file_of_1: str, file_of_2: str) -> Path | None:
+    """A file of the controller's cgroup, with its name in v1 and in v2, of a process with these /proc/PID/cgroup and
+    /proc/PID/mountinfo; None: there is no such controller.
 
     A container sees its own cgroup at the root of the mount. Without a cgroup namespace, only its part of the tree is
     mounted.
     """
-    version_1 = _path(cgroups, "memory")
+    version_1 = _path(cgroups, controller)
     if version_1 is not None:
-        folder = _folder(mounts, "cgroup", version_1)
-        return folder / "memory.oom_control" if folder is not None else None
+        folder = _folder(mounts, "cgroup", version_1, controller)
+        return folder / file_of_1 if folder is not None else None
     version_2 = _path(cgroups, "")
-    folder = _folder(mounts, "cgroup2", version_2) if version_2 is not None else None
-    return folder / "memory.events" if folder is not None else None
+    folder = _folder(mounts, "cgroup2", version_2, controller) if version_2 is not None else None
+    return folder / file_of_2 if folder is not None else None
 
 
 def _path(cgroups: str, controller: str) -> str | None:
@@ -71,11 +77,11 @@ def _path(cgroups: str, controller: str) -> str | None:
     return None
 
 
-def _folder(mounts: str, kind: str, path: str) -> Path | None:
+def _folder(mounts: str, kind: str, path: str, controller: str) -> Path | None:
     for line in mounts.splitlines():
         fields, _, described = line.partition(" - ")
         file_system, _, options = [*described.split(" ", 2), "", ""][:3]
-        if file_system == kind and (kind == "cgroup2" or "memory" in options.split(",")):
+        if file_system == kind and (kind == "cgroup2" or controller in options.split(",")):
             root, point = fields.split(" ")[3:5]
             below = os.path.relpath(path, root)
             elsewhere = ".." in path.split("/") or below.startswith("..")
@@ -85,5 +91,10 @@ def _folder(mounts: str, kind: str, path: str) -> Path | None:
 
 def _own_file() -> Path | None:
     with contextlib.suppress(OSError):
-        return counting_file(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+        return counting_file(*own_cgroups())
     return None
+
+
+def own_cgroups() -> tuple[str, str]:
+    """(/proc/self/cgroup, /proc/self/mountinfo). Raises OSError."""
+    return Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text()

@@ -46,12 +46,13 @@ def _start(command: Sequence[str], write: int) -> subprocess.Popen[bytes]:
 def _watch(process: subprocess.Popen[bytes], read: int, deadline: float) -> tuple[bytes, bool]:
     """The end of its output, and whether it has ended by the deadline. What it started may outlive it, and is not
     waited for."""
-    output, is_open = b"", True
+    output, is_open, poll = b"", True, select.poll()
+    poll.register(read, select.POLLIN)
     while True:
         ended = process.poll() is not None
         rest = max(0.0, deadline - time.monotonic())
         pause = 0.0 if ended else min(_POLL_SECONDS, rest)
-        readable = is_open and bool(select.select([read], [], [], pause)[0])
+        readable = is_open and bool(poll.poll(1000 * pause))
         if readable:
             data = os.read(read, 65_536)
             is_open = bool(data)

@@ -1,0 +1,73 @@
+"""How fast worker processes are, from their pages."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from elasticjob_runtime.agent.pace import PaceMeter, Throttling
+from elasticjob_runtime.contract import PaceValue
+from elasticjob_runtime.training import auto_progress
+from elasticjob_runtime.training.auto_progress import WAITED, WAITED_AT
+
+
+class Workers:
+    """The pages of two workers, one of which waits for the other."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.error_files = {rank: str(folder / str(rank) / "error.json") for rank in range(2)}
+        for error_file in self.error_files.values():
+            pathlib.Path(error_file).parent.mkdir()
+            auto_progress.create_page(auto_progress.page_file(error_file))
+
+    def have_taken(self, steps: int, at: float) -> None:
+        for rank, error_file in self.error_files.items():
+            with open(auto_progress.page_file(error_file), "r+b") as file:
+                file.seek(WAITED_AT)
+                file.write(WAITED.pack(steps, at, steps * (0.03 if rank == 0 else 0.01)))
+
+
+def windows(folder: pathlib.Path, *, steps_per_second: int, seconds: int) -> list[PaceValue]:
+    workers, meter, found = Workers(folder), PaceMeter(0.0), list[PaceValue]()
+    for second in range(1, seconds + 1):
+        workers.have_taken(steps_per_second * second, float(second))
+        if pace := meter.read(workers.error_files, 4, 7, float(second)):
+            found.append(pace)
+    return found
+
+
+def test_own_time_is_what_a_step_takes_beyond_waiting(tmp_path: pathlib.Path) -> None:
+    first = windows(tmp_path, steps_per_second=20, seconds=3)[0]
+    assert first.own_seconds == pytest.approx({"4": 0.02, "5": 0.04})
+    assert first.step_seconds == pytest.approx(0.05)
+    assert (first.round, first.window) == (7, 1)
+
+
+def test_the_first_three_windows_of_quick_steps_take_120_steps(tmp_path: pathlib.Path) -> None:
+    assert len(windows(tmp_path, steps_per_second=20, seconds=7)) == 3
+
+
+def test_a_window_has_30_steps(tmp_path: pathlib.Path) -> None:
+    assert len(windows(tmp_path, steps_per_second=1, seconds=100)) == 2
+
+
+def test_a_long_round_has_a_window_a_minute(tmp_path: pathlib.Path) -> None:
+    assert len(windows(tmp_path, steps_per_second=20, seconds=7200)) < 360
+
+
+def test_nothing_is_said_until_all_workers_step(tmp_path: pathlib.Path) -> None:
+    workers, meter = Workers(tmp_path), PaceMeter(0.0)
+    auto_progress.create_page(auto_progress.page_file(workers.error_files[1]))
+    assert meter.read(workers.error_files, 0, 1, 1.0) is None
+    assert meter.read({}, 0, 1, 3.0) is None
+
+
+def test_throttling_is_the_share_of_periods_since_the_last_look(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "cpu.stat"
+    file.write_text("nr_periods 100\nnr_throttled 50\nthrottled_time 9\n")
+    throttling = Throttling(file)
+    assert throttling.share() == 0.0, "no period since"
+    file.write_text("nr_periods 200\nnr_throttled 75\nthrottled_time 9\n")
+    assert throttling.share() == 0.25
+    file.unlink()
+    assert Throttling(file).share() == 0.0
