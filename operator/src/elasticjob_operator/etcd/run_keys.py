@@ -18,6 +18,7 @@ from elasticjob_runtime.contract import (
     TransitionValue,
     UnreadyValue,
     Value,
+    first_failure,
 )
 from elasticjob_runtime.etcd import Event, Get, KeyRange, KeyValue
 
@@ -141,7 +142,7 @@ class RunKeys:
     def _first_failure(self) -> FailureValue | None:
         known = [each for key in self._failure_keys() if (each := self._value(key, FailureValue)) is not None]
         newest = max((failure.round for failure in known), default=0)
-        return min((each for each in known if each.round == newest), key=lambda each: each.time, default=None)
+        return first_failure(each for each in known if each.round == newest) if known else None
 
     def _failure_keys(self) -> list[str]:
         there: dict[str, Any] = self._values | self._unparsed | self._unreadable

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_runtime.contract import MemberState, SpecValue
+from elasticjob_runtime.contract import MemberState, SpecValue, first_failure
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.view import WorkersState
 

@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from elasticjob_runtime.contract import PEER_LOST, FailureValue
-from elasticjob_runtime.membership.failures import first_failure
+from elasticjob_runtime.contract import MISMATCH, PEER_LOST, FailureValue, first_failure
+from elasticjob_runtime.contract.collectives import DEFAULT_GROUP, Call, pack
 from elasticjob_runtime.workers import error_file
 from elasticjob_runtime.workers.failure import (
     TRACEBACK_BYTES,
@@ -228,6 +228,63 @@ def test_the_first_failure_is_the_earliest_that_is_no_consequence(
         for rank, reason, at in failures
     ]
     assert first_failure(made).rank == first
+
+
+def calls(*sizes: int) -> dict[str, list[Call]]:
+    return {DEFAULT_GROUP: [Call(number, f"all_reduce [[{size}]]", over=True) for number, size in enumerate(sizes, 1)]}
+
+
+ABORTED = -signal.SIGABRT
+BLAMED: dict[str, tuple[list[tuple[int, str, int, dict[str, list[Call]]]], int, str]] = {
+    "a rank that skipped a collective: the first that ends is a victim, and leaves no recorder": (
+        [
+            (0, "Signal", ABORTED, {}),
+            (2, PEER_LOST, 1, calls(4, 3)),
+            (3, PEER_LOST, 1, calls(4, 3)),
+            (1, PEER_LOST, 1, calls(4, 5)),
+        ],
+        1,
+        MISMATCH,
+    ),
+    "only lost peers": (
+        [(2, PEER_LOST, 1, calls(4, 3)), (3, PEER_LOST, 1, calls(4, 3)), (1, PEER_LOST, 1, calls(4, 5))],
+        1,
+        MISMATCH,
+    ),
+    "two ranks: the first of them, and the message names both": (
+        [(0, MISMATCH, 1, calls(4)), (1, PEER_LOST, 1, calls(5))],
+        0,
+        MISMATCH,
+    ),
+    "a cause of its own comes before recorders": (
+        [(0, PEER_LOST, 1, calls(4, 3)), (1, "ApplicationError", 1, calls(4)), (2, PEER_LOST, 1, calls(4, 7))],
+        1,
+        "ApplicationError",
+    ),
+    "no difference": ([(0, PEER_LOST, 1, calls(4)), (1, "Signal", ABORTED, calls(4))], 1, "Signal"),
+}
+
+
+@pytest.mark.parametrize(("failures", "rank", "reason"), BLAMED.values(), ids=BLAMED)
+def test_recorders_name_the_rank_that_differs_before_the_order_of_exits_does(
+    failures: list[tuple[int, str, int, dict[str, list[Call]]]], rank: int, reason: str
+) -> None:
+    made = [
+        FailureValue(
+            member=f"m{rank}", round=1, rank=rank, local_rank=0, exit_code=code, reason=reason, message="as it says",
+            time=float(at), collectives=pack(collectives),
+        )
+        for at, (rank, reason, code, collectives) in enumerate(failures)
+    ]  # fmt: skip
+    found = first_failure(made)
+    assert (found.rank, found.reason) == (rank, reason)
+    assert (found.message != "as it says") == (reason == MISMATCH)
+
+
+def test_a_mismatch_of_collectives_is_recognized() -> None:
+    gloo = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  op.preamble.length"
+    assert describe(ABORTED, None, gloo)[0] == MISMATCH
+    assert describe(-signal.SIGKILL, None, gloo)[0] == "Signal"
 
 
 def test_our_error_file_is_read_like_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,11 @@ def test_it_has_not_ended_while_it_is_undecided_which_process_failed_first() -> 
     group.exit(1)
     assert (group.state.view.state, group.state.deadline) == (RUNNING, 5.0 + CAUSE_GRACE)
     group.do(group.state.tick(5.0 + CAUSE_GRACE))
-    assert (group.state.view.state, group.state.view.failure, group.state.deadline) == (DIED, LOST, None)
+    failure = group.state.view.failure
+    assert (group.state.view.state, group.state.deadline) == (DIED, None)
+    assert failure is not None
+    assert (failure.rank, failure.reason) == (1, LOST.reason), "it left the other one, and comes after other causes"
+    assert failure.message == f"rank 1 exited with code 0 while the others train; rank 0: {LOST.message}"
 
 
 @pytest.mark.parametrize(

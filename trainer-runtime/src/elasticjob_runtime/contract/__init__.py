@@ -31,10 +31,12 @@ from elasticjob_runtime.commands import is_python
 from elasticjob_runtime.contract.codec import Value
 from elasticjob_runtime.contract.environment import Env
 from elasticjob_runtime.contract.exit_codes import ExitCode
+from elasticjob_runtime.contract.failures import first_failure, may_follow_from_another
 from elasticjob_runtime.contract.fence import Fence
 from elasticjob_runtime.contract.keys import DEFAULT_PREFIX, Keys
 from elasticjob_runtime.contract.reports import (
     MAX_RESTARTS_EXCEEDED,
+    MISMATCH,
     PEER_LOST,
     PREFLIGHT_FAILED,
     SCRIPT_FAILS,
@@ -82,6 +84,7 @@ __all__ = [
     "DEFAULT_PREFIX",
     "LEASE_TTL",
     "MAX_RESTARTS_EXCEEDED",
+    "MISMATCH",
     "ON_PARTITION",
     "PARTITION_GRACE",
     "PEER_LOST",
@@ -117,7 +120,9 @@ __all__ = [
     "TransitionValue",
     "UnreadyValue",
     "Value",
+    "first_failure",
     "is_python",
+    "may_follow_from_another",
 ]
 
 DEFAULT_C10D_PORT = 29400

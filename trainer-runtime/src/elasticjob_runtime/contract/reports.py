@@ -21,6 +21,9 @@ follow."""
 PEER_LOST = "PeerLost"
 """Reason of a failure that only says that the worker lost a peer. The cause is most likely elsewhere."""
 
+MISMATCH = "CollectiveMismatch"
+"""Reason of a failure: ranks called different collectives, or with different sizes."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FailureValue(Value):
@@ -49,6 +52,9 @@ class FailureValue(Value):
     """How long the planner waits before it restarts them, if the job restarts because of this failure, seconds."""
     joining: bool = False
     """This member had taken no step since it joined the others: the failure costs the job no restart."""
+    collectives: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The newest collectives that the process had begun as an exception ended it, as contract/collectives.py packs
+    them; empty: not known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

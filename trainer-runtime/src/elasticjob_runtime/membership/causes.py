@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elasticjob_runtime.contract import MemberState, PlanReason
+from elasticjob_runtime.contract import MemberState, PlanReason, first_failure
 from elasticjob_runtime.membership.eligibility import join_names, known_unreachable, ranks_of
-from elasticjob_runtime.membership.failures import describe_failure, first_failure
+from elasticjob_runtime.membership.failures import describe_failure
 from elasticjob_runtime.membership.in_place import finished_before
 from elasticjob_runtime.membership.view import Plan, View
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, PEER_LOST, FailureValue, OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import (
+    MAX_RESTARTS_EXCEEDED,
+    PEER_LOST,
+    FailureValue,
+    OutcomeState,
+    OutcomeValue,
+    first_failure,
+    may_follow_from_another,
+)
 from elasticjob_runtime.membership import crash_loop
 from elasticjob_runtime.membership.actions import Action, PublishOutcome, Wait
 from elasticjob_runtime.membership.eligibility import join_names, ranks_of
 from elasticjob_runtime.membership.view import Plan, View
-
-
-def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
-    """The earliest failure, preferring causes over lost peers: the peers of a failed worker fail too, a little later.
-    Times come from different clocks, which are close enough on one network."""
-    return min(failures, key=lambda failure: (failure.reason == PEER_LOST, failure.time))
 
 
 def describe_failure(failure: FailureValue) -> str:
@@ -30,7 +32,7 @@ def may_follow_from_loss(view: View, plan: Plan) -> bool:
 
 def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     """Waits, or ends the job; None: restart now."""
-    if wait := _await_joiners(view, plan, now):
+    if wait := _await_joiners(view, plan, now) or _await_culprit(view, plan, now):
         return wait
     assessment = assess_crash(view)
     used = f"{plan.value.restart_count} of {view.max_restarts} restarts used"
@@ -83,13 +85,21 @@ def _await_joiners(view: View, plan: Plan, now: float) -> Action | None:
     return Wait(until=until, reason=f"waiting for {join_names(silent)} to report failures") if silent else None
 
 
-def _await_failures(view: View, plan: Plan, now: float) -> Action | None:
+def _await_culprit(view: View, plan: Plan, now: float) -> Action | None:
+    """Ranks called different collectives, and the recorders of all tell which one differs."""
+    first = first_failure(view.store.failures)
+    if first.reason == PEER_LOST or not may_follow_from_another(first):
+        return None
+    return _await_failures(view, plan, now, describe_failure(first))
+
+
+def _await_failures(view: View, plan: Plan, now: float, why: str = "no restarts left") -> Action | None:
     """Gives the other members time to report their failures, because the outcome names the first one."""
     silent = ranks_of(plan).keys() - {failure.member for failure in view.store.failures}
     until = view.store.failed_at + view.settings.failures_grace
     if not silent or now >= until:
         return None
-    return Wait(until=until, reason=f"no restarts left; waiting for {join_names(sorted(silent))} to report failures")
+    return Wait(until=until, reason=f"{why}; waiting for {join_names(sorted(silent))} to report failures")
 
 
 def _give_up(view: View, plan: Plan, reason: str, why: str) -> Action:

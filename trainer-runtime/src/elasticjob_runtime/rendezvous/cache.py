@@ -21,9 +21,9 @@ from elasticjob_runtime.contract import (
     SuspicionValue,
     UnreadyValue,
     Value,
+    first_failure,
 )
 from elasticjob_runtime.etcd.interface import KeyRange, KeyValue, WatchUpdate
-from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.view import Member, Plan, Role, Stop, StoreView, Suspicion
 
 T = TypeVar("T", bound=Value)
@@ -95,7 +95,7 @@ class StoreCache:
         last = max((failure.value.round for failure in self._failures.values()), default=0)
         keys = {key: failure.value for key, failure in self._failures.items() if failure.value.round == last}
         first = first_failure(keys.values()) if keys else None
-        return next((key for key, value in keys.items() if value is first), "")
+        return next((key for key, value in keys.items() if first and value.member == first.member), "")
 
     def replace(self, kvs: Iterable[KeyValue], revision: int, now: float, ranges: Sequence[KeyRange] = ()) -> None:
         """Replaces the content by `kvs`, all keys of `ranges` (empty: the same ranges as before) at `revision`. `now`

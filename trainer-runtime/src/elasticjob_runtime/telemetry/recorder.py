@@ -18,8 +18,8 @@ from elasticjob_runtime.contract import (
     ProgressValue,
     Straggler,
     TransitionValue,
+    first_failure,
 )
-from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.view import StoreView, Suspicion, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog

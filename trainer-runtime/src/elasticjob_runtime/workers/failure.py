@@ -9,7 +9,7 @@ import re
 import signal
 from pathlib import Path
 
-from elasticjob_runtime.contract import PEER_LOST
+from elasticjob_runtime.contract import MISMATCH, PEER_LOST
 from elasticjob_runtime.workers import error_file as error_files
 
 _LOST_PEER = re.compile(
@@ -21,6 +21,11 @@ _LOST_PEER = re.compile(
     re.DOTALL,
 )
 """Errors of gloo, NCCL and TCPStore when a peer is gone (torch 2.4 to 2.15)."""
+
+_MISMATCH = re.compile(
+    r"gloo::EnforceNotMet|distributed collective mismatch|mismatch between collectives", re.IGNORECASE
+)
+"""What gloo and torch say if ranks call different collectives."""
 
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_BYTES = 4096
@@ -51,6 +56,8 @@ def describe(
         message += " (out of memory?)"
     aborted = exit_code == -signal.SIGABRT  # by NCCL's watchdog
     lost = (exit_code > 0 or aborted) and lost_peer(f"{message}\n{traceback}")
+    if (exit_code > 0 or aborted) and _MISMATCH.search(f"{message}\n{traceback}"):
+        return MISMATCH, f"{message}: ranks called different collectives, or with other sizes", traceback
     return PEER_LOST if lost else reason, message, traceback
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import signal
 import socket
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.contract.collectives import calls_of, pack
+from elasticjob_runtime.training import flight_recorder
 from elasticjob_runtime.workers.failure import KILL_EXIT_CODES, describe, happened_at
 from elasticjob_runtime.workers.oom import OomKills
 from elasticjob_runtime.workers.process import WorkerProcess
@@ -35,7 +42,8 @@ class FailureValues:
         out_of_memory = self._oom_kills.happened() if code in KILL_EXIT_CODES else False
         reason, message, traceback = describe(code, spec.error_file, worker.stderr_tail, out_of_memory=out_of_memory)
         at = happened_at(code, spec.error_file, worker.traceback_at, time.time())
-        return self._make(spec.rank, spec.local_rank, code, reason, message, traceback, at)
+        failure = self._make(spec.rank, spec.local_rank, code, reason, message, traceback, at)
+        return dataclasses.replace(failure, collectives=_collectives(spec.error_file))
 
     def recorded(self, running: Sequence[WorkerProcess]) -> list[FailureValue]:
         """Of those that have written their error file and are about to exit."""
@@ -70,3 +78,10 @@ class FailureValues:
             host=socket.gethostname(),
             time=time.time() if at is None else at,
         )
+
+
+def _collectives(error_file: Path) -> dict[str, Any]:
+    """That a worker had begun when an exception ended it."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return pack(calls_of(json.loads(Path(flight_recorder.json_file(str(error_file))).read_bytes())))
+    return {}

@@ -14,9 +14,11 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
+from elasticjob_runtime.training import flight_recorder
 from elasticjob_runtime.workers import descriptors, linux, logs
 from elasticjob_runtime.workers.effects import (
     AskToSave,
@@ -249,6 +251,8 @@ class WorkerGroup:
             self._output.close(sink)
         self._workers.remove(worker)
         self._directory.copy_error_file(worker.spec.error_file)
+        recorder = Path(flight_recorder.pickle_file(str(worker.spec.error_file)))
+        self._directory.copy_error_file(recorder, f"recorder_{worker.spec.rank}")
         local_rank = worker.spec.local_rank
         if code == 0 or self._state.stopping:
             self._apply(self._state.exited(local_rank, now))

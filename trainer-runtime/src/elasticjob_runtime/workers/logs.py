@@ -68,6 +68,10 @@ class LogSettings:
     stderr_filters: tuple[str, ...] = ()
 
 
+MAX_COPY = 16 * 1024 * 1024
+"""Bytes of an error file or a flight recorder that are kept; 2,000 collectives with their stacks are 2 MB."""
+
+
 class LogDirectory:
     """`<base>/<run-id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}`, as torchrun lays it out.
 
@@ -96,13 +100,16 @@ class LogDirectory:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / "error.json"
 
-    def copy_error_file(self, error_file: Path) -> None:
-        """Copies an error file to the logs, asynchronously."""
+    def copy_error_file(self, error_file: Path, name: str = "") -> None:
+        """Copies an error file to the logs, asynchronously. `name`: its name there, if that is not the same."""
         if self._own == self.path:
             return
         with contextlib.suppress(OSError):
+            if error_file.stat().st_size > MAX_COPY:
+                return
             content = error_file.read_bytes()
-            copy = Destination.of_file(self.path / error_file.relative_to(self._own))
+            there = self.path / error_file.relative_to(self._own)
+            copy = Destination.of_file(there.parent.parent / name if name else there)
             copy.put(content)
             copy.close()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import BinaryIO
 
 from elasticjob_runtime.membership.view import Plan
-from elasticjob_runtime.training import auto_progress
+from elasticjob_runtime.training import auto_progress, flight_recorder
 from elasticjob_runtime.workers import logs
 from elasticjob_runtime.workers.environment import GroupSpec, group_rank, worker_environment
 from elasticjob_runtime.workers.process import Command, WorkerSpec
@@ -46,7 +47,8 @@ class WorkerPreparation:
         rank = group_rank(plan) * self.group.nproc + local_rank
         directory = self.directory.worker(plan.round, local_rank)
         error_file = self.directory.error_file(plan.round, local_rank)
-        error_file.unlink(missing_ok=True)
+        for file_of in (str, flight_recorder.json_file, flight_recorder.pickle_file):
+            Path(file_of(str(error_file))).unlink(missing_ok=True)
         self._prepare_page(auto_progress.page_file(str(error_file)))
         environment = self.worker_environment(
             plan, local_rank, str(error_file), without_libuv=without_libuv, alone=alone

@@ -19,8 +19,7 @@ import enum
 import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue
-from elasticjob_runtime.membership.failures import first_failure
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, first_failure, may_follow_from_another
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers.effects import (
     AskToSave,
@@ -388,19 +387,28 @@ class GroupState:
             state = dataclasses.replace(self, view=view, failures=(), decide_at=None)
             return (state._set(WorkersState.FAILED, now) if self.is_over else state), []
         state = dataclasses.replace(self, failures=(*self.failures, failure, *recorded))
-        if first_failure(state.failures).reason != PEER_LOST:
+        if not may_follow_from_another(first_failure(state.failures)):
             return state._fail(now, stacks)
         return dataclasses.replace(state, decide_at=now + CAUSE_GRACE if self.decide_at is None else self.decide_at), []
 
     def _fail(self, now: float, stacks: str) -> Step:
         """With the failure that came first."""
         failure = first_failure(self.failures)
+        if failure.reason == PEER_LOST and self.finished:
+            failure = self._left_by(min(self.finished), failure)
         if failure.reason == HANG:
             failure = dataclasses.replace(failure, traceback=failure.traceback or stacks)
         view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=now)
         state = dataclasses.replace(self._without_starts(), view=view, stopping=True, failures=(), decide_at=None)
         ends: list[Effect] = [CancelStarts(), Signal(signal.SIGKILL, frozenset(self.running))]
         return (state if self.running else state._ended(now)), ends
+
+    def _left_by(self, local_rank: int, failure: FailureValue) -> FailureValue:
+        """The failure of a process whose peer had ended with code 0, in the name of that peer. Its reason stays: a
+        failure on another machine may be the cause."""
+        rank = self.processes[local_rank].rank
+        message = f"rank {rank} exited with code 0 while the others train; rank {failure.rank}: {failure.message}"
+        return dataclasses.replace(failure, rank=rank, local_rank=local_rank, exit_code=0, message=message)
 
     # -- inside
 
