@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import yaml
 
-from hack.drivers import ClusterDriver, KubeError, NodePower
+from hack.drivers import ClusterDriver, KubeError
 from hack.support import eventually
 from tests.e2e.jobs import COUNTING, Job
 
@@ -78,39 +78,3 @@ def test_draining_a_node_respects_the_disruption_budget_at_no_cost(cluster: Clus
     assert job.step >= before
     assert job.restarts == 0  # disruptions cost no restart
     assert not job.status.get("failingNodes")
-
-
-def node_of(cluster: ClusterDriver, pod: str) -> str:
-    return str(cluster.kubectl.get("pod", pod)["spec"]["nodeName"])
-
-
-def spare_node(cluster: ClusterDriver, job: Job) -> str:
-    """A node with a worker of the job, but neither the operator nor the job's etcd nor DNS."""
-    pods = [pod for space in ("elasticjob-system", "kube-system") for pod in cluster.kubectl.items("pods", space)]
-    pods += [pod for pod in cluster.kubectl.items("pods") if "-etcd-" in pod["metadata"]["name"]]
-    busy = {pod["spec"].get("nodeName") for pod in pods}
-    free = [node_of(cluster, pod["metadata"]["name"]) for pod in job.pods if pod["spec"].get("nodeName") not in busy]
-    if not free:
-        pytest.skip("every node with a worker has the operator, DNS or the job's etcd on it")
-    return free[0]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("trouble", ["power_off", "partition"])
-def test_workers_on_a_silent_node_are_replaced(
-    cluster: ClusterDriver, power: NodePower, new_job: NewJob, trouble: str
-) -> None:
-    """Complaints: pytorch#111646 (survivors hang 30 minutes), kubeflow/trainer#2072 (Terminating forever, Restarting
-    forever)."""
-    job = new_job(f"node-{trouble.replace('_', '-')}", replicas=4, least=1)
-    job.trains(4)
-    before = job.step
-    node = spare_node(cluster, job)
-    getattr(power, trouble)(node)
-    try:
-        eventually(lambda: 0 < job.status.get("worldSize", 4) < 4, 60, 0.2, "the other workers continue")
-        job.trains(4)  # replaced on the other nodes
-        assert job.step >= before - 10
-        assert job.restarts == 0
-    finally:
-        {"power_off": power.power_on, "partition": power.heal}[trouble](node)

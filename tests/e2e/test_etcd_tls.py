@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from typing import Any
-
-import pytest
 
 from hack.drivers import ClusterDriver
-from hack.drivers.install import NAMESPACE, RELEASE
 from hack.support import eventually
 from tests.e2e.jobs import Job
-from tests.e2e.release import Release
 
 NewJob = Callable[..., Job]
 
@@ -51,10 +46,6 @@ def secrets_of(cluster: ClusterDriver, job: Job) -> list[str]:
     return [name for name in names if name.startswith(f"{job.name}-etcd-")]
 
 
-def etcd_of(cluster: ClusterDriver, job: Job) -> dict[str, Any]:
-    return cluster.kubectl.get("statefulset", f"{job.name}-etcd")
-
-
 def test_only_a_jobs_own_worker_pods_can_read_its_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
     mine, other = new_job("tls-mine", replicas=2), new_job("tls-other", replicas=1, least=1)
     mine.trains(2)
@@ -81,69 +72,3 @@ def test_certificates_are_deleted_when_the_run_is_over_and_a_new_run_gets_new_on
     job.trains(1)
     (second,) = secrets_of(cluster, job)
     assert second != first
-
-
-@pytest.mark.nightly
-@pytest.mark.alone  # the operator restarts
-def test_a_restarted_operator_reaches_the_etcds_of_running_jobs(
-    cluster: ClusterDriver, new_job: NewJob, release: Release
-) -> None:
-    job = new_job("tls-again", replicas=2)
-    job.trains(2)
-    before, old = job.snapshot, release.operators
-    cluster.kubectl.run("delete", "pod", *old, "--namespace", NAMESPACE, "--force", "--grace-period=0")
-    eventually(lambda: release.operators and not set(old) & set(release.operators), 60, 0.3, "another operator")
-    job.scale(3)
-    job.trains(3)
-    assert before.pods <= job.snapshot.pods
-    assert job.restarts == 0
-
-
-@pytest.mark.nightly
-@pytest.mark.alone  # the operator restarts
-@pytest.mark.timeout(600)
-def test_running_jobs_keep_or_lack_tls_when_the_operator_is_upgraded(
-    cluster: ClusterDriver, new_job: NewJob, release: Release
-) -> None:
-    secure = new_job("tls-on", replicas=1, least=1)
-    secure.trains(1)
-    before = secure.snapshot, etcd_of(cluster, secure)["metadata"]["generation"]
-
-    release.upgrade(rendezvous={"tls": False})
-    plain = new_job("tls-off", replicas=1, least=1)
-    plain.trains(1)
-    assert endpoint_of(plain) == "tls-off-etcd.default.svc:2379"
-    assert not secrets_of(cluster, plain)
-    secure.trains(1)
-    assert (secure.snapshot, etcd_of(cluster, secure)["metadata"]["generation"]) == before
-
-    before_plain = plain.snapshot, etcd_of(cluster, plain)["metadata"]["generation"]
-    release.restore()
-    plain.scale(2)
-    plain.trains(2)
-    assert before_plain[0].pods <= plain.snapshot.pods
-    assert etcd_of(cluster, plain)["metadata"]["generation"] == before_plain[1]
-    secure.scale(2)
-    secure.trains(2)
-    assert (plain.restarts, secure.restarts) == (0, 0)
-
-
-@pytest.mark.nightly
-@pytest.mark.alone  # the operator restarts
-def test_a_replaced_certificate_authority_stops_no_training_and_a_new_run_uses_it(
-    cluster: ClusterDriver, new_job: NewJob, release: Release
-) -> None:
-    job = new_job("tls-replaced", replicas=2)
-    job.trains(2)
-    pods, old = job.snapshot.pods, release.operators
-    cluster.kubectl.delete("secret", f"{RELEASE}-ca", namespace=NAMESPACE)
-    cluster.kubectl.run("delete", "pod", *old, "--namespace", NAMESPACE, "--force", "--grace-period=0")
-    eventually(lambda: job.condition("RendezvousReady").get("reason") == "EtcdUntrusted", 90, 0.3, "EtcdUntrusted")
-    assert "suspend the job and resume it" in job.condition("RendezvousReady")["message"]
-    eventually(lambda: any("each other's certificates" in each for each in job.events), 30, 0.3, "its Event")
-    assert job.snapshot.pods == pods
-    job.suspend(True)
-    eventually(lambda: job.is_true("Suspended"), 90, 0.3, "Suspended")
-    job.suspend(False)
-    job.trains(2)
-    assert job.condition("RendezvousReady")["reason"] == "EtcdReady"

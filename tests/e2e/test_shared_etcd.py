@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -189,28 +188,3 @@ def test_jobs_share_an_etcd_in_which_each_run_has_a_user_of_its_own(
     eventually(lambda: mine.is_true("Suspended"), 90, 0.3, "Suspended")
     eventually(lambda: user not in shared("user", "list") + shared("role", "list"), 30, 0.5, "the user is removed")
     other.trains(1)
-
-
-def with_secret(manifest: dict[str, Any]) -> None:
-    manifest["spec"]["rendezvous"] = {"type": "External", "endpoint": ENDPOINT, "secretName": "elasticjob-etcd"}
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("etcdctl")
-def test_a_job_brings_an_etcd_and_credentials_of_its_own(cluster: ClusterDriver, new_job: NewJob, pki: Pki) -> None:
-    job = new_job("own-secret", replicas=1, least=1, command=COUNTING, edit=with_secret)
-    eventually(
-        lambda: job.condition("RendezvousReady").get("reason") == "EtcdCredentialsUnusable", 60, 0.3, "no Secret yet"
-    )
-    assert "Secret default/elasticjob-etcd does not exist: create it" in job.condition("RendezvousReady")["message"]
-    keys = {"username": "jane", "password": "guessed", "ca.crt": Path(pki.ca).read_text()}
-    try:
-        cluster.kubectl.apply(yaml.safe_dump(secret("elasticjob-etcd", **keys)))
-        eventually(lambda: job.condition("RendezvousReady").get("reason") == "EtcdDenied", 60, 0.3, "a wrong password")
-        assert not job.pods
-        patch = json.dumps({"stringData": {"password": "secret"}})
-        cluster.kubectl.run("patch", "secret", "elasticjob-etcd", f"--patch={patch}")
-        job.trains(1)
-        assert job.restarts == 0
-    finally:
-        cluster.kubectl.delete("secret", "elasticjob-etcd")

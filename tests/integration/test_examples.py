@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hack.images.recipe import ROOT
-from hack.support import eventually
 
 
 def run(example: str, workers: int, directory: Path, *arguments: str) -> str:
@@ -42,44 +39,6 @@ def test_sharded_training_continues_at_another_size_and_skips_an_incomplete_chec
     log = run("fsdp2-dcp", 3, tmp_path, *small)
     assert "begins after step=20 with 3 workers" in log
     assert "finished step=47 with 3 workers" in log
-
-
-ENTERED = re.compile(r"^pid=(\d+) rank=(\d+) trains with 3 workers after step=(\d+)$", re.MULTILINE)
-
-
-@pytest.mark.nightly
-@pytest.mark.torch
-def test_the_session_example_continues_in_place_when_a_process_is_killed(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    script = [str(ROOT / "examples" / "session" / "train.py"), "--epochs=3", "--print-every=1", "--save-every=100000"]
-    with log.open("wb") as file:
-        agent = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "elasticjob_runtime",
-                "--standalone",
-                "--max-restarts=3",
-                "--nproc-per-node=3",
-                *script,
-            ],
-            env={**os.environ, "ELASTICJOB_CHECKPOINT_DIRECTORY": str(tmp_path)},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        eventually(lambda: "step=20 " in log.read_text(), 120, what="it trains")
-        first = {int(rank): int(pid) for pid, rank, _ in ENTERED.findall(log.read_text())}
-        os.kill(first[2], signal.SIGKILL)
-        assert agent.wait(180) == 0, log.read_text()
-    finally:
-        agent.kill()
-    text = log.read_text()
-    last = {int(rank): int(pid) for pid, rank, step in ENTERED.findall(text) if int(step) > 0}
-    assert (last[0], last[1]) == (first[0], first[1]), "those that remain do not restart"
-    assert last[2] != first[2]
-    steps = [int(step) for step in re.findall(r"^step=(\d+) ", text, re.MULTILINE)]
-    assert steps == list(range(1, 301)), "no step is lost, and none is taken twice"
 
 
 @pytest.mark.torch

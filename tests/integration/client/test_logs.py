@@ -140,20 +140,6 @@ def test_a_job_without_worker_pods_has_no_log(cli: Cli, submitted: str) -> None:
     assert "bert has no worker pods, so there is no log." in result.err
 
 
-@pytest.mark.nightly
-def test_following_continues_when_a_job_grows_beyond_what_is_followed(
-    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, operator: Operator, tmp_path: Path
-) -> None:
-    lines = lines_of(start("logs", two_workers, "--follow"))
-    kubelet.logs.write(ns.name, "bert-worker-0", "before")
-    assert lines.get(timeout=60) == "worker-0 | before"
-    for index in range(2, 65):
-        operator.worker(two_workers, index)
-    eventually(lambda: "65 worker pods: following the first 64" in (tmp_path / "stderr-0").read_text(), 60, 0.2)
-    kubelet.logs.write(ns.name, "bert-worker-63", "after")
-    assert lines.get(timeout=60) == "worker-63 | after"
-
-
 def test_a_rank_that_no_worker_pod_has_is_an_error(cli: Cli, two_workers: str) -> None:
     result = cli("logs", two_workers, "--rank", "7")
     assert result.code == Exit.NOT_FOUND

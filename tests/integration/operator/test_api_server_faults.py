@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,8 @@ from hack.cluster import components
 from hack.cluster.loopback import ControlPlane
 from hack.support import eventually
 from tests.integration.operator.conftest import TEMPLATE, install_crd, rfc3339
-from tests.integration.operator.faulty import Answer, Bend, Drop, Fault, FaultyServer, Page, Request, Slow
-from tests.integration.operator.kube import ApiStatusError, Json, Kube, Namespace
+from tests.integration.operator.faulty import Answer, Drop, Fault, FaultyServer, Page, Request, Slow
+from tests.integration.operator.kube import ApiStatusError, Kube, Namespace
 from tests.integration.operator.process import Operator
 
 
@@ -131,124 +131,6 @@ def test_a_job_starts_restarts_and_scales_while_watches_are_cut(
         stop.set()
         thread.join()
     assert operator.probe("/healthz") == 200
-
-
-async def twice(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
-    async for event in events:
-        yield event
-        yield event
-
-
-async def in_pairs_turned_round(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
-    """Each second event goes before the first, if it comes at all; what comes alone waits for the next bookmark or
-    event."""
-    held: Json | None = None
-    async for event in events:
-        if held is None and event["type"] != "BOOKMARK":
-            held = event
-            continue
-        yield event
-        if held is not None:
-            yield held
-            held = None
-
-
-async def with_echoes_of_the_past(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
-    """Whatever was deleted, or is newer, is shown once more as it was first."""
-    first: dict[str, Json] = {}
-    async for event in events:
-        yield event
-        uid = event["object"]["metadata"].get("uid")
-        if uid and event["type"] == "ADDED":
-            first[uid] = event
-        elif uid in first:
-            yield {**first[uid], "type": "MODIFIED"}
-
-
-@pytest.mark.parametrize("bend", [pytest.param(twice, marks=pytest.mark.nightly), with_echoes_of_the_past])
-def test_duplicate_and_late_events_change_nothing(
-    bend: Callable[[AsyncIterator[Json]], AsyncIterator[Json]],
-    ns: Namespace,
-    server: FaultyServer,
-    tmp_path: Path,
-    start_operator: Callable[..., Operator],
-    submit: Callable[..., str],
-) -> None:
-    server.fault = lambda request: Bend(bend) if request.is_watch else None
-    start_operator(server.kubeconfig(tmp_path))
-    submit(replicas=2)
-    live(ns)
-
-
-@pytest.mark.nightly
-def test_reordered_events_change_nothing(
-    ns: Namespace,
-    server: FaultyServer,
-    tmp_path: Path,
-    start_operator: Callable[..., Operator],
-    submit: Callable[..., str],
-) -> None:
-    server.fault = lambda request: Bend(in_pairs_turned_round) if request.is_watch and "/pods" in request.path else None
-    start_operator(server.kubeconfig(tmp_path), ELASTICJOB_RESYNC_SECONDS="2")
-    ns.create(
-        "pods",
-        {
-            "metadata": {"name": "noise", "labels": {"elasticjob.dev/job-name": "noise"}},
-            "spec": {"containers": [NOISE]},
-        },
-    )
-    stop = threading.Event()
-
-    def make_noise() -> None:
-        number = 0
-        while not stop.wait(0.3):
-            number += 1
-            ns.patch("pods", "noise", {"metadata": {"annotations": {"number": str(number)}}})
-
-    thread = threading.Thread(target=make_noise)  # so that no event is held for long
-    thread.start()
-    try:
-        submit(replicas=2)
-        pods = ns.workers
-
-        def jobs_own() -> dict[str, Json]:
-            return {name: pod for name, pod in pods().items() if name != "noise"}
-
-        ns.workers = jobs_own  # type: ignore[method-assign]
-        live(ns)
-    finally:
-        stop.set()
-        thread.join()
-
-
-NOISE = {"name": "noise", "image": "none"}
-
-
-async def ending_with_410(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
-    """What an API server says of a watch from a version that it has forgotten."""
-    async for event in events:
-        yield event
-        break
-    status = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "reason": "Expired",
-        "code": 410,
-        "message": "gone",
-    }
-    yield {"type": "ERROR", "object": status}
-
-
-def test_a_job_starts_restarts_and_scales_while_watches_expire(
-    ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
-) -> None:
-    server.fault = lambda request: Bend(ending_with_410) if request.is_watch else None
-    server.cut_watches()
-    submit(replicas=2)
-    live(ns)
-    assert operator.returncode is None
 
 
 def test_a_rejected_watch_of_jobs_does_not_stop_the_operator(

@@ -11,7 +11,6 @@ import pytest
 from elasticjob_api import Change, History
 
 from hack.support import eventually
-from tests.integration.operator.process import Operator
 from tests.integration.operator.shared import operator
 from tests.integration.operator.test_with_real_agents import Training, training
 
@@ -95,28 +94,3 @@ def test_each_change_of_the_group_is_one_entry_with_its_cause_and_outlives_the_p
     samples = history(training).progress
     assert samples[-1].step == training.step(), "the newest progress is a sample"
     assert {sample.world_size for sample in samples} >= {2, 3}
-
-
-@pytest.mark.timeout(180)
-def test_an_operator_restart_neither_loses_nor_doubles_a_change(training: Training, operator: Operator) -> None:
-    training.start(2)
-    ends_with(training, START)
-    operator.kill()
-    kill("digits-worker-0")
-    operator.restart()
-    ends_with(training, START, FAILED)
-    operator.kill()
-    operator.restart()
-    before = training.step()
-    eventually(lambda: training.step() > before, what="the operator follows the training again")
-    training.ns.scale("digits", 3)
-    ends_with(training, START, FAILED, SCALED_UP, JOINED)
-    training.ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
-    ends_with(training, ("Suspended", "Suspended"))
-    operator.kill()
-    training.ns.patch("elasticjobs", "digits", {"spec": {"suspend": False}})
-    operator.restart()
-    ends_with(training, ("Suspended", "Suspended"), ("Resumed", "JobResumed"), START)
-    expected = [START, FAILED, SCALED_UP, JOINED, ("Suspended", "Suspended"), ("Resumed", "JobResumed"), START]
-    assert changes(training) == expected
-    assert [change.run for change in history(training).changes] == [1] * 5 + [2] * 2

@@ -10,9 +10,8 @@ import pytest
 
 from hack.support import eventually
 from tests.integration.operator.faulty import Answer, Fault, FaultyServer, Request
-from tests.integration.operator.kube import ApiStatusError, Namespace
+from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
-from tests.integration.operator.rendezvous import Agents
 
 IMAGE = "registry.example/runtime:1"
 SECURITY: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -92,38 +91,3 @@ def test_an_image_volume_that_the_api_server_rejects_becomes_an_init_container(
             assert not [event for event in ns.events("digits") if event["type"] == "Warning"]
     finally:
         ns.remove_node("mounts-images")
-
-
-@pytest.mark.usefixtures("operator")
-def test_a_container_without_a_command_is_told_what_to_write(ns: Namespace, submit: Callable[..., str]) -> None:
-    submit(template={"spec": {"containers": [{"name": "trainer", "image": "plain:1"}]}})
-    eventually(lambda: ns.condition("digits", "Accepted").get("status") == "False", what="the condition")
-    condition = ns.condition("digits", "Accepted")
-    assert condition["reason"] == "InvalidPodTemplate"
-    assert "container trainer has no command" in condition["message"]
-    assert "such as [elasticrun, train.py], or set spec.workers.runtime.inject to None" in condition["message"]
-    eventually(
-        lambda: (
-            [event["reason"] for event in ns.events("digits") if event["type"] == "Warning"] == ["InvalidPodTemplate"]
-        ),
-        what="the Event",
-    )
-    assert not ns.workers()
-
-
-@pytest.mark.usefixtures("operator")
-def test_none_leaves_the_container_as_it_is(ns: Namespace, submit: Callable[..., str]) -> None:
-    template = {"spec": {"containers": [{"name": "trainer", "image": "plain:1"}]}}
-    submit(replicas=1, template=template, runtime={"inject": "None"})
-    eventually(ns.workers, what="the worker pod")
-    spec = ns.workers()["digits-worker-0"]["spec"]
-    assert "command" not in spec["containers"][0]
-    assert not [volume for volume in spec.get("volumes", []) if volume["name"] == "elasticjob-runtime"]
-
-
-def test_the_way_can_be_changed_only_while_the_job_is_suspended(ns: Namespace, training: Callable[..., Agents]) -> None:
-    training(replicas=1, template=TEMPLATE)
-    with pytest.raises(ApiStatusError, match="inject cannot be changed once the job has trained"):
-        ns.patch("elasticjobs", "digits", {"spec": {"workers": {"runtime": {"inject": "None"}}}})
-    with pytest.raises(ApiStatusError, match='Unsupported value: "Sometimes"'):
-        ns.patch("elasticjobs", "digits", {"spec": {"workers": {"runtime": {"inject": "Sometimes"}}}})

@@ -82,18 +82,3 @@ def test_a_finished_job_stays_finished_when_a_write_of_the_old_leader_arrives_la
         "it was refused, and not mended afterwards"
     )
     assert ns.is_true("digits", "Succeeded")
-
-
-def test_a_user_who_edits_the_job_while_its_status_is_on_its_way_delays_no_end(
-    ns: Namespace, server: SlowServer, operator: Operator, training: Callable[..., Agents]
-) -> None:
-    agents = training(replicas=2)
-    server.hold = True
-    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
-    eventually(lambda: server.held, what="the end is on its way", timeout=60)
-    ns.patch("elasticjobs", "digits", {"metadata": {"labels": {"edited": "yes"}}})
-    server.hold = False
-    server.release.set()
-    eventually(lambda: ns.is_true("digits", "Succeeded"), what="decided again, and written", timeout=60)
-    assert operator.returncode is None
-    assert "The job changed before its status was written" in operator.log_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 
 import pytest
@@ -53,21 +52,6 @@ def test_status_shows_plan_and_progress(ns: Namespace, training: Callable[..., A
     assert ns.status("digits")["round"] == 2
 
 
-def test_a_worker_failure_shows_as_restarting_until_training_continues(
-    ns: Namespace, training: Callable[..., Agents]
-) -> None:
-    agents = training(replicas=2)
-    agents.fail(1, "digits-worker-1", "ValueError: no")
-    eventually(lambda: ns.is_true("digits", "Restarting"), what="Restarting")
-    assert ns.condition("digits", "Restarting")["reason"] == "WorkerFailed"
-    last = ns.status("digits")["lastFailure"]
-    assert (last["worker"], last["rank"], last["exitCode"]) == ("digits-worker-1", 1, 1)
-    assert "Traceback" in last["message"]
-    agents.plan(2, size=2, restart_count=1, reason=PlanReason.WORKER_FAILED)
-    eventually(lambda: ns.is_true("digits", "Running"), what="Running again")
-    assert ns.condition("digits", "Restarting")["status"] == "False"
-
-
 def test_a_succeeded_job_keeps_finished_pods_and_frees_everything_else(
     ns: Namespace, control_plane_server: ControlPlane, training: Callable[..., Agents]
 ) -> None:
@@ -86,21 +70,6 @@ def test_a_succeeded_job_keeps_finished_pods_and_frees_everything_else(
     assert status["worldSize"] == 0
     assert status["completionTime"]
     assert ns.condition("digits", "Failed")["status"] == "False"
-
-
-def test_the_managed_etcd_is_deleted_when_the_job_finishes(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit(endpoint="")
-    eventually(lambda: len(ns.workers()) == 2, what="worker pods")
-    for pod in ns.workers():
-        ns.run(pod)
-        ns.end(pod, 0, at=rfc3339())
-    # There is no etcd: all pods ended well, which is enough.
-    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
-    eventually(lambda: not ns.all("statefulsets") and not ns.all("services"), what="etcd and services are gone")
-    assert len(ns.workers()) == 2, "their logs stay readable"
 
 
 def test_a_deleted_job_leaves_nothing_behind(ns: Namespace, training: Callable[..., Agents]) -> None:
@@ -140,44 +109,6 @@ def _unchanged(ns: Namespace) -> str:
     return versions.pop() if len(versions) == 1 else ""
 
 
-def test_the_startup_deadline_fails_a_job_whose_pods_stay_pending(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    submit(spec={"lifecycle": {"startupDeadlineSeconds": 3, "cleanPods": "None"}})
-    eventually(lambda: len(ns.workers()) == 2, what="workers")
-    started = str(eventually(lambda: ns.status("digits").get("startTime"), what="status tells of the start"))
-    operator.kill()  # the time runs on
-    operator.restart()
-    eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
-    assert ns.condition("digits", "Failed")["reason"] == "StartupDeadlineExceeded"
-    assert "startupDeadlineSeconds (3 s): 0 of 2 worker pods are ready" in ns.condition("digits", "Failed")["message"]
-    eventually(lambda: not ns.workers(), what="its pods hold nothing any more")
-    ended = ns.status("digits")["completionTime"]
-    assert seconds_between(started, ended) >= 3
-
-
-def test_a_finished_job_is_deleted_after_its_ttl(ns: Namespace, training: Callable[..., Agents]) -> None:
-    agents = training(replicas=1, spec={"lifecycle": {"ttlSecondsAfterFinished": 2}})
-    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
-    ns.end("digits-worker-0", 0, at=rfc3339())
-    eventually(lambda: ns.get("elasticjobs", "digits") is None, what="the job is gone")
-    eventually(lambda: not ns.all("pods"), what="and its pod")
-
-
-def test_a_job_managed_by_another_controller_is_ignored(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit("theirs", spec={"managedBy": "kueue.x-k8s.io/multikueue"})
-    submit("ours", replicas=1, spec={"managedBy": "elasticjob.dev/operator"})
-    eventually(lambda: set(ns.workers()) == {"ours-worker-0"}, what="the operator has seen both")
-    assert "status" not in ns.job("theirs")
-
-
-def seconds_between(first: str, second: str) -> float:
-    return (datetime.datetime.fromisoformat(second) - datetime.datetime.fromisoformat(first)).total_seconds()
-
-
 @pytest.mark.usefixtures("operator")
 def test_a_job_that_cannot_start_is_mended_by_applying_it_again(ns: Namespace, submit: Callable[..., str]) -> None:
     """In one step, as GitOps does it: the run with the old template makes room for the next one."""
@@ -192,14 +123,3 @@ def test_a_job_that_cannot_start_is_mended_by_applying_it_again(ns: Namespace, s
         return images == ["right"] * 2 and {pod["metadata"]["labels"]["elasticjob.dev/run"] for pod in pods} == {"2"}
 
     eventually(mended, what="two worker pods of the next run")
-
-
-@pytest.mark.usefixtures("operator")
-def test_a_job_with_an_invalid_template_is_mended_by_applying_it_again(
-    ns: Namespace, submit: Callable[..., str]
-) -> None:
-    submit(template={"spec": {"containers": [{"name": "trainer", "image": "x", "ports": [{"containerPort": 99999}]}]}})
-    eventually(lambda: ns.condition("digits", "Accepted").get("reason") == "InvalidPodTemplate", what="the condition")
-    template = {"spec": {"containers": [{"name": "trainer", "image": "x"}]}}
-    ns.patch("elasticjobs", "digits", {"spec": {"workers": {"template": template}}})
-    eventually(lambda: len(ns.workers()) == 2, what="two worker pods")

@@ -114,16 +114,6 @@ def test_job_of_a_manager_cluster_runs_by_the_workload_that_multikueue_copies(
 
 
 @pytest.mark.usefixtures("operator")
-def test_copy_without_its_workload_says_so(ns: Namespace) -> None:
-    ns.create("elasticjobs", manifest({PREBUILT: "digits", ORIGIN: "multikueue"}))
-    eventually(
-        lambda: ns.condition("digits", "Queued").get("reason") == "PrebuiltWorkloadUnusable", LONG, what="the condition"
-    )
-    assert "there is no Workload digits" in ns.condition("digits", "Queued")["message"]
-    assert not ns.all("workloads")
-
-
-@pytest.mark.usefixtures("operator")
 @pytest.mark.parametrize(
     "removed",
     [{"labels": {"elasticjob.dev/job-name": None}}, {"ownerReferences": None}],
@@ -142,33 +132,3 @@ def test_workload_whose_labels_or_owner_are_removed_by_hand_gets_them_back(ns: N
 
     ns.patch("workloads", "digits", {"metadata": removed})
     eventually(is_whole, LONG, what="it is as it was")
-
-
-@pytest.mark.usefixtures("operator")
-def test_workload_that_waits_is_put_right_once_if_someone_has_made_it_smaller(ns: Namespace) -> None:
-    """Once: nothing that the API server writes in another way counts as smaller."""
-    container = {
-        **TEMPLATE["spec"]["containers"][0],
-        "resources": {"requests": {"cpu": "0.5"}, "limits": {"memory": "1Gi"}},
-    }
-    template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "containers": [container]}}
-    ns.create("elasticjobs", manifest({}, workers={"replicas": 3, "minReplicas": 2, "template": template}))
-    made = eventually(lambda: ns.get("workloads", "digits"), LONG, what="a Workload")
-    assert made
-    smaller = [
-        {**each, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
-        for each in made["spec"]["podSets"]
-    ]
-    ns.patch("workloads", "digits", {"spec": {"podSets": smaller}})
-
-    def found() -> Json:
-        spec: Json = (ns.get("workloads", "digits") or {}).get("spec", {})
-        return spec
-
-    eventually(lambda: found().get("podSets") == made["spec"]["podSets"], LONG, what="the podSets as before")
-    ns.patch("workloads", "digits", {"spec": {"priority": 7}})
-    eventually(lambda: found().get("priority") == made["spec"]["priority"], LONG, what="the priority as before")
-    after = ns.get("workloads", "digits")
-    assert after
-    assert after["metadata"]["uid"] == made["metadata"]["uid"], "it keeps its place"
-    assert after["metadata"]["generation"] == made["metadata"]["generation"] + 4

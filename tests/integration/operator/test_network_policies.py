@@ -93,38 +93,6 @@ def test_policies_that_are_changed_or_deleted_are_restored(
     eventually(lambda: {name: each["spec"] for name, each in policies(ns).items()} == before, what="it is back")
 
 
-def test_policies_are_deleted_with_the_job(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
-    assert operator
-    submit(endpoint="")
-    eventually(lambda: started(ns), what="worker pods and etcd")
-    ns.delete("elasticjobs", "digits")
-    eventually(lambda: not policies(ns), timeout=60, what="the garbage collector took them")
-
-
-def test_policies_are_deleted_with_a_suspended_job(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit(endpoint="")
-    eventually(lambda: started(ns), what="worker pods and etcd")
-    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
-    eventually(lambda: not ns.workers() and not policies(ns), what="both are gone")
-    ns.patch("elasticjobs", "digits", {"spec": {"suspend": False}})
-    eventually(lambda: started(ns) and len(policies(ns)) == 2, what="both are back")
-
-
-def test_turning_policies_off_removes_them_from_running_jobs(
-    ns: Namespace, operator: Operator, start_operator: Callable[..., Operator], submit: Callable[..., str]
-) -> None:
-    submit(endpoint="")
-    eventually(lambda: started(ns), what="worker pods and etcd")
-    pods = {pod["metadata"]["uid"] for pod in ns.workers().values()}
-    operator.stop()
-    start_operator()
-    eventually(lambda: not policies(ns), what="they are gone")
-    assert {pod["metadata"]["uid"] for pod in ns.workers().values()} == pods
-
-
 def test_a_users_policy_of_the_same_name_is_left_alone_and_named(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:

@@ -11,7 +11,7 @@ from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.integration.operator.test_workers import nodes, successor, uid_of
+from tests.integration.operator.test_workers import nodes, uid_of
 
 __all__ = ["nodes"]
 
@@ -40,43 +40,6 @@ def looked(ns: Namespace) -> None:
     replicas = len(ns.workers())
     ns.scale("digits", replicas + 1)
     eventually(lambda: len(ns.workers()) == replicas + 1, what="another worker: the operator has looked")
-
-
-def test_pod_survives_on_a_node_that_is_called_silent_while_its_kubelet_is_heard(
-    ns: Namespace, on_bad_node: Callable[..., str], operator: Operator
-) -> None:
-    """After an outage of the API server the node lifecycle controller calls nodes silent that are not."""
-    bad = on_bad_node()
-    before = uid_of(ns, WORKER)
-    ns.renew_lease(bad, rfc3339(1))
-    ns.set_node(bad, ready=None, since=rfc3339(-60))
-    eventually(lambda: f"ReadHeartbeat {bad}" in operator.log_text(), 60, what="the operator asks its kubelet")
-    looked(ns)
-    assert uid_of(ns, WORKER) == before
-
-
-def test_pods_survive_a_restart_of_their_kubelet(ns: Namespace, on_bad_node: Callable[..., str]) -> None:
-    """The node is not ready meanwhile. Kubernetes evicts its pods once they no longer tolerate that."""
-    bad = on_bad_node()
-    before = uid_of(ns, WORKER)
-    ns.set_node(bad, ready=False, since=rfc3339(-600))
-    looked(ns)
-    assert uid_of(ns, WORKER) == before
-    assert "deletionTimestamp" not in ns.workers()[WORKER]["metadata"]
-
-
-def test_consistent_job_keeps_a_silent_nodes_pod_until_it_is_marked_out_of_service(
-    ns: Namespace, on_bad_node: Callable[..., str]
-) -> None:
-    bad = on_bad_node(onPartition="Consistent")
-    before = uid_of(ns, WORKER)
-    ns.set_node(bad, ready=None, since=rfc3339(-60))
-    words = f"kubectl taint node {bad} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-    eventually(lambda: words in ns.condition("digits", "Running").get("message", ""), what="the remedy")
-    looked(ns)
-    assert uid_of(ns, WORKER) == before
-    ns.mark_out_of_service(bad)
-    successor(ns, WORKER, before)
 
 
 def test_operator_that_starts_hears_kubelets_first(

@@ -55,39 +55,11 @@ def test_a_restarted_operator_continues_where_it_was_killed(
     assert ns.status("digits")["progress"]["step"] == 50
 
 
-@pytest.mark.nightly
-def test_a_job_starts_although_the_operator_is_killed_repeatedly(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    submit(replicas=8, endpoint="")
-    for _ in range(3):
-        operator.kill()
-        operator.restart()
-    eventually(lambda: len(ns.workers()) == 8, what="eight workers")
-    eventually(lambda: set(ns.all("services")) == {"digits", "digits-etcd"}, what="services")
-    assert len({pod["metadata"]["uid"] for pod in ns.workers().values()}) == 8
-
-
 def test_the_operator_stops_cleanly(operator: Operator, training: Callable[..., Agents]) -> None:
     training(replicas=2)
     code, _ = operator.stop()
     assert code == 0
     assert "Traceback" not in operator.log_text()
-
-
-@pytest.mark.nightly
-def test_a_job_deleted_while_the_operator_is_down_is_cleaned_up(
-    ns: Namespace, operator: Operator, training: Callable[..., Agents]
-) -> None:
-    """No finalizer: nothing hangs."""
-    training(replicas=2)
-    operator.kill()
-    ns.delete("elasticjobs", "digits")
-    eventually(
-        lambda: not ns.all("pods") and not ns.all("services"),
-        what="the garbage collector, which looks for new kinds every 30 s, took everything",
-        timeout=90,
-    )
 
 
 def test_the_operator_continues_after_losing_the_api_server(

@@ -7,18 +7,16 @@ docs/guides/queueing.md.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from elasticjob_runtime.contract import OutcomeState
 
 from hack.support import eventually
-from tests.integration.operator.conftest import TEMPLATE, rfc3339
-from tests.integration.operator.kube import Json, Kube, Namespace
+from tests.integration.operator.conftest import TEMPLATE
+from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
-from tests.integration.operator.queue import MULTIKUEUE, QUEUE, PodSet, Queue, queued, sync
+from tests.integration.operator.queue import QUEUE, PodSet, Queue, queued
 from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.shared import operator
 from tests.integration.operator.test_suspension import environment
@@ -140,63 +138,3 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     assert_whole(ns.job("digits"))
     assert queue.finished == ("All worker processes exited successfully.", True)
     assert not queue.holds_quota()
-
-
-def test_failed_job_is_finished_for_its_queue_with_the_cause(ns: Namespace, operator: Operator, endpoint: str) -> None:
-    assert operator
-    ns.create("elasticjobs", queued(manifest(endpoint, failurePolicy={"maxRestarts": 0})))
-    queue = Queue(ns, "digits")
-    queue.admit(PodSet(count=4))
-    eventually(lambda: len(ns.workers()) == 4, LONG, what="workers")
-    ns.end("digits-worker-2", 1, at=rfc3339(), message="ValueError: no such column")
-    eventually(queue.hears_of_the_end, LONG, what="the queue hears of the end")
-    assert queue.finished is not None
-    message, succeeded = queue.finished
-    assert not succeeded
-    assert "digits-worker-2" in message
-
-
-def test_job_that_was_not_admitted_is_stopped_before_it_holds_much(
-    ns: Namespace, operator: Operator, endpoint: str
-) -> None:
-    """No webhook made it begin suspended."""
-    assert operator
-    ns.create("elasticjobs", manifest(endpoint))
-    queue = Queue(ns, "digits")
-    queue.reconcile()
-    eventually(lambda: ns.is_true("digits", "Suspended"), LONG, what="it waits")
-    assert not ns.workers()
-
-
-@pytest.fixture
-def worker_cluster(kube: Kube) -> Iterator[Namespace]:
-    """A namespace stands for the other cluster."""
-    name = f"op-{uuid.uuid4().hex[:8]}"
-    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    yield Namespace(kube, name)
-    kube.call("DELETE", f"/api/v1/namespaces/{name}")
-
-
-def test_job_of_a_manager_cluster_runs_elsewhere_and_shows_the_status_of_there(
-    ns: Namespace, worker_cluster: Namespace, operator: Operator, endpoint: str
-) -> None:
-    """MultiKueue."""
-    assert operator
-    ns.create("elasticjobs", manifest(endpoint, managedBy=MULTIKUEUE))
-    sync(ns, worker_cluster, "digits")
-    eventually(lambda: len(worker_cluster.workers()) == 4, LONG, what="workers in the other cluster")
-    for name in worker_cluster.workers():
-        worker_cluster.run(name)
-    eventually(lambda: worker_cluster.status("digits").get("readyReplicas") == 4, LONG, what="they are ready")
-    sync(ns, worker_cluster, "digits")
-    mirrored = ns.job("digits")
-    assert mirrored["status"] == worker_cluster.status("digits")
-    # The operator sees every change of the mirror, and of others meanwhile.
-    worker_cluster.scale("digits", 3)
-    eventually(lambda: len(worker_cluster.workers()) == 3, LONG, what="three workers there")
-    assert ns.job("digits")["metadata"]["resourceVersion"] == mirrored["metadata"]["resourceVersion"], (
-        "untouched, status too"
-    )
-    assert not ns.all("pods")
-    assert not ns.all("services")
-    assert not ns.events("digits")

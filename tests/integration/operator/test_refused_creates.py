@@ -42,17 +42,3 @@ def test_a_webhook_that_breaks_is_told_in_the_status_in_the_servers_words_and_pa
     server.fault = lambda _: None
     eventually(lambda: len(ns.workers()) == 2, what="two workers", timeout=60)
     assert operator.returncode is None
-
-
-def test_a_webhook_that_is_broken_from_the_start_is_told_in_the_status_and_passes(
-    ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
-) -> None:
-    server.fault = lambda request: BROKEN if "dryRun" in request.query else None
-    submit(replicas=2)
-    eventually(
-        lambda: ns.condition("digits", "Accepted").get("reason") == "PodRejected", what="the condition", timeout=60
-    )
-    assert "a fault: 500" in ns.condition("digits", "Accepted")["message"]
-    server.fault = lambda _: None
-    eventually(lambda: ns.is_true("digits", "Accepted") and len(ns.workers()) == 2, what="two workers", timeout=60)
-    assert operator.returncode is None

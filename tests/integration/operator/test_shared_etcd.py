@@ -159,23 +159,6 @@ def test_the_user_of_a_deleted_job_is_removed(
     eventually(lambda: user not in guarded.call("/v3/auth/user/list", {}, token)["users"], what="no user", timeout=60)
 
 
-def test_a_restarted_operator_creates_no_user_again(
-    ns: Namespace,
-    start_shared: Callable[..., Operator],
-    submit: Callable[..., str],
-    secrets: SecretStore,
-) -> None:
-    operator = start_shared()
-    submit(endpoint="", replicas=1)
-    eventually(ns.workers, what="a worker pod")
-    before = secrets.read(secret_of(ns))
-    operator.kill()
-    operator.restart()
-    ns.scale("digits", 2)
-    eventually(lambda: len(ns.workers()) == 2, what="another worker pod")
-    assert secrets.read(secret_of(ns)) == before
-
-
 def bad_condition(ns: Namespace, reason: str) -> str:
     """The message of RendezvousReady, once it has that reason and there is a warning Event with it."""
     eventually(lambda: ns.condition("digits", "RendezvousReady").get("reason") == reason, what=reason, timeout=60)
@@ -219,37 +202,6 @@ def test_each_fault_of_a_jobs_own_credentials_is_named_and_can_be_mended(
 
 def _message(ns: Namespace) -> str:
     return str(ns.condition("digits", "RendezvousReady").get("message", ""))
-
-
-@pytest.fixture
-def open_etcd(tmp_path: Path, pki: Pki) -> Iterator[EtcdServer]:
-    """With TLS, but without authentication."""
-    server = EtcdServer(require_etcd("3.6"), tmp_path, pki=pki, flags=["--bcrypt-cost", "4"]).start()
-    yield server
-    server.stop()
-
-
-def test_no_job_uses_a_shared_etcd_without_authentication(
-    ns: Namespace, start_shared: Callable[..., Operator], submit: Callable[..., str], open_etcd: EtcdServer
-) -> None:
-    """A user would protect nothing there."""
-    operator = start_shared(open_etcd.url)
-    submit(endpoint="", replicas=1)
-    assert "Run `etcdctl auth enable`" in bad_condition(ns, "EtcdDenied")
-    enable_users(open_etcd, {})
-    eventually(ns.workers, what="a worker pod, once it is enabled", timeout=60)
-    assert operator.returncode is None
-
-
-def test_a_shared_user_without_the_role_root_is_named(
-    ns: Namespace, start_shared: Callable[..., Operator], submit: Callable[..., str]
-) -> None:
-    operator = start_shared(username="jane", password="secret")
-    submit(endpoint="", replicas=1)
-    eventually(lambda: ns.condition("digits", "Running").get("reason") == "ObjectRejected", what="ObjectRejected")
-    assert "the operator's user needs the role root" in ns.condition("digits", "Running")["message"]
-    assert not ns.workers()
-    assert operator.returncode is None
 
 
 def test_shared_credentials_go_to_no_endpoint_that_a_job_names(

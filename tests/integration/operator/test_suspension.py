@@ -65,33 +65,3 @@ def test_a_suspended_job_holds_nothing_and_resumes_as_a_new_run_with_a_new_templ
         lambda: ns.status("digits").get("restarts", {}).get("total") == 3,
         what="the second run's restart is counted on top",
     )
-
-
-def test_a_job_resumed_at_once_waits_until_its_pods_have_saved(
-    ns: Namespace, training: Callable[..., Agents], nodes: tuple[str, str]
-) -> None:
-    training(replicas=2, node=nodes[0])
-    old = {pod["metadata"]["name"] for pod in ns.pods()}
-    uid = ns.job("digits")["metadata"]["uid"]
-    change(ns, {"suspend": True})
-    eventually(lambda: all("deletionTimestamp" in pod["metadata"] for pod in ns.pods()), what="the pods are ending")
-    eventually(lambda: ns.condition("digits", "Suspended").get("reason") == "Suspending", what="status says so")
-    change(ns, {"suspend": False})
-    ns.remove("digits-worker-0")
-    eventually(lambda: ns.status("digits").get("replicas") == 1, what="the operator has looked")
-    assert {pod["metadata"]["name"] for pod in ns.pods()} < old, "the other one is still saving"
-    ns.remove("digits-worker-1")
-    eventually(lambda: len(ns.workers()) == 2, what="new pods")
-    assert {environment(pod)["PET_RDZV_ID"] for pod in ns.pods()} == {f"{uid}-2"}
-
-
-def test_the_managed_etcd_of_a_suspended_job_is_deleted_and_recreated(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit(endpoint="")
-    eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="etcd and workers")
-    change(ns, {"suspend": True})
-    eventually(lambda: not ns.all("statefulsets") and not ns.all("services") and not ns.workers(), what="all is gone")
-    change(ns, {"suspend": False})
-    eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="all is back")

@@ -45,21 +45,6 @@ def uid_of(ns: Namespace, pod: str) -> str:
     return str(found["metadata"]["uid"])
 
 
-def test_a_failed_pod_counts_is_replaced_and_its_member_is_evicted(
-    ns: Namespace, training: Callable[..., Agents]
-) -> None:
-    agents = training(replicas=2)
-    name, before = ns.pod_name("digits-worker-1"), uid_of(ns, "digits-worker-1")
-    agents.register(name)
-    ns.end("digits-worker-1", 137, reason="OOMKilled", at=rfc3339(), message="killed in step 7")
-    successor(ns, "digits-worker-1", before)
-    status = ns.status("digits")
-    assert status["restarts"]["total"] == 1
-    assert (status["lastFailure"]["worker"], status["lastFailure"]["reason"]) == (name, "OutOfMemory")
-    assert "killed in step 7" in status["lastFailure"]["message"]
-    eventually(lambda: agents.members() == [], what="the dead member's key is gone")
-
-
 def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
 ) -> None:
@@ -155,34 +140,6 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_a_rejected_autoscaler_is_shown_and_delays_no_worker_pod(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit(spec={"scaling": {"metrics": [{"type": "Mood"}]}})
-    eventually(lambda: len(ns.workers()) == 2, what="the workers")
-    eventually(lambda: ns.condition("digits", "Running").get("reason") == "ObjectRejected", what="the reason")
-    assert "spec.metrics[0].type" in ns.condition("digits", "Running")["message"]
-    before = uid_of(ns, "digits-worker-0")
-    ns.delete("pods", "digits-worker-0")
-    successor(ns, "digits-worker-0", before)
-
-
-def test_a_foreign_service_of_the_same_name_is_not_touched(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    ns.create("services", {"metadata": {"name": "digits"}, "spec": {"ports": [{"port": 80}]}})
-    submit()
-    running = eventually(
-        lambda: "does not belong to this job" in ns.condition("digits", "Running").get("message", ""), what="the reason"
-    )
-    assert running
-    assert ns.all("services")["digits"]["spec"]["ports"][0]["port"] == 80
-    ns.delete("services", "digits")
-    eventually(lambda: ns.all("services").get("digits", {}).get("spec", {}).get("clusterIP") == "None", what="our own")
-
-
 @pytest.mark.nightly
 def test_a_recreated_job_starts_although_pods_of_its_predecessor_do_not_end(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str]
@@ -241,39 +198,6 @@ def test_a_job_starts_once_the_orphans_of_its_predecessor_are_deleted(
     (etcd,) = ns.all("statefulsets").values()
     assert etcd["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
     assert ns.status("digits")["restarts"]["total"] == 0
-
-
-def test_a_failure_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agents]) -> None:
-    rules = [{"exitCodes": [42], "action": "Fail"}]
-    training(replicas=2, spec={"failurePolicy": {"maxRestarts": 9, "rules": rules}})
-    ns.end("digits-worker-1", 42, at=rfc3339(), message="bad data")
-    eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
-    assert ns.condition("digits", "Failed")["reason"] == "FailedByRule"
-    assert "digits-worker-1" in ns.condition("digits", "Failed")["message"]
-    assert ns.status("digits")["restarts"]["byCause"] == {"ApplicationError": 1}
-
-
-def test_an_ignored_failure_is_free_and_the_agents_learn_the_remaining_budget(
-    ns: Namespace, training: Callable[..., Agents]
-) -> None:
-    rules = [{"reasons": ["OutOfMemory"], "action": "Ignore"}]
-    agents = training(replicas=2, spec={"failurePolicy": {"maxRestarts": 3, "windowSeconds": 3600, "rules": rules}})
-    before = uid_of(ns, "digits-worker-1")
-    ns.end("digits-worker-1", 137, reason="OOMKilled", at=rfc3339(), started=rfc3339(-600))
-    successor(ns, "digits-worker-1", before)
-    assert ns.status("digits")["restarts"]["total"] == 0
-    before = uid_of(ns, "digits-worker-0")
-    ns.end("digits-worker-0", 1, at=rfc3339(), started=rfc3339(-600))
-    successor(ns, "digits-worker-0", before)
-    restarts = ns.status("digits")["restarts"]
-    assert (restarts["total"], restarts["window"], restarts["byCause"]) == (1, 1, {"ApplicationError": 1})
-
-    def told() -> int | None:
-        spec = agents.spec()
-        return spec.max_restarts if spec else None
-
-    # A hundred more than the two that are left: the agents cannot tell which ones a rule ignores.
-    eventually(lambda: told() == 102, what="what is left")
 
 
 @pytest.mark.parametrize("label", ["elasticjob.dev/job-name", "elasticjob.dev/worker-index"])

@@ -94,67 +94,6 @@ def test_a_script_behaves_as_under_torchrun(launch: Launch, tmp_path: pathlib.Pa
     assert "exit function ran on rank 0" in runs[ELASTICRUN].output
 
 
-TIMER = """
-import os, time
-import torch.distributed.elastic.timer as timer
-
-timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
-with timer.expires(after=60):
-    pass  # in time
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    with timer.expires(after=0.5, scope="a step"):
-        time.sleep(600)
-print("finished", flush=True)
-"""
-
-
-@pytest.mark.nightly
-def test_a_worker_process_that_exceeds_its_timer_is_killed_and_restarted(launch: Launch) -> None:
-    run = launch(TIMER, "--max-restarts=1", TORCHELASTIC_ENABLE_FILE_TIMER="1")
-    assert run.exit_code() == 0, run.output
-    assert "timer 'a step'" in run.output
-    assert "killed by SIGKILL" in run.output
-    assert run.output.count("finished") == 1
-
-
-RANDOM = """
-import json, os, random, sys
-import numpy, torch
-with open(os.environ["FOUND"], "a") as file:
-    drawn = [random.random(), numpy.random.rand(), numpy.random.default_rng().random(), torch.rand(1).item()]
-    file.write(json.dumps(drawn) + "\\n")
-sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
-"""
-
-
-@pytest.mark.nightly
-def test_random_numbers_differ_between_restarts_and_ranks(launch: Launch, tmp_path: pathlib.Path) -> None:
-    run = launch(RANDOM, "--nproc-per-node=2", "--max-restarts=2")
-    assert run.exit_code() == 0, run.output
-    rows = [json.loads(line) for line in (tmp_path / f"found-{ELASTICRUN}").read_text().splitlines()]
-    assert len(rows) >= 4  # a rank may be stopped before it writes, because the other one failed
-    assert all(len(set(column)) == len(rows) for column in zip(*rows, strict=True))
-
-
-AGAIN = """
-import torch, torch.distributed as dist
-
-for _ in range(4):
-    dist.init_process_group("gloo")
-    ones = torch.ones(1)
-    dist.all_reduce(ones)
-    dist.destroy_process_group()
-    print(f"of {int(ones)}", flush=True)
-"""
-
-
-@pytest.mark.nightly
-def test_a_process_group_can_be_destroyed_and_created_again(launch: Launch) -> None:
-    run = launch(AGAIN, "--nproc-per-node=2")
-    assert run.exit_code(180) == 0, run.output
-    assert run.output.count("of 2") == 8
-
-
 def test_a_script_may_exec_another_program(launch: Launch) -> None:
     run = launch(
         "import os, sys\n"

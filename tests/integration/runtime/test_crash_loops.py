@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 
 import pytest
-from elasticjob_runtime.contract import ExitCode, PlanReason
+from elasticjob_runtime.contract import ExitCode
 
-from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, SOURCE, Job
 from tests.integration.runtime.small_torch import write_small_torch
 
@@ -26,8 +24,6 @@ if len((here / "starts").read_text().split()) >= int(sys.argv[3]):
     sys.exit(0)
 raise RuntimeError(f"cannot go on at {time.time()}")
 """
-
-RESTART = ("--max-restarts", "9", "--before-first-step", "restart")
 
 HANGING = """
 import sys, time
@@ -54,32 +50,6 @@ def starts(job: Job) -> list[float]:
     return [float(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def test_each_repeat_of_a_crash_waits_longer_before_the_restart(job: Job, crashing: pathlib.Path) -> None:
-    conf = f"{QUICK},restart_backoff=0.2"
-    agent = job.start("a", *RESTART, nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "7"])
-    assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
-    times = starts(job)
-    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert waits[3] >= 0.2, waits
-    assert waits[4] >= 0.4, waits
-    assert waits[5] >= 0.8, waits
-    assert "the same crash 5 times without progress; restarting after 0.4 s" in agent.output
-
-
-def test_restarts_without_progress_fail_the_job_before_all_restarts_are_used(job: Job, crashing: pathlib.Path) -> None:
-    flags = ("--max-restarts", "99", "--max-stalled-restarts", "3")
-    conf = f"{QUICK},restart_backoff=0.1"
-    script = [str(crashing), str(job.directory), "7", "99"]
-    agents = job.start_all("a b", *flags, nnodes="2", conf=conf, script=script)
-    assert [agent.exit_code() for agent in agents] == [ExitCode.WORKERS_FAILED] * 2, job.logs
-    outcome = job.outcome
-    assert outcome is not None
-    assert (outcome.reason, outcome.round) == ("NoProgress", 4)
-    assert "3 restarts without progress (no step beyond 7)" in outcome.message
-    for agent in agents:
-        assert "RuntimeError: cannot go on" in agent.termination_file.read_text()
-
-
 @pytest.mark.parametrize("method", ["spawn", "zygote"])
 def test_a_script_that_raises_before_its_first_step_fails_the_job_at_its_second_attempt(
     job: Job, crashing: pathlib.Path, method: str
@@ -94,24 +64,6 @@ def test_a_script_that_raises_before_its_first_step_fails_the_job_at_its_second_
     assert (outcome.reason, outcome.round) == ("ScriptFails", 2)
     line = 1 + CRASHING.splitlines().index('raise RuntimeError(f"cannot go on at {time.time()}")')
     assert f"the script failed twice at {crashing}:{line} before its first step" in outcome.message
-
-
-def test_a_new_planner_continues_the_count_of_crashes(job: Job, crashing: pathlib.Path) -> None:
-    """It is in the plan: an agent that rejoins, or another one, continues it."""
-    conf = f"{QUICK},restart_backoff=30"
-    script = [str(crashing), str(job.directory), "0", "99"]
-    first = job.start("a", *RESTART, nnodes="1", conf=conf, script=script)
-    eventually(lambda: "restarting after 30 s" in first.output, what="the agent waits before the restart")
-    plan = job.plan
-    assert plan is not None
-    assert (plan.reason, plan.same_crashes, plan.restart_count) == (PlanReason.WORKER_FAILED, 3, 3)
-    first.process.kill()
-    second = job.start("b", *RESTART, nnodes="1", conf=f"{conf},lease_ttl=2", script=script)
-    eventually(
-        lambda: (now := job.plan) is not None and now.round > plan.round and now.crash == plan.crash,
-        what="the next plan has the count",
-    )
-    eventually(lambda: "restarting after 30 s" in second.output, what="the crash is recognised")
 
 
 def test_a_hanging_worker_process_is_stopped_and_its_stack_is_reported(job: Job) -> None:

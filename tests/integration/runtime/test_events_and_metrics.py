@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import Env, ExitCode, SpecValue
+from elasticjob_runtime.contract import Env, ExitCode
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.cluster.ports import free_ports
 from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, Agent, Job
-
-TRAINING = """
-import os, pathlib, sys, time
-import torch, torch.distributed as dist
-from elasticjob_runtime.training import load_checkpoint, report_progress, save_checkpoint
-
-dist.init_process_group("gloo")
-network = torch.nn.Linear(4, 1)
-model = torch.nn.parallel.DistributedDataParallel(network)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-here = pathlib.Path(sys.argv[1])
-found = load_checkpoint(here / "checkpoints")
-step = found["step"] if found else 0
-(here / f"pid-{os.environ['ELASTICJOB_ROUND']}-{dist.get_rank()}").write_text(str(os.getpid()))
-while not (here / "finish").exists():
-    model(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    step += 1
-    if dist.get_rank() == 0:
-        save_checkpoint(here / "checkpoints", {"step": step})
-        report_progress(step)
-    time.sleep(0.05)
-    stop = torch.tensor([float((here / "finish").exists())])
-    dist.all_reduce(stop)
-    if stop.item():
-        break
-"""
 
 LONG_LEASE = "start_grace=0.5,join_delay=0.1,lease_ttl=60"
 
@@ -70,38 +41,6 @@ def timed_phases(summary: Mapping[str, Any]) -> set[str]:
 
 def start_named(job: Job, names: str, **settings: Any) -> dict[str, Agent]:
     return {agent.name: agent for agent in job.start_all(names, **settings)}
-
-
-@pytest.mark.nightly
-@pytest.mark.torch
-def test_a_worker_failure_reports_every_phase_of_the_recovery(job: Job) -> None:
-    script = job.directory / "training.py"
-    script.write_text(TRAINING)
-    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
-    flags = ("--max-restarts", "2", "--start-method", "zygote", "--preload", "json")
-    agents = job.start_all("a b", *flags, nnodes="2", script=[str(script), str(job.directory)], environment=environment)
-    pid = job.directory / "pid-1-1"
-    eventually(pid.exists, 120.0, what=f"worker processes train; logs:\n{job.logs}")
-    eventually((job.directory / "checkpoints").exists, 60.0, what="a checkpoint is saved")
-    start = change(agents[0], "Start")
-    assert timed_phases(start) >= {"plan", "fork", "connect", "first-step"}
-    os.kill(int(pid.read_text()), signal.SIGKILL)
-    for agent in agents:
-        summary = change(agent, "WorkerFailed")
-        assert timed_phases(summary) == {"detect", "stop", "plan", "fork", "connect", "restore", "first-step"}, summary
-        order = [
-            summary["phases"][name]["since"] for name in ("detect", "plan", "fork", "connect", "restore", "first-step")
-        ]
-        assert order == sorted(order)
-        assert summary["round"] == 2
-    lost = [
-        summary["steps_lost"]
-        for agent in agents
-        if (summary := change(agent, "WorkerFailed"))["steps_lost"] is not None
-    ]
-    assert len(lost) == 1, "only the agent of rank 0 knows the steps"
-    (job.directory / "finish").touch()
-    assert [agent.exit_code(60) for agent in agents] == [0, 0], job.logs
 
 
 def test_a_failure_is_reported_with_its_traceback_for_the_member_and_for_the_job(job: Job) -> None:
@@ -159,16 +98,6 @@ def test_leaving_and_joining_members_are_reported(job: Job) -> None:
     job.finish()
     assert joiner.exit_code() == 0
     assert "stop" not in timed_phases(change(joiner, "MemberJoined"))
-
-
-def test_a_resize_is_timed_from_when_it_is_observed(job: Job) -> None:
-    agents = start_named(job, "a b c")
-    before = job.wait_for_training(3)
-    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2).to_json())
-    job.wait_for_training(2, after=before)
-    summary = change(agents[before[0].member], "Resized")
-    assert summary["caused_at"] is None
-    assert timed_phases(summary) == {"stop", "plan", "fork", "first-step"}
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])

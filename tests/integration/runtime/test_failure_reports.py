@@ -2,71 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
 import signal
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import PEER_LOST
 
 from hack.support import eventually
 from tests.integration.runtime.agents import Job
-from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Launch
+from tests.integration.runtime.standalone import Launch
 
 pytestmark = pytest.mark.torch
-
-
-RECORDED = """
-import os, sys
-from torch.distributed.elastic.multiprocessing.errors import record
-
-def main():
-    raise ValueError("no such data")
-
-if __name__ == "__main__":
-    (record(main) if sys.argv[1] == "record" else main)()
-"""
-
-
-def error_file(folder: pathlib.Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(next(folder.glob("*/attempt_*/0/error.json")).read_text())
-    return found
-
-
-@pytest.mark.nightly
-def test_the_error_file_has_torchelastics_format_with_and_without_record(
-    launch: Launch, tmp_path: pathlib.Path
-) -> None:
-    """torch's own reader reads it."""
-    files: dict[str, dict[str, Any]] = {}
-    for launcher, how in [(TORCHRUN, "record"), (ELASTICRUN, "record"), (ELASTICRUN, "plain")]:
-        logs = tmp_path / f"logs-{launcher}-{how}"
-        run = launch(RECORDED, f"--log-dir={logs}", launcher=launcher, arguments=[how])
-        assert run.exit_code() == 1
-        files[f"{launcher} {how}"] = error_file(logs)
-        if launcher == ELASTICRUN:
-            assert "rank 0" in run.output
-            assert "ValueError: no such data" in run.output
-    messages = {name: file["message"] for name, file in files.items()}
-    assert {message["message"] for message in messages.values()} == {"ValueError: no such data"}
-    assert {tuple(sorted(message["extraInfo"])) for message in messages.values()} == {("py_callstack", "timestamp")}
-    for message in messages.values():
-        assert message["extraInfo"]["timestamp"].isdigit()
-        assert 'raise ValueError("no such data")' in message["extraInfo"]["py_callstack"]
-    read = (
-        "import glob, sys; from torch.distributed.elastic.multiprocessing.errors import ProcessFailure\n"
-        "f = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=sys.argv[1]); print(f.message['message'], "
-        "f.timestamp > 0)"
-    )
-    path = next((tmp_path / f"logs-{ELASTICRUN}-plain").glob("*/attempt_*/0/error.json"))
-    result = subprocess.run(
-        [sys.executable, "-c", read, str(path)], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert result.stdout.strip() == "ValueError: no such data True"
 
 
 VICTIMS = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 from elasticjob_runtime.contract import ExitCode, MemberState, OutcomeState, PlanReason
 
@@ -76,41 +75,6 @@ def test_the_others_continue_at_once_after_an_agent_and_its_processes_are_killed
     )
 
 
-def test_a_killed_leader_is_replaced_at_once(job: Job) -> None:
-    agents = {agent.name: agent for agent in job.start_all("a b c", conf="start_grace=0.5,join_delay=0.1,lease_ttl=60")}
-    before = job.wait_for_training(3)
-    agents[before[0].member].signal(signal.SIGKILL)
-    after = job.wait_for_training(2, after=before)
-    assert [worker.member for worker in after] == [before[1].member, before[2].member]
-    assert {worker.restarts for worker in after} == {0}
-
-
-def test_a_leader_that_restarts_under_its_name_rejoins_behind_its_successor(job: Job) -> None:
-    agents = {agent.name: agent for agent in job.start_all("a b c", conf="start_grace=0.5,join_delay=0.1,lease_ttl=60")}
-    before = job.wait_for_training(3)
-    leader = before[0].member
-    agents[leader].signal(signal.SIGKILL)
-    job.start(leader)
-    after = job.wait_for_training(3, after=before)
-    assert after[0].member == before[1].member
-    assert {worker.member for worker in after} == set(agents)
-    assert {worker.restarts for worker in after} == {0}
-
-
-def test_a_frozen_agent_is_excluded_and_rejoins_when_it_wakes(job: Job) -> None:
-    agents = {agent.name: agent for agent in job.start_all("a b c")}
-    before = job.wait_for_training(3)
-    frozen = before[-1]
-    agents[frozen.member].signal(signal.SIGSTOP)
-    after = job.wait_for_training(2, after=before)
-    assert frozen.member not in [worker.member for worker in after]
-    agents[frozen.member].signal(signal.SIGCONT)
-    again = job.wait_for_training(3, after=after)
-    assert [worker.member for worker in again] == [*[worker.member for worker in after], frozen.member]
-    assert {worker.restarts for worker in again} == {0}
-    assert not is_alive(frozen.pid), "its old worker process keeps running"
-
-
 def test_sigterm_gives_a_worker_process_time_to_save_while_the_others_continue(job: Job) -> None:
     agents = {agent.name: agent for agent in job.start_all("a b c")}
     before = job.wait_for_training(3)
@@ -132,17 +96,6 @@ def test_ctrl_c_exits_130(job: Job) -> None:
     assert agents[0].exit_code() == ExitCode.INTERRUPTED
 
 
-def test_a_joining_member_gets_the_last_rank(job: Job) -> None:
-    job.start_all("a b")
-    before = job.wait_for_training(2)
-    job.start("c")
-    after = job.wait_for_training(3, after=before)
-    assert [worker.member for worker in after] == [*[worker.member for worker in before], "c"]
-    plan = job.plan
-    assert plan is not None
-    assert (plan.reason, plan.restart_count) == (PlanReason.MEMBER_JOINED, 0)
-
-
 def test_a_spare_waits_and_replaces_a_lost_member(job: Job) -> None:
     agents = {agent.name: agent for agent in job.start_all("a b", nnodes="2")}
     before = job.wait_for_training(2)
@@ -153,35 +106,6 @@ def test_a_spare_waits_and_replaces_a_lost_member(job: Job) -> None:
     assert [worker.member for worker in after] == [before[0].member, "c"]
     job.finish()
     assert spare.exit_code() == 0
-
-
-def test_a_spare_waits_past_the_join_timeout(job: Job) -> None:
-    job.start_all("a b", nnodes="2")
-    job.wait_for_training(2)
-    spare = job.start("c", nnodes="2", conf="join_timeout=1")
-    eventually(lambda: "spare" in spare.output, what="the spare waits")
-    time.sleep(1.2)  # longer than its join timeout
-    assert spare.process.poll() is None
-
-
-def test_a_spare_exits_0_when_the_job_succeeds(job: Job) -> None:
-    job.start_all("a b", nnodes="2")
-    job.wait_for_training(2)
-    spare = job.start("c", nnodes="2")
-    eventually(lambda: "spare" in spare.output, what="the spare waits")
-    job.finish()
-    assert [agent.exit_code() for agent in job.agents] == [0, 0, 0], job.logs
-
-
-def test_a_job_below_its_minimum_waits_for_a_joiner(job: Job) -> None:
-    agents = {agent.name: agent for agent in job.start_all("a b", nnodes="2:3")}
-    before = job.wait_for_training(2)
-    survivor = before[0].member
-    agents[before[1].member].signal(signal.SIGKILL)
-    eventually(lambda: "at least 2 needed" in agents[survivor].output, what="the survivor waits")
-    job.start("c")
-    after = job.wait_for_training(2, after=before)
-    assert [worker.member for worker in after] == [survivor, "c"]
 
 
 def test_a_hanging_worker_process_does_not_hold_up_a_new_round(job: Job) -> None:

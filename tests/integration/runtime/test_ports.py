@@ -8,11 +8,7 @@ import pathlib
 import random
 import socket
 
-import pytest
-
-from hack.support import eventually
 from tests.integration.runtime.agents import Job
-from tests.integration.runtime.standalone import Launch
 
 LISTENING = "0A"
 LOOPBACK = "0100007F:"
@@ -83,64 +79,6 @@ def test_agents_and_their_stores_listen_within_the_port_range(job: Job) -> None:
         ports = listening_ports(agent.pid)
         assert ports, "the test sees no listening socket"
         assert ports <= allowed
-
-
-SCRIPT = """
-import os, pathlib, time
-import torch.distributed
-store = torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-store.set("ready", os.environ["MASTER_PORT"])
-here = pathlib.Path(__file__).parent
-(here / "ready.new").write_text(os.environ["MASTER_PORT"])
-(here / "ready.new").rename(here / "ready")
-while not (here / "finish").exists():
-    time.sleep(0.02)
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.torch
-def test_the_store_host_listens_on_the_master_port_and_within_the_port_range(
-    launch: Launch, tmp_path: pathlib.Path
-) -> None:
-    low = free_range(14)
-    flags = ("--port-range", f"{low}-{low + 9}", "--master-port", str(low + 10))
-    run = launch(SCRIPT, "--standalone", *flags)
-    eventually((tmp_path / "ready").exists, 60.0, what=f"the script runs; log:\n{run.output}")
-    assert (tmp_path / "ready").read_text() == str(low + 10), "round 1 uses the port itself"
-    stores = set(range(low + 10, low + 14))
-    ports = listening_ports(run.process.pid)
-    assert stores <= ports
-    assert ports - stores <= set(range(low, low + 10))
-    (tmp_path / "finish").touch()
-    assert run.exit_code() == 0, run.output
-
-
-def test_rank_0_listens_on_the_master_port_of_the_first_round(job: Job) -> None:
-    low = free_range(8)
-    job.start("a", "--master-port", str(low), "--max-restarts", "1", nnodes="2")
-    job.start("b", "--master-port", str(low + 4), "--max-restarts", "1", nnodes="2")
-    workers = job.wait_for_training(2)
-    plan = job.plan
-    assert plan is not None
-    first = {"a": low, "b": low + 4}[plan.leader]
-    assert plan.master_port == first
-    job.command("a", "raise")
-    job.wait_for_training(2, after=workers)
-    plan = job.plan
-    assert plan is not None
-    assert plan.master_port == {"a": low, "b": low + 4}[plan.leader] + 1, "no worker process meets an old store"
-
-
-def test_a_master_port_that_is_taken_ends_the_agent_with_a_remedy(job: Job) -> None:
-    with socket.create_server(("", 0)) as other:
-        port = min(other.getsockname()[1], 65532)
-        agent = job.start("a", "--master-port", str(port))
-        assert agent.exit_code() == 69
-    last = agent.output.splitlines()[-1]
-    assert f"--master-port={port} needs the ports {port} to {port + 3}" in last
-    assert "leave the flag out" in last
-    assert last in agent.termination_file.read_text() or "--master-port" in agent.termination_file.read_text()
 
 
 def test_a_master_address_is_said_to_have_no_effect(job: Job) -> None:

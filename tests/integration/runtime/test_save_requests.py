@@ -166,18 +166,3 @@ def test_the_only_member_saves_before_it_leaves_with_a_rank_that_first_calls_aft
     assert agent.exit_code() == ExitCode.TERMINATED
     start(job, "a", "--nproc-per-node", "2", mode="late", nnodes="1:1")
     assert_all_saved_at_the_same_step(job, "a", 1, wait_for_steps(job, "a", after=1, nproc=2))
-
-
-@pytest.mark.nightly
-@pytest.mark.torch
-def test_a_rank_that_never_calls_costs_the_shutdown_timeout(job: Job) -> None:
-    start(job, "a b", "--shutdown-timeout", "2", mode="not rank 1")
-    before = wait_for_steps(job, "ab", saves=False)
-    eventually(lambda: any(member.saves for member in job.members.values()), what="rank 0 is known to save")
-    start(job, "c", "--shutdown-timeout", "2", mode="not rank 1")
-    after = wait_for_steps(job, "abc", after=before, saves=False)
-    assert not any(wanted for steps in ledger(job, "ab", before).values() for _, wanted in steps)
-    assert {steps[0][0] for steps in ledger(job, "abc", after).values()} == {1}
-    plan = job.plan
-    assert plan is not None
-    assert plan.restart_count == 0

@@ -102,16 +102,6 @@ def test_a_process_outside_the_plan_waits_and_may_return(
 
 
 @pytest.mark.nightly
-def test_one_survivor_trains_on_alone(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
-    a, b = begin(driver, "a", "b")
-    wait_for_step(driver, tmp_path, a, 10)
-    a.kill()
-    driver.plan([b])
-    (run,) = finish(driver, tmp_path, [b])
-    run.assert_same_training(undisturbed)
-
-
-@pytest.mark.nightly
 def test_a_process_lost_while_the_others_connect_to_it_does_not_hold_them(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
 ) -> None:

@@ -3,13 +3,12 @@ restarts, and the end is that of an undisturbed training, bit by bit."""
 
 from __future__ import annotations
 
-import functools
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from hack.support import eventually
 from tests.integration.runtime import framework_environments
 from tests.integration.runtime.agents import SOURCE
 from tests.integration.runtime_session.conftest import Run
-from tests.integration.runtime_session.driver import Driver, Worker
+from tests.integration.runtime_session.driver import Driver
 from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
 from tests.integration.runtime_session.session_job import START, SessionJob
 
@@ -89,63 +88,12 @@ def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
     assert {size for _, _, size in steps_of(tmp_path, d)} == {3}
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("step_grace", [0.0, 0.5])
-def test_changes_in_quick_succession_leave_no_trace(
-    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, step_grace: float
-) -> None:
-    """They fall into batches, validations and ends of epochs."""
-    a, b, c, d = begin(driver, "a", "b", later=["c", "d"])
-    wait_for_step(driver, tmp_path, a, 2)
-    worlds = ([a, b, c], [a, b], [d, a], [c, d, a, b])
-    for turn in range(60):
-        follow(driver, worlds[turn % 4], step_grace)
-        driver.pump(0.05)
-    runs = finish(driver, tmp_path, worlds[3])
-    assert len(runs) == 4
-    for run in runs:
-        assert_same(run, undisturbed)
-
-
-def follow(driver: Driver, workers: Sequence[Worker], step_grace: float) -> None:
-    """Plans until all of `workers` follow, or the training is over. On a busy machine, a world may fail to form."""
-    failures = -1
-    while failures != (failures := sum(len(worker.failed) for worker in workers)):
-        number = driver.plan(workers, step_grace=step_grace)
-        wait_until(driver, functools.partial(_ended, workers, number, failures), "all follow the plan, or fail")
-
-
-def _ended(workers: Sequence[Worker], number: int, failures: int) -> bool:
-    return (
-        all(worker.entered >= number for worker in workers)
-        or any(worker.process.poll() is not None for worker in workers)
-        or sum(len(worker.failed) for worker in workers) > failures
-    )
-
-
 @pytest.fixture
 def lightning_job(etcd: str, tmp_path: pathlib.Path, installed: str) -> Iterator[SessionJob]:
     environment = {**LONG, "LIGHTNING": installed, "SLOW_SECONDS": "0.5"}
     job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=environment)
     yield job
     job.close()
-
-
-@pytest.mark.nightly
-def test_lightning_continues_from_memory_when_all_its_processes_are_lost(
-    lightning_job: SessionJob, undisturbed: Run
-) -> None:
-    job = lightning_job
-    job.start("a", nnodes="1", EPOCHS=SETTINGS["EPOCHS"])
-    job.wait_for_world(1, "a", timeout=START)
-    job.hurry()
-    eventually(lambda: len(job.steps("a")) > 70, 60, what="a is in its second epoch")
-    before = job.steps("a")[-1][0]
-    os.kill(job.pids("a")[-1], signal.SIGKILL)
-    assert job.agents[0].exit_code(120.0) == 0, job.logs
-    assert_same(Run.read(job.directory / "a-0"), undisturbed)
-    assert len(job.pids("a")) == 2
-    assert job.steps("a")[-(STEPS - before) - 1][0] > 1, "it has not begun again"
 
 
 @pytest.mark.nightly

@@ -91,15 +91,3 @@ def test_training_continues_without_a_disk_when_all_processes_are_killed(job: Jo
     for name in "ab":
         Run.read(job.directory / name).assert_same_training(undisturbed)
         assert max(steps(job, name)) == STEPS
-
-
-@pytest.mark.nightly
-def test_memory_of_one_agent_serves_all(job: Job, undisturbed: Run) -> None:
-    """The others' has been turned off."""
-    agents = [start(job, "a", ELASTICJOB_MEMORY_SNAPSHOTS="0"), start(job, "b")]
-    kill_all(job, 30)
-    eventually(lambda: all(len(begun(job, name)) == 2 for name in "ab"), 60.0, what="new processes")
-    assert [agent.exit_code(90.0) for agent in agents] == [0, 0], job.logs
-    assert steps(job, "a").count(1) == 1, "it did not start from scratch"
-    for name in "ab":
-        Run.read(job.directory / name).assert_same_training(undisturbed)

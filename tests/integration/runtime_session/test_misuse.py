@@ -93,17 +93,6 @@ def test_a_step_that_is_interrupted_between_changes_on_all_ranks_is_never_commit
     assert "Communicate before optimizer.step()" in fails(driver, tmp_path, a)
 
 
-@pytest.mark.nightly
-def test_more_ranks_than_samples_train_alike(training: Callable[[str], Driver], tmp_path: pathlib.Path) -> None:
-    driver = training("few samples")
-    a, b, c, d = begin(driver, "a", "b", later=["c", "d"])
-    wait_for_mark(driver, tmp_path, a, "committed 6")
-    driver.plan([a, b, c, d], step_grace=0.5)
-    first, *others = results(driver, tmp_path, [a, b, c, d])
-    assert all(other == first for other in others)
-    assert first["committed"] == 120
-
-
 @pytest.mark.parametrize("mode", ["evaluate in a loop", pytest.param("evaluate", marks=pytest.mark.nightly)])
 def test_an_evaluation_repeats_itself_when_a_process_is_lost(
     training: Callable[[str], Driver], tmp_path: pathlib.Path, mode: str

@@ -107,14 +107,3 @@ def test_storage_serves_when_all_members_leave_together(
         second.finish_as(undisturbed, "a", "b")
     finally:
         second.close()
-
-
-@pytest.mark.nightly
-def test_storage_serves_when_the_only_member_leaves(job: RestartingJob, tmp_path: pathlib.Path) -> None:
-    folder = tmp_path / "checkpoints"
-    a = job.begin("a", "--in-place=auto", "--nproc-per-node=2", nnodes="1:1", CHECKPOINTS=str(folder))
-    job.wait_for_world(2, "a", timeout=START)
-    a.signal(signal.SIGTERM)
-    assert a.exit_code(START) == ExitCode.TERMINATED, job.logs
-    (saved,) = checkpoint.steps(folder)
-    assert job.steps("a")[-1][0] - 1 <= saved <= job.steps("a")[-1][0], job.logs

@@ -138,32 +138,6 @@ def test_a_lost_node_and_then_all_processes_are_replaced_without_a_disk(
         assert_equal(job.state(name), undisturbed)
 
 
-@pytest.mark.nightly
-def test_members_are_lost_join_and_leave_without_a_disk(job: ShardedJob, undisturbed: dict[str, Any]) -> None:
-    """The shards of a lost one are with its neighbour, those of one that leaves go there; only a loss repeats steps."""
-    agents = {name: job.begin(name, size="2:3") for name in "abc"}
-    job.wait_for_step(20, *agents)
-    done, last = len(job.steps("a")), job.steps("a")[-1][0]
-    agents.pop("c").process.kill()
-    assert 0 <= last + 1 - job.continued_after("a", done) <= 2 * job.interval, job.logs
-
-    since = len(job.steps("a"))
-    agents["d"] = job.begin("d", size="2:3")
-    job.continued_after("d", 0)
-    job.wait_for_step(job.steps("d")[0][0] + 10, *agents)
-    leaver = agents.pop("b")
-    leaver.signal(signal.SIGTERM)
-    assert leaver.exit_code(START) == ExitCode.TERMINATED, job.logs
-    job.hurry()
-    for name, agent in agents.items():
-        assert agent.exit_code(START) == 0, job.logs
-        assert job.steps(name)[-1] == (STEPS, 2)
-        assert_close(job.state(name), undisturbed)
-    assert_no_step_is_repeated(job, "a", since)
-    assert_no_step_is_repeated(job, "d")
-    assert {size for _, size in job.steps("a")[since:]} == {2, 3}
-
-
 def assert_no_step_is_repeated(job: ShardedJob, name: str, since: int = 0) -> None:
     """In the lines of its steps after `since`."""
     steps = [step for step, _ in job.steps(name)[since:]]

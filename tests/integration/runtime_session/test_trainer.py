@@ -3,11 +3,9 @@ logged losses are those of an undisturbed run, bit by bit, through logs, evaluat
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import ExitCode
 
-from hack.support import eventually
 from tests.integration.runtime_session import hugging_face
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.session_job import LONG, START, SessionJob
@@ -57,25 +54,6 @@ def assert_same_reports(job: SessionJob, undisturbed: Run, *members: str) -> Non
         assert facts["losses"] == undisturbed.facts["losses"]
         assert facts["evaluations"] == undisturbed.facts["evaluations"]
         assert (facts["epoch"], facts["best"]) == (undisturbed.facts["epoch"], undisturbed.facts["best"])
-
-
-def _is_replaced(job: SessionJob, member: str) -> bool:
-    return len(job.pids(member)) == 2
-
-
-@pytest.mark.nightly
-def test_each_process_may_crash_and_another_one_reports(trainer_job: SessionJob, undisturbed: Run) -> None:
-    """With progress bars, which only the first process has."""
-    job = trainer_job
-    for name in "abc":
-        job.start(name, nnodes="2:3", QUIET="0")
-    job.wait_for_world(3, "a", "b", "c", timeout=START)
-    for victim in "abc":
-        os.kill(job.pids(victim)[-1], signal.SIGKILL)
-        eventually(functools.partial(_is_replaced, job, victim), START, what=f"it is replaced; logs:\n{job.logs}")
-        job.wait_for_world(3, "a", "b", "c", timeout=START)
-    job.assert_finished(undisturbed, "a", "b", "c")
-    assert_same_reports(job, undisturbed, "a", "b", "c")
 
 
 @pytest.mark.nightly
@@ -121,18 +99,6 @@ def test_trainer_saves_when_all_members_leave(
         second.assert_finished(undisturbed, "a", "b")
     finally:
         second.close()
-
-
-@pytest.mark.nightly
-def test_trainer_continues_from_the_disk_with_the_batches_that_follow(
-    undisturbed: Run, saved: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    last = max(saved.iterdir(), key=lambda each: int(each.name.rpartition("-")[2]))
-    shutil.copytree(saved, tmp_path / "saved", ignore=shutil.ignore_patterns(last.name))
-    settings = {**LONG, "CHECKPOINTS": str(tmp_path / "saved")}
-    continued = hugging_face.train_undisturbed(SCRIPT, settings, tmp_path / "continued")
-    continued.assert_same_training(undisturbed)
-    assert continued.facts["evaluations"] == undisturbed.facts["evaluations"]
 
 
 def _language(folder: pathlib.Path, name: str, *launcher: str, **settings: str) -> dict[str, Any]:

@@ -73,16 +73,6 @@ def test_training_continues_while_agents_are_killed_leave_and_join(jobs: Jobs) -
     assert [agents[name].exit_code() for name in "cde"] == [0, 0, 0]
 
 
-@pytest.mark.nightly
-def test_the_job_fails_when_torch_has_no_restarts_left(jobs: Jobs) -> None:
-    job = jobs("2:2", max_restarts=0)
-    (job.folder / "fail-b").touch()
-    a, b = job.start("a"), job.start("b")
-    assert (a.exit_code(), b.exit_code()) == (1, 1)
-    outcome = job.read("outcome")
-    assert (outcome["state"], outcome["reason"]) == ("failed", "MaxRestartsExceeded")
-
-
 def test_sigterm_before_workers_start_leaves_at_once(jobs: Jobs) -> None:
     """torch's agent handles signals only once it has worker processes; without ours, its lease would have to expire."""
     job = jobs("2:2")
@@ -94,38 +84,3 @@ def test_sigterm_before_workers_start_leaves_at_once(jobs: Jobs) -> None:
     assert job.read("members/a") == {}
     last = [line for line in a.output.strip().splitlines() if not line.startswith("[etcd-v3]")][-1]
     assert last.startswith("torchrun: Process "), "one line, no traceback"
-
-
-@pytest.mark.nightly
-def test_a_silent_node_is_excluded_and_rejoins_when_it_wakes(jobs: Jobs) -> None:
-    """torchrun never notices: it looks for waiting members, not for silent ones."""
-    job = jobs("2:3")
-    for name in "abc":
-        job.start(name)
-    three = dict(zip("abc", job.train("a", "b", "c"), strict=True))
-    leader = min(three, key=lambda name: three[name].rank)
-    others = [name for name in "abc" if name != leader]
-
-    with job.frozen(leader):  # the member that has the store and writes the plans
-        two = job.train(*others, without=list(three.values()))
-        assert job.read("plan")["reason"] == "MemberLost"
-    again = job.train("a", "b", "c", without=[*three.values(), *two])
-    assert min(step.number for step in again) > max(step.number for step in two), "training resumes from the checkpoint"
-
-    job.stop()
-    assert [agent.exit_code() for agent in job.agents] == [0, 0, 0]
-
-
-@pytest.mark.nightly
-def test_a_job_below_its_minimum_waits_for_a_joiner(jobs: Jobs) -> None:
-    job = jobs("2:2")
-    job.start("a")
-    job.start("b")
-    two = job.train("a", "b")
-    job.reset("b")
-    eventually(lambda: not job.is_stepping("a"), PATIENCE)
-    steps = len(job.steps("a"))
-
-    job.start("c")
-    job.train("a", "c", without=two)
-    assert job.steps("a")[steps].world == 2, "a does not train alone"
