@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.etcd import Etcd
 from hack.chaos.members import Job
+from hack.cluster.loopback import Etcd
 from hack.cluster.ports import free_ports
 from hack.cluster.processes import Child
 from hack.images.recipe import ROOT
@@ -149,7 +149,7 @@ def coordinator(system: System, folder: Path) -> Iterator[Coordinator]:
     """etcd, or torchft's lighthouse."""
     if not isinstance(system, Torchft):
         with Etcd(folder) as etcd:
-            yield Coordinator(etcd.endpoint, etcd.pid)
+            yield Coordinator(etcd.endpoint.removeprefix("http://"), etcd.children[0].pid)
         return
     port = free_ports(1)[0]
     lighthouse = Child(

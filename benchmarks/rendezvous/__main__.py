@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,8 +21,18 @@ from pathlib import Path
 from rich.console import Console
 
 import benchmarks.rendezvous
-from benchmarks.etcd import Etcd
-from benchmarks.rendezvous.report import Counters, Crowded, Phase, Result, conclusion, counters, parse_line, table
+from benchmarks.rendezvous.report import (
+    Counters,
+    Crowded,
+    Phase,
+    Result,
+    conclusion,
+    counters,
+    parse_line,
+    parse_metrics,
+    table,
+)
+from hack.cluster.loopback import Etcd
 from hack.cluster.output import DIE_WITH_PARENT
 
 LIMIT = 240.0
@@ -74,29 +85,36 @@ def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Resu
     """
     with ExitStack() as stack:
         etcd = stack.enter_context(Etcd(folder))
-        crowds = stack.enter_context(_crowds(etcd.endpoint, members, min(processes, members - 1), nofile))
+        crowds = stack.enter_context(
+            _crowds(etcd.endpoint.removeprefix("http://"), members, min(processes, members - 1), nofile)
+        )
         last = min(processes, members - 1)
         ready = crowds.wait(0)
-        before = counters(etcd.metrics())
+        before = _counters(etcd)
         crowds.send("go", [0])
         time.sleep(0.3)  # so that it registers first
         began = time.time()
         crowds.send("go", range(1, last + 1))
         ranked = crowds.wait(1)
         time.sleep(1.0)  # so that requests in flight do not count for the next phase
-        start = _phase(began, ready, ranked, before, counters(etcd.metrics()))
+        start = _phase(began, ready, ranked, before, _counters(etcd))
         time.sleep(1.0)
-        lost, before = time.time(), counters(etcd.metrics())
+        lost, before = time.time(), _counters(etcd)
         crowds.send("lose", [last])
         again = crowds.wait(2)
         time.sleep(1.0)
-        loss = _phase(lost, ranked, again, before, counters(etcd.metrics()))
-        lost, before = time.time(), counters(etcd.metrics())
+        loss = _phase(lost, ranked, again, before, _counters(etcd))
+        lost, before = time.time(), _counters(etcd)
         crowds.send("lose", [0])
         taken = crowds.wait(3, of=last)
         time.sleep(1.0)
-        takeover = _phase(lost, [one for one in again if one.planners == 0], taken, before, counters(etcd.metrics()))
+        takeover = _phase(lost, [one for one in again if one.planners == 0], taken, before, _counters(etcd))
         return Result(members=members, start=start, loss=loss, takeover=takeover)
+
+
+def _counters(etcd: Etcd) -> Counters:
+    with urllib.request.urlopen(f"{etcd.endpoint}/metrics", timeout=10) as answer:  # noqa: S310 - our own loopback address
+        return counters(parse_metrics(answer.read().decode()))
 
 
 def _phase(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
@@ -138,3 +139,15 @@ def conclusion(results: Sequence[Result]) -> str:
         f"per member, from {few} to {many} members: {', '.join(parts)} (1 is linear, {many / few:.0f} would be "
         "quadratic)"
     )
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Prometheus text: name -> sum over all labels.
+
+    >>> parse_metrics('# HELP a\\na{x="1"} 2\\na{x="2"} 3\\nb 1e3\\n')
+    {'a': 5.0, 'b': 1000.0}
+    """
+    found: dict[str, float] = {}
+    for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{[^\n]*\})? (\S+)$", text, re.MULTILINE):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
