@@ -1,6 +1,6 @@
 """The demo: the session example loses a pod halfway, and finishes without a lost step.
 
-`python -m hack.demo run|install|down`, on the cluster that `CLUSTER` selects (own, kind or current).
+`python -m hack.demo run|install|down`, on the cluster that `CLUSTER` selects (own or current).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def main() -> int:
     results = []
     for stage in STAGES:
         if stage.needs_nodes and not can_make_nodes():
-            print(f"{stage.name} tests: not run, since nodes need root (or CLUSTER=kind, CLUSTER=current)")
+            print(f"{stage.name} tests: not run, since nodes need root (or CLUSTER=current)")
         else:
             results.append(run(stage, nightly="--nightly" in sys.argv[1:]))
     print(*results, sep="\n")

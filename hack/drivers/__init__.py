@@ -1,4 +1,4 @@
-"""One interface to any cluster, for end-to-end tests and the demo: `CLUSTER=own` (default), `kind` or `current`.
+"""One interface to any cluster, for end-to-end tests and the demo: `CLUSTER=own` (default) or `current`.
 
 driver = cluster_driver()
 driver.up()
@@ -39,15 +39,8 @@ def cluster_driver(environment: Mapping[str, str] = os.environ) -> ClusterDriver
         from hack.drivers.own import OwnCluster  # builds on hack.cluster, which the others do without
 
         return OwnCluster()
-    if name == "kind":
-        from hack.drivers.kind import KindCluster
-
-        return KindCluster()
     if name == "current":
         from hack.drivers.current import CurrentCluster
 
         return CurrentCluster(environment)
-    raise DriverError(
-        f"CLUSTER={name}: must be own (created here, needs root), kind (needs docker and kind) or current (your "
-        "kubeconfig)"
-    )
+    raise DriverError(f"CLUSTER={name}: must be own (created here, needs root) or current (your kubeconfig)")

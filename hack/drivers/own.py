@@ -34,12 +34,6 @@ class OwnPower:
     def thaw(self, node: str) -> None:
         cluster.thaw(node)
 
-    def add_node(self) -> str:
-        return cluster.add_node()
-
-    def remove_node(self, node: str) -> None:
-        cluster.remove_node(node)
-
 
 class OwnCluster:
     """Supports everything that tests and demo need, with only Debian packages and Go programs."""

@@ -34,11 +34,6 @@ class NodePower(Protocol):
 
     def thaw(self, node: str) -> None: ...
 
-    def add_node(self) -> str:
-        """Returns the new node's name."""
-
-    def remove_node(self, node: str) -> None: ...
-
 
 class ClusterDriver(Protocol):
     """A cluster that can be started, given images, and used with kubectl. Long operations show their steps
@@ -46,7 +41,7 @@ class ClusterDriver(Protocol):
 
     @property
     def name(self) -> str:
-        """own, kind or current."""
+        """own or current."""
 
     @property
     def kubectl(self) -> Kubectl: ...
