@@ -221,26 +221,10 @@ class Namespace:
         path = f"/api/v1/nodes/{name}/status"
         self.kube.call("PATCH", path, {"status": {"conditions": [condition]}}, "application/merge-patch+json")
 
-    def mark_out_of_service(self, name: str) -> None:
-        """As `kubectl taint` does."""
-        taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
-        self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [taint]}}, "application/merge-patch+json")
-
     def label_node(self, name: str, labels: dict[str, str]) -> None:
         """As a cloud does."""
         body = {"metadata": {"labels": labels}}
         self.kube.call("PATCH", f"/api/v1/nodes/{name}", body, "application/merge-patch+json")
-
-    def renew_lease(self, node: str, at: str) -> None:
-        """What a kubelet does every 10 s. `at`: RFC 3339."""
-        path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-        spec = {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": at.replace("Z", ".000000Z")}
-        try:
-            self.kube.call("POST", path, {"metadata": {"name": node}, "spec": spec})
-        except ApiStatusError as error:
-            if error.code != 409:
-                raise
-            self.kube.call("PATCH", f"{path}/{node}", {"spec": spec}, "application/merge-patch+json")
 
     def remove_node(self, name: str) -> None:
         self.kube.call("DELETE", f"/api/v1/nodes/{name}")

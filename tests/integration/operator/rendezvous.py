@@ -36,9 +36,6 @@ class Agents:
         found = self._store.get(self._keys.locations)
         return LocationsValue.from_json(found.value).locations if found else {}
 
-    def lose_spec(self) -> None:
-        self._store.txn((), [Delete(KeyRange(self._keys.spec))])
-
     def lose_all_keys(self) -> None:
         self._store.txn((), [Delete(KeyRange.prefix(self._keys.root))])
 

@@ -22,11 +22,6 @@ def warn(ns: Namespace, kind: str, name: str, reason: str, message: str) -> None
     ns.create("events", {"metadata": {"generateName": f"{name}."}, "involvedObject": about, **event})
 
 
-def warnings_of(ns: Namespace, reason: str) -> list[str]:
-    found = ns.events("digits")
-    return [each["message"] for each in found if (each["type"], each["reason"]) == ("Warning", reason)]
-
-
 @pytest.mark.usefixtures("operator")
 def test_a_missing_volume_is_told_in_the_kubelets_words(
     ns: Namespace, nodes: tuple[str, str], submit: Callable[..., str]

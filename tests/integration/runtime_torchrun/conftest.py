@@ -11,7 +11,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -129,11 +128,6 @@ class Job:
             return steps
 
         return eventually(together, PATIENCE, what=f"{', '.join(members)} train together")
-
-    def is_stepping(self, member: str) -> bool:
-        last = self.last(member)
-        time.sleep(0.5)
-        return self.last(member) != last
 
     def reset(self, member: str) -> None:
         """The node loses power: its agent and its worker process are gone."""
