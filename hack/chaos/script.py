@@ -13,7 +13,7 @@ the last step).
 Of a session only: EPOCHS, LOADERS; STEP_SECONDS that a step takes; SLOW (a file) and SLOW_SECONDS (instead of
 STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY (steps); BALLAST and
 BALLAST_PART (MiB); HOLD (a file: while it exists, the script waits before its session), CRASH (a file: while it exists,
-the script fails as it starts), CUT (a file: while it exists, each step cuts the connections to other processes).
+the script fails as it starts).
 
 Each worker process has its own file in LEDGER, with one JSON object per line (ledger.py reads it):
 
@@ -41,7 +41,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 import time
 import uuid
@@ -282,19 +281,6 @@ def obey(ledger: Ledger) -> None:
                 filler.flush()
 
 
-def cut_links() -> None:
-    """As a network that ends connections in the midst of a step, and lets the next ones be made."""
-    if not os.path.exists(os.environ.get("CUT", "")):
-        return
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
-                continue
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as link:
-            if link.family == socket.AF_INET and str(link.getpeername()[1]) != os.environ.get("MASTER_PORT"):
-                link.shutdown(socket.SHUT_RDWR)
-
-
 def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], None]) -> None:
     """`in_step`: called in each step, before its gradients are used."""
     training = Training()
@@ -317,7 +303,6 @@ def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], 
                 ledger.write("work", **world, epoch=epoch, samples=batch[:, 0].tolist())
                 waits = {**world, "world": session.world_size}
                 with session.step():
-                    cut_links()
                     session.values["steps"] = session.values.get("steps", 0) + 1
                     time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
                     in_step(session)

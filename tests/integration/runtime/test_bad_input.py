@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
-from elasticjob_runtime.contract import CONTRACT_VERSION, Env, ExitCode, MemberState, MemberValue, OutcomeState
+from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, MemberValue, OutcomeState
 from elasticjob_runtime.etcd.interface import Get, KeyRange
 
 from hack.support import eventually
@@ -46,14 +46,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     enable_users(server, {"jane": ("secret", "/ours/")})
     yield server
     server.stop()
-
-
-def test_a_missing_script_is_named(job: Job) -> None:
-    agent = job.start("a", nnodes="1", script=["nowhere.py"])
-    assert agent.exit_code() == ExitCode.NO_SCRIPT
-    assert "nowhere.py: no such script" in agent.output
-    assert "Traceback" not in agent.output
-    assert not job.members
 
 
 def test_an_endpoint_that_is_not_etcd_is_reported_as_such(job: Job, web_server: str) -> None:
@@ -109,17 +101,6 @@ def test_valid_credentials_let_the_agent_train(guarded: EtcdServer, tmp_path: pa
         job.close()
 
 
-def test_a_member_with_a_different_nproc_per_node_is_rejected(job: Job) -> None:
-    job.start_all("a b")
-    before = job.wait_for_training(2)
-    incompatible = job.start("c", "--nproc-per-node", "2")
-    assert incompatible.exit_code() == ExitCode.CONFIG
-    assert "--nproc-per-node" in incompatible.output
-    plan = job.plan
-    assert plan is not None
-    assert plan.round == before[0].round, "the others are in a new round"
-
-
 def test_an_incompatible_member_does_not_keep_the_others_from_training(job: Job) -> None:
     first = job.start("a", nnodes="2")
     eventually(lambda: "a" in job.members, what="the first member registers")
@@ -145,17 +126,6 @@ def test_a_program_that_cannot_start_counts_as_a_failed_worker_process(job: Job)
     assert "cannot start" in agent.output
 
 
-def test_an_unreadable_value_in_etcd_is_ignored(job: Job) -> None:
-    job.client.put(job.keys.spec, "{not json")
-    job.client.put(job.keys.member("unreadable"), '{"state": "dancing"}')
-    agents = job.start_all("a b", nnodes="2")
-    job.wait_for_training(2)
-    assert "cannot be read and is ignored" in agents[0].output + agents[1].output
-    job.client.put(job.keys.failure(1, "unreadable"), "[]")
-    job.finish()
-    assert [agent.exit_code() for agent in agents] == [0, 0], job.logs
-
-
 INVALID_FLAGS = {
     "minimum above the maximum": (("--nnodes", "4:2"), QUICK, "--nnodes=4:2: the minimum"),
     "not a number": (("--max-restarts", "many"), QUICK, "invalid int value: 'many'"),
@@ -178,13 +148,6 @@ def test_invalid_flags_are_rejected_before_anything_starts(
     assert says in agent.termination_file.read_text(), "the pod's termination message"
     assert not job.client.range(Get(KeyRange.prefix(job.keys.root))).kvs, "it wrote to etcd"
     assert not list((job.directory / "workers").iterdir())
-
-
-def test_debug_shows_the_traceback(job: Job) -> None:
-    agent = job.start("a", "--debug", nnodes="4:2")
-    assert agent.exit_code() != 0
-    assert "Traceback" in agent.output
-    assert "--nnodes=4:2: the minimum" in agent.output
 
 
 def member_value(**fields: object) -> str:
@@ -221,17 +184,6 @@ def test_an_unreachable_endpoint_is_named_after_the_join_timeout(job: Job) -> No
     assert "http://127.0.0.1:1: Connection refused" in agent.output.splitlines()[-1]
     assert "Traceback" not in agent.output
     assert "join_timeout" in agent.termination_file.read_text()
-
-
-def test_the_termination_message_needs_no_existing_file(job: Job) -> None:
-    path = job.directory / "new" / "folder" / "message"
-    job.start("a", nnodes="1", environment={Env.TERMINATION_LOG: str(path)})
-    job.wait_for_training(1)
-    job.command("a", "raise")
-    eventually(
-        lambda: path.exists() and "RuntimeError: failed on command" in path.read_text(),
-        what="the termination message is written",
-    )
 
 
 def test_a_full_disk_is_reported_in_one_sentence() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import urllib.request
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from hack.cluster.ports import free_ports
 from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, Agent, Job
-
-LONG_LEASE = "start_grace=0.5,join_delay=0.1,lease_ttl=60"
 
 
 def changes(agent: Agent) -> list[dict[str, Any]]:
@@ -33,10 +30,6 @@ def change(agent: Agent, cause: str) -> dict[str, Any]:
 
     eventually(summarised, what=f"a change because of {cause}; {agent.name} reported {changes(agent)}")
     return found[0]
-
-
-def timed_phases(summary: Mapping[str, Any]) -> set[str]:
-    return {name for name, figures in summary["phases"].items() if figures is not None}
 
 
 def start_named(job: Job, names: str, **settings: Any) -> dict[str, Agent]:
@@ -58,46 +51,6 @@ def test_a_failure_is_reported_with_its_traceback_for_the_member_and_for_the_job
         assert failure["host"]
     assert agents["a"].events[-1]["event"] == "exit"
     assert agents["a"].events[-1]["code"] == ExitCode.WORKERS_FAILED
-
-
-def test_a_killed_agent_is_reported_as_a_lost_member(job: Job) -> None:
-    agents = start_named(job, "a b c", conf=LONG_LEASE)
-    before = job.wait_for_training(3)
-    agents[before[1].member].signal(signal.SIGKILL)
-    job.wait_for_training(2, after=before)
-    for name in (before[0].member, before[2].member):
-        assert timed_phases(change(agents[name], "MemberLost")) == {"detect", "stop", "plan", "fork", "first-step"}
-
-
-def test_a_frozen_agent_is_reported_as_silent_since_its_last_heartbeat(job: Job) -> None:
-    agents = start_named(job, "a b c")
-    before = job.wait_for_training(3)
-    agents[before[2].member].signal(signal.SIGSTOP)
-    job.wait_for_training(2, after=before)
-    summary = change(agents[before[0].member], "MemberSilent")
-    assert summary["phases"]["detect"]["seconds"] >= 0.75, "a second of silence, counted from the last heartbeat"
-
-
-def test_leaving_and_joining_members_are_reported(job: Job) -> None:
-    agents = start_named(job, "a b c")
-    before = job.wait_for_training(3)
-    agents[before[2].member].signal(signal.SIGTERM)
-    after = job.wait_for_training(2, after=before)
-    survivor = agents[before[0].member]
-    assert "detect" in timed_phases(change(survivor, "MemberLeft"))
-    assert agents[before[2].member].exit_code() == ExitCode.TERMINATED
-    left = change(agents[before[2].member], "MemberLeft")
-    assert timed_phases(left) - {"plan"} == {"detect", "stop"}, (
-        "it may see the others' plan before its worker process has saved"
-    )
-    assert left["phases"]["stop"]["seconds"] > 0, "its worker process takes a moment to save"
-    joiner = job.start("d")
-    job.wait_for_training(3, after=after)
-    joined = change(survivor, "MemberJoined")
-    assert timed_phases(joined) == {"detect", "stop", "plan", "fork", "first-step"}
-    job.finish()
-    assert joiner.exit_code() == 0
-    assert "stop" not in timed_phases(change(joiner, "MemberJoined"))
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])

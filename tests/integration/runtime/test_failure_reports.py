@@ -6,49 +6,12 @@ import os
 import signal
 
 import pytest
-from elasticjob_runtime.contract import PEER_LOST
 
 from hack.support import eventually
 from tests.integration.runtime.agents import Job
 from tests.integration.runtime.standalone import Launch
 
 pytestmark = pytest.mark.torch
-
-
-VICTIMS = """
-import time
-import torch, torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-try:
-    for step in range(100000):
-        if rank == 1 and step == 3:
-            raise ValueError("no such data")
-        dist.all_reduce(torch.ones(1))
-finally:
-    dist.destroy_process_group()
-    if rank == 1:
-        time.sleep(0.15)  # the others report their failures before this rank's exception is raised
-"""
-
-
-def test_the_cause_is_reported_across_members(job: Job) -> None:
-    """Even where its peers report first. The other order: tests/unit/runtime/membership/test_planning.py; of one
-    member: tests/unit/runtime/workers/test_failure.py."""
-    script = job.directory / "victims.py"
-    script.write_text(VICTIMS)
-    for name in "abc":
-        job.start(name, "--start-method", "zygote", "--max-restarts", "0", nnodes="3", script=[str(script)])
-    codes = [agent.exit_code(120) for agent in job.agents]
-    assert codes == [1, 1, 1], job.logs
-    outcome = job.outcome
-    assert outcome is not None
-    assert outcome.failure is not None
-    assert outcome.failure["rank"] == 1, job.logs
-    assert outcome.failure["reason"] != PEER_LOST
-    assert outcome.message.startswith(f"rank 1 on {outcome.failure['member']} failed: ValueError: no such data")
-    assert 'raise ValueError("no such data")' in outcome.failure["traceback"]
 
 
 @pytest.mark.parametrize(

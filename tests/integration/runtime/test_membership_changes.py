@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from elasticjob_runtime.contract import ExitCode, MemberState, OutcomeState, PlanReason
+from elasticjob_runtime.contract import ExitCode, OutcomeState, PlanReason
 
 from hack.support import eventually
 from tests.integration.runtime.agents import Job, is_alive
@@ -38,25 +38,6 @@ def test_a_crashed_worker_process_costs_the_group_one_restart(job: Job) -> None:
         lambda: not any(is_alive(pid) for worker in before for pid in [worker.pid, *worker.children]),
         what="the old worker processes end",
     )
-
-
-def test_every_agent_exits_1_and_says_why_when_no_restarts_are_left(job: Job) -> None:
-    agents = job.start_all("a b", "--max-restarts", "1", nnodes="2")
-    before = job.wait_for_training(2)
-    job.command("a", "exit")
-    job.wait_for_training(2, after=before)
-    job.command("b", "raise")  # its peer fails because of it, and ends first
-    assert [agent.exit_code() for agent in agents] == [ExitCode.WORKERS_FAILED] * 2, job.logs
-    outcome = job.outcome
-    assert outcome is not None
-    assert outcome.failure is not None
-    assert (outcome.state, outcome.reason) == (OutcomeState.FAILED, "MaxRestartsExceeded")
-    assert outcome.failure["member"] == "b"
-    for agent in agents:
-        assert "RuntimeError: failed on command" in agent.output
-        assert 'raise RuntimeError("failed on command")' in agent.termination_file.read_text(), (
-            "no traceback in the termination message"
-        )
 
 
 def test_the_others_continue_at_once_after_an_agent_and_its_processes_are_killed(job: Job) -> None:
@@ -94,18 +75,6 @@ def test_ctrl_c_exits_130(job: Job) -> None:
     job.wait_for_training(1)
     agents[0].signal(signal.SIGINT)
     assert agents[0].exit_code() == ExitCode.INTERRUPTED
-
-
-def test_a_spare_waits_and_replaces_a_lost_member(job: Job) -> None:
-    agents = {agent.name: agent for agent in job.start_all("a b", nnodes="2")}
-    before = job.wait_for_training(2)
-    spare = job.start("c", nnodes="2")
-    eventually(lambda: "spare" in spare.output, what="the spare waits")
-    agents[before[1].member].signal(signal.SIGKILL)
-    after = job.wait_for_training(2, after=before)
-    assert [worker.member for worker in after] == [before[0].member, "c"]
-    job.finish()
-    assert spare.exit_code() == 0
 
 
 def test_a_hanging_worker_process_does_not_hold_up_a_new_round(job: Job) -> None:
@@ -158,18 +127,3 @@ def test_an_agent_that_starts_after_the_end_exits_with_the_outcome_and_says_what
     assert late.exit_code() == ExitCode.SUCCEEDED
     assert "the job succeeded before this agent joined; use another --rdzv-id to run it again" in late.output
     assert job.members == {}
-
-
-def test_progress_and_phases_are_published(job: Job) -> None:
-    agent = job.start("a", nnodes="1")
-    job.wait_for_training(1)
-    eventually(
-        lambda: '"step"' in (value.value if (value := job.client.get(job.keys.progress)) else ""),
-        what="progress is in etcd",
-    )
-    assert job.members["a"].state is MemberState.READY
-    job.finish()
-    assert agent.exit_code() == 0
-    events = agent.events
-    assert [event["event"] for event in events] == ["ready", "phase", "phase", "phase", "change", "exit"]
-    assert [event["phase"] for event in events if event["event"] == "phase"] == ["plan", "fork", "first-step"]

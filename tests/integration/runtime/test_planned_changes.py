@@ -7,33 +7,13 @@ from __future__ import annotations
 from elasticjob_runtime.contract import SpecValue
 
 from hack.support import eventually
-from tests.integration.runtime.agents import WORKER, Agent, Job, is_alive
+from tests.integration.runtime.agents import WORKER, Agent, Job
 
 
 def light(job: Job, names: str, *flags: str, at_sigterm: str) -> list[Agent]:
     return job.start_all(
         names, *flags, script=[str(WORKER), str(job.directory)], environment={"AT_SIGTERM": at_sigterm}
     )
-
-
-def test_a_hanging_handler_costs_the_shutdown_timeout_and_no_restart(job: Job) -> None:
-    light(job, "a b", "--shutdown-timeout", "1", at_sigterm="hang")
-    before = job.wait_for_training(2)
-    eventually(lambda: all(member.saves for member in job.members.values()), what="the handlers are reported")
-    light(job, "c", "--shutdown-timeout", "1", at_sigterm="hang")
-    after = job.wait_for_training(3, after=before)
-    assert {worker.restarts for worker in after} == {0}
-    assert not any(is_alive(worker.pid) for worker in before)
-    assert job.client.get(job.keys.stop) is None
-
-
-def test_worker_processes_without_a_handler_are_stopped_at_once(job: Job) -> None:
-    agents = light(job, "a b", at_sigterm="default")
-    before = job.wait_for_training(2)
-    job.start("c")
-    job.wait_for_training(3, after=before)
-    assert not any(member.saves for name, member in job.members.items() if name in "ab")
-    assert not any("time to save" in agent.output for agent in agents)
 
 
 def test_worker_processes_without_a_handler_keep_running_while_others_save(job: Job) -> None:

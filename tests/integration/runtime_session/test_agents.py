@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from elasticjob_runtime.membership.broken_worlds import MAX_BROKEN
 
 from hack.support import eventually
 from tests.integration.runtime.agents import QUICK
@@ -78,51 +77,6 @@ def test_the_other_processes_of_a_member_continue_when_one_of_them_is_killed(
     os.kill(job.pids("a", 1)[-1], signal.SIGKILL)
     job.assert_finished(undisturbed, "a", local_ranks=3)
     assert [len(job.pids("a", rank)) for rank in range(3)] == [1, 2, 1]
-
-
-@pytest.mark.nightly
-def test_a_stopped_process_is_replaced_while_a_job_that_needs_all_its_members_waits(
-    session_job: SessionJob, undisturbed: Run
-) -> None:
-    """First, nothing else happens to the job: only its agent can notice. Then a change comes: a process that does not
-    answer it is given up before it counts as stopped."""
-    job = session_job
-    for name in "abc":
-        job.start(name, nnodes="3")
-    job.wait_for_world(3, "a", "b", "c", timeout=START)
-    os.kill(job.pids("b")[-1], signal.SIGSTOP)
-    eventually(lambda: len(job.pids("b")) == 2, 60, what=f"b's process is replaced; logs:\n{job.logs}")
-    assert "stopped by SIGSTOP for 2 s" in job.logs
-    job.wait_for_world(3, "a", "b", "c", timeout=START)
-    os.kill(job.pids("b")[-1], signal.SIGSTOP)
-    os.kill(job.pids("c")[-1], signal.SIGKILL)
-    eventually(lambda: len(job.pids("b")) == 3, 60, what=f"b's process is replaced; logs:\n{job.logs}")
-    job.assert_finished(undisturbed, "a", "b", "c")
-    assert [len(job.pids(name)) for name in "abc"] == [1, 3, 2]
-    phases = [event["phases"] for event in job.agents[0].events if event["event"] == "change"]
-    assert any(phase["interrupt"] and phase["form"] and phase["agree"] and phase["first-step"] for phase in phases)
-
-
-@pytest.mark.nightly
-def test_worlds_that_break_again_and_again_end_in_a_restart_that_names_the_members(session_job: SessionJob) -> None:
-    """Without it, no step would ever be taken, and nothing would count."""
-    job, cut = session_job, session_job.directory / "cut"
-    for name in "abc":
-        job.start(name, nnodes="3", **({"CUT": str(cut)} if name == "b" else {}))
-    job.wait_for_world(3, "a", "b", "c", timeout=START)
-    cut.touch()
-
-    def restarts() -> bool:
-        assert job.plan is not None
-        assert job.plan.restart_count, job.logs
-        return True
-
-    eventually(restarts, 90)
-    assert job.plan is not None
-    assert f"{MAX_BROKEN} worlds in a row broke without a step" in job.plan.message
-    cut.unlink()
-    steps = len(job.steps("a"))
-    eventually(lambda: len(job.steps("a")) > steps + 3, START, what=f"training goes on; logs:\n{job.logs}")
 
 
 def test_a_process_that_stops_before_the_others_is_named_and_does_not_end_the_job(

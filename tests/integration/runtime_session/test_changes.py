@@ -5,9 +5,6 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from elasticjob_runtime.training.session.backend import FORM_TIMEOUT
-from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from tests.integration.runtime_session.conftest import SETTINGS, STEPS, Run
 from tests.integration.runtime_session.driver import Driver
@@ -99,39 +96,3 @@ def test_a_process_outside_the_plan_waits_and_may_return(
     for run in finish(driver, tmp_path, [a, b, c]):
         run.assert_same_training(undisturbed)
     assert {size for _, step, size in steps_of(tmp_path, b) if 15 < step <= 20} == {2}
-
-
-@pytest.mark.nightly
-def test_a_process_lost_while_the_others_connect_to_it_does_not_hold_them(
-    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
-) -> None:
-    a, b, c = begin(driver, "a", "b", later=["c"])
-    wait_for_step(driver, tmp_path, a, 10)
-    c.freeze()
-    number = driver.plan([a, b, c], told=[a, b])
-    here = PrefixStore(f"in-place/{number}/attempt-{number}", driver.store)
-    wait_until(driver, lambda: here.check(["standing/0", "standing/1"]), "both arrive")
-    keys = driver.store.num_keys()
-    here.set("standing/2", here.get("standing/1").decode())
-    here.add("standing/count", 1)  # the last thing that c does
-    # That of c, that of the standings of all, and what gloo publishes for each.
-    wait_until(driver, lambda: driver.store.num_keys() >= keys + 4, "both publish their addresses")
-    number = driver.plan([a, b], told=[a, b])
-    wait_until(driver, lambda: a.entered == b.entered == number, "both enter the next world", timeout=FORM_TIMEOUT)
-    for run in finish(driver, tmp_path, [a, b]):
-        run.assert_same_training(undisturbed)
-
-
-@pytest.mark.nightly
-def test_plans_that_follow_each_other_fast_are_no_failures(
-    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
-) -> None:
-    a, b, c = begin(driver, "a", "b", "c")
-    wait_for_step(driver, tmp_path, a, 10)
-    c.freeze()
-    for _ in range(MAX_ATTEMPTS + 2):
-        driver.plan([a, b, c], told=[a, b])
-        wait_until(driver, lambda: a.arrived == b.arrived == driver.round, "a and b wait for c")
-    driver.plan([a, b], told=[a, b])
-    for run in finish(driver, tmp_path, [a, b]):
-        run.assert_same_training(undisturbed)

@@ -10,7 +10,7 @@ import datetime
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -21,7 +21,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in i
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousInfo,
-    RendezvousTimeoutError,
 )
 
 from hack.support import eventually
@@ -50,11 +49,6 @@ def test_every_round_has_ranks_and_a_store_of_its_own(make: Make) -> None:
     assert len(stores) > 1
 
 
-def test_a_complete_group_does_not_wait_for_a_last_call(make: Make) -> None:
-    infos = together(*(make((2, 2), start_grace=3600, last_call_timeout=3600) for _ in range(2)))
-    assert len(infos) == 2
-
-
 def test_the_others_learn_of_a_lost_member(make: Make) -> None:
     a, b, c = (make((2, 3)) for _ in range(3))
     together(a, b, c)
@@ -62,30 +56,6 @@ def test_the_others_learn_of_a_lost_member(make: Make) -> None:
     wait_for_restart(a, b)
     assert [info.world_size for info in together(a, b)] == [2, 2]
     assert not a.num_nodes_waiting()
-
-
-def test_a_joiner_is_admitted_and_a_spare_waits(make: Make) -> None:
-    a = make((1, 2))
-    a.meet().result(SOON)
-    joiner = make((1, 2)).meet()
-    wait_for_restart(a)
-    assert a.meet().result(SOON).world_size == 2
-    assert joiner.result(SOON).world_size == 2
-
-    spare = make((1, 2), join_timeout=1).meet()
-    assert not wait([spare], 2.5).done, "spares wait beyond the join timeout"
-    assert not a.num_nodes_waiting()
-
-
-def test_a_member_lost_during_the_rendezvous_costs_only_a_new_plan(make: Make) -> None:
-    a, b, c = (make((2, 3)) for _ in range(3))
-    together(a, b, c)
-    a_meets = a.meet()  # its worker processes failed; b and c learn of it, and c dies before it calls
-    wait_for_restart(b, c)
-    b_meets = b.meet()
-    assert not wait([a_meets, b_meets], 0.5).done
-    c.vanish()
-    assert {a_meets.result(SOON).world_size, b_meets.result(SOON).world_size} == {2}
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["rank 0", "rank 1"])
@@ -139,15 +109,6 @@ def test_a_member_whose_workers_do_not_stop_does_not_hold_up_the_others(
     wait_for_restart(a, b)
     assert [info.world_size for info in together(a, b)] == [3, 3]
     assert late.result(SOON).world_size == 3
-
-
-def test_too_few_members_give_up_after_the_join_timeout(make: Make) -> None:
-    a = make((2, 2), join_timeout=1)
-    with pytest.raises(
-        RendezvousTimeoutError,
-        match=r"no training after 1 s \(join_timeout\): waiting for members: 1 present, at least 2",
-    ):
-        a.meet().result(SOON)
 
 
 def test_only_one_of_two_members_with_the_same_name_trains(make: Make, etcd: str) -> None:
