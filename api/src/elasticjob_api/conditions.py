@@ -24,7 +24,7 @@ class ConditionType(enum.StrEnum):
     RUNNING = "Running"
     """A worker group is training."""
     STALLED = "Stalled"
-    """Worker processes are running, but report no progress."""
+    """Worker processes are running, but make no progress."""
     RESTARTING = "Restarting"
     """Training has started before, is interrupted now, and will continue."""
     RESIZING = "Resizing"
@@ -134,6 +134,8 @@ class Reason(enum.StrEnum):
     FINISHED = "Finished"
 
     # Stalled
+    HANG = "Hang"
+    """An agent is sure that worker processes hang, and does not restart them. Also of failures."""
     NO_PROGRESS = "NoProgress"
     PROGRESSING = "Progressing"
 
@@ -272,6 +274,7 @@ MESSAGES: dict[Reason, str] = {
     f"at {{endpoint}} confirms that it has not.{REMEDY}see why that etcd does not answer: condition RendezvousReady.",
     Reason.RENDEZVOUS_LOST: "{left} of {size} worker pods of round {round} are ready and etcd is unreachable. Training "
     f"continues once etcd is back.{REMEDY}see condition RendezvousReady.",
+    Reason.HANG: f"Worker processes hang: {{why}}. Since {{since}}. {{consequence}}{REMEDY}{{remedy}}",
     Reason.NO_PROGRESS: "No step has been reported after step {step}. Since {since}. Saving a checkpoint or "
     f"evaluating may take this long.{REMEDY}otherwise check the logs and stack traces of the worker processes.",
     Reason.PROGRESSING: "Training is not stalled.",

@@ -173,7 +173,7 @@ class HangPolicy(Model, frozen=True):
 
     action: HangAction = HangAction.RESTART
     """Restart: they restart, as after a failure, if one that does nothing keeps the others waiting, or after 30
-    minutes. Report: agents only say in their logs what hangs."""
+    minutes. Report: the condition Stalled says what hangs, and nothing restarts."""
     factor: Annotated[Int32, Field(ge=1, le=100_000)] | None = None
     """Agents look at worker processes that take no step for this many times the median. Default: --hang-factor, which
     is 20."""

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from elasticjob_runtime.contract import (
     FailureValue,
+    HangValue,
     LocationsValue,
     OutcomeValue,
     PlanValue,
@@ -244,6 +245,8 @@ class RendezvousView:
     outcome: OutcomeValue | None = None
     failure: FailureValue | None = None
     """The first failure of the newest round with a failure."""
+    hangs: tuple[HangValue, ...] = ()
+    """What agents know of worker processes that take no step, by member."""
 
     @property
     def empty(self) -> bool:

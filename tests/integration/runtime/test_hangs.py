@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_runtime.contract import ExitCode
+from elasticjob_runtime.contract import ExitCode, HangValue
 
 from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, Agent, Job
@@ -18,7 +18,8 @@ here, how = pathlib.Path(sys.argv[1]), sys.argv[2]
 first, rank = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0", int(os.environ["RANK"])
 
 def wait_forever():
-    time.sleep(1000)
+    while not (here / "found").exists():
+        time.sleep(10 if how == "hangs" else 4)
 
 def evaluate():
     while not (here / "evaluated").exists():
@@ -68,6 +69,25 @@ def test_the_member_whose_rank_hangs_restarts_the_job_and_the_other_waits_for_it
     assert [agent.exit_code() for agent in agents] == [ExitCode.SUCCEEDED] * 2, job.logs
     named = {each["rank"] for agent in agents for each in agent.events if each["event"] == "failure"}
     assert named == {1}, job.logs
+
+
+def test_a_hang_that_is_only_reported_is_told_until_the_next_step(job: Job) -> None:
+    agents = start(job, "hangs for a while", 2, "--start-method", "zygote", "--hang-action", "report")
+
+    def told() -> dict[str, HangValue]:
+        found = {name: job.client.get(job.keys.hang(name)) for name in "ab"}
+        return {name: HangValue.from_json(kv.value) for name, kv in found.items() if kv is not None}
+
+    eventually(lambda: len(told()) == 2, 120, what=lambda: f"both tell what they see: {job.logs}")
+    hangs = told()
+    culprit = next(hang for hang in hangs.values() if hang.ranks)
+    other = next(hang for hang in hangs.values() if not hang.ranks)
+    assert (culprit.ranks, culprit.certain, culprit.reports_only) == ((1,), True, True)
+    assert "rank 1 is in wait_forever (hanging.py:" in culprit.why
+    assert (other.waits_in, other.certain) == ("backward", False)
+    (job.directory / "found").touch()
+    eventually(lambda: not told(), 60, what=lambda: f"the hang is over: {job.logs}")
+    assert [agent.exit_code() for agent in agents] == [ExitCode.SUCCEEDED] * 2, job.logs
 
 
 def test_an_evaluation_is_reported_and_not_killed(job: Job) -> None:

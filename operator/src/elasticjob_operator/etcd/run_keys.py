@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import (
     FailureValue,
+    HangValue,
     Keys,
     LocationsValue,
     OutcomeValue,
@@ -31,8 +32,9 @@ V = TypeVar("V", bound=Value)
 
 MAX_ERROR_LENGTH = 300
 """Characters of an error about a value, which may quote the value."""
-MAX_FAILURES = 64
-"""Number of failures to keep, of the newest rounds: only the first failure of the newest round is used."""
+MAX_VALUES = 64
+"""Values of a folder to keep, those of the last keys: only the first failure of the newest round is used, and the hangs
+of members that can name a rank."""
 
 
 class RunKeys:
@@ -49,6 +51,7 @@ class RunKeys:
             keys.locations: LocationsValue,
             keys.outcome: OutcomeValue,
         }
+        self._folders: dict[str, type[Value]] = {keys.failures: FailureValue, keys.hangs: HangValue}
         self._unparsed: dict[str, str] = {}
         """Values not parsed yet: of several for one key, only the last is parsed."""
         self._values: dict[str, Value] = {}
@@ -64,12 +67,8 @@ class RunKeys:
         """The keys to read. Members and ranks, of which there are as many as worker pods, are left out."""
         return [
             *(Get(KeyRange(key)) for key in sorted(self._single)),
-            Get(self._failures, limit=MAX_FAILURES, descending=True),
+            *(Get(KeyRange.prefix(folder), limit=MAX_VALUES, descending=True) for folder in self._folders),
         ]
-
-    @property
-    def _failures(self) -> KeyRange:
-        return KeyRange.prefix(self._keys.failures)
 
     def replace(self, kvs: Iterable[KeyValue], revision: int) -> None:
         """A snapshot as of `revision`."""
@@ -88,8 +87,9 @@ class RunKeys:
         if event.mod_revision <= max(self._revision, self._written.get(event.key, 0)):
             return False
         self._set(event.key, event.value)
-        if event.key not in self._single:
-            self._forget_old_failures()
+        if (folder := self._folder(event.key)) is not None:
+            for key in self._keys_in(folder)[:-MAX_VALUES]:
+                self._set(key, None)
         return True
 
     def on_write(self, key: str, value: str, revision: int) -> None:
@@ -98,17 +98,23 @@ class RunKeys:
         self._written[key] = revision
 
     def buffer(self, buffered: dict[str, Event], event: Event) -> None:
-        """Keeps an event that cannot be applied yet: the last one of each key, and the newest failures."""
+        """Keeps an event that cannot be applied yet: the last one of each key, and the last keys of each folder."""
         kind = self._kind(event.key)
         if kind is None:
             return
         value = None if event.value is None else event.value[: values.MAX_LENGTH[kind] + 1]
         buffered[event.key] = dataclasses.replace(event, value=value)
-        if event.key not in self._single and len(buffered) > MAX_FAILURES + len(self._single):
-            del buffered[min(key for key in buffered if key not in self._single)]
+        if (folder := self._folder(event.key)) is not None:
+            found = [key for key in buffered if key.startswith(folder)]
+            if len(found) > MAX_VALUES:
+                del buffered[min(found)]
 
     def _kind(self, key: str) -> type[Value] | None:
-        return self._single.get(key) or (FailureValue if key.startswith(self._keys.failures) else None)
+        folder = self._folder(key)
+        return self._single.get(key) if folder is None else self._folders[folder]
+
+    def _folder(self, key: str) -> str | None:
+        return next((folder for folder in self._folders if key.startswith(folder)), None)
 
     def _set(self, key: str, text: str | None) -> None:
         for known in (self._unparsed, self._values, self._unreadable):
@@ -137,20 +143,20 @@ class RunKeys:
             locations=self._value(keys.locations, LocationsValue),
             outcome=self._value(keys.outcome, OutcomeValue),
             failure=self._first_failure(),
+            hangs=tuple(self._values_in(keys.hangs, HangValue)),
         )
 
     def _first_failure(self) -> FailureValue | None:
-        known = [each for key in self._failure_keys() if (each := self._value(key, FailureValue)) is not None]
+        known = self._values_in(self._keys.failures, FailureValue)
         newest = max((failure.round for failure in known), default=0)
         return first_failure(each for each in known if each.round == newest) if known else None
 
-    def _failure_keys(self) -> list[str]:
+    def _keys_in(self, folder: str) -> list[str]:
         there: dict[str, Any] = self._values | self._unparsed | self._unreadable
-        return sorted(key for key in there if key.startswith(self._keys.failures))
+        return sorted(key for key in there if key.startswith(folder))
 
-    def _forget_old_failures(self) -> None:
-        for key in self._failure_keys()[:-MAX_FAILURES]:
-            self._set(key, None)
+    def _values_in(self, folder: str, kind: type[V]) -> list[V]:
+        return [value for key in self._keys_in(folder) if (value := self._value(key, kind)) is not None]
 
     def _value(self, key: str, kind: type[V]) -> V | None:
         value = self._values.get(key)

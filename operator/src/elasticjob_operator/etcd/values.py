@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import (
     FailureValue,
+    HangValue,
     LocationsValue,
     OutcomeValue,
     PlanValue,
@@ -36,6 +37,7 @@ MAX_LENGTH: dict[type[Value], int] = {
     LocationsValue: 1024 * 1024,  # the names and paths of ten thousand members
     OutcomeValue: 64 * 1024,
     FailureValue: 32 * 1024,  # of which 64 are kept
+    HangValue: 16 * 1024,  # likewise
 }
 """Characters of a value of each kind."""
 

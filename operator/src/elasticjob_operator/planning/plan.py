@@ -264,7 +264,8 @@ def _silence_timers(assessment: Assessment, trains: Training) -> list[datetime.d
     job, view, now = assessment.job, assessment.view, assessment.now
     silent = silent_since(assessment.rendezvous, view, [pod for pod, _ in assessment.etcd])
     due = silent + datetime.timedelta(seconds=SILENT_SECONDS) if silent is not None else None
-    stall = stalled(job, view, progress_of(assessment), running=trains.is_running, now=now)
+    workers = [pod for pod, _ in assessment.staying]
+    stall = stalled(job, view, progress_of(assessment), workers, running=trains.is_running, now=now)
     unsure = assessment.cut_off and any(pod.running and not pod.may_train for pod, _ in assessment.staying)
     look = now + datetime.timedelta(seconds=1) if unsure else None
     return [look, due if due is not None and due > now else None, stall.requeue_at if stall is not None else None]

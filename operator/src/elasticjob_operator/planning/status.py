@@ -267,6 +267,7 @@ def _set_stalled(conditions: _Conditions, assessment: Assessment, training: Trai
         assessment.job,
         assessment.view,
         progress_of(assessment),
+        [pod for pod, _ in assessment.staying],
         running=training.is_running,
         now=assessment.now,
     )

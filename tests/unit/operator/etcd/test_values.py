@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from elasticjob_api import Status
 from elasticjob_operator.etcd import values
-from elasticjob_operator.etcd.run_keys import MAX_FAILURES, RunKeys
+from elasticjob_operator.etcd.run_keys import MAX_VALUES, RunKeys
 from elasticjob_operator.etcd.values import MAX_LENGTH, parse
 from elasticjob_operator.planning import plan
 from elasticjob_operator.settings import Settings
@@ -18,6 +18,7 @@ from elasticjob_operator.state import Connectivity, JobState
 from elasticjob_runtime.contract import (
     DEFAULT_PREFIX,
     FailureValue,
+    HangValue,
     Keys,
     OutcomeValue,
     PlanValue,
@@ -37,6 +38,7 @@ GOOD: dict[type[Value], Value] = {
     ProgressValue: ProgressValue(step=10**12, round=3, metrics={"loss": 0.5}, updated_at=1.0),
     OutcomeValue: make_outcome("failed", "WorkersFailed", failure=dataclasses.asdict(make_failure(1))),
     FailureValue: make_failure(1),
+    HangValue: HangValue(member=make_pod(0).name, round=3, since=1.0, why="rank 1 is in main (train.py:3)", ranks=(1,)),
 }
 KEYS = Keys(DEFAULT_PREFIX, "u-1")
 WRONG: tuple[Any, ...] = (
@@ -135,6 +137,7 @@ def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
         ProgressValue: KEYS.progress,
         OutcomeValue: KEYS.outcome,
         FailureValue: KEYS.failure(3, "digits-worker-1"),
+        HangValue: KEYS.hang("digits-worker-1"),
     }[kind]
     run = RunKeys(KEYS)
     there = {KEYS.plan: GOOD[PlanValue].to_json(), key: text}
@@ -186,11 +189,11 @@ def test_counted_steps_are_not_taken_for_reported_ones() -> None:
 def test_a_flood_of_failures_is_bounded() -> None:
     run, early = RunKeys(KEYS), dict[str, Event]()
     for number in range(1000):
-        event = Event(KEYS.failure(number % 7, f"m-{number}"), "x" * 100_000, number + 1, 1)
-        run.apply(event)
-        run.buffer(early, event)
-    assert len(early) <= MAX_FAILURES + len(run.reads) - 1
-    assert sum(len(each.value or "") for each in early.values()) <= (MAX_FAILURES + len(run.reads)) * (
-        MAX_LENGTH[FailureValue] + 1
-    )
+        for key in (KEYS.failure(number % 7, f"m-{number}"), KEYS.hang(f"m-{number}")):
+            event = Event(key, "x" * 100_000, number + 1, 1)
+            run.apply(event)
+            run.buffer(early, event)
+    assert len(early) == 2 * MAX_VALUES
+    most = MAX_VALUES * (MAX_LENGTH[FailureValue] + MAX_LENGTH[HangValue] + 2)
+    assert sum(len(each.value or "") for each in early.values()) <= most
     assert run.view(Connectivity.REACHABLE).unreadable

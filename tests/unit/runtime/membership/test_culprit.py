@@ -208,6 +208,8 @@ WORDS = {
         {0: WAITS, 1: OTHER, 2: WAITS},
         "collective 2 differs between ranks: rank 1 calls all_reduce [[5]], rank 0 calls all_reduce [[7]]",
     ),
+    "an evaluation": ({0: IN_BARRIER, 1: EVALUATES}, "rank 1 is busy, while rank 0 waits in barrier"),
+    "an evaluation without the others": ({1: EVALUATES}, "rank 1 is busy"),
     "nothing known": ({0: RankEvidence()}, "it is not known whether this rank waits for others"),
 }
 
@@ -233,4 +235,23 @@ def test_what_still_does_something_is_not_taken_for_hung(activity: Activity, qui
 
 
 def test_a_culprit_without_ranks_is_unknown() -> None:
-    assert find_culprit({}, whole=True) == Culprit(why="it is not known which rank the others wait for")
+    unknown = Culprit(why="it is not known which rank the others wait for", certain=False)
+    assert find_culprit({}, whole=True) == unknown
+
+
+CERTAIN = {
+    "a process that does nothing while others wait": ({0: INSIDE, 1: OUTSIDE}, True),
+    "a process that a signal has stopped": ({0: INSIDE, 1: RankEvidence(state="T")}, True),
+    "exited early": ({0: INSIDE, 1: RankEvidence(exited=True)}, True),
+    "an evaluation": ({0: IN_BARRIER, 1: EVALUATES}, False),
+    "a loop that may end": ({0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), activity=BUSY)}, False),
+    "an evaluation that recorders name": ({0: WAITS, 1: dataclasses.replace(BEHIND, activity=BUSY)}, False),
+    "a mismatch": ({0: WAITS, 1: OTHER, 2: WAITS}, True),
+    "a disk that may only be slow": ({0: INSIDE, 1: RankEvidence(state="D")}, False),
+    "all wait": ({0: INSIDE, 1: IN_BARRIER}, False),
+}
+
+
+@pytest.mark.parametrize(("evidence", "certain"), CERTAIN.values(), ids=CERTAIN)
+def test_evaluations_and_saves_are_no_certain_hangs(evidence: dict[int, RankEvidence], certain: bool) -> None:
+    assert find_culprit(evidence, whole=True).certain is certain

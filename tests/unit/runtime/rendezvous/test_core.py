@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_runtime.contract import (
+    HangValue,
     MemberState,
     ProgressValue,
     SpecValue,
@@ -26,7 +27,7 @@ from elasticjob_runtime.membership.actions import (
 from elasticjob_runtime.membership.view import (
     Role,
 )
-from elasticjob_runtime.rendezvous.core import CATCH_UP
+from elasticjob_runtime.rendezvous.core import CATCH_UP, HANG_RETRY
 
 from hack.embedded_etcd.memory_state import Revoke
 from tests.unit.runtime.membership.builders import make_failure
@@ -174,6 +175,23 @@ def test_a_failed_progress_write_does_not_affect_the_next(store: FlakyStore) -> 
     kv = store.get(KEYS.progress)
     assert kv is not None
     assert ProgressValue.from_json(kv.value).step == 2
+
+
+def test_a_hang_that_is_over_is_deleted_even_after_an_outage(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join()
+    hang = HangValue(member="a", round=1, since=1.0, why="rank 1 is in main (train.py:3)", ranks=(1,))
+    core.core.put_hang(hang)
+    written = store.get(KEYS.hang("a"))
+    assert written is not None
+    assert HangValue.from_json(written.value) == hang
+    store.errors = [Unavailable("down")]
+    core.core.put_hang(None)
+    assert core.core.due == core.now + HANG_RETRY
+    core.now += HANG_RETRY
+    core.core.tick()
+    assert store.get(KEYS.hang("a")) is None
+    assert core.core.due is None
 
 
 def test_a_watch_event_does_not_report_a_full_store_as_recovered(

@@ -94,7 +94,9 @@ class Agent:
             copies=self._copies,
         )
         self._decisions = DecisionCache()
-        self._hangs = HangWatch(config.hang_limits, self._processes.group)
+        self._hangs = HangWatch(
+            config.hang_limits, self._processes.group, config.member.settings.me, self._runner.session.publish_hang
+        )
         self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
         self._stragglers = Stragglers(
             config.stragglers, config.group.nproc, self._runner.session, self._event_loop, self._recorder
@@ -265,8 +267,7 @@ class Agent:
 
     def _look_for_hangs(self, now: float) -> None:
         plan = self._runner.loop.store_view.plan
-        whole = plan is not None and plan.value.size == 1
-        found = self._hangs.tick(self._progress.hang(now), self._progress.last_step, now, whole=whole)
+        found = self._hangs.tick(self._progress.hang(now), self._progress.last_step, now, plan)
         if found is not None:
             self._recorder.hung(found.text, found.culprit.ranks, restarts=found.restarts)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
+from collections.abc import Callable
 
 from elasticjob_runtime.agent.evidence import Investigation, Suspect
-from elasticjob_runtime.membership.culprit import Culprit, RankEvidence, find_culprit, main_stack
-from elasticjob_runtime.membership.hang import Hang, HangLimits, restarts
+from elasticjob_runtime.contract import HangValue
+from elasticjob_runtime.membership.culprit import Culprit, RankEvidence, calls_of, find_culprit, main_stack
+from elasticjob_runtime.membership.hang import Hang, HangLimits, is_certain, restarts
+from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.workers.failure import TRACEBACK_BYTES
 from elasticjob_runtime.workers.group import WorkerGroup
 from elasticjob_runtime.workers.state_machine import HANG
@@ -28,12 +32,25 @@ class Finding:
     restarts: bool
 
 
+MAX_WHY = 300
+"""Characters of what is published, which may quote names of the script."""
+SPEAKERS = 2
+"""Members that say what their worker processes wait in, if another one's are to blame. The first ranks are enough: all
+wait for the same."""
+
+
 class HangWatch:
     """Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
-    def __init__(self, limits: HangLimits, group: WorkerGroup) -> None:
+    def __init__(
+        self, limits: HangLimits, group: WorkerGroup, me: str, publish: Callable[[HangValue | None], None]
+    ) -> None:
+        """`publish`: what is found out about a hang that is not acted on; None: it is over."""
         self.limits = limits
         self._group = group
+        self._me = me
+        self._publish = publish
+        self._published: HangValue | None = None
         self._investigation: Investigation | None = None
         self._hang: Hang | None = None
         self._step: Step = None
@@ -48,10 +65,13 @@ class HangWatch:
     def reset(self) -> None:
         """The processes have ended."""
         self._investigation, self._hang, self._step, self._stacks = None, None, None, {}
+        if self._published is not None:
+            self._published = None
+            self._publish(None)
 
-    def tick(self, hang: Hang | None, step: Step, now: float, *, whole: bool) -> Finding | None:
-        """`hang`: one that begins now, or is asked about again. `whole`: the job has no other members. Returns what was
-        found, and has done what follows from it."""
+    def tick(self, hang: Hang | None, step: Step, now: float, plan: Plan | None) -> Finding | None:
+        """`hang`: one that begins now, or is asked about again. Returns what was found, and has done what follows from
+        it."""
         if step != self._step:
             self.reset()
             self._step = step
@@ -66,9 +86,10 @@ class HangWatch:
             return None
         self._stacks = self._investigation.stacks
         self._investigation = None
-        return self._found(self._hang, evidence, now, whole=whole)
+        return self._found(self._hang, evidence, now, plan)
 
-    def _found(self, hang: Hang, evidence: dict[int, RankEvidence], now: float, *, whole: bool) -> Finding:
+    def _found(self, hang: Hang, evidence: dict[int, RankEvidence], now: float, plan: Plan | None) -> Finding:
+        whole = plan is not None and plan.value.size == 1
         exited = {rank: RankEvidence(exited=True) for rank in self._group.finished_ranks}
         culprit = find_culprit({**evidence, **exited}, whole=whole)
         finding = Finding(f"{hang.text}: {culprit.why}", culprit, restarts(hang, culprit, self.limits))
@@ -76,7 +97,23 @@ class HangWatch:
         logger.warning("hang: %s; %s\n%s", finding.text, what, report_of(evidence, self._stacks))
         if finding.restarts:
             self._fail(finding, now)
+        elif culprit.ranks or (plan is not None and plan.rank is not None and plan.rank.group_rank < SPEAKERS):
+            self._tell(hang, culprit, calls_of(evidence), now)
         return finding
+
+    def _tell(self, hang: Hang, culprit: Culprit, waits_in: str, now: float) -> None:
+        since = now - self._step[1] if self._step is not None else 0.0
+        self._published = HangValue(
+            member=self._me,
+            round=self._group.view.round,
+            since=self._published.since if self._published is not None else round(time.time() - since, 3),
+            why=culprit.why[:MAX_WHY],
+            ranks=culprit.ranks,
+            waits_in=waits_in,
+            certain=is_certain(hang, culprit),
+            reports_only=not self.limits.restarts,
+        )
+        self._publish(self._published)
 
     def _fail(self, finding: Finding, now: float) -> None:
         text, ranks = f"hang: {finding.text}", finding.culprit.ranks

@@ -21,6 +21,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     training-progress                  step and rate of the training      rank 0's agent, every 1 to 10 s
     training-transition                durations of the last transition   rank 0's agent, once a round
     training-stragglers                ranks that are slow                rank 0's agent, when that changes
+    worker-hangs/<member>              what keeps it from taking a step   that member's agent, in a hang
     worker-imports                     what the script imports            rank 0's agent, when it learns more
     worker-preflight/<member>          what its machine's checks found    that member's agent, before it joins
     worker-pace/<member>               how long its steps take            that member's agent, every 1 to 60 s
@@ -41,6 +42,7 @@ from elasticjob_runtime.contract.reports import (
     PREFLIGHT_FAILED,
     SCRIPT_FAILS,
     FailureValue,
+    HangValue,
     ImportsValue,
     LocationsValue,
     OutcomeState,
@@ -95,6 +97,7 @@ __all__ = [
     "ExitCode",
     "FailureValue",
     "Fence",
+    "HangValue",
     "ImportsValue",
     "Keys",
     "LastJoinedValue",

@@ -90,6 +90,7 @@ class Keys:
         """Prefixes of the other keys of this run, each with its final slash."""
         return (
             self.members, self.replicas, self.ranks, self.failures, self.suspects, self.preflights, self.paces,
+            self.hangs,
         )  # fmt: skip
 
     @property
@@ -125,6 +126,14 @@ class Keys:
 
     def pace(self, name: str) -> str:
         return self.paces + name
+
+    @property
+    def hangs(self) -> str:
+        """Sorts after the watched ranges, like `imports`: only the operator reads them."""
+        return self.root + "worker-hangs/"
+
+    def hang(self, name: str) -> str:
+        return self.hangs + name
 
     def preflight(self, name: str) -> str:
         return self.preflights + name

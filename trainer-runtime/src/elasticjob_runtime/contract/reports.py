@@ -114,6 +114,28 @@ class TransitionValue(Value):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class HangValue(Value):
+    """`worker-hangs/<member>`: what its agent found out about worker processes that take no step and are not restarted.
+    Deleted with the next step. Written by agents that can name a rank, and by those of the first two members, which say
+    what the others wait in."""
+
+    member: str
+    round: int
+    since: float
+    """When the last step ended, Unix time, seconds."""
+    why: str
+    """What keeps the worker processes from taking a step, in one line."""
+    ranks: tuple[int, ...] = ()
+    """Of this member, which keep the others waiting; empty: none is known."""
+    waits_in: str = ""
+    """The collective in which its other worker processes wait; empty: none is known."""
+    certain: bool = True
+    """False: it may be an evaluation or a save, or another member knows better."""
+    reports_only: bool = False
+    """Hangs are only reported (`spec.failurePolicy.hang.action`, `--hang-action`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PreflightValue(Value):
     """`worker-preflight/<member>`: what the checks of a member's machine found, before it joined or did not."""
 

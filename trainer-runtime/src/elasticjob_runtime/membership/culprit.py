@@ -104,6 +104,8 @@ class Culprit:
     why: str
     acts: bool = True
     """A restart of these processes helps. False: it must wait, or cannot."""
+    certain: bool = True
+    """False: it may be an evaluation or a save."""
 
 
 def find_culprit(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
@@ -112,13 +114,21 @@ def find_culprit(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culpri
     for rule in rules:
         if (found := rule(evidence)) is not None:
             return found
-    calls = sorted({each.waits_in for each in evidence.values() if each.waits_in})
-    if calls and all(each.waits_in for each in evidence.values()):
+    if evidence and all(each.waits_in for each in evidence.values()):
         others = "each other" if whole else "ranks on other machines"
-        return Culprit(why=f"all ranks here wait for {others} in {' and '.join(calls)}")
+        return Culprit(why=f"all ranks here wait for {others} in {calls_of(evidence)}", certain=False)
+    busy = tuple(rank for rank, each in evidence.items() if each.waits_in is None and not each.does_nothing)
+    if busy and (calls_of(evidence) or len(evidence) == 1):
+        does = "is busy" if len(busy) == 1 else "are busy"
+        return Culprit(why=f"{_ranks(busy)} {does}{_while_others_wait(evidence)}", certain=False)
     if not whole and len(evidence) == 1:
-        return Culprit(why="it is not known whether this rank waits for others")
-    return Culprit(why="it is not known which rank the others wait for")
+        return Culprit(why="it is not known whether this rank waits for others", certain=False)
+    return Culprit(why="it is not known which rank the others wait for", certain=False)
+
+
+def calls_of(evidence: Mapping[int, RankEvidence]) -> str:
+    """The collectives in which ranks wait; empty: in none that is known."""
+    return " and ".join(sorted({each.waits_in for each in evidence.values() if each.waits_in}))
 
 
 def _exited(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
@@ -137,7 +147,7 @@ def _in_kernel(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     for rank, each in evidence.items():
         if each.state == "D" and each.stack is None:
             why = f"rank {rank} waits in the kernel for a device or a file system ({each.kernel or 'state D'})"
-            return Culprit(ranks=(rank,), why=why, acts=False)
+            return Culprit(ranks=(rank,), why=why, acts=False, certain=False)
     return None
 
 
@@ -159,7 +169,8 @@ def _behind(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
         why = f"{_ranks(found.ranks)} {_verb(found.ranks, 'is', 'are')} in {places[0]}, while {waits}"
     else:
         why = f"{waits}, which {_ranks(found.ranks)} {_verb(found.ranks, 'has', 'have')} not begun"
-    return Culprit(ranks=found.ranks, why=why, acts=_do_nothing(evidence, found.ranks))
+    idle = _do_nothing(evidence, found.ranks)
+    return Culprit(ranks=found.ranks, why=why, acts=idle, certain=idle)
 
 
 def _recorders(evidence: Mapping[int, RankEvidence]) -> dict[int, Calls]:
@@ -175,14 +186,20 @@ def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     outside = {rank: each for rank, each in evidence.items() if each.waits_in == ""}
     if not outside:
         return None
-    inside = {rank: each.waits_in for rank, each in evidence.items() if each.waits_in}
     first = next(iter(outside.values()))
     assert first.stack is not None
     why = f"{_ranks(tuple(outside))} {_verb(tuple(outside), 'is', 'are')} in {first.stack.place}"
-    if inside:
-        waits = _verb(tuple(inside), "waits", "wait")
-        why += f", while {_ranks(tuple(inside))} {waits} in {next(iter(inside.values()))}"
-    return Culprit(ranks=tuple(outside), why=why, acts=_do_nothing(evidence, tuple(outside)))
+    why += _while_others_wait(evidence)
+    idle = _do_nothing(evidence, tuple(outside))
+    return Culprit(ranks=tuple(outside), why=why, acts=idle, certain=idle)
+
+
+def _while_others_wait(evidence: Mapping[int, RankEvidence]) -> str:
+    inside = {rank: each.waits_in for rank, each in evidence.items() if each.waits_in}
+    if not inside:
+        return ""
+    waits = _verb(tuple(inside), "waits", "wait")
+    return f", while {_ranks(tuple(inside))} {waits} in {next(iter(inside.values()))}"
 
 
 def _resending(evidence: Mapping[int, RankEvidence]) -> Culprit | None:

@@ -55,11 +55,18 @@ class Hang:
     """`no step for 75 s, median 0.4 s`, and the pause if one was announced."""
     final: bool
     """For as long as HangLimits.longest."""
+    long: bool = False
+    """For half as long. Hardly an evaluation or a save takes that long."""
 
 
 def restarts(hang: Hang, culprit: Culprit, limits: HangLimits) -> bool:
     """Whether to restart the processes now."""
     return limits.restarts and (hang.final or bool(culprit.ranks and culprit.acts))
+
+
+def is_certain(hang: Hang, culprit: Culprit) -> bool:
+    """Whether something is wrong, and people should know. Evaluations and saves are not."""
+    return hang.long or culprit.certain
 
 
 class StepTimes:
@@ -137,7 +144,7 @@ class StepTimes:
         if self._pause is not None:
             _, seconds, why = self._pause
             text = f"{text}, beyond the announced pause of {seconds:.3g} s{f' ({why})' if why else ''}"
-        return Hang(text, final=wait >= limits.longest)
+        return Hang(text, final=wait >= limits.longest, long=wait >= limits.longest / 2)
 
     def _wait(self, limits: HangLimits) -> float | None:
         """After how many seconds without a step to ask; None: not known yet, or no more."""

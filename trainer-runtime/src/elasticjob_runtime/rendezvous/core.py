@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from elasticjob_runtime.contract import (
+    HangValue,
     ImportsValue,
     Keys,
     MemberValue,
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Value)
 
+HANG_RETRY = 5.0
+"""s between two attempts to write or delete what is known of a hang."""
 CATCH_UP = 2.0
 """s to wait for the watch to show an action's effect before all keys are read again."""
 
@@ -119,6 +122,9 @@ class RendezvousCore:
             clock=clock,
         )
         self._awaited: _Awaited | None = None
+        self._hang: HangValue | None = None
+        self._write_hang_at: float | None = None
+        """`_hang` is not in the store yet."""
         self._refused = False
         """The store refused a write and none has succeeded since. Watch updates do not reset this."""
 
@@ -129,7 +135,7 @@ class RendezvousCore:
     @property
     def due(self) -> float | None:
         """When to call `tick` (by `clock`); None: not until another method has been called."""
-        times = (self._awaited.until if self._awaited else None, self._subscription.retry_at)
+        times = (self._awaited.until if self._awaited else None, self._subscription.retry_at, self._write_hang_at)
         return min((at for at in times if at is not None), default=None)
 
     def execute(self, action: StoreAction) -> None:
@@ -164,6 +170,18 @@ class RendezvousCore:
             self.flush()
         if self._awaited is not None and now >= self._awaited.until:
             self._catch_up()
+        if self._write_hang_at is not None and now >= self._write_hang_at:
+            self.put_hang(self._hang)
+
+    def put_hang(self, hang: HangValue | None) -> None:
+        """None: deletes it. Tried again until it succeeds, because a hang that is over must not be shown."""
+        self._hang, self._write_hang_at = hang, None
+        key = self._keys.hang(self._me)
+        try:
+            self._store.txn([], [Delete(KeyRange(key)) if hang is None else Put(key, hang.to_json())])
+        except StoreError as error:
+            self._write_hang_at = self._clock() + HANG_RETRY
+            self._callbacks.on_trouble(error)
 
     def put_progress(self, progress: ProgressValue) -> None:
         """Best effort."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_runtime.contract import (
+    HangValue,
     ImportsValue,
     Keys,
     MemberValue,
@@ -75,6 +76,10 @@ class Rendezvous:
     def publish_transition(self, transition: TransitionValue) -> None:
         """Best effort: without it, the operator's history lacks the durations."""
         self._inbox.put(lambda: self._core.put_transition(transition))
+
+    def publish_hang(self, hang: HangValue | None) -> None:
+        """None: it is over. While the store is unreachable, it is tried again."""
+        self._inbox.put(lambda: self._core.put_hang(hang))
 
     def publish_imports(self, imports: ImportsValue) -> None:
         """Best effort: without it, the others wait while a joining member imports."""
