@@ -28,7 +28,11 @@ OF_THE_TARGET = frozenset(
 
 def exported() -> dict[str, set[str]]:
     """Name of each series -> its labels."""
-    of_all_jobs = {"elasticjob_jobs": {"condition"}, "elasticjob_wall_seconds": {"part"}}
+    of_all_jobs = {
+        "elasticjob_jobs": {"condition"},
+        "elasticjob_wall_seconds": {"part"},
+        "elasticjob_jobs_below_goodput": {"percent"},
+    }
     return {**_of_the_operator(), **_of_agents(), **of_all_jobs} | {name: set() for name in OF_THE_PROCESS}
 
 
@@ -48,6 +52,7 @@ def _of_the_operator() -> dict[str, set[str]]:
 def of_an_agent() -> str:
     """What an agent serves when it knows everything about itself."""
     metrics = Metrics(rank=0, steps_lost=0, step=0, optimizer_steps=0, steps_per_second=0.0, last_checkpoint_step=0)
+    metrics.backward_passes, metrics.own_seconds = 0, {0: 1.0}
     metrics.connections_dropped["Unauthenticated"] = 1
     metrics.add_restart("WorkerFailed")
     metrics.add_transition("WorkerFailed", {"fork": {"seconds": 1.0}}, 0)

@@ -164,7 +164,7 @@ class App:
         metrics.QUEUE_DEPTH.set_function(lambda: len(self._queue))
         metrics.QUEUE_AGE.set_function(lambda: self._queue.age)
         self._progress.count()
-        return metrics.count_jobs(lambda: self._jobs.conditions, lambda: self._jobs.seconds)
+        return metrics.count_jobs(lambda: self._jobs.conditions, lambda: self._jobs.seconds, lambda: self._jobs.below)
 
     async def _start(self, api: KubeClient) -> None:
         """Starts everything except kopf, so that the caches are synced before the first job arrives."""

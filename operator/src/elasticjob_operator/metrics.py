@@ -82,8 +82,8 @@ MOST_RESTARTS, MOST_STEPS, MOST_SECONDS = 100, 1_000_000, 86_400.0
 
 
 class _OfAllJobs(Collector):
-    def __init__(self, counts: Callable[[], Mapping[str, int]], seconds: Callable[[], Mapping[str, int]]) -> None:
-        self._sums = ((self._conditions, counts), (self._seconds, seconds))
+    def __init__(self, *sums: Callable[[], Mapping[str, int]]) -> None:
+        self._sums = tuple(zip((self._conditions, self._seconds, self._below), sums, strict=True))
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         for make, _ in self._sums:
@@ -110,11 +110,24 @@ class _OfAllJobs(Collector):
             labels=["part"],
         )
 
+    @staticmethod
+    def _below() -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "elasticjob_jobs_below_goodput",
+            "ElasticJobs that have not ended, are an hour old, and whose goodput is below this percentage.",
+            labels=["percent"],
+        )
 
-def count_jobs(counts: Callable[[], Mapping[str, int]], seconds: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
+
+def count_jobs(
+    counts: Callable[[], Mapping[str, int]],
+    seconds: Callable[[], Mapping[str, int]],
+    below: Callable[[], Mapping[str, int]],
+) -> Callable[[], None]:
     """`counts`: by condition type, the number of jobs for which it is True; `seconds`: by part of the goodput, of all
-    jobs. Returns a function that unregisters them."""
-    collector = _OfAllJobs(counts, seconds)
+    jobs; `below`: by percentage, the number of jobs whose goodput is below it. Returns a function that unregisters
+    them."""
+    collector = _OfAllJobs(counts, seconds, below)
     REGISTRY.register(collector)
     return lambda: REGISTRY.unregister(collector)
 

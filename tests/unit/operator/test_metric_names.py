@@ -18,7 +18,7 @@ AGENT = "elasticjob_agent_"
 
 def exported_by_operator() -> dict[str, str]:
     """Name -> type."""
-    stop = metrics.count_jobs(lambda: {"Running": 1}, lambda: {"productive": 1})
+    stop = metrics.count_jobs(lambda: {"Running": 1}, lambda: {"productive": 1}, lambda: {"50": 1})
     try:
         return families(generate_latest().decode())
     finally:

@@ -88,8 +88,9 @@ def test_causes_that_scripts_name_are_counted_together_and_within_limits() -> No
 
 
 def test_jobs_are_counted_by_condition() -> None:
-    stop = metrics.count_jobs(lambda: {"Running": 2, "Failed": 0}, lambda: {"productive": 40})
+    stop = metrics.count_jobs(lambda: {"Running": 2, "Failed": 0}, lambda: {"productive": 40}, lambda: {"50": 3})
     assert value("elasticjob_jobs", condition="Running") == 2
     assert value("elasticjob_jobs", condition="Failed") == 0
     assert value("elasticjob_wall_seconds", part="productive") == 40
+    assert value("elasticjob_jobs_below_goodput", percent="50") == 3
     stop()

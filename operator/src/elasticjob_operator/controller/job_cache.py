@@ -28,6 +28,10 @@ MOST, PARSED = 128 << 20, 64 << 20
 LARGE = 64 << 10
 """Bytes of a job that gives way when all together are too large. One with a full history and a traceback has about half
 of it, and is kept however many there are."""
+GOODPUTS = (25, 50, 75, 90)
+"""Percentages for which jobs are counted that are below."""
+YOUNG_SECONDS = 3600
+"""Seconds in which a job's goodput says little: it starts."""
 _PARSED_VALUE = 64
 """Bytes of a small parsed value."""
 
@@ -43,6 +47,8 @@ class _Known:
     """Types of the conditions that are True."""
     seconds: Mapping[str, int]
     """What its time was spent on, by part."""
+    below: tuple[str, ...]
+    """Of GOODPUTS, those that it is below."""
     body: bytes
     """JSON."""
 
@@ -64,6 +70,8 @@ class JobCache:
         """By condition type, the number of jobs for which it is True."""
         self.seconds: collections.Counter[str] = collections.Counter()
         """What the time of all jobs was spent on, by part."""
+        self.below: collections.Counter[str] = collections.Counter()
+        """By percentage, the number of jobs whose goodput is below it."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -118,6 +126,8 @@ class JobCache:
         self.conditions.update(after.true if after else ())
         self.seconds.subtract(before.seconds if before else {})
         self.seconds.update(after.seconds if after else {})
+        self.below.subtract(before.below if before else ())
+        self.below.update(after.below if after else ())
 
     def body(self, key: NamespacedName) -> Json | None:
         """The job as the API server returned it, without fields such as managedFields. A new object on each call."""
@@ -177,7 +187,16 @@ def _seconds(body: Json) -> Mapping[str, int]:
     return {part.value: int(found[part.value]) for part in Part if found.get(part.value)}
 
 
+def _below(body: Json) -> tuple[str, ...]:
+    """A job that has ended, or whose steps are not known, is below none."""
+    percent = ((body.get("status") or {}).get("goodput") or {}).get("percent")
+    active = sum(seconds for part, seconds in _seconds(body).items() if part != Part.SUSPENDED)
+    if percent is None or active < YOUNG_SECONDS or {"Succeeded", "Failed"} & set(_true(body)):
+        return ()
+    return tuple(sys.intern(str(limit)) for limit in GOODPUTS if percent < limit)
+
+
 def _known(body: Json) -> _Known:
     metadata = body["metadata"]
     version, generation = int(metadata.get("resourceVersion") or 0), int(metadata.get("generation") or 0)
-    return _Known(str(metadata["uid"]), version, generation, _true(body), _seconds(body), to_bytes(body))
+    return _Known(str(metadata["uid"]), version, generation, _true(body), _seconds(body), _below(body), to_bytes(body))

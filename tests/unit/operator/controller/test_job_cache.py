@@ -59,6 +59,26 @@ def test_the_time_of_all_jobs_is_summed_by_what_it_was_spent_on() -> None:
     assert not +jobs.seconds
 
 
+def test_running_jobs_are_counted_by_how_low_their_goodput_is() -> None:
+    jobs = JobCache()
+
+    def goodput(version: int, percent: int | None, seconds: int = 7200, ended: str = "") -> dict[str, int]:
+        conditions = [{"type": ended, "status": "True"}] if ended else []
+        status = {"goodput": {"percent": percent, "waiting": seconds, "suspended": 90_000}, "conditions": conditions}
+        jobs.put({**body(version), "status": status})
+        return dict(+jobs.below)
+
+    assert goodput(1, 60) == {"75": 1, "90": 1}
+    assert goodput(2, 10) == {"25": 1, "50": 1, "75": 1, "90": 1}
+    assert goodput(3, 50) == {"75": 1, "90": 1}
+    assert goodput(4, 10, seconds=600) == {}, "it has just started"
+    assert goodput(5, None) == {}, "its steps are not known"
+    assert goodput(6, 10, ended="Failed") == {}
+    assert goodput(7, 10) != {}
+    jobs.remove(KEY, "u")
+    assert not +jobs.below
+
+
 def test_conditions_are_counted_over_all_jobs() -> None:
     def of(name: str, version: int, uid: str = "u", **conditions: str) -> dict[str, Any]:
         each = [{"type": type_, "status": status} for type_, status in conditions.items()]
