@@ -20,6 +20,7 @@ NORMAL = frozenset(
         Reason.NOT_FINISHED,
         Reason.NOT_QUEUED,
         Reason.NOT_TRAINING,
+        Reason.NO_STRAGGLERS,
         Reason.NO_SUSPECTS,
         Reason.PROGRESSING,
         Reason.RESIZED,

@@ -60,6 +60,7 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
             "backoff": {"initialSeconds": 1, "maxSeconds": 300},
             "beforeFirstStep": "Fail",
             "hang": {"action": "Restart"},
+            "stragglers": "Report",
         },
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
         "scheduling": {

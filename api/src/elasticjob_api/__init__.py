@@ -26,6 +26,7 @@ from elasticjob_api.spec import (
     Preflight,
     RuleAction,
     Spec,
+    StragglerAction,
 )
 from elasticjob_api.status import (
     FailingNode,
@@ -86,6 +87,7 @@ __all__ = [
     "Spec",
     "Status",
     "StoredHistory",
+    "StragglerAction",
     "message",
     "set_condition",
     "summary_of",

@@ -31,8 +31,10 @@ class ConditionType(enum.StrEnum):
     """The worker group is changing to a new size."""
     DEGRADED = "Degraded"
     """Training continues with fewer worker pods than requested."""
+    STRAGGLERS_FOUND = "StragglersFound"
+    """Ranks are slow, so that the others wait for them in each step."""
     NODES_SUSPECTED = "NodesSuspected"
-    """Nodes fail the checks of spec.workers.preflight."""
+    """Nodes fail the checks of spec.workers.preflight, or made a rank slow that was replaced."""
     SUSPENDED = "Suspended"
     """No pods are left, because spec.suspend is true or the job waits in a queue (condition Queued)."""
     SUCCEEDED = "Succeeded"
@@ -156,6 +158,10 @@ class Reason(enum.StrEnum):
     COMPLETE = "Complete"
     NOT_TRAINING = "NotTraining"
     RESIZING = "Resizing"
+
+    # StragglersFound
+    RANKS_SLOW = "RanksSlow"
+    NO_STRAGGLERS = "NoStragglers"
 
     # NodesSuspected
     CHECK_FAILED = "CheckFailed"
@@ -294,8 +300,11 @@ MESSAGES: dict[Reason, str] = {
     Reason.NOT_TRAINING: "The job is not training.",
     Reason.RESIZING: "A resize is in progress; see the Resizing condition.",
     Reason.COMPLETE: "All requested worker pods are training.",
-    Reason.CHECK_FAILED: "Nodes fail the checks before their worker pods join, and new worker pods avoid them for an "
-    f"hour: {{nodes}}.{REMEDY}repair the nodes, or keep all pods away from them: kubectl cordon {{node}}",
+    Reason.RANKS_SLOW: "The others wait in each step for {ranks}. See the guide Find what slows a job down."
+    f"{REMEDY}{{remedy}}",
+    Reason.NO_STRAGGLERS: "No rank is known to be slow.",
+    Reason.CHECK_FAILED: "Nodes fail checks or are slow, and new worker pods avoid them for an hour: {nodes}."
+    f"{REMEDY}repair the nodes, or keep all pods away from them: kubectl cordon {{node}}",
     Reason.NO_SUSPECTS: "No node has failed a check within the last hour.",
     Reason.SUSPENDED: "The job is suspended (spec.suspend is true).{queue}",
     Reason.SUSPENDING: "The job is being suspended; worker pods that have not ended: {count}, the first of them "
@@ -338,8 +347,8 @@ class Condition(Model, frozen=True):
     """One aspect of the job's state (metav1.Condition)."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Accepted, Queued, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, NodesSuspected, Suspended,
-    Succeeded or Failed."""
+    """Accepted, Queued, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, StragglersFound,
+    NodesSuspected, Suspended, Succeeded or Failed."""
     status: ConditionStatus
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]

@@ -168,6 +168,13 @@ class HangAction(enum.StrEnum):
     REPORT = "Report"
 
 
+class StragglerAction(enum.StrEnum):
+    """What happens if the others wait for a slow rank in each step."""
+
+    REPORT = "Report"
+    REPLACE = "Replace"
+
+
 class HangPolicy(Model, frozen=True):
     """When worker processes that take no step are looked at, and what happens then."""
 
@@ -209,6 +216,13 @@ class FailurePolicy(Model, frozen=True, json_schema_extra=validation.FAILURE_POL
     """Delay before replacing a worker pod that repeatedly fails right after it starts."""
     hang: HangPolicy = HangPolicy()
     """Worker processes that hang."""
+    stragglers: StragglerAction = StragglerAction.REPORT
+    """Ranks that are slow, so that the others wait for them in each step.
+
+    Report names them in the condition StragglersFound. Replace also replaces the worker pod of one whose machine has
+    another sign of being slow, elsewhere if possible: one at a time, 10 minutes apart, and only while all worker pods
+    train and minReplicas of them are left.
+    """
 
 
 class Lifecycle(Model, frozen=True, json_schema_extra=validation.LIFECYCLE):

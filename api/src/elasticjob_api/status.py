@@ -171,7 +171,7 @@ class FailingNode(Model, frozen=True):
     last_time: Time
     """When the newest of them happened."""
     check: Annotated[Text, Field(max_length=MAX_CHECK)] | None = None
-    """Checks of spec.workers.preflight that the node fails, and what they found."""
+    """Checks of spec.workers.preflight that the node fails, and what they found, or which rank was slow there."""
 
 
 class FreeEnds(Model, frozen=True):

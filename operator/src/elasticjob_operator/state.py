@@ -20,6 +20,7 @@ from elasticjob_runtime.contract import (
     PlanValue,
     ProgressValue,
     SpecValue,
+    StragglersValue,
     TransitionValue,
     UnreadyValue,
 )
@@ -240,6 +241,7 @@ class RendezvousView:
     counted: ProgressValue | None = None
     """Optimizer steps, if the script reports nothing."""
     transition: TransitionValue | None = None
+    stragglers: StragglersValue | None = None
     unready: UnreadyValue | None = None
     locations: LocationsValue | None = None
     outcome: OutcomeValue | None = None

@@ -16,6 +16,8 @@ from elasticjob_runtime.contract import (
     PlanValue,
     ProgressValue,
     SpecValue,
+    Straggler,
+    StragglersValue,
     UnreadyValue,
 )
 from elasticjob_runtime.etcd import Delete, EtcdClient, Get, KeyRange
@@ -73,6 +75,11 @@ class Agents:
     def unready(self, *members: str) -> None:
         value = UnreadyValue(members=list(members), since=time.time() - 100)
         self._store.put(self._keys.unready, value.to_json())
+
+    def stragglers(self, round_number: int, member: str = "", *signs: str) -> None:
+        """No member: none is slow any more."""
+        slow = [Straggler(rank=1, member=member, text="own time 50 ms", signs=list(signs))] if member else []
+        self._store.put(self._keys.stragglers, StragglersValue(round=round_number, stragglers=slow).to_json())
 
     def fail(self, round_number: int, member: str, message: str) -> FailureValue:
         failure = failure_of(round_number, member, message)

@@ -169,3 +169,35 @@ def test_a_worker_pod_on_a_suspect_machine_is_replaced_and_its_node_named(
     assert variables["PET_PREFLIGHT_COMMAND"] == "/opt/check 'two words'"
     assert variables["PET_PREFLIGHT_TIMEOUT"] == "30"
     assert ns.status("digits")["restarts"]["total"] == 0
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_slow_rank_is_named_and_its_worker_pod_replaced_if_wanted(
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], replaces: bool
+) -> None:
+    good, bad = nodes
+    policy = {"failurePolicy": {"stragglers": "Replace"}} if replaces else {}
+    agents = training(replicas=3, node=good, spec=policy)
+    before = uid_of(ns, "digits-worker-2")
+    ns.delete("pods", ns.pod_name("digits-worker-2"))
+    ns.remove("digits-worker-2")
+    slow = successor(ns, "digits-worker-2", before)
+    ns.run("digits-worker-2", bad)
+    agents.plan(2, size=3)
+    agents.stragglers(2, slow["metadata"]["name"], "its CPU limit slows it down")
+    text = f"rank 1 in {slow['metadata']['name']} on node {bad}: own time 50 ms; its CPU limit slows it down"
+    eventually(lambda: any(text in each for each in told(ns, "RanksSlow")), what="a Warning")
+    if not replaces:
+        condition = ns.condition("digits", "StragglersFound")
+        assert condition["status"] == "True"
+        assert text in condition["message"]
+    else:
+        eventually(lambda: "deletionTimestamp" in ns.workers()["digits-worker-2"]["metadata"], what="it is deleted")
+        ns.remove("digits-worker-2")
+        new = successor(ns, "digits-worker-2", slow["metadata"]["uid"])
+        (term,) = new["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert term["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": [bad]}]
+        assert ns.status("digits")["failingNodes"][0]["check"].startswith("slow: rank 1 in ")
+    agents.stragglers(2)
+    eventually(lambda: not ns.is_true("digits", "StragglersFound"), what="it is slow no more")
+    assert ns.status("digits")["restarts"]["total"] == 0

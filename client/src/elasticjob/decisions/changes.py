@@ -64,7 +64,9 @@ def _of_conditions(before: Mapping[str, Condition], after: JobState) -> Iterator
         if type_ in _END and condition.is_true:
             yield Change(*(("succeeded", "good") if type_ == "Succeeded" else (f"failed: {why_failed(after)}", "bad")))
         elif type_ == "Running" or condition.is_true or (known is not None and known.is_true):
-            good = condition.is_true == (type_ not in ("Stalled", "Degraded", "Restarting", "NodesSuspected"))
+            good = condition.is_true == (
+                type_ not in ("Stalled", "Degraded", "Restarting", "StragglersFound", "NodesSuspected")
+            )
             yield Change(f"{type_} {condition.status}: {condition.message}", "good" if good else "warn")
 
 

@@ -62,7 +62,7 @@ _TRANSIENT = frozenset({"Suspending", "Suspended", "Finished", "NotAccepted"})
 """Reasons that say nothing that another condition does not say."""
 _OF_START = ("Accepted", "Queued", "RendezvousReady", "Running")
 """Conditions that say why a job does not train yet, in the order in which it goes through them."""
-_WHEN_TRUE = ("Failed", "Stalled", "Degraded", "NodesSuspected")
+_WHEN_TRUE = ("Failed", "Stalled", "Degraded", "StragglersFound", "NodesSuspected")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from elasticjob_runtime.contract import (
     PlanValue,
     ProgressValue,
     SpecValue,
+    StragglersValue,
     TransitionValue,
     UnreadyValue,
     Value,
@@ -33,6 +34,7 @@ MAX_LENGTH: dict[type[Value], int] = {
     PlanValue: 256 * 1024,
     ProgressValue: 64 * 1024,
     TransitionValue: 4 * 1024,
+    StragglersValue: 64 * 1024,
     UnreadyValue: 16 * 1024,
     LocationsValue: 1024 * 1024,  # the names and paths of ten thousand members
     OutcomeValue: 64 * 1024,

@@ -48,6 +48,7 @@ _WARNING_WHEN_TRUE = frozenset(
         ConditionType.FAILED.value,
         ConditionType.STALLED.value,
         ConditionType.DEGRADED.value,
+        ConditionType.STRAGGLERS_FOUND.value,
         ConditionType.NODES_SUSPECTED.value,
     }
 )

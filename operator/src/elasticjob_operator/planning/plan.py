@@ -35,6 +35,7 @@ from elasticjob_operator.planning.events import events_of_status
 from elasticjob_operator.planning.inactive import plan_for_deleted, plan_for_finished, plan_for_suspended
 from elasticjob_operator.planning.pods import (
     creations,
+    delete_pod,
     dry_run_create,
     publication,
     read_events,
@@ -49,8 +50,9 @@ from elasticjob_operator.planning.status import (
     status_of,
     status_without_namespace,
     with_failing_nodes,
+    with_stragglers,
 )
-from elasticjob_operator.policies import admission, lifecycle
+from elasticjob_operator.policies import admission, lifecycle, stragglers
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, cause
 from elasticjob_operator.policies.history import with_history
@@ -175,6 +177,10 @@ def _plan_for_active(assessment: Assessment) -> Plan:
     job, budget, now = assessment.job, assessment.budget, assessment.now
     counted_now = budget.new_failure.worker if budget.new_failure else ""
     failing = failing_nodes(job, assessment.workers, assessment.state.nodes, counted_now, now)
+    slow = stragglers.slow_ranks(assessment.view, assessment.staying)
+    of_job = (job, assessment.view, slow, assessment.staying, now)
+    slow_node = stragglers.node_to_avoid(*of_job)
+    failing = stragglers.with_node(failing, slow_node)
     created, rejection = creations(assessment, failing)
     trains = training(
         job,
@@ -190,12 +196,15 @@ def _plan_for_active(assessment: Assessment) -> Plan:
         return _plan_for_end(assessment, end)
     replaced, timers = replacements(assessment)
     actions = [*created, *removals(assessment), *replaced, *read_heartbeats(assessment), *read_events(assessment)]
+    if (replaced_now := stragglers.pod_to_replace(*of_job)) is not None:
+        actions.append(delete_pod(*replaced_now))
     if assessment.acceptance.dry_run:
         actions.append(dry_run_create(assessment, "retrying after a rejection"))
     target = assessment.target if assessment.may_have_pods else None
     if target is not None:
         actions += publication(assessment)
     status = with_failing_nodes(status_of(assessment, trains), failing, assessment)
+    status = with_stragglers(status, stragglers.found(job, slow if trains.is_running else []), assessment)
     failure = worker_failed(job, budget) if _has_uncounted_failure(assessment) else ""
     return Plan(
         status=status,
@@ -212,8 +221,9 @@ def _plan_for_active(assessment: Assessment) -> Plan:
                 assessment.acceptance.requeue_at,
                 budget.requeue_at,
                 assessment.size.scale_up_at,
+                stragglers.replace_again_at(job, slow),
                 rejection.retry_at if rejection and now < rejection.retry_at else None,
-                now if _continues_at_once(assessment) else None,
+                now if slow_node is not None or _continues_at_once(assessment) else None,
             ]
         ),
     )

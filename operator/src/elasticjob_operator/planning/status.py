@@ -46,6 +46,7 @@ _OF_RUNNING = (
     ConditionType.RESTARTING,
     ConditionType.RESIZING,
     ConditionType.DEGRADED,
+    ConditionType.STRAGGLERS_FOUND,
 )
 """Conditions that are false while a job does not run."""
 
@@ -109,6 +110,14 @@ def status_of(assessment: Assessment, training: Training) -> Status:
             "start_time": job.status.start_time or (assessment.now.replace(microsecond=0) if accepted else None),
         }
     )
+
+
+def with_stragglers(status: Status, new: ConditionUpdate, context: Context) -> Status:
+    """With the condition StragglersFound, which does not exist until a rank is slow for the first time."""
+    conditions = _Conditions(context, status.conditions)
+    if new.status or conditions.has(ConditionType.STRAGGLERS_FOUND):
+        conditions.set(ConditionType.STRAGGLERS_FOUND, new)
+    return status.model_copy(update={"conditions": conditions.all})
 
 
 def with_failing_nodes(status: Status, failing: Sequence[FailingNode], context: Context) -> Status:

@@ -38,6 +38,7 @@ WITHOUT_A_NEW_RUN: dict[str, Any] = {
     "failurePolicy.rules": [{"exitCodes": [1], "action": "Fail"}],
     "failurePolicy.backoff.initialSeconds": 2,
     "failurePolicy.backoff.maxSeconds": 200,
+    "failurePolicy.stragglers": "Replace",
     "failurePolicy.hang.action": "Report",
     "failurePolicy.hang.factor": 5,
     "failurePolicy.hang.minSeconds": 300,
