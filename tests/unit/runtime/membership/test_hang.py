@@ -7,7 +7,16 @@ import random
 import pytest
 from elasticjob_runtime.contract import SpecValue
 from elasticjob_runtime.membership.culprit import Activity, Culprit, RankEvidence, Stack, find_culprit
-from elasticjob_runtime.membership.hang import REMEMBERED, Hang, HangLimits, StepTimes, limits_of, restarts
+from elasticjob_runtime.membership.hang import (
+    REMEMBERED,
+    Hang,
+    HangLimits,
+    StepTimes,
+    is_certain,
+    limits_of,
+    restarts,
+)
+from elasticjob_runtime.training.auto_progress import PAGE_BYTES, StepCounter
 
 LIMITS = HangLimits(factor=10.0, least=5.0)
 
@@ -100,6 +109,14 @@ def test_a_hang_is_asked_about_less_and_less_often_until_it_is_one_for_sure() ->
     assert times.deadline(limits) == pytest.approx(7260.0), "the next step begins again"
 
 
+def test_time_in_which_the_machine_stood_still_is_no_evidence() -> None:
+    """Its processes need as long for their next step as ever, and were seen to take none for a moment only."""
+    times, limits = timed(*[0.4] * 10), HangLimits()
+    looks = ((second, times.hang(limits, second)) for second in range(7200, 10_000))
+    asked = [(second - 7200, hang.final) for second, hang in looks if hang is not None]
+    assert asked == [(0, False), (60, False), (180, False), (420, False), (900, False), (1740, True)]
+
+
 NAMED, MUST_WAIT, UNKNOWN = Culprit(ranks=(1,), why=""), Culprit(ranks=(1,), why="", acts=False), Culprit(why="")
 RESTARTS = {
     "a rank that does nothing, and keeps the others waiting": (False, NAMED, True, True),
@@ -136,35 +153,51 @@ def test_the_jobs_spec_wins_over_the_agents_flags(spec: SpecValue | None, limits
 
 
 class Day:
-    """Two ranks that train for 24 hours, seen by an agent. Everything that looks like a hang ends by itself."""
+    """Two ranks that train for 24 hours with two optimizers, seen by an agent. Everything that looks like a hang ends
+    by itself."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, batches: int) -> None:
+        """`batches`: in a step, of half a second each."""
         self.random = random.Random(seed)
         self.times, self.limits = StepTimes(), HangLimits()
-        self.now, self.step = 0.0, 0
+        self.counter, self.optimizers, self.batches = StepCounter(bytearray(PAGE_BYTES)), (object(), object()), batches
+        self.now = 0.0
         self.asked = 0
         self.restarted: list[str] = []
+        self.alarms: list[str] = []
 
     def run(self) -> None:
         pauses = (
-            ("steps", 0.0, 0.5), ("evaluation", 600.0, 0.0), ("save", 300.0, 0.0), ("compile", 180.0, 0.0),
-            ("stall", 45.0, 0.0), ("jump", 3600.0, 0.0),
+            ("steps", 0.0), ("evaluation", 600.0), ("save", 300.0), ("compile", 180.0), ("stall", 45.0),
+            ("jump", 3600.0), ("overflow", 1800.0),
         )  # fmt: skip
         while self.now < 86400.0:
-            what, least, _ = pauses[0] if self.random.random() < 0.97 else self.random.choice(pauses)
+            what, least = pauses[0] if self.random.random() < 0.97 else self.random.choice(pauses)
             if what == "steps":
-                for _ in range(20):
-                    self.take_step(self.random.uniform(0.3, 0.7))
+                for _ in range(max(1, 20 // self.batches)):
+                    self.take_step()
+            elif what == "overflow":  # the gradient scaler skips all steps
+                end = self.now + least
+                while self.now < end:
+                    self.take_batch()
             elif what == "jump":  # the machine was suspended: the agent wakes up before the next step
                 self.now += least
                 self.look(None)
             else:
                 self.pause(what, self.random.uniform(0.5, 1.0) * least)
 
-    def take_step(self, seconds: float) -> None:
-        self.now += seconds
-        self.step += 1
-        self.times.count(self.step, self.now)
+    def take_batch(self) -> None:
+        self.now += self.random.uniform(0.3, 0.7)
+        self.look({})
+        self.times.alive(self.now)
+
+    def take_step(self) -> None:
+        for _ in range(self.batches):
+            self.take_batch()
+        for optimizer in self.optimizers:
+            self.counter.before(optimizer)
+            self.counter.after(optimizer)
+        self.times.count(self.counter.steps, self.now)
 
     def pause(self, what: str, seconds: float) -> None:
         until = self.now + seconds
@@ -180,9 +213,13 @@ class Day:
             return
         self.asked += 1
         if evidence is None:
-            self.take_step(0.5)
-        elif restarts(hang, find_culprit(evidence, whole=True), self.limits):
+            self.take_step()
+            return
+        culprit = find_culprit(evidence, whole=True)
+        if restarts(hang, culprit, self.limits):
             self.restarted.append(hang.text)
+        if is_certain(hang, culprit):
+            self.alarms.append(hang.text)
 
 
 IN_BARRIER = RankEvidence(stack=Stack(collective="barrier", place="main (train.py:40)"))
@@ -194,12 +231,20 @@ DOES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_day_of_training_has_no_false_alarm(seed: int) -> None:
-    day = Day(seed)
+@pytest.mark.parametrize("batches", [1, 100])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_day_of_training_has_no_false_alarm(seed: int, batches: int) -> None:
+    day = Day(seed, batches)
     day.run()
-    assert day.asked > 20, "evaluations and the like were looked at"
-    assert day.restarted == []
+    assert batches > 1 or day.asked > 20, "evaluations and the like were looked at"
+    assert (day.restarted, day.alarms) == ([], [])
+
+
+def test_a_hang_of_a_quarter_of_an_hour_is_told_whatever_it_is() -> None:
+    times, limits, unknown = timed(*[0.4] * 10), HangLimits(), Culprit(why="", certain=False)
+    asked = ((second - 4, times.hang(limits, second)) for second in range(4, 7200))
+    assert [second for second, hang in asked if hang is not None and is_certain(hang, unknown)] == [960, 1800]
+    assert is_certain(Hang("no step", final=False), NAMED), "at once, where something is wrong for sure"
 
 
 def test_counted_steps_count_each_however_rarely_they_are_read() -> None:

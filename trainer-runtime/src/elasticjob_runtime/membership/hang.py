@@ -83,6 +83,8 @@ class StepTimes:
         """(until when, seconds, reason): the script announced that no step comes until then."""
         self._asked = 0.0
         """After how many seconds without a step it was asked last; 0: not yet."""
+        self._asked_at = 0.0
+        """When that was: later, if the machine stood still."""
 
     def pause(self, seconds: float, why: str, now: float) -> None:
         """Announces that the next step may begin up to `seconds` from now, for example to evaluate. Of several
@@ -132,6 +134,8 @@ class StepTimes:
         if wait is None or self.last is None:
             return None
         due = max(self.last[1], self._pause[0] if self._pause is not None else 0.0) + wait
+        if self._asked:
+            due = max(due, self._asked_at + wait - self._asked)
         return due if math.isfinite(due) else None
 
     def hang(self, limits: HangLimits, now: float) -> Hang | None:
@@ -139,7 +143,7 @@ class StepTimes:
         deadline, wait = self.deadline(limits), self._wait(limits)
         if deadline is None or wait is None or now < deadline or self._last is None:
             return None
-        self._asked = wait
+        self._asked, self._asked_at = wait, now
         text = f"no {self._unit} for {now - self._last[1]:.3g} s, median {statistics.median(self._times):.2g} s"
         if self._pause is not None:
             _, seconds, why = self._pause
