@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from elasticjob.cli import changing, convert, doctor, init, logs, plot, reading, submit, watch
+from elasticjob.cli import changing, convert, doctor, init, logs, plot, reading, stacks, submit, watch
 from elasticjob.cli.options import chosen, given, with_global_flags
 from elasticjob.decisions.foreign_flags import meant
 from elasticjob.errors import ElasticJobError, Exit, UsageError
@@ -20,6 +20,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "get": reading.get,
     "describe": reading.describe,
     "logs": logs.logs,
+    "stacks": stacks.stacks,
     "watch": watch.watch,
     "scale": changing.scale,
     "suspend": changing.suspend,

@@ -93,7 +93,8 @@ class Investigation:
         """Whether those that were asked have written their stacks, and write no more."""
         before = dict(self.stacks)
         for each in self._suspects:
-            if each.rank in self._sizes and (text := _written(each, self._sizes[each.rank])):
+            path = auto_progress.stacks_file(each.error_file)
+            if each.rank in self._sizes and (text := written_stacks(path, self._sizes[each.rank])):
                 self.stacks[each.rank] = text
         return self._sizes.keys() <= self.stacks.keys() and before == self.stacks
 
@@ -115,14 +116,10 @@ class Investigation:
     def _ask(self, suspect: Suspect) -> None:
         """Asks a process that does nothing for its stacks, once. One that is stopped or in the kernel cannot answer."""
         found = self._evidence[suspect.rank]
-        if suspect.rank in self.stacks or not found.does_nothing or found.state in "TtDZX?":
+        if suspect.rank in self.stacks or not found.does_nothing:
             return
-        path = auto_progress.stacks_file(suspect.error_file)
-        if not linux.catches(suspect.pid, auto_progress.STACKS_SIGNAL) or os.path.realpath(path) not in _open(suspect):
-            return
-        with contextlib.suppress(OSError):
-            size = os.path.getsize(path)
-            os.kill(suspect.pid, auto_progress.STACKS_SIGNAL)
+        size = request_stacks(suspect.pid, auto_progress.stacks_file(suspect.error_file))
+        if size is not None:
             self._sizes[suspect.rank] = size
 
 
@@ -150,8 +147,23 @@ class RecorderQuestion:
             self._over = True
 
 
-def _written(suspect: Suspect, size: int) -> str:
-    with contextlib.suppress(OSError), open(auto_progress.stacks_file(suspect.error_file), "rb") as file:
+def request_stacks(pid: int, path: str) -> int | None:
+    """Asks a process to write its stacks to its file at `path`. Returns the size of the file before; None: it cannot,
+    or would die of the signal."""
+    if _fields(pid)[0] in "TtDZX?" or not linux.catches(pid, auto_progress.STACKS_SIGNAL):
+        return None
+    if os.path.realpath(path) not in _links(pid):
+        return None
+    with contextlib.suppress(OSError):
+        size = os.path.getsize(path)
+        os.kill(pid, auto_progress.STACKS_SIGNAL)
+        return size
+    return None
+
+
+def written_stacks(path: str, size: int) -> str:
+    """What has been written to the file since it had `size` bytes; not all of it may be there yet."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
         file.seek(size)
         return file.read()[-MAX_STACK:].decode(errors="replace")
     return ""
@@ -208,10 +220,6 @@ def _children(pid: int) -> list[int]:
 
 def _uses_accelerator(pid: int) -> bool:
     return any(path.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")) for path in _links(pid))
-
-
-def _open(suspect: Suspect) -> set[str]:
-    return set(_links(suspect.pid))
 
 
 def _links(pid: int) -> list[str]:

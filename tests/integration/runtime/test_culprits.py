@@ -1,0 +1,183 @@
+"""Each way in which one rank of four keeps the others from taking a step: a real agent, and real torch over gloo.
+
+The script reports nothing. Rank 1 is the bad one, and the promise is that it is named, and not one of those that wait
+for it or end before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from elasticjob_runtime.contract import ExitCode
+
+from hack.support import eventually
+from tests.integration.runtime.agents import QUICK, SOURCE, Agent, Job
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+SCRIPT = """
+import ctypes, itertools, os, pathlib, signal, sys, threading, time
+import torch, torch.distributed as dist
+
+how, here = sys.argv[1], pathlib.Path(sys.argv[2])
+first, rank = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0", int(os.environ["RANK"])
+bad = first and rank == 1
+
+class Samples:
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, index):
+        if how == "loader" and bad and index > 90:
+            time.sleep(1000)
+        return torch.ones(4)
+
+def hang():
+    lock = threading.Lock()
+    if how == "lock":
+        lock.acquire(), lock.acquire()
+    elif how == "gil":
+        ctypes.PyDLL(None).usleep(2_000_000_000)
+    elif how == "spin":
+        while not (here / "released").exists():
+            pass
+    elif how == "blocked":
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        time.sleep(1000)
+    elif how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "exits":
+        os._exit(0)
+    elif how == "frozen":
+        (here / "disk" / "file").write_text("x" * 100_000)
+    elif how in ("sleep", "evaluation"):
+        time.sleep(1000)
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(Samples(), 4, num_workers=1) if how == "loader" else None
+for step, batch in zip(range(24), itertools.repeat(torch.ones(4, 4)) if loader is None else loader):
+    if step == 20 and first:
+        if bad:
+            hang()
+        if how == "sizes":
+            dist.all_reduce(torch.ones(5 if bad else 7))
+        elif how == "order":
+            calls = [lambda: dist.all_reduce(torch.ones(8)), lambda: dist.broadcast(torch.ones(8), 0)]
+            for call in calls[::-1] if bad else calls:
+                call()
+        elif how == "skipped" and not bad:
+            dist.all_reduce(torch.ones(3))
+        elif how == "evaluation":
+            dist.barrier()
+    model(batch).sum().backward()
+    optimizer.step()
+    time.sleep(0.2 if first else 0)
+dist.barrier()
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    reasons: tuple[str, ...] = ("Hang",)
+    text: str = "rank 1 is in hang (hanging.py:"
+
+
+SLEEPS = Case()
+DIFFERS = Case(("Hang", "CollectiveMismatch"), "differs between ranks: rank 1 calls ")
+CASES = {
+    "sleep": SLEEPS,
+    "lock": SLEEPS,
+    "gil": SLEEPS,
+    "blocked": SLEEPS,
+    "evaluation": Case(text="while ranks 0, 2, 3 wait in barrier"),
+    "loader": Case(text="rank 1 is in <module> (hanging.py:"),
+    "stopped": Case(("Stopped",), "stopped by SIGSTOP"),
+    "exits": Case(("PeerLost",), "rank 1 exited with code 0 while the others train"),
+    "sizes": DIFFERS,
+    "order": DIFFERS,
+    "skipped": DIFFERS,
+}
+IN_EVERY_RUN = ("blocked", "gil", "loader", "exits", "sizes", "skipped")
+"""The others repeat these in another way, or another test has them (test_hangs.py: a rank that sleeps)."""
+
+
+def start(job: Job, how: str, *flags: str) -> Agent:
+    script = job.directory / "hanging.py"
+    script.write_text(SCRIPT)
+    return job.start(
+        "a", "--nproc-per-node", "4", "--hang-factor", "2", "--max-restarts", "1", "--start-method", "zygote", *flags,
+        nnodes="1", conf=f"{QUICK},hang_min=2", script=[str(script), how, str(job.directory)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "how", [name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.nightly) for name in CASES]
+)
+def test_the_rank_that_keeps_the_others_waiting_is_named(job: Job, how: str) -> None:
+    agent, case = start(job, how), CASES[how]
+    assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
+    (failure,) = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
+    assert (failure["rank"], failure["reason"] in case.reasons) == (1, True), failure
+    assert case.text in failure["message"], failure
+
+
+def test_a_rank_in_an_endless_loop_is_named_and_not_killed(job: Job) -> None:
+    """It may be computing something that others must wait for. Its stack is written on request, and it goes on."""
+    agent = start(job, "spin")
+    eventually(lambda: "which rank 1 has not begun" in agent.output, 120, what=lambda: f"it is named: {agent.output}")
+    stacks = [sys.executable, "-m", "elasticjob_runtime.agent.stacks"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    shown = subprocess.run(stacks, env=environment, capture_output=True, check=False, text=True)
+    of_rank_1 = shown.stdout.partition("Stacks of local rank 1")[2].partition("Stacks of local rank 2")[0]
+    assert "in hang" in of_rank_1, shown
+    (job.directory / "released").touch()
+    assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
+    assert [each for each in agent.events if each["event"] == "failure"] == []
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture
+def frozen_disk(job: Job) -> Iterator[pathlib.Path]:
+    """A file system on which a write waits until the end of the test. Skips where none can be mounted."""
+    disk, image = job.directory / "disk", job.directory / "disk.img"
+    disk.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount and freeze a file system")
+    try:
+        run("truncate", "-s", "16M", str(image))
+        run("mkfs.ext4", "-q", str(image))
+        run("mount", "-o", "loop", str(image), str(disk))
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"cannot mount a file system of its own: {error}")
+    try:
+        run("fsfreeze", "-f", str(disk))
+        yield disk
+    finally:
+        thaw(disk)
+        eventually(lambda: not disk.is_mount() or subprocess.call(["umount", str(disk)]) == 0, what="it is unmounted")
+
+
+def thaw(disk: pathlib.Path) -> None:
+    subprocess.run(["fsfreeze", "-u", str(disk)], check=False, capture_output=True)
+
+
+@pytest.mark.root
+@pytest.mark.nightly
+def test_a_rank_that_waits_for_a_disk_is_named_and_not_killed(job: Job, frozen_disk: pathlib.Path) -> None:
+    """Nothing could kill it."""
+    agent = start(job, "frozen")
+    eventually(lambda: "rank 1 waits in the kernel" in agent.output, 120, what=lambda: f"it is named: {agent.output}")
+    thaw(frozen_disk)
+    assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
+    assert [each for each in agent.events if each["event"] == "failure"] == []
