@@ -37,6 +37,14 @@ WRONG = {
     "the minimum above the maximum": (("--nnodes=4:2", *ETCD), 2, "--nnodes=4:2: the minimum", "did you mean 2:4?"),
     "no members": (("--nnodes=0", *ETCD), 2, "--nnodes=0: the minimum must be at least 1", ""),
     "not a number of members": (("--nnodes=many", *ETCD), 2, "--nnodes=many: write a number, or MIN:MAX", ""),
+    "members that are no whole replicas": (
+        ("--nnodes=2:5", "--replica-size=2", *ETCD), 2, "--replica-size=2: the members must be whole replicas",
+        "write multiples of 2",
+    ),
+    "a negative replica size": (("--replica-size=-1", *ETCD), 2, "--replica-size=-1: must be 0 or more", ""),
+    "replicas that restart": (
+        ("--replica-size=1", "--in-place=off", *ETCD), 2, "--replica-size=1: replicas train together in place only", "",
+    ),
     "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; use one of etcd-v3, c10d", ""),
     "an unknown signal": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "'SIGTREM' is not a signal", "write names such as SIGTERM,SIGINT"),
     "a misspelled key": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl' (did you mean lease_ttl?)", "valid keys: ca_cert"),

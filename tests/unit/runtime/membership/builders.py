@@ -24,6 +24,7 @@ from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.actions import (
     Action,
     AmendPlan,
+    AssignReplicas,
     Exit,
     MoveWorkers,
     ProbeOutside,
@@ -99,6 +100,7 @@ _FURTHER = (
     "suspects",
     "left_out",
     "reports_steps",
+    "replica_size",
 )
 
 
@@ -134,7 +136,10 @@ def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any
         **{name: fields[name] for name in _FURTHER if name in fields},
     )
     known = fields.get("ranks", ranks)
-    return Plan(value=value, mod_revision=fields.get("revision", PLAN_REVISION), rank=ranks.get(me), ranks=known)
+    return Plan(
+        value=value, mod_revision=fields.get("revision", PLAN_REVISION), rank=ranks.get(me), ranks=known,
+        replica=fields.get("replica"),
+    )  # fmt: skip
 
 
 def runs(plan: Plan, state: WorkersState = WorkersState.RUNNING, **fields: Any) -> Workers:
@@ -244,6 +249,10 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")
     ),
     RestorePlan: lambda it: f"restore plan {it.plan.round}",
+    AssignReplicas: lambda it: "; ".join(
+        f"replica {orders[0].index} in world {orders[0].world}: {' '.join(member.name for member in part)}"
+        for part, orders in it.parts
+    ),
     AmendPlan: lambda it: f"mark plan {it.plan.round} as continuing in place",
     StartWorkers: lambda it: f"start plan {it.plan.round}" + (" alone" if it.alone else ""),
     MoveWorkers: lambda it: f"move to plan {it.plan.round}" + (f", {it.step_grace:g} s" if it.step_grace else ""),
@@ -263,6 +272,8 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         + ("" if it.saved is None else f", saved {it.saved}")
         + ("" if it.in_place is None else f", in place {it.in_place}")
         + ("" if it.failed is None else f", failed {it.failed}")
+        + ("" if it.world_over is None else f", world {it.world_over} over")
+        + ("" if it.replica is None else f", in replica {it.replica.index}, world {it.replica.world}")
     ),
     PublishFailure: lambda it: f"report {it.failure.member}" + ", joining" * it.failure.joining,
     PublishSuspicion: lambda it: ("clear " if it.retract else "suspect ") + it.suspicion.suspect,

@@ -15,9 +15,11 @@ from elasticjob_runtime.contract import (
     PlanReason,
     PlanValue,
     RankValue,
+    ReplicaValue,
 )
 from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange
 from elasticjob_runtime.membership.actions import (
+    AssignReplicas,
     ProposePlan,
     PublishOutcome,
 )
@@ -182,6 +184,37 @@ def restored(store: MemoryStore, batch: int = 1) -> tuple[PlanWriter, PlanValue,
     rank = ranks_in(store, plan.attempt)["a"]
     store.txn([], [Delete(KeyRange.prefix(KEYS.root))])
     return planner, plan, rank
+
+
+def assignment(members: Sequence[Member], size: int, world: int = 1, gone: tuple[str, ...] = ()) -> AssignReplicas:
+    parts = [tuple(members[start : start + size]) for start in range(0, len(members), size)]
+    return AssignReplicas(
+        parts=tuple(
+            (part, tuple(ReplicaValue(index=number, world=world, incarnation="a1", members=("x",)) for _ in part))
+            for number, part in enumerate(parts)
+        ),
+        gone=gone, expected_mod_revision=0, reason="why",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 5, BATCH])
+def test_every_member_is_told_its_replica(store: MemoryStore, batch: int) -> None:
+    members = register(store, "a", "b", "c", "d", "e", "f")
+    store.put(KEYS.replica("z"), "{}")
+    key, revision = writer(store, batch=batch).assign(assignment(members, 2, gone=("z",)), lambda _name: 0)
+    kvs = {kv.key: kv for kv in store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs}
+    assert [ReplicaValue.from_json(kv.value).index for kv in kvs.values()] == [0, 0, 1, 1, 2, 2]
+    assert kvs[key].mod_revision == revision
+    for first, second in ("ab", "cd", "ef"):  # a replica is never told in parts
+        assert kvs[KEYS.replica(first)].mod_revision == kvs[KEYS.replica(second)].mod_revision
+
+
+def test_only_one_of_two_planners_puts_a_member_into_a_replica(store: MemoryStore) -> None:
+    members = register(store, "a", "b", "c")
+    writer(store, "a.1").assign(assignment(members[:2], 2), lambda _name: 0)
+    with pytest.raises(PlanOutdatedError):
+        writer(store, "b.1").assign(assignment(members[1:], 2, world=2), lambda _name: 0)
+    assert store.get(KEYS.replica("c")) is None
 
 
 def test_a_lost_plan_is_restored_unchanged(store: MemoryStore) -> None:

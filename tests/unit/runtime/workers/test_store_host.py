@@ -87,6 +87,27 @@ def test_a_store_that_cannot_be_renewed_is_not_published_until_it_is(host: Host)
     assert host.claims()
 
 
+def test_no_world_of_a_replica_uses_the_store_of_an_earlier_one(host: Host) -> None:
+    host.send(pid=1, libuv=True)
+    for port in (200, 200, 201, 0, 201):  # the same world in two plans; another one; a world that another agent hosts
+        host.agent.enter_replica(port)
+    assert [host.received(), host.received()] == [{"renew": 200}, {"renew": 201}]
+
+
+def test_rounds_use_their_own_ports_only() -> None:
+    event_loop = EventLoop()
+    ours, process = socket.socketpair()
+    agent = StoreHost(event_loop, [*PORTS, 200, 201], lambda _listening: None, round_ports=4)
+    agent.attach(ours)
+    assert ipc.receive(process)[0] == {"ports": [*PORTS, 200, 201]}
+    agent.enter(4, leads=True)
+    agent.enter(5, leads=True)
+    assert ipc.receive(process)[0] == {"renew": 100}
+    agent.close()
+    process.close()
+    event_loop.close()
+
+
 def test_a_second_store_host_process_exits_and_the_first_remains(host: Host) -> None:
     host.send(pid=1, libuv=True)
     ours, second = socket.socketpair()

@@ -31,7 +31,7 @@ from elasticjob_runtime.membership.hang import limits_of
 from elasticjob_runtime.membership.planned_changes import will_stay
 from elasticjob_runtime.membership.view import StoreView, WorkersState
 from elasticjob_runtime.rendezvous.member import DecisionCache, LocalState
-from elasticjob_runtime.rendezvous.network import hold_ports
+from elasticjob_runtime.rendezvous.network import REPLICA_PORTS, STORE_PORTS, hold_ports
 from elasticjob_runtime.rendezvous.runner import MemberRunner
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
@@ -59,7 +59,8 @@ class Agent:
         self._event_loop = EventLoop()
         self._environment = environment
         metrics = metrics or Metrics()
-        held = hold_ports(config.member.port_range, first=config.member.master_port)
+        count = STORE_PORTS + (REPLICA_PORTS if config.member.settings.replica_size else 0)
+        held = hold_ports(config.member.port_range, count, first=config.member.master_port)
         self._copies = PeerCopies(
             self._event_loop, config.member.settings.me, config.member.address, rate=copy_rate(environment)
         )
@@ -230,6 +231,8 @@ class Agent:
         self._runner.session.publish_imports(imports)
 
     def _progressed(self, progress: ProgressValue) -> None:
+        if self._config.member.settings.replica_size and not self._leads:
+            return  # every replica has a rank 0
         self._progress.set_progress(progress, self._processes.workers.round)
         self._recorder.progressed(progress)
 

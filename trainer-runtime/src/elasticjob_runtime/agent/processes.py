@@ -16,10 +16,11 @@ from elasticjob_runtime.agent.copies import PeerCopies
 from elasticjob_runtime.agent.trainer_server import TrainerServer, is_wanted
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
 from elasticjob_runtime.agent.worker_server import WorkerServer
-from elasticjob_runtime.contract import ImportsValue, PlanValue, ProgressValue
+from elasticjob_runtime.contract import ImportsValue, PlanValue, ProgressValue, ReplicaValue
 from elasticjob_runtime.contract.reports import MAX_IMPORT_LENGTH, MAX_IMPORTS
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers
+from elasticjob_runtime.rendezvous.network import STORE_PORTS
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
@@ -140,8 +141,11 @@ class Processes:
             )
 
     def _enter(self, plan: Plan) -> None:
-        if self._launcher.stores is not None:
-            self._launcher.stores.enter(plan.round, leads=plan.value.leader == self._config.member.settings.me)
+        stores = self._launcher.stores
+        if stores is not None:
+            stores.enter(plan.round, leads=plan.value.leader == self._config.member.settings.me)
+            if plan.replica is not None:
+                stores.enter_replica(plan.replica.master_port if plan.replica.ordinal == 0 else 0)
 
     def expect_to_join(self, plan: Plan) -> None:
         """A new plan has come. Without a rank in it, prepares what comes next: stores for later rounds and, if no
@@ -215,11 +219,13 @@ class Processes:
         the last ranks."""
         if not isinstance(self._launcher, ZygoteLauncher):
             return
-        group = self._config.group
+        group, settings = self._config.group, self._config.member.settings
+        members = (settings.me,) * settings.replica_size
+        replica = ReplicaValue(index=0, world=0, incarnation="", members=members) if members else None
         joined = dataclasses.replace(plan, size=plan.size + 1, world_size=plan.world_size + group.nproc)
         self._launcher.expect({
             local_rank: worker_environment(
-                self._environment, group, joined, plan.size, local_rank, error_file="", agent_socket=""
+                self._environment, group, joined, plan.size, local_rank, error_file="", agent_socket="", replica=replica
             )
             for local_rank in range(group.nproc)
         })  # fmt: skip
@@ -234,6 +240,7 @@ class Processes:
             self._event_loop,
             preload=self._config.preload,
             ports=[holder.getsockname()[1] for holder in self._held],
+            round_ports=STORE_PORTS,
             on_learned=self._on_learned,
             waits_for_imports=True,
         )

@@ -81,6 +81,7 @@ def _member_settings(args: argparse.Namespace, conf: RendezvousConf) -> MemberSe
     if args.max_restarts < 0:
         raise UsageError(f"--max-restarts={args.max_restarts}: must be 0 or more")
     further = _values(args, conf, MemberSettings)
+    options.check_replicas(args.replica_size, (least, most), in_place=args.in_place)
     if args.shutdown_timeout is not None:
         further["shutdown_grace"] = float(args.shutdown_timeout)
     return MemberSettings(

@@ -90,6 +90,18 @@ def min_max(text: str) -> tuple[int, int]:
     return least, most
 
 
+def check_replicas(size: int, nnodes: tuple[int, int], *, in_place: bool) -> None:
+    """--replica-size. Raises UsageError."""
+    if size and any(number % size for number in nnodes):
+        least, most = nnodes
+        raise UsageError(
+            f"--replica-size={size}: the members must be whole replicas, but --nnodes is "
+            f"{least if least == most else f'{least}:{most}'}; write multiples of {size}"
+        )
+    if size and not in_place:
+        raise UsageError(f"--replica-size={size}: replicas train together in place only; remove --in-place=off")
+
+
 def workers_per_member(text: str) -> int:
     """Parses --nproc-per-node: a number, or a kind of device to count on this machine."""
     if text.isdigit() and int(text) > 0:

@@ -20,6 +20,7 @@ from elasticjob_runtime.membership.crash_loop import DEFAULT_STALLED_RESTARTS, C
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.preflight import CHECKS, PreflightSettings
 from elasticjob_runtime.membership.stragglers import StragglerSettings
+from elasticjob_runtime.membership.view import MemberSettings
 from elasticjob_runtime.rendezvous.config import default_of
 from elasticjob_runtime.workers.environment import GroupSpec
 
@@ -132,6 +133,17 @@ OWN_FLAGS = (
         about="`auto` (default): worker processes whose script has an [ElasticSession](../explanation/in-place.md) "
         "continue when the group changes. `off`: they restart, as those of other scripts do",
         sets=(GroupSpec, "in_place"),
+    ),
+    Flag(
+        name="--replica-size",
+        value="MEMBERS",
+        convert=int,
+        default=default_of(MemberSettings, "replica_size"),
+        about="members (agents) of each [replica](../explanation/in-place.md#replicas), whose worker processes are a "
+        "world of their own: for sharded models, whose script has an ElasticSession. `--nnodes` must be multiples of "
+        "it. 0 (default): all worker processes are one world",
+        sets=(MemberSettings, "replica_size"),
+        check=at_least_0,
     ),
     Flag(
         name="--no-auto-progress",

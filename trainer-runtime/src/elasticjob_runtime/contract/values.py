@@ -70,7 +70,7 @@ class SpecValue(Value):
     allowed: list[int] = dataclasses.field(default_factory=list)
     """Allowed group sizes; empty: every size from min to max."""
     replica_size: int = 0
-    """Members of a replica; all sizes are multiples of it. 0: the agents' --replica-size."""
+    """Members of a replica, of which all sizes are multiples. The agents know it from their --replica-size."""
     max_restarts: int | None = None
     """None: the agents' --max-restarts."""
     fail_before_first_step: bool | None = None

@@ -13,6 +13,7 @@ from elasticjob_runtime.contract import (
     MemberState,
     OutcomeValue,
     PlanReason,
+    ReplicaValue,
     StopValue,
     SuspicionValue,
     UnreadyValue,
@@ -43,6 +44,8 @@ class Register(Action):
     state: MemberState = MemberState.READY
     round: int = 0
     stores: bool = False
+    replica: ReplicaValue | None = None
+    """That of worker processes that run; None: none run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +72,10 @@ class PublishState(Action):
     """None: unchanged, and so are `failed_at` and `failure`."""
     failed_at: float | None = None
     failure: str | None = None
+    replica: ReplicaValue | None = None
+    """None: unchanged."""
+    world_over: int | None = None
+    """None: unchanged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +110,7 @@ class ProposePlan(Action):
     round: int
     members: tuple[Member, ...]
     """In rank order."""
+    replica_size: int = 0
     joined: tuple[int, ...] = ()
     """Of each, the round since which every plan has included it; empty: this one."""
     restart_count: int
@@ -136,6 +144,19 @@ class ProposeStop(Action):
     stop: StopValue
     expected_mod_revision: int
     """mod_revision of the plan whose workers stop."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AssignReplicas(Action):
+    """Tell members which replica they belong to. Fails if another plan was written first, or another planner has told
+    them."""
+
+    parts: tuple[tuple[tuple[Member, ...], tuple[ReplicaValue, ...]], ...]
+    """The members of each replica, and what each of them is told."""
+    gone: tuple[str, ...]
+    """Members that are gone, whose keys are deleted."""
+    expected_mod_revision: int
+    """mod_revision of the plan; 0: none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +229,7 @@ StoreAction = (
     | PublishOutcome
     | ProposeStop
     | ProposePlan
+    | AssignReplicas
     | AmendPlan
     | RestorePlan
 )

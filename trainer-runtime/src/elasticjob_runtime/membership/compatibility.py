@@ -28,6 +28,13 @@ def exit_if_incompatible(view: View, _now: float) -> Action | None:
             "use the same --nproc-per-node for all members"
         )
         return Exit(code=ExitCode.CONFIG, reason=reason)
+    replica_size = view.settings.replica_size
+    theirs = plan.value.replica_size if plan else reference.replica_size if reference else replica_size
+    if theirs != replica_size:
+        reason = (
+            f"this agent has --replica-size={replica_size}, the other members {theirs}: use the same for all members"
+        )
+        return Exit(code=ExitCode.CONFIG, reason=reason)
     return None
 
 

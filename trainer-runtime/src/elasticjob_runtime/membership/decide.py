@@ -49,6 +49,13 @@ from elasticjob_runtime.membership.joining import (
 from elasticjob_runtime.membership.leaving import leave_world, longest_leave, stop_leaving
 from elasticjob_runtime.membership.planned_changes import has_saved, is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
+from elasticjob_runtime.membership.replicas import (
+    can_start,
+    leave_world_of_replica,
+    report_lost_world,
+    report_world_over,
+    start_again,
+)
 from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
 from elasticjob_runtime.membership.view import ALIVE, Plan, Role, View, WorkersState
@@ -69,8 +76,9 @@ def decide(view: View, now: float) -> Action:
 def _apply_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
         _end_with_job, _leave, _yield_name, fence, _register, exit_if_incompatible, _report_ready, prepare_change,
-        report_own_failure, exit_if_left_out, _follow_plan, _report_result, forget_own_failures, give_up_joining,
-        _report_suspects, report_in_place, request_plan, _subscribe, _restore_plan, _plan_if_first,
+        report_own_failure, exit_if_left_out, report_lost_world, leave_world_of_replica, _follow_plan, _report_result,
+        report_world_over, forget_own_failures, give_up_joining, _report_suspects, report_in_place, request_plan,
+        _subscribe, _restore_plan, _plan_if_first,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
@@ -135,7 +143,9 @@ def _register(view: View, _now: float) -> Action | None:
     if view.workers.state is WorkersState.SUCCEEDED:
         state, round_number = MemberState.SUCCEEDED, view.workers.trained_round
     reason = "registering again: etcd lost this member" if view.workers.round else "registering"
-    return Register(state=state, round=round_number, stores=view.stores, reason=reason)
+    plan = view.workers.plan if view.workers.state in ALIVE else None
+    replica = plan.replica if plan is not None else None
+    return Register(state=state, round=round_number, stores=view.stores, replica=replica, reason=reason)
 
 
 def _report_ready(view: View, now: float) -> Action | None:
@@ -159,9 +169,10 @@ def _report_ready(view: View, now: float) -> Action | None:
 def _follow_plan(view: View, now: float) -> Action | None:
     """Runs what the plan says: its round, or nothing."""
     plan, workers = view.store.plan, view.workers
-    if view.runs_plan and (action := warm_up_workers(view) or enter_late(view)):
+    if view.runs_plan and (action := warm_up_workers(view) or enter_late(view) or start_again(view)):
         return action
     settled = view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)
+    settled = settled or (workers.state not in ALIVE and not can_start(view))
     if plan is None or settled or declines_plan(view):
         return None
     if view.runs_plan and superseded(view):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.contract import MemberState, RankValue
+from elasticjob_runtime.membership.replicas import whole_replicas
 from elasticjob_runtime.membership.view import Member, Plan, Probe, View
 
 PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
@@ -14,25 +15,29 @@ PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
 
 def eligible_members(view: View) -> list[Member]:
     """Members that can be in the next plan: first those of the current plan in rank order, so that ranks stay stable,
-    then joiners by name: worker pods by index."""
+    then joiners by name: worker pods by index. Of replicas only whole ones, except before the first plan."""
     ranks = ranks_of(view.store.plan)
-    present = [
-        member
-        for member in compatible_members(view)
-        if member.value.state in PRESENT and not known_unreachable(view, member)
-    ]
 
     def order(member: Member) -> tuple[int, int, tuple[str | int, ...]]:
         rank = ranks.get(member.name)
         if rank is not None and rank.incarnation == member.value.incarnation:
             return 0, rank.group_rank, ()
-        return 1, 0, _by_number(member.name)
+        return 1, 0, by_number(member.name)
 
-    return sorted(present, key=order)
+    found = sorted(present_members(view), key=order)
+    return found if view.store.plan is None else whole_replicas(view, found)
+
+
+def present_members(view: View) -> list[Member]:
+    return [
+        member
+        for member in compatible_members(view)
+        if member.value.state in PRESENT and not known_unreachable(view, member)
+    ]
 
 
 @functools.lru_cache(maxsize=8192)
-def _by_number(name: str) -> tuple[str | int, ...]:
+def by_number(name: str) -> tuple[str | int, ...]:
     """Sorts member-10 after member-9."""
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name))
 
@@ -41,12 +46,14 @@ def compatible_members(view: View) -> list[Member]:
     """Members that nothing excludes for good: they are not draining or left out, and start as many worker processes as
     the others."""
     # Read once: a planner looks at a thousand members a thousand times.
-    draining, nproc = frozenset(view.spec.draining), view.settings.nproc
+    draining, nproc, replica_size = frozenset(view.spec.draining), view.settings.nproc, view.settings.replica_size
     left_out = view.store.plan.value.left_out if view.store.plan else ""
     return [
         member
         for member in view.store.members.values()
-        if member.name not in draining and member.value.nproc == nproc and member.value.incarnation != left_out
+        if member.name not in draining
+        and (member.value.nproc, member.value.replica_size) == (nproc, replica_size)
+        and member.value.incarnation != left_out
     ]
 
 

@@ -26,6 +26,7 @@ from elasticjob_runtime.membership.actions import (
 )
 from elasticjob_runtime.membership.eligibility import join_names, ranks_of
 from elasticjob_runtime.membership.planned_changes import is_planned
+from elasticjob_runtime.membership.replicas import can_start, whole_replicas
 from elasticjob_runtime.membership.sizes import group_size
 from elasticjob_runtime.membership.view import ALIVE, Member, Plan, View, WorkersState
 
@@ -77,7 +78,9 @@ def warm_up_workers(view: View) -> StartWorkers | MoveWorkers | None:
     reason = f"starting workers that can join plan {plan.round}"
     if workers.state is WorkersState.RUNNING and workers.incomplete and workers.plan == plan:
         return MoveWorkers(plan=plan, reason=reason)
-    return None if workers.state in ALIVE else StartWorkers(plan=plan, alone=True, reason=reason)
+    if workers.state in ALIVE or not can_start(view):
+        return None
+    return StartWorkers(plan=plan, alone=True, reason=reason)
 
 
 def report_in_place(view: View, _now: float) -> Action | None:
@@ -176,6 +179,7 @@ def members_to_continue(view: View, plan: Plan, eligible: Sequence[Member]) -> l
     ready = [member for member in eligible if is_ready_to_join(plan, member)]
     whole = [member for member in ready if member.name not in failed and not is_finished(member)]
     for candidates in (whole, ready):
+        candidates = whole_replicas(view, candidates)  # noqa: PLW2901 of the members, those in whole replicas
         if group_size(view.spec, len(candidates)) is not None:
             return candidates
     return list(eligible)
@@ -194,7 +198,7 @@ def continues(view: View, reason: PlanReason, members: Sequence[Member]) -> bool
     return any(
         member.name in ranks
         and ranks[member.name].incarnation == member.value.incarnation
-        and (member.name not in failed or plan.value.nproc > 1)
+        and (member.name not in failed or (plan.value.nproc > 1 and not plan.value.replica_size))
         for member in members
     )
 

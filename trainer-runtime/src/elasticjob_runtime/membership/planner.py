@@ -21,16 +21,18 @@ import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, PlanReason
-from elasticjob_runtime.membership.actions import Action, ProbePeers, PublishOutcome, Wait
+from elasticjob_runtime.membership.actions import Action, AssignReplicas, ProbePeers, PublishOutcome, Wait
 from elasticjob_runtime.membership.broken_worlds import BrokenWorlds, too_many_broken
 from elasticjob_runtime.membership.causes import find_cause
 from elasticjob_runtime.membership.eligibility import (
+    by_number,
     compatible_members,
     describe,
     eligible_members,
     join_names,
     known_unreachable,
     members_to_probe,
+    present_members,
     probed_recently,
     ranks_of,
 )
@@ -44,6 +46,8 @@ from elasticjob_runtime.membership.in_place import (
 )
 from elasticjob_runtime.membership.planned_changes import members_saving, propose_stop, save_deadline
 from elasticjob_runtime.membership.proposal import caused_at, propose_plan
+from elasticjob_runtime.membership.ranks import by_location
+from elasticjob_runtime.membership.replicas import assign_replicas, whole_replicas
 from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.sizes import group_size, largest
 from elasticjob_runtime.membership.unready import publish_unready
@@ -73,7 +77,7 @@ def next_plan(view: View, now: float) -> Action | None:
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     if stop is not None:
         return _after_saving(view, plan, stop, now)
-    action = amend_plan(view, plan) or _resize(view, plan, now) or _probe_again(view, now)
+    action = amend_plan(view, plan) or _assign(view) or _resize(view, plan, now) or _probe_again(view, now)
     return publish_unready(view, plan, now, action) if action is None or isinstance(action, Wait) else action
 
 
@@ -105,7 +109,21 @@ def _first_plan(view: View, now: float) -> Action:
                 until=due,
                 reason=f"{len(eligible)} of {largest(view.spec)} wanted members are present; waiting briefly for more",
             )
+    if assigning := _assign(view):
+        return assigning
+    eligible = whole_replicas(view, eligible)
+    size = group_size(view.spec, len(eligible))
+    if size is None:
+        return _wait_for_members(view, now, _too_few_members(view, len(eligible)))
     return propose_plan(view, eligible, size, PlanReason.START)
+
+
+def _assign(view: View) -> AssignReplicas | None:
+    """Members are put together as they are near to each other."""
+    if not view.settings.replica_size:
+        return None
+    present = sorted(present_members(view), key=lambda member: by_number(member.name))
+    return assign_replicas(view, by_location(present, view.store.locations), ranks_of(view.store.plan))
 
 
 def _await_restore(view: View, now: float) -> Action | None:
@@ -169,7 +187,7 @@ def _leave_out_suspect(view: View, plan: Plan, broken: BrokenWorlds) -> Action |
     if member is None:
         return None
     others = [each for each in eligible_members(view) if each.name != member.name]
-    others = members_to_continue(view, plan, others)
+    others = members_to_continue(view, plan, whole_replicas(view, others))
     size = group_size(view.spec, len(others))
     if size is None:
         return None
@@ -188,12 +206,12 @@ def _probe_present(view: View, plan: Plan, why: str, now: float, since: float = 
 
 def _wait_for_members(view: View, now: float, why: str) -> Action:
     """There are too few members to train. One that missed a probe may be back."""
-    return _probe_again(view, now, why) or Wait(reason=why)
+    return _assign(view) or _probe_again(view, now, why) or Wait(reason=why)
 
 
 def _resize(view: View, plan: Plan, now: float) -> Action | None:
     present = eligible_members(view)
-    eligible = [member for member in present if is_ready_to_join(plan, member)]
+    eligible = whole_replicas(view, [member for member in present if is_ready_to_join(plan, member)])
     return _resize_to(view, plan, eligible, now) or await_joiners(view, plan, present)
 
 

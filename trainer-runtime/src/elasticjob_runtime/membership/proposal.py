@@ -35,10 +35,11 @@ def propose_plan(
     # Losing plan and spec in the store neither resets the restart budget nor lowers the fencing token.
     known_plans = [each for each in (plan, view.workers.plan) if each]
     restarts = max((each.value.restart_count for each in known_plans), default=0)
-    members = by_location(eligible[:size], view.store.locations)
+    members = by_location(eligible[:size], view.store.locations, view.settings.replica_size or 1)
     return ProposePlan(
         round=last + 1,
         members=members,
+        replica_size=view.settings.replica_size,
         joined=tuple(_joined(plan, member, last + 1) for member in members),
         reports_steps=bool(view.stepped) or any(each.value.reports_steps for each in known_plans),
         broken=broken_plans(view, plan, plan_reason) if plan else 0,

@@ -13,13 +13,18 @@ MAX_GONE = 32
 """At most this many removed ranks are listed in a plan's head, to keep it small."""
 
 
-def by_location(members: Sequence[Member], locations: Mapping[str, str]) -> tuple[Member, ...]:
+def by_location(members: Sequence[Member], locations: Mapping[str, str], unit: int = 1) -> tuple[Member, ...]:
     """The members in an order in which those of one block, rack or node are neighbours. `locations`: see
     LocationsValue.
 
     Domains follow each other as their first members do, and so do the members of one domain: the first member stays the
     first, and members that are in such an order already keep it. One that joins comes last in its domain.
+    `unit`: so many members in a row stay together, where the first of them is.
     """
+    if unit > 1:
+        heads = by_location(members[::unit], locations)
+        starts = {head.name: start for start, head in zip(range(0, len(members), unit), members[::unit], strict=True)}
+        return tuple(member for head in heads for member in members[starts[head.name] :][:unit])
     first: dict[tuple[str, ...], int] = {}
     paths = [_path(member.name, locations) for member in members]
     for place, path in enumerate(paths):

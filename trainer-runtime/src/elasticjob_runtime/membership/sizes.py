@@ -13,15 +13,18 @@ def limit(spec: SpecValue) -> int:
 
 
 def group_size(spec: SpecValue, available: int) -> int | None:
-    """The largest allowed size with `available` members; None if that is below the minimum.
+    """The largest allowed size with `available` members, in whole replicas; None if that is below the minimum.
 
     >>> group_size(SpecValue(min=2, max=8, allowed=[2, 4, 8]), 7)
     4
+    >>> group_size(SpecValue(min=3, max=9, replica_size=3), 8)
+    6
     """
-    most = min(available, limit(spec))
+    most, unit = min(available, limit(spec)), spec.replica_size or 1
     if not spec.allowed:
+        most -= most % unit
         return most if most >= spec.min else None
-    sizes = [size for size in spec.allowed if spec.min <= size <= most]
+    sizes = [size for size in spec.allowed if spec.min <= size <= most and size % unit == 0]
     return max(sizes, default=None)
 
 

@@ -57,6 +57,8 @@ class MemberSettings:
     min: int
     max: int
     max_restarts: int
+    replica_size: int = 0
+    """Members of a replica; 0: there are none."""
     start_grace: float = 2.0
     """Seconds without a further join before the first plan has fewer members than wanted. Longer: fewer restarts right
     after the start. Shorter: an earlier first step if a member never joins."""
@@ -181,6 +183,9 @@ class StoreView:
     """As published; only the planner sees it."""
     locations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Where in the network members are; see LocationsValue. Only the planner sees them."""
+    replicas: Mapping[str, ReplicaValue] = dataclasses.field(default_factory=dict)
+    """By member, also of earlier incarnations: all of them for a planner, else this member's own. See
+    membership/replicas.py."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,7 +278,10 @@ class View:
     def spec(self) -> SpecValue:
         """The wanted membership: from the operator, else from the flags."""
         own = self.settings
-        return self.store.spec or SpecValue(min=own.min, max=own.max)
+        spec = self.store.spec or SpecValue(min=own.min, max=own.max)
+        if spec.replica_size != own.replica_size:
+            spec = dataclasses.replace(spec, replica_size=own.replica_size)
+        return spec
 
     @property
     def me(self) -> Member | None:

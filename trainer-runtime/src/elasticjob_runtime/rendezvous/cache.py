@@ -16,6 +16,7 @@ from elasticjob_runtime.contract import (
     OutcomeValue,
     PlanValue,
     RankValue,
+    ReplicaValue,
     SpecValue,
     StopValue,
     SuspicionValue,
@@ -24,6 +25,7 @@ from elasticjob_runtime.contract import (
     first_failure,
 )
 from elasticjob_runtime.etcd.interface import KeyRange, KeyValue, WatchUpdate
+from elasticjob_runtime.membership.replicas import newest_replica
 from elasticjob_runtime.membership.view import Member, Plan, Role, Stop, StoreView, Suspicion
 
 T = TypeVar("T", bound=Value)
@@ -37,13 +39,16 @@ def common_range(keys: Keys) -> KeyRange:
     return KeyRange(keys.outcome, KeyRange.prefix(keys.suspects).end)
 
 
-def watched_ranges(keys: Keys, role: Role | None, me: str, predecessor: str) -> list[KeyRange]:
-    """What an agent in `role` watches."""
+def watched_ranges(
+    keys: Keys, role: Role | None, me: str, predecessor: str, *, replicas: bool = False
+) -> list[KeyRange]:
+    """What an agent in `role` watches. `replicas`: its member belongs to one."""
     common = common_range(keys)
     if role is Role.PLANNER:  # one range with failures and members: no plan is seen before the members that it names
         return [KeyRange(keys.failures, common.end)]
     names = [me, predecessor] if predecessor else [me]
-    return [common, *(KeyRange(keys.member(name)) for name in names)]
+    own = [KeyRange(keys.replica(me))] if replicas else []
+    return [common, *(KeyRange(keys.member(name)) for name in names), *own]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class StoreCache:
         self._members: dict[str, Member] = {}
         self._failures: dict[str, _Failure] = {}
         self._suspicions: dict[str, Suspicion] = {}
+        self._replicas: dict[str, ReplicaValue] = {}
         self._spec: SpecValue | None = None
         self._outcome: OutcomeValue | None = None
         self.stop: Stop | None = None
@@ -166,7 +172,13 @@ class StoreCache:
             planned_at=self._planned_at,
             unready=self._unready,
             locations=self._locations.locations if self._locations is not None else {},
+            replicas=dict(self._replicas),
         )
+
+    def replica_revision(self, name: str) -> int:
+        """mod_revision of the member's replica; 0: there is none."""
+        kv = self._kvs.get(self._keys.replica(name))
+        return kv.mod_revision if kv else 0
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
         """Returns None and logs a warning (once per value) if a value cannot be parsed: one member's bad value must not
@@ -195,6 +207,10 @@ class StoreCache:
             suspicion = self.parse(kv, SuspicionValue)
             if suspicion is not None:
                 self._suspicions[kv.key] = Suspicion(value=suspicion, seen_at=now)
+        elif kv.key.startswith(keys.replicas):
+            replica = self.parse(kv, ReplicaValue)
+            if replica is not None:
+                self._replicas[kv.key[len(keys.replicas) :]] = replica
         else:
             self._set_single(kv, now)
 
@@ -243,6 +259,8 @@ class StoreCache:
         keys = self._keys
         if key.startswith(keys.members):
             self._members.pop(key[len(keys.members) :], None)
+        elif key.startswith(keys.replicas):
+            self._replicas.pop(key[len(keys.replicas) :], None)
         elif key == keys.plan:
             self.plan = None
         elif key == keys.stop:
@@ -265,6 +283,7 @@ class StoreCache:
             mod_revision=self.plan_revision,
             rank=mine if mine and mine.incarnation == incarnation else None,
             ranks=ranks if role is Role.PLANNER else None,
+            replica=newest_replica(self._replicas.get(me), self._members.get(me)),
         )
 
     def _failures_of(self, round_number: int) -> list[_Failure]:

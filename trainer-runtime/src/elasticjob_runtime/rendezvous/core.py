@@ -31,6 +31,7 @@ from elasticjob_runtime.contract import (
 from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange, LeaseLost, Put, Store, StoreError, is_final
 from elasticjob_runtime.membership.actions import (
     AmendPlan,
+    AssignReplicas,
     ProposePlan,
     ProposeStop,
     PublishFailure,
@@ -262,15 +263,17 @@ class RendezvousCore:
             case RestorePlan():
                 assert action.plan.rank is not None
                 return keys.plan, self._plans.restore(action.plan.value, self._me, action.plan.rank)
-            case ProposeStop() | ProposePlan() | AmendPlan():
+            case ProposeStop() | ProposePlan() | AssignReplicas() | AmendPlan():
                 return self._propose(action)
 
-    def _propose(self, action: ProposeStop | ProposePlan | AmendPlan) -> tuple[str, int]:
+    def _propose(self, action: ProposeStop | ProposePlan | AssignReplicas | AmendPlan) -> tuple[str, int]:
         cache = self._subscription.cache
         if isinstance(action, ProposeStop):
             return self._keys.stop, self._plans.propose_stop(action, cache.stop, cache.stop_revision)
         if isinstance(action, AmendPlan):
             return self._keys.plan, self._plans.amend(action)
+        if isinstance(action, AssignReplicas):
+            return self._plans.assign(action, cache.replica_revision)
         known = cache.plan if cache.plan_revision == action.expected_mod_revision else None
         nproc, kept = self._registration.member.nproc, cache.last_failure
         return self._keys.plan, self._plans.propose(action, nproc, known, kept)
@@ -308,7 +311,7 @@ class RendezvousCore:
         def on_lost(number: int, reason: str) -> None:
             self._callbacks.post(lambda: self._lost(number, reason))
 
-        joined = self._registration.register(action.state, action.round, action.stores, on_lost)
+        joined = self._registration.register(action, on_lost)
         cache = self._subscription.cache
         if joined.secret is not None:
             self._callbacks.on_secret(joined.secret)

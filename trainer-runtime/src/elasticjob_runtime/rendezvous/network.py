@@ -24,6 +24,9 @@ STORE_PORTS = 4
 RESOLVE_TIMEOUT = 5.0
 """s. The timeout for resolving a name when the agent starts."""
 
+REPLICA_PORTS = 2
+"""The same for the store of its replica's own world, with --replica-size."""
+
 _OUTSIDE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
 """Addresses of documentation networks (RFC 5737, RFC 3849), which only the default route can reach. No packet is sent
 to them."""

@@ -13,7 +13,13 @@ from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanReason, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
-from elasticjob_runtime.membership.actions import AmendPlan, ProposePlan, ProposeStop, PublishOutcome
+from elasticjob_runtime.membership.actions import (
+    AmendPlan,
+    AssignReplicas,
+    ProposePlan,
+    ProposeStop,
+    PublishOutcome,
+)
 from elasticjob_runtime.membership.crash_loop import TRAINED_SECONDS
 from elasticjob_runtime.membership.ranks import assign_rank, changed
 from elasticjob_runtime.membership.view import Member, Stop
@@ -128,6 +134,30 @@ class PlanWriter:
             raise PlanOutdatedError("the plan is there again")
         return result.revision
 
+    def assign(self, action: AssignReplicas, known: Callable[[str], int]) -> tuple[str, int]:
+        """Returns the last key that was written and its revision. `known`: of a member, the revision of the order that
+        the decision saw; 0: none. A replica is written as a whole."""
+        key, revision = "", 0
+        per_batch = max(1, self._batch // 2 // max(len(members) for members, _ in action.parts))
+        for start in range(0, len(action.parts), per_batch):
+            guards = [
+                Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
+                Compare(self._keys.outcome, create_revision=0),
+            ]
+            puts: list[Operation] = []
+            for members, orders in action.parts[start : start + per_batch]:
+                for member, order in zip(members, orders, strict=True):
+                    key = self._keys.replica(member.name)
+                    guards.append(Compare(self._keys.member(member.name), create_revision=member.create_revision))
+                    guards.append(Compare(key, mod_revision=known(member.name)))
+                    puts.append(Put(key, order.to_json()))
+            gone = [Delete(KeyRange(self._keys.replica(name))) for name in action.gone] if not start else []
+            result = self._store.txn(guards, [*gone, *puts])
+            if not result.succeeded:
+                raise PlanOutdatedError("the replicas have changed: another plan came first, or a member has gone")
+            revision = result.revision
+        return key, revision
+
     def amend(self, action: AmendPlan) -> int:
         """Returns the revision of the plan that is marked as continuing in place."""
         value = dataclasses.replace(action.plan.value, in_place=True)
@@ -172,6 +202,7 @@ class PlanWriter:
             master_port=ports[action.round % len(ports)],
             leader=leader.name,
             nproc=nproc,
+            replica_size=action.replica_size,
             agent_store=leader.value.stores,
             in_place=action.in_place,
             broken=action.broken,

@@ -24,12 +24,12 @@ from elasticjob_runtime.etcd.interface import (
     TxnResult,
     Unavailable,
 )
-from elasticjob_runtime.membership.actions import PublishState
+from elasticjob_runtime.membership.actions import PublishState, Register
 from elasticjob_runtime.rendezvous.cache import common_range
 
 logger = logging.getLogger(__name__)
 
-_OPTIONAL = ("saves", "saved", "in_place", "broken", "failed", "failed_at", "failure")
+_OPTIONAL = ("saves", "saved", "in_place", "broken", "failed", "failed_at", "failure", "replica", "world_over")
 """Fields of PublishState that are None if they do not change."""
 
 RECENT = 100
@@ -93,9 +93,7 @@ class Registration:
     def expires_at(self) -> float | None:
         return self._lease.expires_at if self._lease else None
 
-    def register(
-        self, state: MemberState, round_number: int, stores: bool, on_lost: Callable[[int, str], None]
-    ) -> JoinResult:
+    def register(self, action: Register, on_lost: Callable[[int, str], None]) -> JoinResult:
         """Takes a new lease and writes a new key, whose create revision identifies this registration: two calls.
 
         `on_lost(number, reason)` is called on the lease's thread; see `is_current`.
@@ -104,7 +102,8 @@ class Registration:
         self._count += 1
         number = self._count
         self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
-        self.member = self._changed(state, round_number, stores)
+        member = self._changed(action.state, action.round, action.stores)
+        self.member = dataclasses.replace(member, replica=action.replica)
         joined = self._join(self._lease.id)
         self.complete = any(kv.key == self._key for kv in joined.kvs)
         self._created = joined.revision

@@ -22,6 +22,7 @@ from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.rendezvous.core import Callbacks
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.member import NEVER, MemberLoop, MemberOwner
+from elasticjob_runtime.rendezvous.network import STORE_PORTS
 from elasticjob_runtime.rendezvous.outside_hosts import probe_outside_in_background
 from elasticjob_runtime.rendezvous.peer_protocol import Session
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
@@ -63,9 +64,9 @@ class MemberRunner:
         on_secret: Callable[[SecretValue], None] = lambda _secret: None,
         on_dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
-        """`ports`: the ports of this member's worker stores. `lock`: held while the view of the store changes and while
-        a decision is made. `on_trouble`: see MemberLoop. `on_imports`, `on_secret`: see core.Callbacks. `on_dropped`:
-        see PeerServer.
+        """`ports`: the ports of this member's worker stores: STORE_PORTS for rounds, and the rest for the own world of
+        its replica. `lock`: held while the view of the store changes and while a decision is made. `on_trouble`: see
+        MemberLoop. `on_imports`, `on_secret`: see core.Callbacks. `on_dropped`: see PeerServer.
 
         Raises OSError if no port is free.
         """
@@ -87,8 +88,10 @@ class MemberRunner:
         self.loop = MemberLoop(settings, owner, self, self.heartbeats, clock=event_loop.now, on_trouble=on_trouble)
         member = MemberValue(
             address=config.address,
-            ports=list(ports),
+            ports=list(ports[:STORE_PORTS]),
             nproc=settings.nproc,
+            replica_size=settings.replica_size,
+            replica_ports=list(ports[STORE_PORTS:]),
             incarnation=settings.incarnation,
             peer_port=self._peers.port,
         )

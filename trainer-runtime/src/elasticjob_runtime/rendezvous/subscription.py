@@ -31,6 +31,11 @@ RETRY_REFUSED = 5.0
 """s between these attempts if the store answers with a permanent error (`is_final`)."""
 
 
+def _kind(member: MemberValue) -> tuple[int, int, int]:
+    """The same for members that are compatible."""
+    return member.nproc, member.replica_size, member.contract
+
+
 class Subscription:
     """Keeps the cache current with one watch over the keys that the member's role requires. Not thread-safe."""
 
@@ -107,7 +112,7 @@ class Subscription:
     def start_from(self, joined: JoinResult) -> None:
         """Takes what registering read as the content of the cache."""
         self._joined = joined
-        self.cache.replace(joined.kvs, joined.revision, self._clock(), watched_ranges(self._keys, None, self._me, ""))
+        self.cache.replace(joined.kvs, joined.revision, self._clock(), self._ranges(None, ""))
         self._stale, self._changed = self._role is not None, True
 
     def resume(self) -> None:
@@ -129,7 +134,11 @@ class Subscription:
         self._joined, self._stale, self._changed = None, False, True
         before = joined.before_key
         since = before.mod_revision if before is not None and predecessor == joined.before else joined.revision
-        self._watch_from(since + 1, watched_ranges(self._keys, role, self._me, predecessor))
+        self._watch_from(since + 1, self._ranges(role, predecessor))
+
+    def _ranges(self, role: Role | None, predecessor: str) -> list[KeyRange]:
+        replicas = self._registration.member.replica_size > 0
+        return watched_ranges(self._keys, role, self._me, predecessor, replicas=replicas)
 
     def _find_predecessor(self) -> str:
         """Returns the member that registered just before this one. As long as each member is compatible with the one
@@ -139,7 +148,7 @@ class Subscription:
             if not before:
                 return ""
             other = self._cache_member(before) if before != self._me else None
-            if other is not None and (other.nproc, other.contract) == (mine.nproc, mine.contract):
+            if other is not None and _kind(other) == _kind(mine):
                 return before
         self._joined = None
         before, first = self._registration.neighbours()
@@ -159,7 +168,7 @@ class Subscription:
     def _read_again(self) -> None:
         """Reads all watched keys at one revision and watches from there. Without a role it does not watch yet."""
         self._joined = None
-        ranges = watched_ranges(self._keys, self._role, self._me, self._predecessor)
+        ranges = self._ranges(self._role, self._predecessor)
         result = self._store.txn([], [Get(wanted) for wanted in ranges])
         kvs: list[KeyValue] = [kv for read in result.reads for kv in read]
         self.cache.replace(kvs, result.revision, self._clock(), ranges)

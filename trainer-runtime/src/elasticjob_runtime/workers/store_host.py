@@ -36,14 +36,24 @@ class PortUse:
 
 
 class StoreHost:
-    """Stores on `ports`; the one of round n is ports[n % len(ports)]."""
+    """Stores on `ports`. The first `round_ports` of them (None: all) are for rounds: the store of round n is
+    ports[n % round_ports]. The others are for the own world of this member's replica."""
 
-    def __init__(self, event_loop: EventLoop, ports: Sequence[int], on_ready: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        event_loop: EventLoop,
+        ports: Sequence[int],
+        on_ready: Callable[[bool], None],
+        *,
+        round_ports: int | None = None,
+    ) -> None:
         self._event_loop = event_loop
         self._ports = list(ports)
         self._on_ready = on_ready
         self._connection: socket.socket | None = None
-        self._use = PortUse(ports)
+        self._use = PortUse(ports[:round_ports])
+        self._replica_port = 0
+        """That of the replica's world, if this agent hosts its store; 0: it does not."""
         self._broken: set[int] = set()
         """Ports on which no store listens because it could not be opened."""
         self._deaths = 0
@@ -78,9 +88,18 @@ class StoreHost:
         """A round begins, with this member's store if it `leads`: stores that earlier rounds used are replaced."""
         stale = self._use.enter(round_number, leads=leads)
         for port in sorted({*stale, *self._broken}):
-            if self._connection is not None:
-                with contextlib.suppress(OSError):
-                    ipc.send(self._connection, {"renew": port})
+            self._renew(port)
+
+    def enter_replica(self, port: int) -> None:
+        """This member's replica is in the world whose store is on `port`; 0: another member hosts it."""
+        if self._replica_port not in (0, port):
+            self._renew(self._replica_port)
+        self._replica_port = port
+
+    def _renew(self, port: int) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                ipc.send(self._connection, {"renew": port})
 
     def close(self) -> None:
         if self._connection is not None:

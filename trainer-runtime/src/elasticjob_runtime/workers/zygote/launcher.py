@@ -80,11 +80,13 @@ class ZygoteLauncher:
         *,
         preload: Sequence[str],
         ports: Sequence[int],
+        round_ports: int | None = None,
         on_learned: Callable[[], None] = lambda: None,
         learn_after: float | None = None,
         waits_for_imports: bool = False,
     ) -> None:
-        """`on_learned`: `imports` has grown. `waits_for_imports`: not ready before `add_imports` was called."""
+        """`ports`, `round_ports`: see StoreHost. `on_learned`: `imports` has grown. `waits_for_imports`: not ready
+        before `add_imports` was called."""
         self._event_loop = event_loop
         self._modules = PreloadModules(base=PRELOAD, requested=tuple(name for name in preload if name != AUTO))
         self._schedule = LearningSchedule(self._modules, enabled=AUTO in preload, quiet=learn_after)
@@ -97,7 +99,7 @@ class ZygoteLauncher:
         """Workers can be started: from the zygote, or because there is none."""
         self._zygotes = ZygoteSupervisor(
             command.program[0], nproc, environment, event_loop, self._modules, self._schedule,
-            ports=ports, on_change=self._zygotes_changed, on_learned=on_learned,
+            ports=ports, round_ports=round_ports, on_change=self._zygotes_changed, on_learned=on_learned,
         )  # fmt: skip
 
     @property

@@ -36,6 +36,7 @@ class ZygoteSupervisor:
         schedule: LearningSchedule,
         *,
         ports: Sequence[int],
+        round_ports: int | None,
         on_change: Callable[[], None],
         on_learned: Callable[[], None],
     ) -> None:
@@ -59,7 +60,7 @@ class ZygoteSupervisor:
         because this machine or its torch cannot fork one."""
         self.stores_tried = False
         """The store host has answered, with stores or with an error."""
-        self.stores = StoreHost(event_loop, ports, self._stores_changed)
+        self.stores = StoreHost(event_loop, ports, self._stores_changed, round_ports=round_ports)
         self.successor: Zygote | None = None
         self.current: Zygote | None = None
         self.current = self._new_zygote()

@@ -1,0 +1,276 @@
+"""Replicas (`--replica-size`): members that train as one. Pure.
+
+The worker processes of a replica are in a world of their own, which lasts over plans. So they start and end together,
+and plans contain whole replicas only.
+
+1. The planner says which members are a replica, and the number of its world (`members-replicas/<member>`).
+2. A member starts its worker processes in that world, also while it is in no plan. If it is told another world, it ends
+   those that run and starts them in the new one.
+3. A member whose worker processes have ended says so (`MemberValue.world_over`), and the planner gives the replica
+   another world.
+4. If a member is gone, is about to leave, or fails before it joins, those that remain are put together with others.
+   Until there are enough they belong to no replica.
+
+A member whose order the store has lost keeps its world, and tells the planner (`MemberValue.replica`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from elasticjob_runtime.contract import NO_REPLICA, MemberState, ReplicaValue
+from elasticjob_runtime.membership.actions import Action, AssignReplicas, PublishState, StartWorkers, stop_at_once
+from elasticjob_runtime.membership.view import ALIVE, Member, View, WorkersState
+
+MAX_REMOVED = 16
+"""Orders of members that are gone, removed at a time."""
+
+
+def newest_replica(order: ReplicaValue | None, member: Member | None) -> ReplicaValue | None:
+    """The newest of what the store says of the member's replica, and what the member says; None: nothing."""
+    if member is None:
+        return None
+    said = [each for each in (order, member.value.replica) if each is not None]
+    return max(
+        (each for each in said if each.incarnation == member.value.incarnation),
+        key=lambda replica: replica.world,
+        default=None,
+    )
+
+
+# -- a member's part
+
+
+def world_here(view: View) -> int:
+    """The replica's world in which the local worker processes are, or were last; 0: none."""
+    plan = view.workers.plan
+    return plan.replica.world if plan is not None and plan.replica is not None else 0
+
+
+def can_start(view: View) -> bool:
+    """Whether worker processes may be started: without replicas, always; else once there is a new world for them."""
+    if not view.settings.replica_size:
+        return True
+    plan, me = view.store.plan, view.me
+    replica = plan.replica if plan is not None else None
+    if replica is None or replica.index == NO_REPLICA or me is None:
+        return False
+    return replica.world > max(world_here(view), me.value.world_over)
+
+
+def leave_world_of_replica(view: View, _now: float) -> Action | None:
+    """The replica has another world, or is no more: worker processes in the earlier one have lost the others."""
+    plan = view.store.plan
+    if plan is None or plan.replica is None or view.workers.state not in ALIVE:
+        return None
+    if not 0 < world_here(view) < plan.replica.world:
+        return None
+    if plan.replica.index == NO_REPLICA:
+        return stop_at_once(view, "a member of this replica is gone")
+    return stop_at_once(view, f"replica {plan.replica.index} starts again")
+
+
+def start_again(view: View) -> StartWorkers | None:
+    """In the replica's new world, under the same plan."""
+    plan, workers = view.store.plan, view.workers
+    if plan is None or plan.rank is None or not view.runs_plan or workers.state in ALIVE or not world_here(view):
+        return None
+    if not can_start(view) or not plan.value.in_place:
+        return None
+    return StartWorkers(plan=plan, alone=True, reason=f"starting the worker processes again under plan {plan.round}")
+
+
+def report_lost_world(view: View, _now: float) -> PublishState | None:
+    """Publishes the replica in whose world the worker processes run, if the store has lost it."""
+    me, plan, workers = view.me, view.store.plan, view.workers
+    if me is None or plan is None or workers.plan is None or workers.state not in ALIVE:
+        return None
+    if world_here(view) <= (plan.replica.world if plan.replica is not None else 0):
+        return None
+    return PublishState(
+        state=me.value.state, round=me.value.round, stores=view.stores, replica=workers.plan.replica,
+        reason="etcd has lost which replica this member belongs to",
+    )  # fmt: skip
+
+
+def report_world_over(view: View, _now: float) -> PublishState | None:
+    """Publishes that the replica's world is over here, for which the planner makes another one."""
+    me, plan, workers, world = view.me, view.store.plan, view.workers, world_here(view)
+    if me is None or not world or plan is None:
+        return None
+    finished = workers.state is WorkersState.SUCCEEDED and plan.round <= workers.round
+    newer = plan.replica is not None and plan.replica.world > world
+    if workers.state in ALIVE or me.value.world_over >= world or finished or newer:
+        return None
+    return PublishState(
+        state=me.value.state, round=me.value.round, stores=view.stores, in_place=0, world_over=world,
+        reason="the worker processes of this replica have ended here",
+    )  # fmt: skip
+
+
+# -- the planner's part
+
+
+def replica_of(view: View, member: Member) -> ReplicaValue | None:
+    """None: it belongs to none."""
+    replica = newest_replica(view.store.replicas.get(member.name), member)
+    return replica if replica is not None and replica.index != NO_REPLICA else None
+
+
+def whole_replicas(view: View, members: Sequence[Member]) -> list[Member]:
+    """Those of `members` whose replica is among them as a whole, the members of each one after the other by ordinal.
+    Without replicas, all."""
+    if not view.settings.replica_size:
+        return list(members)
+    there = {member.name: (member, replica_of(view, member)) for member in members}
+    found: list[Member] = []
+    done: set[tuple[int, int]] = set()
+    for member in members:
+        replica = there[member.name][1]
+        if replica is None or (replica.index, replica.world) in done:
+            continue
+        done.add((replica.index, replica.world))
+        if all(name in there and _are_together(there[name][1], replica) for name in replica.members):
+            found += [there[name][0] for name in replica.members]
+    return found
+
+
+def _are_together(one: ReplicaValue | None, other: ReplicaValue) -> bool:
+    return one is not None and (one.index, one.world, one.members) == (other.index, other.world, other.members)
+
+
+def assign_replicas(view: View, present: Sequence[Member], in_plan: Iterable[str]) -> AssignReplicas | None:
+    """Who is put together, and which replicas get another world; None: all is well.
+
+    `present`: members that could be in a plan, in the order in which they are put together. `in_plan`: those of the
+    current plan."""
+    size = view.settings.replica_size
+    if not size:
+        return None
+    whole = whole_replicas(view, present)
+    renewed = [part for part in _parts(whole, size) if _is_over(view, part)]
+    rest = _without_replica(view, present, whole, frozenset(in_plan))
+    new = _parts(rest[: len(rest) // size * size], size)
+    released = [member for member in rest[len(new) * size :] if _may_run(view, member)]
+    if not (renewed or new or released):
+        return None
+    world = _last_world(view) + 1
+    changed = {member.name for part in (*renewed, *new) for member in part} | {member.name for member in released}
+    indexes = _indexes(view, changed, [*renewed, *new])
+    orders = [_order(view, part, index, world) for part, index in zip((*renewed, *new), indexes, strict=True)]
+    alone = [ReplicaValue(index=NO_REPLICA, world=world, incarnation=each.value.incarnation) for each in released]
+    plan = view.store.plan
+    gone = [name for name in view.store.replicas if name not in view.store.members]
+    return AssignReplicas(
+        parts=(
+            *zip((*renewed, *new), orders, strict=True),
+            *(((m,), (o,)) for m, o in zip(released, alone, strict=True)),
+        ),
+        gone=tuple(sorted(gone)[:MAX_REMOVED]),
+        expected_mod_revision=plan.mod_revision if plan is not None else 0,
+        reason=_describe(indexes, len(renewed), released),
+    )
+
+
+def _parts(members: Sequence[Member], size: int) -> list[tuple[Member, ...]]:
+    return [tuple(members[start : start + size]) for start in range(0, len(members), size)]
+
+
+def _is_over(view: View, part: Sequence[Member]) -> bool:
+    """Whether the replica's world has ended at one of its members."""
+    replica = replica_of(view, part[0])
+    return replica is not None and any(member.value.world_over >= replica.world for member in part)
+
+
+def _without_replica(
+    view: View, present: Sequence[Member], whole: Sequence[Member], in_plan: frozenset[str]
+) -> list[Member]:
+    """Members that can be put together with others."""
+    together = {member.name for member in whole}
+    rest = [member for member in present if member.name not in together and member.value.state is MemberState.READY]
+    return [member for member in rest if _is_free(view, member, present, in_plan)]
+
+
+def _is_free(view: View, member: Member, present: Sequence[Member], in_plan: frozenset[str]) -> bool:
+    """Not if its replica may be whole again: another member may only not have answered. Nor while it trains, though one
+    is about to leave: the next plan is made without this replica first, if the others are enough."""
+    replica = replica_of(view, member)
+    if replica is None:
+        return True
+    for name in replica.members:
+        other = view.store.members.get(name)
+        if other is None or not _are_together(replica_of(view, other), replica):
+            return True
+        if other.value.state is MemberState.WARMING:
+            return True
+        if name not in in_plan and other not in present and other.value.state is MemberState.LEAVING:
+            return True
+    return member.name not in in_plan and any(name in view.spec.draining for name in replica.members)
+
+
+def _may_run(view: View, member: Member) -> bool:
+    """Whether it may still have worker processes in the world of a replica that is no more."""
+    replica = replica_of(view, member)
+    return replica is not None and member.value.world_over < replica.world
+
+
+def _last_world(view: View) -> int:
+    known = [world_here(view), *(replica.world for replica in view.store.replicas.values())]
+    for member in view.store.members.values():
+        known += [member.value.world_over, member.value.replica.world if member.value.replica is not None else 0]
+    return max(known)
+
+
+def _indexes(view: View, changed: set[str], parts: Sequence[Sequence[Member]]) -> list[int]:
+    """Of each part: that of one of its members before, else the lowest that is free."""
+    before = {
+        member.name: replica.index
+        for member in view.store.members.values()
+        if (replica := replica_of(view, member)) is not None
+    }
+    taken = {index for name, index in before.items() if name not in changed}
+    found: list[int] = []
+    for part in parts:
+        own = [before[member.name] for member in part if member.name in before]
+        free = (index for index in (*own, *range(len(taken) + 1)) if index not in taken)
+        found.append(next(free))
+        taken.add(found[-1])
+    return found
+
+
+def _order(view: View, part: Sequence[Member], index: int, world: int) -> tuple[ReplicaValue, ...]:
+    head = part[0]
+    return tuple(
+        ReplicaValue(
+            index=index, world=world, incarnation=member.value.incarnation, ordinal=ordinal,
+            members=tuple(each.name for each in part), master_addr=head.value.address,
+            master_port=_port(view, head, world), agent_store=head.value.stores,
+        )
+        for ordinal, member in enumerate(part)
+    )  # fmt: skip
+
+
+def _port(view: View, head: Member, world: int) -> int:
+    """Not that of its last world, whose store may still be there."""
+    ports, last = head.value.replica_ports, newest_replica(view.store.replicas.get(head.name), head)
+    fresh = [port for port in ports if last is None or last.ordinal or port != last.master_port]
+    return fresh[world % len(fresh)] if fresh else 0
+
+
+def _describe(indexes: Sequence[int], renewed: int, released: Sequence[Member]) -> str:
+    """For the log."""
+    words = []
+    if again := indexes[:renewed]:
+        words.append(f"starting {_named(again)} again")
+    if new := indexes[renewed:]:
+        words.append(f"putting {_named(new)} together")
+    if released:
+        words.append(f"{len(released)} members wait for others to form a replica")
+    return "; ".join(words)
+
+
+def _named(indexes: Sequence[int]) -> str:
+    shown = ", ".join(map(str, indexes[:3]))
+    return f"replica{'s' if len(indexes) > 1 else ''} {shown}" + (
+        f" and {len(indexes) - 3} more" if indexes[3:] else ""
+    )
