@@ -109,12 +109,13 @@ IN_EVERY_RUN = ("blocked", "gil", "loader", "exits", "sizes", "skipped")
 """The others repeat these in another way, or another test has them (test_hangs.py: a rank that sleeps)."""
 
 
-def start(job: Job, how: str, *flags: str) -> Agent:
+def start(job: Job, how: str, name: str = "a", members: int = 1) -> Agent:
     script = job.directory / "hanging.py"
     script.write_text(SCRIPT)
     return job.start(
-        "a", "--nproc-per-node", "4", "--hang-factor", "2", "--max-restarts", "1", "--start-method", "zygote", *flags,
-        nnodes="1", conf=f"{QUICK},hang_min=2", script=[str(script), how, str(job.directory)],
+        name, "--nproc-per-node", str(4 // members), "--hang-factor", "2", "--max-restarts", "1",
+        "--start-method", "zygote", nnodes=str(members), conf=f"{QUICK},hang_min=2",
+        script=[str(script), how, str(job.directory)],
     )  # fmt: skip
 
 
@@ -127,6 +128,16 @@ def test_the_rank_that_keeps_the_others_waiting_is_named(job: Job, how: str) -> 
     (failure,) = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
     assert (failure["rank"], failure["reason"] in case.reasons) == (1, True), failure
     assert case.text in failure["message"], failure
+
+
+@pytest.mark.parametrize("how", ["sizes", pytest.param("blocked", marks=pytest.mark.nightly)])
+def test_members_tell_each_other_what_they_see(job: Job, how: str) -> None:
+    """Alone, none of them could say which of two ranks is to blame, or whether others wait."""
+    agents = [start(job, how, name, members=2) for name in "ab"]
+    assert [agent.exit_code() for agent in agents] == [ExitCode.SUCCEEDED] * 2, job.logs
+    failures = [each for agent in agents for each in agent.events if each["event"] == "failure"]
+    assert {each["rank"] for each in failures} == {1}, job.logs
+    assert CASES[how].text in failures[0]["message"], failures
 
 
 def test_a_rank_in_an_endless_loop_is_named_and_not_killed(job: Job) -> None:

@@ -60,7 +60,7 @@ def test_the_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(job: Job
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     (failure,) = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
     assert (failure["rank"], failure["reason"]) == (1, "Hang")
-    assert "rank 1 is in wait_forever (hanging.py:9)" in failure["message"]
+    assert "rank 1 is in wait_forever (hanging.py:" in failure["message"]
     assert failure["traceback"].startswith("Stacks of rank 1:\n")
 
 
@@ -84,7 +84,7 @@ def test_a_hang_that_is_only_reported_is_told_until_the_next_step(job: Job) -> N
     other = next(hang for hang in hangs.values() if not hang.ranks)
     assert (culprit.ranks, culprit.certain, culprit.reports_only) == ((1,), True, True)
     assert "rank 1 is in wait_forever (hanging.py:" in culprit.why
-    assert (other.waits_in, other.certain) == ("backward", False)
+    assert (other.waits_in, other.certain) == ("all_reduce", False)
     (job.directory / "found").touch()
     eventually(lambda: not told(), 60, what=lambda: f"the hang is over: {job.logs}")
     assert [agent.exit_code() for agent in agents] == [ExitCode.SUCCEEDED] * 2, job.logs
@@ -97,4 +97,4 @@ def test_an_evaluation_is_reported_and_not_killed(job: Job) -> None:
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     assert [each for each in agent.events if each["event"] == "failure"] == []
     hang = next(each for each in agent.events if each["event"] == "hang")
-    assert (hang["ranks"], hang["restarts"]) == ([], False)
+    assert (hang["ranks"], hang["restarts"]) == ([1], False), "the others wait for it, but it does something"

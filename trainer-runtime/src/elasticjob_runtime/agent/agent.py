@@ -96,7 +96,11 @@ class Agent:
         )
         self._decisions = DecisionCache()
         self._hangs = HangWatch(
-            config.hang_limits, self._processes.group, config.member.settings.me, self._runner.session.publish_hang
+            config.hang_limits,
+            self._processes.group,
+            config.member.settings.me,
+            self._runner.session.publish_hang,
+            self._runner.session.exchange_evidence,
         )
         self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
         self._stragglers = Stragglers(

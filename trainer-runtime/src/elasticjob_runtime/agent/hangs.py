@@ -6,9 +6,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.agent.evidence import Investigation, Suspect
+from elasticjob_runtime.agent.evidence_exchange import EvidenceExchange, Exchange
 from elasticjob_runtime.contract import HangValue
 from elasticjob_runtime.membership.culprit import Culprit, RankEvidence, calls_of, find_culprit, main_stack
 from elasticjob_runtime.membership.hang import Hang, HangLimits, is_certain, restarts
@@ -43,13 +44,21 @@ class HangWatch:
     """Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
     def __init__(
-        self, limits: HangLimits, group: WorkerGroup, me: str, publish: Callable[[HangValue | None], None]
+        self,
+        limits: HangLimits,
+        group: WorkerGroup,
+        me: str,
+        publish: Callable[[HangValue | None], None],
+        exchange: Exchange,
     ) -> None:
-        """`publish`: what is found out about a hang that is not acted on; None: it is over."""
+        """`publish`: what is found out about a hang that is not acted on; None: it is over. `exchange`: what members
+        tell each other of it."""
         self.limits = limits
         self._group = group
         self._me = me
         self._publish = publish
+        self._tell_others = exchange
+        self._exchange: EvidenceExchange | None = None
         self._published: HangValue | None = None
         self._investigation: Investigation | None = None
         self._hang: Hang | None = None
@@ -60,11 +69,13 @@ class HangWatch:
 
     @property
     def deadline(self) -> float | None:
-        return self._investigation.due if self._investigation is not None else None
+        if self._investigation is not None:
+            return self._investigation.due
+        return self._exchange.due if self._exchange is not None else None
 
     def reset(self) -> None:
         """The processes have ended."""
-        self._investigation, self._hang, self._step, self._stacks = None, None, None, {}
+        self._investigation, self._exchange, self._hang, self._step, self._stacks = None, None, None, None, {}
         if self._published is not None:
             self._published = None
             self._publish(None)
@@ -78,26 +89,48 @@ class HangWatch:
         if hang is not None:
             self._hang = hang
             waiting = {rank: text for rank, text in self._stacks.items() if _waits_for_others(text)}
-            self._investigation = Investigation(self._suspects(), now, waiting)
-        if self._hang is None or self._investigation is None:
+            self._investigation, self._exchange = Investigation(self._suspects(), now, waiting), None
+        if self._hang is None or plan is None:
             return None
-        evidence = self._investigation.tick(now)
-        if evidence is None:
+        self._look(plan, now)
+        evidence = self._exchange.tick(now) if self._exchange is not None else None
+        if self._exchange is None or evidence is None:
             return None
+        own, self._exchange = self._exchange.own, None
+        return self._found(self._hang, evidence, own, now, plan)
+
+    def _look(self, plan: Plan, now: float) -> None:
+        """At the own processes. Once that is done, the other members are told."""
+        seen = self._investigation.tick(now) if self._investigation is not None else None
+        if self._investigation is None or seen is None:
+            return
         self._stacks = self._investigation.stacks
         self._investigation = None
-        return self._found(self._hang, evidence, now, plan)
-
-    def _found(self, hang: Hang, evidence: dict[int, RankEvidence], now: float, plan: Plan | None) -> Finding:
-        whole = plan is not None and plan.value.size == 1
         exited = {rank: RankEvidence(exited=True) for rank in self._group.finished_ranks}
-        culprit = find_culprit({**evidence, **exited}, whole=whole)
+        since = self._step[1] if self._step is not None else now
+        size = plan.value.world_size
+        self._exchange = EvidenceExchange(self._tell_others, {**seen, **exited}, plan, size, since, now)
+
+    def _found(
+        self, hang: Hang, known: Mapping[int, RankEvidence], own: Mapping[int, RankEvidence], now: float, plan: Plan
+    ) -> Finding:
+        """`known`: of all ranks that are known. Each member acts on its own ranks."""
+        culprit = find_culprit(known, whole=len(known) >= plan.value.world_size)
+        elsewhere = bool(culprit.ranks) and not own.keys() & set(culprit.ranks)
+        culprit = dataclasses.replace(
+            culprit,
+            ranks=tuple(rank for rank in culprit.ranks if rank in own),
+            acts=culprit.acts and not elsewhere,
+            certain=culprit.certain and not elsewhere,
+        )
+        evidence = {rank: each for rank, each in own.items() if not each.exited}
         finding = Finding(f"{hang.text}: {culprit.why}", culprit, restarts(hang, culprit, self.limits))
-        what = "restarting" if finding.restarts else "not restarting: nothing shows that a restart would help"
+        reason = "that is for another agent" if elsewhere else "nothing shows that a restart would help"
+        what = "restarting" if finding.restarts else f"not restarting: {reason}"
         logger.warning("hang: %s; %s\n%s", finding.text, what, report_of(evidence, self._stacks))
         if finding.restarts:
             self._fail(finding, now)
-        elif culprit.ranks or (plan is not None and plan.rank is not None and plan.rank.group_rank < SPEAKERS):
+        elif culprit.ranks or (plan.rank is not None and plan.rank.group_rank < SPEAKERS):
             self._tell(hang, culprit, calls_of(evidence), now)
         return finding
 

@@ -21,6 +21,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     training-progress                  step and rate of the training      rank 0's agent, every 1 to 10 s
     training-transition                durations of the last transition   rank 0's agent, once a round
     training-stragglers                ranks that are slow                rank 0's agent, when that changes
+    worker-evidence/<member>           what its processes do in a hang    that member's agent, for the others
     worker-hangs/<member>              what keeps it from taking a step   that member's agent, in a hang
     worker-imports                     what the script imports            rank 0's agent, when it learns more
     worker-preflight/<member>          what its machine's checks found    that member's agent, before it joins
@@ -41,6 +42,7 @@ from elasticjob_runtime.contract.reports import (
     PEER_LOST,
     PREFLIGHT_FAILED,
     SCRIPT_FAILS,
+    EvidenceValue,
     FailureValue,
     HangValue,
     ImportsValue,
@@ -50,6 +52,7 @@ from elasticjob_runtime.contract.reports import (
     PaceValue,
     PreflightValue,
     ProgressValue,
+    RankEvidenceValue,
     Straggler,
     StragglersValue,
     SuspicionValue,
@@ -96,6 +99,7 @@ __all__ = [
     "SCRIPT_FAILS",
     "SECRET_BYTES",
     "Env",
+    "EvidenceValue",
     "ExitCode",
     "FailureValue",
     "Fence",
@@ -114,6 +118,7 @@ __all__ = [
     "PlanValue",
     "PreflightValue",
     "ProgressValue",
+    "RankEvidenceValue",
     "RankValue",
     "ReplicaValue",
     "SecretValue",

@@ -90,7 +90,7 @@ class Keys:
         """Prefixes of the other keys of this run, each with its final slash."""
         return (
             self.members, self.replicas, self.ranks, self.failures, self.suspects, self.preflights, self.paces,
-            self.hangs,
+            self.hangs, self.evidence_folder,
         )  # fmt: skip
 
     @property
@@ -131,6 +131,14 @@ class Keys:
     def hangs(self) -> str:
         """Sorts after the watched ranges, like `imports`: only the operator reads them."""
         return self.root + "worker-hangs/"
+
+    @property
+    def evidence_folder(self) -> str:
+        """Sorts after the watched ranges, like `imports`."""
+        return self.root + "worker-evidence/"
+
+    def evidence(self, name: str) -> str:
+        return self.evidence_folder + name
 
     def hang(self, name: str) -> str:
         return self.hangs + name

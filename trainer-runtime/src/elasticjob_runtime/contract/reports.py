@@ -136,6 +136,46 @@ class HangValue(Value):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RankEvidenceValue:
+    """What one worker process does that takes no step; membership/culprit.py says what follows from it."""
+
+    exited: bool = False
+    """With code 0."""
+    state: str = "S"
+    """Of its main thread, as in /proc/PID/stat."""
+    kernel: str = ""
+    """The kernel function in which that waits."""
+    idle: bool = True
+    """It does nothing, and neither do its children."""
+    collective: str | None = None
+    """The call in which its stack says that it waits for others; empty: in none; None: its stack is not known."""
+    place: str = ""
+    """The newest line of the script's own code."""
+    accelerator: bool = False
+    resends: list[list[str]] = dataclasses.field(default_factory=list)
+    """(own, peer) addresses of connections whose data is sent again and again."""
+    collectives: dict[str, Any] | None = None
+    """As in FailureValue; None: not known."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceValue(Value):
+    """`worker-evidence/<member>`: what a member's worker processes do that take no step, for the other members. One of
+    them knows better which rank the others wait for."""
+
+    round: int
+    time: float
+    """Unix time, seconds."""
+    ranks: dict[str, RankEvidenceValue]
+    """By rank."""
+
+    def check(self) -> None:
+        for rank in self.ranks:
+            if not (rank.isdecimal() and len(rank) < 10):
+                raise ValueError(f"ranks: {rank!r} is no rank")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PreflightValue(Value):
     """`worker-preflight/<member>`: what the checks of a member's machine found, before it joined or did not."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from elasticjob_runtime.contract import (
+    EvidenceValue,
     HangValue,
     ImportsValue,
     Keys,
@@ -213,6 +214,14 @@ class RendezvousCore:
         self._put_report(self._keys.pace(self._me), pace)
         if on_paces is not None:
             on_paces(self._read_all(self._keys.paces, PaceValue))
+
+    def exchange_evidence(
+        self, evidence: EvidenceValue, on_all: Callable[[dict[str, EvidenceValue]], None] | None
+    ) -> None:
+        """Best effort. `on_all`: see session.py."""
+        self._put_report(self._keys.evidence(self._me), evidence)
+        if on_all is not None:
+            on_all(self._read_all(self._keys.evidence_folder, EvidenceValue))
 
     def put_stragglers(self, stragglers: StragglersValue) -> None:
         """Best effort."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_runtime.contract import (
+    EvidenceValue,
     HangValue,
     ImportsValue,
     Keys,
@@ -88,6 +89,12 @@ class Rendezvous:
     def exchange_pace(self, pace: PaceValue, on_paces: Callable[[dict[str, PaceValue]], None] | None) -> None:
         """Best effort. `on_paces`: called with the last paces of all members, by name; None: they are not needed."""
         self._inbox.put(lambda: self._core.exchange_pace(pace, on_paces))
+
+    def exchange_evidence(
+        self, evidence: EvidenceValue, on_all: Callable[[dict[str, EvidenceValue]], None] | None
+    ) -> None:
+        """Best effort. `on_all`: called with what all members have told last, by name; None: it is not needed."""
+        self._inbox.put(lambda: self._core.exchange_evidence(evidence, on_all))
 
     def publish_stragglers(self, stragglers: StragglersValue) -> None:
         """Best effort."""

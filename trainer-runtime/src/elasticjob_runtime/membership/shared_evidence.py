@@ -1,0 +1,58 @@
+"""What members tell each other of worker processes that take no step, so that each sees the whole group. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from elasticjob_runtime.contract import EvidenceValue, RankEvidenceValue
+from elasticjob_runtime.contract.collectives import pack, unpack
+from elasticjob_runtime.membership.culprit import Activity, RankEvidence, Stack
+
+CLOCK_SKEW = 5.0
+"""s by which the clocks of two machines may differ. What is older than the last step is of an earlier hang."""
+MAX_READERS = 64
+"""In larger groups, only members whose worker processes do not all wait for others read what the others tell: a
+thousand members would read a million values."""
+
+
+def to_value(evidence: Mapping[int, RankEvidence], *, round_number: int, time: float) -> EvidenceValue:
+    """`time`: Unix time, s."""
+    ranks = {
+        str(rank): RankEvidenceValue(
+            exited=each.exited,
+            state=each.state,
+            kernel=each.kernel,
+            idle=each.activity.is_none,
+            collective=each.stack.collective if each.stack is not None else None,
+            place=each.stack.place if each.stack is not None else "",
+            accelerator=each.accelerator,
+            resends=[list(pair) for pair in sorted(each.resends)],
+            collectives=pack(each.calls) if each.calls is not None else None,
+        )
+        for rank, each in evidence.items()
+    }
+    return EvidenceValue(round=round_number, time=time, ranks=ranks)
+
+
+def of_group(values: Iterable[EvidenceValue], *, round_number: int, since: float) -> dict[int, RankEvidence]:
+    """By rank, of this round, and not older than the last step, at `since` (Unix time, s)."""
+    current = [value for value in values if value.round == round_number and value.time >= since - CLOCK_SKEW]
+    return {int(rank): _evidence(each) for value in current for rank, each in value.ranks.items()}
+
+
+def _evidence(value: RankEvidenceValue) -> RankEvidence:
+    return RankEvidence(
+        exited=value.exited,
+        state=value.state,
+        kernel=value.kernel,
+        activity=Activity() if value.idle else Activity(cpu_ms=1_000_000),
+        stack=Stack(collective=value.collective, place=value.place) if value.collective is not None else None,
+        accelerator=value.accelerator,
+        resends=frozenset((pair[0], pair[1]) for pair in value.resends if len(pair) == 2),
+        calls=unpack(value.collectives) if value.collectives is not None else None,
+    )
+
+
+def reads(own: Mapping[int, RankEvidence], members: int) -> bool:
+    """Whether a member reads what the others tell."""
+    return members <= MAX_READERS or not all(each.waits_in for each in own.values())
