@@ -5,12 +5,15 @@ No torch: the script only counts. Agents run as processes on this machine.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from elasticjob_api import ElasticJob
+from elasticjob_api.goodput import Part, goodput
 
 from hack.support import eventually
 from tests.integration.operator.kube import Namespace
@@ -202,3 +205,65 @@ def test_failure_that_a_rule_ignores_is_restarted_though_no_restart_is_left(trai
     training.trains_with(2)
     assert training.ns.status("digits")["restarts"]["total"] == 0
     assert training.ns.status("digits")["restarts"]["reported"] >= 1
+
+
+LOGGING = """
+import os, pathlib, sys, time
+from elasticjob_runtime.training import report_progress
+stop, crash = map(pathlib.Path, sys.argv[1:3])
+log, saved, leads = stop.with_name("steps"), stop.with_name("saved"), os.environ["RANK"] == "0"
+for step in range(int(saved.read_text()) if saved.exists() else 0, 100_000):
+    time.sleep(0.05)
+    if leads:
+        report_progress(step)
+        with log.open("a") as file:
+            file.write(f"{time.time()} {step}\\n")
+    if leads and step % 60 == 0:
+        saved.write_text(str(step))
+    if leads and crash.exists():
+        crash.unlink()
+        raise ZeroDivisionError("told to fail")
+    if stop.exists():
+        break
+"""
+
+
+def seconds_of(log: str) -> tuple[float, float]:
+    """(productive, repeated), by the script's own log of its steps alone."""
+    steps = [(float(time), int(step)) for time, step in map(str.split, log.splitlines())]
+    highest, productive, repeated = steps[0][1], 0.0, 0.0
+    for (before, last), (time, step) in itertools.pairwise(steps):
+        if step == last + 1:  # else its processes restarted in between
+            new = step > highest
+            productive, repeated = productive + new * (time - before), repeated + (not new) * (time - before)
+        highest = max(highest, step)
+    return productive, repeated
+
+
+def test_the_goodput_is_that_of_the_trainings_own_log(training: Training) -> None:
+    """A crash and a resize, each of which repeats up to 60 steps."""
+    training.script.write_text(LOGGING, encoding="utf-8")
+    training.start(1)
+    eventually(lambda: training.step() >= 150, what="it has trained for a while", timeout=60)
+    training.crash.touch()
+    training.trains_with(1)
+    eventually(lambda: training.step() >= 240, what="it has made up for the crash", timeout=60)
+    training.ns.scale("digits", 2)
+    training.trains_with(2)
+    eventually(lambda: training.step() >= 350, what="it has made up for the resize", timeout=60)
+    training.stop.touch()
+    eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded")
+    productive, repeated = seconds_of(training.stop.with_name("steps").read_text())
+    job = ElasticJob.parse(training.ns.get("elasticjobs", "digits") or {})
+    created, ended = job.metadata.creation_timestamp, job.status.completion_time
+    assert job.status.goodput and job.status.history and created and ended  # noqa: PT018 all or nothing
+    history, wall = job.status.history.read(), (ended - created).total_seconds()
+    parts = {part.value: getattr(job.status.goodput, part.value) or 0 for part in Part}
+    assert sum(parts.values()) == pytest.approx(wall, abs=len(parts)), "in whole seconds"
+    blur = 2 + len(history.changes) / 2
+    """s: the history has whole seconds."""
+    assert productive - parts["unknown"] - blur <= parts["productive"] <= productive + blur, (parts, productive)
+    assert repeated - parts["unknown"] - blur <= parts["repeated"] <= repeated + blur, (parts, repeated)
+    assert parts["unknown"] <= wall / 4, parts
+    shown = goodput(history, since=created, until=ended)
+    assert {part.value: round(seconds) for part, seconds in shown.seconds.items()} == pytest.approx(parts, abs=1)
