@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import signal
 from collections.abc import Callable
 
@@ -84,3 +85,23 @@ def test_sigterm_before_workers_start_leaves_at_once(jobs: Jobs) -> None:
     assert job.read("members/a") == {}
     last = [line for line in a.output.strip().splitlines() if not line.startswith("[etcd-v3]")][-1]
     assert last.startswith("torchrun: Process "), "one line, no traceback"
+
+
+STEPS = """
+import os, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(70):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+assert "exec_hooks" not in os.environ.get("PYTHONPATH", "")
+"""
+
+
+def test_the_optimizer_steps_of_an_unmodified_script_are_counted(jobs: Jobs, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "unmodified.py"
+    script.write_text(STEPS)
+    job = jobs("1:1", script=script)
+    a = job.start("a")
+    assert a.exit_code() == 0, a.output
+    assert job.read("training-progress")["optimizer_steps"] == 70, "the last count is published before torchrun ends"

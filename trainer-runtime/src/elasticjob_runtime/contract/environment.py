@@ -63,6 +63,10 @@ class Env:
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, ordered (see `Fence`). Shared resources such
     as a checkpoint directory refuse a writer whose token is smaller than one they have seen."""
 
+    STEPS_FOLDER = "ELASTICJOB_STEPS_FOLDER"
+    """Under torchrun with our rendezvous: where worker processes count their optimizer steps. Set it to an empty string
+    for torchrun, and nothing is counted."""
+
     REPLICA = "ELASTICJOB_REPLICA"
     """With `--replica-size`: the number of this process's replica, which it keeps. RANK, WORLD_SIZE and MASTER_ADDR are
     those of the replica's own world then. Unset: all worker processes are one world."""

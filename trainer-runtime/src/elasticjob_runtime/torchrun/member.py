@@ -44,7 +44,11 @@ class Member:
         self._config = config
         self._store = store
         self._event_loop = EventLoop()
-        self._owner = AgentOwner(config.settings.me, shared=shared)
+        self._owner = AgentOwner(
+            config.settings.me,
+            lambda progress: self._runner.session.publish_progress(progress),  # noqa: PLW0108 made later
+            shared=shared,
+        )
         self._changed = self._owner.changed
         self._exit: Exit | None = None
         """Guarded by `_changed`."""
@@ -92,7 +96,11 @@ class Member:
         """All members of the round have met. Returns False if the round is already over."""
         with self._changed:
             self._owner.agent = self._owner.agent.run(round_number, time.monotonic())
-            return self._exit is None and self._owner.agent.is_in(round_number)
+            runs = self._exit is None and self._owner.agent.is_in(round_number)
+            if runs:
+                self._owner.steps.starting(round_number, time.monotonic())
+        self.wake()
+        return runs
 
     def finish(self) -> None:
         """All workers on this node have exited with 0."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
-from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeValue
+from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeValue, ProgressValue
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, StartWorkers, StopWorkers
 from elasticjob_runtime.membership.view import StoreView
 from elasticjob_runtime.rendezvous.member import LocalState
-from elasticjob_runtime.torchrun.policy import TorchAgent, next_action
+from elasticjob_runtime.torchrun.policy import Phase, TorchAgent, next_action
+from elasticjob_runtime.torchrun.steps import WorkerSteps
 
 
 class AgentOwner:
     """Implements RunnerOwner. The runner's thread and the threads that call `Member` share it: hold `changed` to read
     or write a field, and notify it after a write."""
 
-    def __init__(self, me: str, *, shared: bool) -> None:
-        """`shared`: workers may use the member's stores too."""
+    def __init__(self, me: str, publish: Callable[[ProgressValue], None], *, shared: bool) -> None:
+        """`publish`: the optimizer steps. `shared`: workers may use the member's stores too."""
         self._me = me
+        self._publish = publish
+        self.steps = WorkerSteps()
         self._shared = shared
         self.changed = threading.Condition()
         self.agent = TorchAgent()
@@ -54,11 +58,15 @@ class AgentOwner:
         return LocalState(workers=self.agent.workers, stores=self._shared, leaving_since=self.leaving_since)
 
     def tick(self, now: float) -> None:
-        """Nothing to do: torch's agent watches the workers."""
+        """torch's agent watches the workers; only their steps are of interest."""
+        progress = self.steps.progress(now, ended=self.agent.phase is not Phase.RUNNING)
+        plan = self.agent.plan
+        if progress is not None and plan is not None and plan.value.leader == self._me:
+            self._publish(progress)
 
     @property
     def deadline(self) -> float | None:
-        return None
+        return self.steps.due
 
     def decide(self, view: View, now: float) -> Action:
         if self.closing:

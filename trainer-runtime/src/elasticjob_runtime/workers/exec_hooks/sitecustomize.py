@@ -30,6 +30,11 @@ def _restore_paths() -> None:
 
 
 def _install_hooks() -> None:
+    folder, local_rank = os.environ.get("ELASTICJOB_STEPS_FOLDER"), os.environ.get("LOCAL_RANK")
+    if folder:
+        if local_rank and sys.version_info >= (3, 10):
+            _count_steps_under_torchrun(os.path.join(folder, local_rank))
+        return
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not error_file or sys.version_info < (3, 10):
         return
@@ -37,6 +42,14 @@ def _install_hooks() -> None:
     atexit.register(flight_recorder.save_at_exit, error_file, os.getpid())
     auto_progress.count_steps(error_file, functools.partial(flight_recorder.serve, error_file))
     auto_progress.write_stacks_on_signal(error_file)
+
+
+def _count_steps_under_torchrun(folder: str) -> None:
+    """torch's agent names the error file, so this process makes its page (torchrun/steps.py)."""
+    auto_progress, error_file = _module("auto_progress"), os.path.join(folder, "error.json")
+    os.makedirs(folder, exist_ok=True)
+    auto_progress.create_page(auto_progress.page_file(error_file))
+    auto_progress.count_steps(error_file)
 
 
 def _module(name: str) -> Any:
