@@ -267,3 +267,39 @@ def test_the_goodput_is_that_of_the_trainings_own_log(training: Training) -> Non
     assert parts["unknown"] <= wall / 4, parts
     shown = goodput(history, since=created, until=ended)
     assert {part.value: round(seconds) for part, seconds in shown.seconds.items()} == pytest.approx(parts, abs=1)
+
+
+HANGING = """
+import pathlib, sys, time
+from elasticjob_runtime.training import report_progress
+stop, hang = map(pathlib.Path, sys.argv[1:3])
+
+def wait_forever():
+    while hang.exists():
+        time.sleep(4)
+
+for step in range(100_000):
+    report_progress(step)
+    time.sleep(0.05)
+    if hang.exists():
+        wait_forever()
+    if stop.exists():
+        break
+"""
+
+
+def test_a_hang_is_named_in_a_condition_and_an_event_until_the_next_step(training: Training) -> None:
+    training.script.write_text(HANGING, encoding="utf-8")
+    policy = {"hang": {"action": "Report", "minSeconds": 2, "factor": 5}}
+    training.start(1, spec={"failurePolicy": policy})
+    hang, ns = training.crash, training.ns
+    hang.touch()
+    eventually(lambda: ns.condition("digits", "Stalled").get("reason") == "Hang", what="the hang is told", timeout=60)
+    message = ns.condition("digits", "Stalled")["message"]
+    assert "rank 0 is in wait_forever (train.py:8) (worker pod digits-worker-0" in message, message
+    assert "on node node-" in message, message
+    hang.unlink()
+    eventually(lambda: not ns.is_true("digits", "Stalled"), what="the next step ends it", timeout=60)
+    (event,) = [each for each in ns.events("digits") if each["reason"] == "Hang"]
+    assert (event["type"], event.get("count", 1)) == ("Warning", 1)
+    assert ns.status("digits")["restarts"]["total"] == 0
