@@ -45,20 +45,16 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.data import ElasticDistributedSampler
-from elasticjob_runtime.training import (
-    CheckpointError,
-    ElasticSession,
-    load_checkpoint,
-    report_progress,
-    save_checkpoint,
-)
-from elasticjob_runtime.training.memory import Pace
+from elasticjob_runtime.training import CheckpointError, load_checkpoint, report_progress, save_checkpoint
 from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from elasticjob_runtime.training import ElasticSession
 
 WIDTH = 8
 
@@ -150,11 +146,11 @@ class Model(torch.nn.Module):
 
 
 class Training:
-    """The model, and how it is trained."""
+    """The model, and how it is trained. `options`: of DistributedDataParallel."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.model = Model().to(DEVICE)
-        self.trained = DistributedDataParallel(self.model, bucket_cap_mb=0.001) if dist.is_initialized() else self.model
+        self.trained = DistributedDataParallel(self.model, **options) if dist.is_initialized() else self.model
         self.plain = torch.optim.SGD([self.model.seen], lr=BATCH)
         self.adam = torch.optim.AdamW([self.model.weights, *self.model.more], lr=0.05)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.adam, 10, gamma=0.9)
@@ -283,7 +279,9 @@ def obey(ledger: Ledger) -> None:
 
 def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], None]) -> None:
     """`in_step`: called in each step, before its gradients are used."""
-    training = Training()
+    from elasticjob_runtime.training import ElasticSession  # not where checkpoints alone are measured
+
+    training = Training(bucket_cap_mb=0.001)
     session = ElasticSession(
         model=training.trained, optimizer=training.adam, scheduler=training.scheduler, plain=training.plain
     )
@@ -341,6 +339,8 @@ def main(in_step: Callable[[ElasticSession], None] = lambda _: None) -> None:
             dist.destroy_process_group()
         return
     if interval := int(setting("SNAPSHOT_EVERY", "0")):  # as if each took so long
+        from elasticjob_runtime.training.memory import Pace
+
         setattr(Pace, "interval", interval)  # noqa: B010 mypy
     if DEVICE != "cpu":
         torch.cuda.set_device(DEVICE)

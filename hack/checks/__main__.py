@@ -6,14 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from hack.checks import client, commands, examples, flags, links, pins, promises, reasons, tables, words
 from hack.checks.pages import Problem, texts, tracked
 from hack.reference import outdated
 
 ROOT = Path(__file__).parents[2]
-CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
 
 
 def problems(root: Path = ROOT) -> Iterator[Problem]:
@@ -23,8 +20,6 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
     pages = {path: text for path, text in content.items() if path.endswith(".md")}
     targets = commands.targets(content["Makefile"])
     known_flags = commands.elasticrun_flags()
-    (version,) = yaml.safe_load(CRD.read_text(encoding="utf-8"))["spec"]["versions"]
-    schema = version["schema"]["openAPIV3Schema"]
     for path, text in content.items():
         yield from words.problems(path, text)
         yield from pins.unpinned_actions(path, text)
@@ -46,7 +41,6 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         yield from client.wrong_commands(page, text)
         yield from tables.missing(page, text)
         yield from tables.unknown_metrics(page, text)
-        yield from commands.wrong_manifests(page, text, schema)
 
 
 def main() -> int:

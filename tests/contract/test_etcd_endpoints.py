@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import http.server
 import json
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from elasticjob_runtime.etcd import KeyRange, NotEtcd, StoreError, Unavailable
+from elasticjob_runtime.etcd import KeyRange, NotEtcd, Unavailable
 from elasticjob_runtime.etcd.config import Credentials
 
 from hack.cluster.ports import free_ports
@@ -172,48 +171,6 @@ def test_a_service_that_responds_with_other_json_is_not_taken_for_etcd(open_clie
             open_client(f"127.0.0.1:{server.server_port}").get("/a")
     finally:
         server.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("answer", "error", "words"),
-    [
-        (b"-ERR unknown command 'POST'\r\n", NotEtcd, "ERR unknown command"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", NotEtcd, "SSH-2.0"),
-        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05", NotEtcd, "not HTTP"),
-        (b"HTTP/1.1 garbage\r\n\r\n", NotEtcd, "garbage"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", Unavailable, "closed before the answer was complete"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: nine\r\n\r\nshort", NotEtcd, "not HTTP"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", Unavailable, "garbled"),
-        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nlater", Unavailable, "HTTP 503"),
-        (b"", Unavailable, "closed before the answer was complete"),
-        (None, Unavailable, "no answer within the deadline"),
-    ],
-    ids=[
-        "redis",
-        "ssh",
-        "gRPC only",
-        "bad status",
-        "incomplete response",
-        "bad length",
-        "bad chunk",
-        "overloaded proxy",
-        "closes",
-        "silent",
-    ],
-)
-def test_a_server_that_speaks_another_protocol_gives_a_clear_error(
-    raw_server: StartRaw, open_client: OpenClient, answer: bytes | None, error: type[StoreError], words: str
-) -> None:
-    client = open_client(f"127.0.0.1:{raw_server(answer).port}", timeout=0.4)
-
-    def reports_it(call: Callable[[], object]) -> bool:
-        with pytest.raises(error) as caught:
-            call()
-        return re.search(words, str(caught.value)) is not None
-
-    # On a busy machine, the response may arrive too late for its error to be reported.
-    eventually(lambda: reports_it(lambda: client.get("/a")), 60.0)
-    eventually(lambda: reports_it(lambda: client.put("/a", "")), 60.0)
 
 
 def test_a_refused_connection_is_reported_with_its_address(open_client: OpenClient) -> None:

@@ -29,6 +29,7 @@ FOLDERS = [path.removesuffix("/kustomization.yaml") for path in MANIFESTS if pat
 OTHER_APIS = ("kueue.x-k8s.io/",)
 """Groups of objects that pages and examples show and this API server does not have."""
 
+PATCH = re.compile(r"kubectl patch (?:ej|elasticjobs?)\b.* -p '(\{.*\})'")
 MINIMAL: Manifest = {
     "apiVersion": API_VERSION,
     "kind": "ElasticJob",
@@ -55,6 +56,8 @@ def shown_manifests() -> dict[str, list[Manifest]]:
     for page in PAGES:
         blocks = [block for block in fenced(text_of(page)) if block.language == "yaml"]
         found[page] = [one for block in blocks for each in yaml.safe_load_all(block.text) if (one := completed(each))]
+        patches = (PATCH.match(code.text) for code in code_of(text_of(page)))
+        found[page] += [completed(json.loads(patch[1])) for patch in patches if patch]
     for path in MANIFESTS:
         if path.removesuffix("/kustomization.yaml") not in FOLDERS and str(Path(path).parent) not in FOLDERS:
             found[path] = [one for each in yaml.safe_load_all(text_of(path)) if (one := completed(each))]

@@ -82,16 +82,6 @@ async def bench(api: tuple[KubeClient, Gate], ns: Namespace) -> AsyncIterator[Be
     await bench.close()
 
 
-async def test_objects_are_listed_then_watched(bench: Bench) -> None:
-    await bench.create("before")
-    await until(lambda: bench.value("before") == "1")
-    await bench.create("after")
-    await bench.change("after", "2")
-    await until(lambda: bench.value("after") == "2")
-    await bench.delete("before")
-    await until(lambda: bench.value("before") is None)
-
-
 async def test_changes_during_a_lost_connection_are_found(bench: Bench) -> None:
     for name in ("gone", "changed"):
         await bench.create(name)

@@ -82,23 +82,6 @@ def test_probes_need_no_token(secured: Operator) -> None:
     assert read(secured, path="/readyz") == (200, "ok")
 
 
-def test_the_api_server_is_asked_once_for_many_scrapes(secured: Operator, token_of: Callable[..., str]) -> None:
-    prometheus = token_of("prometheus", may=True)
-    eventually(lambda: read(secured, f"Bearer {prometheus}")[0] == 200, timeout=30, what="Prometheus may")
-
-    def reviews() -> int:
-        text = read(secured, f"Bearer {prometheus}")[1]
-        return sum(
-            int(float(line.split()[-1]))
-            for line in text.splitlines()
-            if line.startswith("elasticjob_api_requests_total") and "reviews" in line
-        )
-
-    before = reviews()
-    assert before >= 2
-    assert [reviews() for _ in range(5)] == [before] * 5
-
-
 def test_metrics_stay_closed_while_the_api_server_is_down(
     kube: Kube,
     control_plane: Path,

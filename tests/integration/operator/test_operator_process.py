@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
-import yaml
-
-from hack.cluster.loopback import ControlPlane
-from hack.cluster.output import run
-from hack.cluster.programs import program
-from hack.cluster.settings import KUBERNETES_VERSION
 from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Kube, Namespace
 from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
 from tests.integration.operator.rendezvous import Agents
-
-NAMESPACE_GOES = "because it is being terminated"
-"""The namespaces of the tests before may still be going while an operator watches all of them: that is no missing
-right."""
-
-CHART = Path(__file__).parents[3] / "charts" / "elasticjob"
 
 
 def test_a_restarted_operator_continues_where_it_was_killed(
@@ -98,77 +83,3 @@ def test_the_operator_continues_after_losing_the_api_server(
         timeout=150,
     )
     gate.shut()
-
-
-@pytest.mark.parametrize("scope", ["namespaced", "cluster-wide"])
-def test_the_charts_rbac_rules_are_sufficient(
-    scope: str,
-    ns: Namespace,
-    control_plane_server: ControlPlane,
-    tmp_path: Path,
-    start_operator: Callable[..., Operator],
-    submit: Callable[..., str],
-    agents_of: Callable[[str], Agents],
-) -> None:
-    """The operator as its ServiceAccount: a whole life without one Forbidden."""
-    watched = ns.name if scope == "namespaced" else ""
-    kubeconfig = _kubeconfig_of_the_chart(control_plane_server, ns.name, watched, tmp_path)
-    operator = start_operator(
-        kubeconfig,
-        ELASTICJOB_WATCH_NAMESPACES=watched,
-        ELASTICJOB_LOG_FORMAT="json",
-        ELASTICJOB_CA_NAME="ej-elasticjob-ca",
-        ELASTICJOB_NETWORK_POLICIES=json.dumps({"operator": [{"podSelector": {}}], "metricsPort": 9100}),
-    )
-    submit()
-    submit("own", endpoint="", replicas=1)
-    eventually(lambda: len(ns.workers()) == 3, what="worker pods")
-    eventually(lambda: ns.all("statefulsets"), what="etcd")
-    for pod in ns.workers():
-        ns.run(pod)
-    agents_of("digits").plan(1, size=2)
-    eventually(lambda: ns.is_true("digits", "Running"), what="Running")
-    ns.patch("services", "digits", {"spec": {"selector": {"edited": "by-hand"}}})
-    eventually(
-        lambda: "edited" not in ns.all("services")["digits"]["spec"]["selector"], what="the Service is put right"
-    )
-    ns.scale("digits", 1)
-    eventually(lambda: "digits-worker-1" not in ns.workers(), what="shrunk")
-    ns.end("own-worker-0", 0, at=rfc3339())
-    eventually(lambda: ns.is_true("own", "Succeeded"), what="Succeeded")
-    eventually(lambda: not ns.all("statefulsets"), what="etcd is gone")
-    eventually(lambda: ns.events("digits"), what="Events")
-    operator.stop()
-    refused = [
-        line for line in operator.log_text().splitlines() if "forbidden" in line.lower() and NAMESPACE_GOES not in line
-    ]
-    assert not refused, "the chart gives every right that the operator uses"
-    records = [json.loads(line) for line in operator.log_text().splitlines()]
-    about = [record for record in records if record.get("object", {}).get("name") == "digits"]
-    assert any(record.get("reason") == "Training" for record in about), "JSON logs have the job and the reason"
-
-
-def _kubeconfig_of_the_chart(server: ControlPlane, namespace: str, watched: str, folder: Path) -> Path:
-    chosen = [*([f"watchNamespaces={{{watched}}}"] if watched else []), "crds.install=false"]
-    flags = [word for each in chosen for word in ("--set", each)]
-    text = run(
-        [
-            program("helm"),
-            "template",
-            "ej",
-            CHART,
-            "--namespace",
-            namespace,
-            "--kube-version",
-            KUBERNETES_VERSION,
-            *flags,
-        ]
-    )
-    rights = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    objects: list[dict[str, Any]] = [each for each in yaml.safe_load_all(text) if each and each["kind"] in rights]
-    for each in objects:  # as helm does: what names no namespace goes into the release's
-        where = each["metadata"].get("namespace", namespace)
-        server.kubectl("apply", "--namespace", where, "-f", "-", stdin=json.dumps(each))
-    (account,) = [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"]
-    token = server.kubectl("create", "token", account, "--namespace", namespace).strip()
-    return changed_kubeconfig(server.kubeconfig, folder / "chart.conf", token=token)

@@ -11,7 +11,6 @@ import tarfile
 from pathlib import Path
 
 from hack.release.archive import make_reproducible, name_of, retag
-from hack.release.artifacts import checksums, with_registry
 
 LAYER = b"layer" * 1000
 
@@ -36,16 +35,6 @@ def test_a_released_image_has_the_release_s_name_and_the_same_layers(tmp_path: P
         assert "repositories" not in tar.getnames(), "the old name is there too"
 
 
-def test_sha256sum_accepts_the_checksums(tmp_path: Path) -> None:
-    (tmp_path / "a.whl").write_bytes(b"a")
-    (tmp_path / "b.tar").write_bytes(b"b" * 100_000)
-    checksums(tmp_path, [tmp_path / "b.tar", tmp_path / "a.whl"])
-    check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
-    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 0
-    (tmp_path / "a.whl").write_bytes(b"changed")
-    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 1
-
-
 def test_the_same_files_give_the_same_tarball_whenever_it_is_made(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text("b")
     (tmp_path / "a.sh").write_text("a")
@@ -60,14 +49,6 @@ def test_the_same_files_give_the_same_tarball_whenever_it_is_made(tmp_path: Path
     assert (tmp_path / "one.tgz").read_bytes() == (tmp_path / "two.tgz").read_bytes()
     with tarfile.open(tmp_path / "one.tgz") as tar:
         assert [(one.name, oct(one.mode)) for one in tar] == [("package/a.sh", "0o755"), ("package/b.py", "0o644")]
-
-
-def test_the_chart_takes_our_images_from_the_registry_of_the_release() -> None:
-    values = "image:\n  repository: elasticjob-operator\n  tag: ''\netcd:\n  repository: registry.k8s.io/etcd\n"
-    assert with_registry(values, "ghcr.io/example/") == values.replace(
-        "elasticjob-operator", "ghcr.io/example/elasticjob-operator"
-    )
-    assert with_registry(values, "") == values
 
 
 def test_a_release_rejects_a_base_image_without_a_digest(tmp_path: Path) -> None:
