@@ -10,6 +10,10 @@ from elasticjob_runtime.contract import PaceValue
 from elasticjob_runtime.training import auto_progress
 from elasticjob_runtime.training.auto_progress import WAITED, WAITED_AT
 
+from tests.unit.runtime.membership.builders import make_plan
+
+PLAN = make_plan("abcd", me="c", round_number=7, nproc=2)
+
 
 class Workers:
     """The pages of two workers, one of which waits for the other."""
@@ -31,7 +35,7 @@ def windows(folder: pathlib.Path, *, steps_per_second: int, seconds: int) -> lis
     workers, meter, found = Workers(folder), PaceMeter(0.0), list[PaceValue]()
     for second in range(1, seconds + 1):
         workers.have_taken(steps_per_second * second, float(second))
-        if pace := meter.read(workers.error_files, 4, 7, float(second)):
+        if pace := meter.read(workers.error_files, PLAN, float(second)):
             found.append(pace)
     return found
 
@@ -58,8 +62,8 @@ def test_a_long_round_has_a_window_a_minute(tmp_path: pathlib.Path) -> None:
 def test_nothing_is_said_until_all_workers_step(tmp_path: pathlib.Path) -> None:
     workers, meter = Workers(tmp_path), PaceMeter(0.0)
     auto_progress.create_page(auto_progress.page_file(workers.error_files[1]))
-    assert meter.read(workers.error_files, 0, 1, 1.0) is None
-    assert meter.read({}, 0, 1, 3.0) is None
+    assert meter.read(workers.error_files, PLAN, 1.0) is None
+    assert meter.read({}, PLAN, 3.0) is None
 
 
 def test_throttling_is_the_share_of_periods_since_the_last_look(tmp_path: pathlib.Path) -> None:

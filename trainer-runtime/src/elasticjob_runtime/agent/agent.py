@@ -103,9 +103,7 @@ class Agent:
             self._runner.session.exchange_evidence,
         )
         self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
-        self._stragglers = Stragglers(
-            config.stragglers, config.group.nproc, self._runner.session, self._event_loop, self._recorder
-        )
+        self._stragglers = Stragglers(config.stragglers, self._runner.session, self._event_loop, self._recorder)
         self._published_imports: ImportsValue | None = None
         self._leaving: tuple[float, signal.Signals] | None = None
         self._starting = False

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elasticjob_runtime.contract import PaceValue
+from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.training import auto_progress
 from elasticjob_runtime.workers.oom import cgroup_file, own_cgroups
 
@@ -17,19 +18,20 @@ SKIPPED_STEPS = 10
 """At the start: they compile and warm caches."""
 READ_SECONDS = 1.0
 WINDOW_SECONDS_MAX = 60.0
+WRITES_PER_SECOND = 20
 
 Page = tuple[int, float, float]
 """As auto_progress.WAITED."""
 
 
-def window_seconds(age: float) -> float:
+def window_seconds(age: float, members: int) -> float:
     """The least length of a window of workers that were started `age` s ago. Each window costs each member a write to
-    etcd.
+    etcd; all members together write 20 times a second at most.
 
-    >>> window_seconds(0.0), window_seconds(600.0), window_seconds(86400.0)
-    (1.0, 10.0, 60.0)
+    >>> window_seconds(0.0, 4), window_seconds(600.0, 4), window_seconds(86400.0, 4), window_seconds(0.0, 1000)
+    (1.0, 10.0, 60.0, 50.0)
     """
-    return min(WINDOW_SECONDS_MAX, max(READ_SECONDS, age / 60))
+    return max(min(WINDOW_SECONDS_MAX, max(READ_SECONDS, age / 60)), members / WRITES_PER_SECOND)
 
 
 class Throttling:
@@ -76,9 +78,9 @@ class PaceMeter:
         self.own_seconds: dict[int, float] = {}
         """By local rank, in the last window."""
 
-    def read(self, error_files: Mapping[int, str], first_rank: int, round_number: int, now: float) -> PaceValue | None:
-        """Returns a window that ends now. `error_files`: by local rank. `first_rank`: of local rank 0."""
-        if now < self.due:
+    def read(self, error_files: Mapping[int, str], plan: Plan, now: float) -> PaceValue | None:
+        """Returns a window that ends now. `error_files`: by local rank. `plan`: has a rank for this member."""
+        if now < self.due or plan.rank is None:
             return None
         self.due = now + READ_SECONDS
         pages = {local: auto_progress.read_waited(auto_progress.page_file(file)) for local, file in error_files.items()}
@@ -86,26 +88,27 @@ class PaceMeter:
         if len(known) < len(pages) or not known:
             return None
         if known.keys() != self._began.keys():
-            self._begin(known, now)
+            self._begin(known, plan.value.size, now)
             return None
         steps = {local: page[0] - self._began[local][0] for local, page in known.items()}
         if min(steps.values()) < MIN_STEPS or now < self._closes_at:
             return None
         length = {local: (page[1] - self._began[local][1]) / steps[local] for local, page in known.items()}
         waited = {local: (page[2] - self._began[local][2]) / steps[local] for local, page in known.items()}
-        self._begin(known, now)
+        self._begin(known, plan.value.size, now)
         self._window += 1
         self.own_seconds = {local: round(max(0.0, length[local] - waited[local]), 6) for local in known}
+        first_rank = plan.rank.group_rank * plan.value.nproc
         return PaceValue(
-            round=round_number,
+            round=plan.round,
             window=self._window,
             step_seconds=round(max(length.values()), 6),
             own_seconds={str(first_rank + local): own for local, own in self.own_seconds.items()},
             throttled=round(self._throttling.share(), 3),
         )
 
-    def _begin(self, pages: dict[int, Page], now: float) -> None:
+    def _begin(self, pages: dict[int, Page], members: int, now: float) -> None:
         self._began = pages
-        self._closes_at = now + window_seconds(now - self._started_at)
+        self._closes_at = now + window_seconds(now - self._started_at, members)
         if not self._window:
             self._throttling.share()

@@ -24,10 +24,9 @@ class Stragglers:
     """Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
     def __init__(
-        self, settings: StragglerSettings, nproc: int, session: Rendezvous, event_loop: EventLoop, recorder: Recorder
+        self, settings: StragglerSettings, session: Rendezvous, event_loop: EventLoop, recorder: Recorder
     ) -> None:
         self._settings = settings
-        self._nproc = nproc
         self._session = session
         self._event_loop = event_loop
         self._recorder = recorder
@@ -54,7 +53,7 @@ class Stragglers:
             self._running = False
             return
         self._running, self._round = True, plan.round
-        pace = self._meter.read(error_files, plan.rank.group_rank * self._nproc, plan.round, now)
+        pace = self._meter.read(error_files, plan, now)
         if pace is not None:
             self._recorder.paced(self._meter.own_seconds)
             self._session.exchange_pace(pace, self._received if leads else None)

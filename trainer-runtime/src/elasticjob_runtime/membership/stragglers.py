@@ -7,6 +7,7 @@ busy: a rank is named after several in a row, and no longer after as many that w
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
@@ -59,10 +60,11 @@ def slow_ranks(paces: Mapping[str, PaceValue], factor: float) -> list[Slow]:
     if len(own) < 2 or not factor:
         return []
     step = statistics.median(pace.step_seconds for pace in paces.values())
+    ordered = sorted(own.values())
     found = []
     for member, pace in paces.items():
         for rank in map(int, pace.own_seconds):
-            median = statistics.median([seconds for other, seconds in own.items() if other != rank])
+            median = _median_of_others(ordered, own[rank])
             if own[rank] > factor * median and own[rank] - median > LEAST_EXCESS * step:
                 found.append(
                     Slow(
@@ -75,6 +77,17 @@ def slow_ranks(paces: Mapping[str, PaceValue], factor: float) -> list[Slow]:
                     )
                 )
     return sorted(found, key=lambda slow: slow.median - slow.own)
+
+
+def _median_of_others(ordered: Sequence[float], value: float) -> float:
+    """The median of all but one `value`. There may be thousands of them.
+
+    >>> _median_of_others([1.0, 2.0, 4.0, 9.0], 9.0), _median_of_others([1.0, 2.0, 4.0], 2.0)
+    (2.0, 2.5)
+    """
+    left_out, count = bisect.bisect_left(ordered, value), len(ordered) - 1
+    middle = {(count - 1) // 2, count // 2}
+    return statistics.fmean(ordered[index + (index >= left_out)] for index in middle)
 
 
 def with_preflight(stragglers: Sequence[Straggler], reports: Mapping[str, PreflightValue]) -> list[Straggler]:
