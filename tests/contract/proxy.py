@@ -9,18 +9,18 @@ import threading
 
 
 class Proxy:
-    """Forwards 127.0.0.1:`port` to another port of 127.0.0.1."""
+    """Forwards `port` of an address to another port of 127.0.0.1."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, address: str = "127.0.0.1") -> None:
         self._target = target
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._refusing = False
         self._to_drop = 0
         self._closed = False
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, 0))
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{address}:{self.port}"
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     @property

@@ -58,13 +58,15 @@ class PreflightCheck(enum.StrEnum):
     """Checks of a machine that agents know."""
 
     BASIC = "Basic"
+    NETWORK = "Network"
 
 
 class Preflight(Model, frozen=True):
     """Checks of its machine that each agent runs before it joins."""
 
     checks: Annotated[tuple[PreflightCheck, ...], Field(max_length=8, json_schema_extra=SET)] = ()
-    """Checks that agents know. Basic: GPUs and their health, free memory, the speed of the CPU and the way to etcd."""
+    """Checks that agents know. Basic: GPUs and their health, free memory, the speed of the CPU and the way to etcd.
+    Network: how fast data goes to and from other worker pods."""
     command: Annotated[
         tuple[Annotated[str, Field(max_length=4096)], ...], Field(max_length=64, json_schema_extra=ATOMIC)
     ] = ()

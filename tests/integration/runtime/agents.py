@@ -104,13 +104,16 @@ class Job:
         script: Sequence[str] | None = None,
         endpoint: str | None = None,
         environment: dict[str, str] | None = None,
+        within: Sequence[str] = (),
     ) -> Agent:
-        """Starts an agent; returns at once. Without site-packages: the agent needs the standard library only."""
+        """Starts an agent; returns at once. Without site-packages: the agent needs the standard library only. `within`:
+        a command that runs it."""
         log = self.directory / f"{name}-{len(self.agents)}.log"
         events, termination = log.with_suffix(".events"), log.with_suffix(".termination")
         termination.touch()
         events.touch()
         command = [
+            *within,
             *(sys.executable, "-S", "-m", "elasticjob_runtime", "--nnodes", nnodes, "--rdzv-backend", "etcd-v3"),
             *("--rdzv-endpoint", endpoint or self.endpoint, "--rdzv-id", self.run_id, "--rdzv-conf", conf),
             *("--start-method", "spawn", "--events", str(events), *flags),

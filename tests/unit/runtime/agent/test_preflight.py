@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pathlib
 import sys
 import time
 
 import pytest
-from elasticjob_runtime.agent.preflight import basic, check, command
+from elasticjob_runtime.agent.preflight import NetworkCheck, basic, check, command, network
 from elasticjob_runtime.contract import Keys, PreflightValue
 from elasticjob_runtime.membership.preflight import PreflightSettings
 
@@ -134,3 +135,48 @@ def test_nothing_is_checked_or_published_unless_asked_for() -> None:
     store = MemoryStore()
     assert check(PreflightSettings(), store, KEYS, "a", 2, {}) is None
     assert store.get(KEYS.preflight("a")) is None
+
+
+def transfers(*names: str, most: int = 4) -> dict[str, float | None]:
+    """The speed of each of these members, which are checked at the same time."""
+    store = MemoryStore()
+    checks = {name: NetworkCheck(store, KEYS, name, address="127.0.0.1", most=most) for name in names}
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        futures = {name: pool.submit(each.speed) for name, each in checks.items()}
+        return {name: future.result() for name, future in futures.items()}
+
+
+def test_members_transfer_data_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "MOST_BYTES", 1 << 20)
+    speeds = transfers("a", "b", "c", most=3)
+    assert all(speed is not None and speed > 0 for speed in speeds.values()), speeds
+
+
+def test_a_member_alone_passes_the_check_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "GATHER_SECONDS", 0.1)
+    assert transfers("a") == {"a": None}
+
+
+def test_a_member_whose_partner_does_not_answer_has_the_speed_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was killed in the middle of the check."""
+    monkeypatch.setattr(network, "ROUND_SECONDS", 1.0)
+    monkeypatch.setattr(network, "MOST_BYTES", 1 << 20)
+    store = MemoryStore()
+    gone = PreflightValue(endpoint="127.0.0.1 1 word")
+    published(store, "b", gone)
+    checks = [NetworkCheck(store, KEYS, name, address="127.0.0.1", most=4) for name in ("a", "c", "d")]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        speeds = list(pool.map(NetworkCheck.speed, checks))
+    assert all(speed is not None and speed > 0 for speed in speeds[1:]), speeds
+    assert speeds[0] != 0.0, "the second partner answers, or there is none"
+
+
+def test_a_receiver_believes_only_those_who_know_its_word() -> None:
+    receiver = network.Receiver("127.0.0.1", None)
+    address, port, _ = receiver.endpoint.split(" ")
+    try:
+        with pytest.raises((OSError, ValueError)):
+            network.send(f"{address} {port} wrong", "b", 1)
+        assert receiver.speed("b", 1, 0.1) is None
+    finally:
+        receiver.close()

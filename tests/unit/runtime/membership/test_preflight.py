@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_runtime.contract import PreflightValue
-from elasticjob_runtime.membership.preflight import judge, waits
+from elasticjob_runtime.membership.preflight import ROUNDS, deal, judge, waits
 
 
 def report(command: str = "", **measured: float) -> PreflightValue:
@@ -91,3 +91,54 @@ def test_a_member_that_fails_waits_for_the_reports_of_the_others(
     reports: dict[str, PreflightValue], least: int, expected: bool
 ) -> None:
     assert waits("a", reports, least) is expected
+
+
+FAST, SLOWER, SLOWEST = 900.0, 500.0, 3.0
+
+
+@pytest.mark.parametrize(
+    ("speeds", "round_number", "pairs"),
+    [
+        pytest.param({}, 1, [], id="no member"),
+        pytest.param({"a": None}, 1, [], id="alone"),
+        pytest.param(dict.fromkeys("bacd"), 1, [("a", "b"), ("c", "d")], id="neighbours by name"),
+        pytest.param(dict.fromkeys("abcde"), 1, [("a", "b"), ("c", "d")], id="an odd number: the last one waits"),
+        pytest.param(
+            {"a": SLOWEST, "b": SLOWEST, "c": FAST, "d": SLOWER}, 2, [("a", "c"), ("b", "d")], id="slow with fast"
+        ),
+        pytest.param(
+            {"a": SLOWEST, "b": SLOWEST, "c": FAST, "d": SLOWER, "e": None}, 2, [("a", "c"), ("b", "d")], id="odd"
+        ),
+        pytest.param(
+            {"a": None, "b": None, "c": FAST, "d": FAST}, 2, [("a", "d"), ("b", "c")], id="two had no partner"
+        ),
+        pytest.param({"a": SLOWEST, "b": FAST, "c": None}, 3, [("b", "c")], id="the last one, with the fastest"),
+        pytest.param(dict.fromkeys("abcd", FAST), 3, [], id="an even number has no third round"),
+    ],
+)
+def test_partners_are_dealt(speeds: dict[str, float | None], round_number: int, pairs: list[tuple[str, str]]) -> None:
+    assert deal(speeds, round_number) == pairs
+
+
+@pytest.mark.parametrize("count", range(4, 12))
+@pytest.mark.parametrize("bad", range(4))
+def test_a_slow_network_is_found_and_its_partners_are_cleared(count: int, bad: int) -> None:
+    """A transfer is as fast as the slower one of two."""
+    link = {f"worker-{index:02}": SLOWEST if index == bad else FAST for index in range(count)}
+    best: dict[str, float | None] = dict.fromkeys(link)
+    for round_number in range(1, ROUNDS + 1):
+        for one, other in deal(best, round_number):
+            speed = min(link[one], link[other])
+            best.update({name: max(best[name] or 0.0, speed) for name in (one, other)})
+    reports = {name: report(network=speed) for name, speed in best.items() if speed is not None}
+    assert len(reports) == count
+    found = {name: judge(name, reports).failed for name in link}
+    assert found.pop(f"worker-{bad:02}") == {"network": "3 MB/s, median of the others 900 MB/s"}
+    assert not any(found.values())
+
+
+def test_others_that_still_transfer_data_are_waited_for() -> None:
+    reports = {"a": report(network=FAST), "b": PreflightValue(endpoint="127.0.0.1 1 word")}
+    assert waits("a", reports, 1)
+    assert not waits("a", {**reports, "b": report(network=FAST)}, 1)
+    assert not waits("a", {**reports, "a": report(compute=0.1)}, 1), "this member transfers no data"

@@ -121,8 +121,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _preflight(config: AgentConfig, store: Store, environment: Mapping[str, str]) -> str | None:
     """Why this member must not join; None: it may."""
-    settings = config.member.settings
-    return preflight.check(config.preflight, store, config.member.keys, settings.me, settings.min, environment)
+    member, settings = config.member, config.member.settings
+    network = preflight.NetworkCheck(
+        store, member.keys, settings.me, address=member.address, ports=member.port_range, most=settings.max
+    )
+    return preflight.check(config.preflight, store, member.keys, settings.me, settings.min, environment, network)
 
 
 def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:

@@ -183,6 +183,11 @@ class PreflightValue(Value):
     """Checks that fail by themselves: what each of them found, in one line."""
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
     """What is compared with the other members, by check."""
+    endpoint: str = ""
+    """Where it receives data while its network is checked: address, port and a word that the sender must know,
+    separated by spaces. Empty: it does not, or no longer."""
+    speeds: list[float] = dataclasses.field(default_factory=list)
+    """MB/s in each round of that check; -1: not known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

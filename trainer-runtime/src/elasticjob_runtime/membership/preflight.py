@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.contract import PreflightValue
 
-BASIC = "Basic"
-CHECKS = (BASIC,)
+BASIC, NETWORK = "Basic", "Network"
+CHECKS = (BASIC, NETWORK)
 """What `--preflight` may name."""
-COMPUTE, ROUND_TRIP, ACCELERATORS = "compute", "etcd", "accelerators"
-"""Measured: s, s and a number."""
+COMPUTE, ROUND_TRIP, ACCELERATORS, BANDWIDTH = "compute", "etcd", "accelerators", "network"
+"""Measured: s, s, a number and MB/s."""
+ROUNDS = 3
+"""Of transfers between pairs of members."""
 MIN_OTHERS = 2
 """With fewer other members, there is nothing to compare with."""
 
@@ -48,9 +50,18 @@ def _too_slow(value: float, median: float, least: float) -> bool:
     return value > 3 * median and value - median > least
 
 
+def _megabytes(speed: float) -> str:
+    """
+    >>> _megabytes(2820.4), _megabytes(1.7345)
+    ('2820 MB/s', '1.73 MB/s')
+    """
+    return f"{speed:.0f} MB/s" if speed >= 100 else f"{speed:.3g} MB/s"
+
+
 _COMPARED: Mapping[str, tuple[Callable[[float, float], bool], Callable[[float], str]]] = {
     COMPUTE: (lambda value, median: _too_slow(value, median, 0.05), lambda value: f"{value:.3g} s"),
     ROUND_TRIP: (lambda value, median: _too_slow(value, median, 0.1), lambda value: f"{value:.3g} s"),
+    BANDWIDTH: (lambda value, median: 3 * value < median, _megabytes),
     ACCELERATORS: (lambda value, median: value < median, lambda value: f"{value:g}"),
 }
 """By check: whether a value is bad, given the median of the others, and how it is shown."""
@@ -88,9 +99,37 @@ def _measured(check: str, reports: Sequence[PreflightValue]) -> list[float]:
     return [report.measured[check] for report in reports if check in report.measured]
 
 
+def deal(speeds: Mapping[str, float | None], round_number: int) -> list[tuple[str, str]]:
+    """The pairs of members that transfer data in this round, from 1. `speeds`: the best of each in the rounds before,
+    MB/s; None: unknown.
+
+    In the first round, neighbours by name are a pair. In the second, the slower ones are with the faster ones, which
+    clears a member that was only slow because its partner is. Of an odd number, the last by name waits for the third
+    round, for the fastest.
+    """
+    names = sorted(speeds)
+    last = names.pop() if len(names) % 2 else ""
+    by_speed = sorted(names, key=lambda name: (speeds[name] or 0.0, name))
+    match round_number:
+        case 1:
+            return list(zip(names[::2], names[1::2], strict=True))
+        case 2:
+            half = len(names) // 2
+            return list(zip(by_speed[:half], reversed(by_speed[half:]), strict=True))
+        case _:
+            return [(by_speed[-1], last)] if last and names else []
+
+
+def partner(me: str, pairs: Sequence[tuple[str, str]]) -> str | None:
+    return next((one if me == other else other for one, other in pairs if me in (one, other)), None)
+
+
 def waits(me: str, reports: Mapping[str, PreflightValue], least: int) -> bool:
-    """Whether to wait for further reports: a check fails, and too few members have run it to trust that. `least`: the
+    """Whether to wait for further reports: others still transfer data, and this member's speed is compared with theirs;
+    or a check fails, and too few members have run it to trust that. `least`: the
     fewest members that train."""
+    if any(report.endpoint for name, report in reports.items() if name != me) and BANDWIDTH in reports[me].measured:
+        return True
     return len(reports) < max(1, least) and bool(judge(me, reports).failed)
 
 

@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping
 
 from elasticjob_runtime.agent.preflight import basic, command
+from elasticjob_runtime.agent.preflight.network import NetworkCheck, read_reports
 from elasticjob_runtime.contract import PREFLIGHT_FAILED, Keys, PreflightValue
-from elasticjob_runtime.etcd.interface import Get, KeyRange, Store, StoreError
-from elasticjob_runtime.membership.preflight import BASIC, PreflightSettings, describe, judge, waits
+from elasticjob_runtime.etcd.interface import Store, StoreError
+from elasticjob_runtime.membership.preflight import BANDWIDTH, BASIC, NETWORK, PreflightSettings, describe, judge, waits
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +27,20 @@ _COMMAND = "command"
 
 
 def check(
-    settings: PreflightSettings, store: Store, keys: Keys, me: str, least: int, environment: Mapping[str, str]
+    settings: PreflightSettings,
+    store: Store,
+    keys: Keys,
+    me: str,
+    least: int,
+    environment: Mapping[str, str],
+    network: NetworkCheck | None = None,
 ) -> str | None:
-    """Returns why this member must not join; None: it may. `least`: the fewest members that train."""
+    """Returns why this member must not join; None: it may. `least`: the fewest members that train. `network`: the check
+    of that name."""
     if not settings.enabled:
         return None
     began = time.monotonic()
-    own = _own_report(settings, store, keys.preflight(me), environment)
+    own = _own_report(settings, store, keys.preflight(me), environment, network)
     reports = _exchange(store, keys, me, own, least, settings)
     outcome = judge(me, reports)
     for name, found in sorted(outcome.distrusted.items()):
@@ -43,15 +51,20 @@ def check(
     return None
 
 
-def _own_report(settings: PreflightSettings, store: Store, key: str, environment: Mapping[str, str]) -> PreflightValue:
+def _own_report(
+    settings: PreflightSettings, store: Store, key: str, environment: Mapping[str, str], network: NetworkCheck | None
+) -> PreflightValue:
     failed: dict[str, str] = {}
     measured: dict[str, float] = {}
+    speed = network.speed() if network is not None and NETWORK in settings.checks else None
     if BASIC in settings.checks:
         failed = basic.failures(environment)
         try:
             measured = basic.measurements(store, key)
         except StoreError as error:
             logger.warning("preflight: nothing is compared with other members: %s", error)
+    if speed is not None:
+        measured[BANDWIDTH] = speed
     if settings.command:
         found = command.run(settings.command, settings.timeout)
         if found is not None:
@@ -68,21 +81,10 @@ def _exchange(
     try:
         store.put(keys.preflight(me), own.to_json(), timeout=_STORE_SECONDS)
         while True:
-            reports = {**_reports(store, keys), me: own}
+            reports = {**read_reports(store, keys), me: own}
             if not waits(me, reports, least) or time.monotonic() > deadline:
                 return reports
             time.sleep(_PAUSE)
     except StoreError as error:
         logger.warning("preflight: the reports of other members are not known: %s", error)
         return reports
-
-
-def _reports(store: Store, keys: Keys) -> dict[str, PreflightValue]:
-    """Those that can be read: another version may have written others."""
-    found = {}
-    for kv in store.range(Get(KeyRange.prefix(keys.preflights)), timeout=_STORE_SECONDS).kvs:
-        try:
-            found[kv.key.removeprefix(keys.preflights)] = PreflightValue.from_json(kv.value)
-        except ValueError as error:
-            logger.warning("preflight: ignoring %s: %s", kv.key, error)
-    return found
