@@ -33,7 +33,7 @@ class Samples:
     def __len__(self):
         return 100_000
     def __getitem__(self, index):
-        if how == "loader" and bad and index > 90:
+        if how == "loader" and bad and index > 60:
             time.sleep(1000)
         return torch.ones(4)
 
@@ -63,8 +63,8 @@ torch.set_num_threads(1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(Samples(), 4, num_workers=1) if how == "loader" else None
-for step, batch in zip(range(24), itertools.repeat(torch.ones(4, 4)) if loader is None else loader):
-    if step == 20 and first:
+for step, batch in zip(range(16), itertools.repeat(torch.ones(4, 4)) if loader is None else loader):
+    if step == 12 and first:
         if bad:
             hang()
         if how == "sizes":
