@@ -90,13 +90,28 @@ def test_outermost_backward_passes_are_counted() -> None:
 
 def test_a_process_that_the_script_forks_is_not_counted() -> None:
     page = bytearray(PAGE_BYTES)
-    counter, passes, autograd = StepCounter(page), PassCounter(page), Autograd("autograd")
+    began: list[str] = []
+    counter, passes = StepCounter(page, lambda: began.append("step")), PassCounter(page, lambda: began.append("pass"))
+    autograd = Autograd("autograd")
     passes.wrap(autograd)
     counter.stop()
     passes.stop()
     A.step(counter)
     autograd.backward(lambda: None)
-    assert page == bytearray(PAGE_BYTES)
+    assert (page, began) == (bytearray(PAGE_BYTES), [])
+
+
+def test_the_first_step_and_the_first_pass_are_told() -> None:
+    """The flight recorder is served from then on."""
+    began: list[str] = []
+    page = bytearray(PAGE_BYTES)
+    counter, passes = StepCounter(page, lambda: began.append("step")), PassCounter(page, lambda: began.append("pass"))
+    autograd = Autograd("autograd")
+    passes.wrap(autograd)
+    for _ in range(3):
+        A.step(counter)
+        autograd.backward(lambda: None)
+    assert began == ["step", "pass"]
 
 
 def test_a_module_is_watched_without_being_imported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

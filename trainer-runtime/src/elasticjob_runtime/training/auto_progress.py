@@ -219,7 +219,7 @@ class StepCounter:
 
     def stop(self) -> None:
         """In a process that the script forks: what it does is not the training's."""
-        self._page = bytearray(PAGE_BYTES)
+        self._page, self._at_first = bytearray(PAGE_BYTES), lambda: None
 
 
 class PassCounter:
@@ -258,7 +258,7 @@ class PassCounter:
 
     def stop(self) -> None:
         """As of StepCounter."""
-        self._page = bytearray(PAGE_BYTES)
+        self._page, self._at_first = bytearray(PAGE_BYTES), lambda: None
 
 
 class _Finder:
