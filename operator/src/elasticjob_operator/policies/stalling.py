@@ -77,7 +77,8 @@ def _hang(job: ElasticJob, view: RendezvousView, workers: Iterable[Pod]) -> Cond
     why = "; ".join(f"{hang.why[:MAX_WHY]} (worker pod {places[hang.member]})" for hang in told[:SHOWN])
     if len(told) > SHOWN:
         why += f"; and {len(told) - SHOWN} more"
-    remedy = f"read its stacks and those of the others: kubectl logs {first.member} -n {job.namespace}"
+    remedy = f"read the stacks of all ranks: elasticjob stacks {job.name} -n {job.namespace}, or those in its log: "
+    remedy += f"kubectl logs {first.member} -n {job.namespace}"
     return update(
         True,
         Reason.HANG,
@@ -91,7 +92,9 @@ def _hang(job: ElasticJob, view: RendezvousView, workers: Iterable[Pod]) -> Cond
 
 
 def _waits(hangs: Sequence[HangValue], told: Sequence[HangValue]) -> str:
-    """What the worker processes of a member wait in that is not to blame."""
+    """What the worker processes of a member wait in that is not to blame, unless that was said."""
+    if any(" wait" in hang.why for hang in told):
+        return ""
     waiting = next((hang for hang in hangs if hang.waits_in and hang not in told), None)
     return f", while the ranks of {waiting.member} wait in {waiting.waits_in[:MAX_WHY]}" if waiting is not None else ""
 

@@ -89,13 +89,22 @@ STOPPED = HangValue(
 )
 BUSY = HangValue(member=PODS[1].name, round=2, since=SINCE, why="rank 1 is busy", certain=False)
 OF_LAST_ROUND = HangValue(member=PODS[1].name, round=1, since=SINCE, why="rank 1 is in load (train.py:7)", ranks=(1,))
-REMEDY = f" What to do: read its stacks and those of the others: kubectl logs {PODS[1].name} -n ml"
+REMEDY = (
+    " What to do: read the stacks of all ranks: elasticjob stacks digits -n ml, or those in its log: "
+    f"kubectl logs {PODS[1].name} -n ml"
+)
 
 HANGS: dict[str, tuple[tuple[HangValue, ...], str | None]] = {
     "the rank that hangs, its pod and node, and what the others wait in": (
         (WAITING, STUCK),
         f"Worker processes hang: rank 1 is in load (train.py:7) (worker pod {PODS[1].name} on node node-1), while the "
         f"ranks of {PODS[0].name} wait in all_reduce. Since 2026-01-01T11:58:45Z. Hangs are only reported "
+        "(spec.failurePolicy.hang.action)." + REMEDY,
+    ),
+    "... which the agent of the rank that hangs may know, too": (
+        (WAITING, dataclasses.replace(STUCK, why="rank 1 is in load (train.py:7), while rank 0 waits in all_reduce")),
+        "Worker processes hang: rank 1 is in load (train.py:7), while rank 0 waits in all_reduce (worker pod "
+        f"{PODS[1].name} on node node-1). Since 2026-01-01T11:58:45Z. Hangs are only reported "
         "(spec.failurePolicy.hang.action)." + REMEDY,
     ),
     "a stopped process": (
