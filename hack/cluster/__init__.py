@@ -14,7 +14,6 @@ command, such as `python -m hack.cluster up`, and returns once its effect is vis
     up(nodes=3, fresh=False)         -> kubeconfig; keeps a healthy cluster, removes anything else first
     down()                           leaves nothing behind but logs
     status()                         -> [NodeStatus(name, address, power, connected, ready)]
-    add_node() -> name               remove_node(name)
     power_off(name), power_on(name)  pulls the plug: everything on it ends, silently
     partition(name), heal(name)      unplugs the network cable
     freeze(name), thaw(name)         stops every process
@@ -32,7 +31,6 @@ Failures are ClusterError (or StepError of hack.steps, from a build).
 from .images import ETCD as ETCD_IMAGE
 from .lifecycle import (
     NodeStatus,
-    add_node,
     build,
     down,
     freeze,
@@ -43,7 +41,6 @@ from .lifecycle import (
     partition,
     power_off,
     power_on,
-    remove_node,
     start_api_server,
     status,
     stop_api_server,
@@ -64,7 +61,6 @@ __all__ = [
     "ControlPlane",
     "Etcd",
     "NodeStatus",
-    "add_node",
     "build",
     "down",
     "freeze",
@@ -75,7 +71,6 @@ __all__ = [
     "partition",
     "power_off",
     "power_on",
-    "remove_node",
     "start_api_server",
     "status",
     "stop_api_server",

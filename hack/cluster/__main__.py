@@ -20,7 +20,6 @@ from .programs import build_programs, program
 from .settings import KUBECONFIG, LINKS
 
 NODE_COMMANDS: dict[str, Callable[[str], None]] = {
-    "remove-node": cluster.remove_node,
     "power-off": cluster.power_off,
     "power-on": cluster.power_on,
     "partition": cluster.partition,
@@ -61,7 +60,6 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--fresh", action="store_true", help="start a new cluster even if a healthy one is up")
     commands.add_parser("down", help="remove the cluster without a trace")
     commands.add_parser("status", help="show the nodes")
-    commands.add_parser("add-node", help=_summary(cluster.add_node))
     for name, call in COMMANDS.items():
         commands.add_parser(name, help=_summary(call))
     for name, function in NODE_COMMANDS.items():
@@ -100,8 +98,6 @@ def _execute(arguments: argparse.Namespace) -> None:
         cluster.down()
     elif command == "status":
         _print_status()
-    elif command == "add-node":
-        print(cluster.add_node())
     elif command == "kueue":
         kueue.install()
     elif command == "load-image":

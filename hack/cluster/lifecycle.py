@@ -67,20 +67,6 @@ def down() -> None:
         _clean(steps)
 
 
-def add_node() -> str:
-    """Adds a node, waits until it is Ready, and returns its name."""
-    with _changing() as steps:
-        return _add_nodes(1, steps)[0].name
-
-
-def remove_node(name: str) -> None:
-    """Removes a node permanently: it loses power, and its Node object is deleted. Its pods are deleted soon after."""
-    with _changing():
-        node = _node(name)
-        node.remove()
-        kubectl("delete", "node", name, "--ignore-not-found")
-
-
 def power_off(name: str) -> None:
     """Ends everything on the node at once and silently, as pulling the plug does: no connection is closed. The node
     becomes NotReady after about 5 s and keeps its disk. Does nothing if it is off."""

@@ -78,11 +78,6 @@ class Node:
     def thaw(self) -> None:
         cgroups.thaw(self._group)
 
-    def remove(self) -> None:
-        """Powers it off and removes its files."""
-        self.power_off()
-        run(["rm", "-rf", self.folder])
-
     def add_image(self, name: str) -> None:
         """Gives the node an image of the template. A node that is off gets it when it starts."""
         if self.is_on():

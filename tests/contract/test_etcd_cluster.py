@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,36 +55,6 @@ def test_killing_any_member_loses_no_write_no_event_and_no_lease(
         assert collector.snapshots == []
     assert lost == []
     assert [clients[0].get(f"/members/{number}") is not None for number in range(3)] == [True] * 3
-
-
-@pytest.mark.nightly
-def test_clients_of_a_frozen_member_move_to_another(members: list[EtcdServer], open_client: OpenClient) -> None:
-    """The kernel of a frozen member still accepts connections. Leases are renewed within their TTL; watches and calls
-    move to other members."""
-    lost: list[str] = []
-    frozen = members[0]
-    # 15 s, because the frozen member may be the leader, and two busy members need time to elect another.
-    clients = [open_client(endpoints(members), probe_interval=0.5, timeout=15) for _ in range(4)]
-    seen = [Collector() for _ in clients]
-    for client, collector in zip(clients, seen, strict=True):
-        client.watch([KeyRange.prefix("/job/")], 2, collector)
-    leases = [client.lease(6, lost.append) for client in clients]
-    for number, (client, lease) in enumerate(zip(clients, leases, strict=True)):
-        client.put(f"/job/{number}", "", lease=lease.id)
-    frozen.freeze()
-    promised = [lease.expires_at for lease in leases]
-    for client in clients:
-        assert client.get("/job/0") is not None
-    eventually(
-        lambda: all(k.expires_at > p for k, p in zip(leases, promised, strict=True)),
-        what="every lease is renewed elsewhere",
-    )
-    assert all(lease.expires_at > time.monotonic() for lease in leases)
-    last = clients[0].put("/job/last", "")
-    for collector in seen:
-        eventually(lambda collector=collector: last in collector.revisions)  # type: ignore[misc]
-    frozen.thaw()
-    assert lost == []
 
 
 def test_without_a_quorum_calls_fail_in_time_and_watches_resume_later(

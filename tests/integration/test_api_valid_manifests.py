@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.integration.manifests import GONE, POD, ROOT, TRAINER, WORKERS, Case, Cluster, api, changed, empty
+from tests.integration.manifests import GONE, POD, TRAINER, WORKERS, Case, Cluster, api, changed, empty
 
 __all__ = ["api", "empty"]
-
-EXAMPLES = sorted(ROOT.glob("examples/**/elasticjob*.yaml"))
 
 VALID = {
     "only what is required": Case({f"{WORKERS}.replicas": GONE}),
@@ -107,8 +103,3 @@ VALID = {
 @pytest.mark.parametrize("case", VALID.values(), ids=VALID.keys())
 def test_a_valid_manifest_is_accepted(empty: Cluster, case: Case) -> None:
     empty.try_to_create(changed(case.changes))
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_an_example_is_accepted(empty: Cluster, example: Path) -> None:
-    empty.kubectl("apply", "--dry-run=server", "--filename", str(example))

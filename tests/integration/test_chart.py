@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
 from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.settings import Settings
 
 from hack.cluster import ClusterError
-from tests.integration.chart import CHART, CRD, ROOT, helm, of_kind, rendered
-
-
-def test_helm_lint_passes() -> None:
-    helm("lint", "--strict", CHART)
-
-
-def test_the_chart_contains_the_generated_crd() -> None:
-    (crd,) = of_kind(rendered(), "CustomResourceDefinition")
-    written = yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text(encoding="utf-8"))
-    assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    crd["metadata"].pop("labels")
-    assert crd == written
-    assert of_kind(rendered("crds.install=false"), "CustomResourceDefinition") == []
-
+from tests.integration.chart import CHART, of_kind, rendered
 
 INVALID_VALUES = {
     "rendezvous.endpoint=http://etcd:2379": "/rendezvous/endpoint",

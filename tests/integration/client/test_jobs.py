@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from elasticjob import ElasticJobClient, JobFailedError, train
+from elasticjob import ElasticJobClient, JobFailedError
 from elasticjob.errors import Exit
 
 from hack.support import eventually
@@ -33,37 +33,12 @@ def test_a_submitted_job_is_what_the_flags_say(cli: Cli, ns: Namespace) -> None:
     assert spec["checkpoint"]["volume"] == {"persistentVolumeClaim": {"claimName": "ckpt"}}
 
 
-def test_the_command_for_run_ai_works_with_the_name_exchanged(cli: Cli, ns: Namespace) -> None:
-    flags = ["--image", "vivekkolasani1996/adobe-elastic-pytorch-satya:v2", "--workers", "2"]
-    port = ["--port", "service-type=NodePort,container=8080", "--run-as-user", "--command"]
-    result = cli("submit", "adobe-workflow", *flags, *port, "--", "bash", "-c", "/app/launch.sh && sleep infinity")
-    assert result.code == Exit.OK, result.err
-    assert "kubectl expose service adobe-workflow --name=adobe-workflow-8080 --type=NodePort --port=8080" in result.err
-    workers = ns.job("adobe-workflow")["spec"]["workers"]
-    assert workers["replicas"] == 2
-    container = workers["template"]["spec"]["containers"][0]
-    assert container["command"] == ["bash", "-c", "/app/launch.sh && sleep infinity"]
-    assert container["ports"] == [{"containerPort": 8080}]
-
-
 def test_a_dry_run_prints_a_manifest_that_the_api_server_accepts(cli: Cli, ns: Namespace) -> None:
     flags = ["--image", "train:1", "--workers", "2:4", "--dry-run", "-o", "yaml"]
     result = cli("submit", "bert", *flags, "--", "python", "train.py")
     assert ns.get("elasticjobs", "bert") is None
     manifest = yaml.safe_load(result.out)
     ns.create("elasticjobs", manifest)
-
-
-def test_a_script_is_sent_with_the_job(cli: Cli, ns: Namespace, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print(1)\n")
-    result = cli("submit", "bert", "--image", "train:1", "--script", str(script), "--", "--lr", "0.1")
-    assert result.code == Exit.OK, result.err
-    (container,) = ns.job("bert")["spec"]["workers"]["template"]["spec"]["containers"]
-    assert [*container["command"], *container.get("args", [])][3:] == ["print(1)\n", "--lr", "0.1"]
-    missing = cli("submit", "other", "--image", "train:1", "--script", str(tmp_path / "none.py"))
-    assert missing.code == Exit.USAGE
-    assert "none.py" in missing.err
 
 
 def test_a_second_job_of_the_same_name_is_not_created(cli: Cli, submitted: str) -> None:
@@ -126,25 +101,6 @@ def test_a_user_acts_as_another(cli: Cli, control_plane: Path, ns: Namespace) ->
     assert "User ann has no right to list elasticjobs" in result.err
     other = ElasticJobClient(ns.name, kubeconfig=str(control_plane), as_user="eve", as_groups=["system:masters"])
     assert other.list() == []
-
-
-def test_documents_are_for_programs(cli: Cli, submitted: str, ns: Namespace) -> None:
-    assert (
-        json.loads(cli("get", submitted, "-o", "json").out)["metadata"]["uid"] == ns.job(submitted)["metadata"]["uid"]
-    )
-    assert yaml.safe_load(cli("list", "-o", "yaml").out)["items"][0]["kind"] == "ElasticJob"
-    assert cli("list", "-o", "name").out == "elasticjob.elasticjob.dev/bert\n"
-
-
-def test_all_namespaces_are_listed_with_their_names(cli: Cli, submitted: str, ns: Namespace) -> None:
-    result = cli("list", "-A", namespace="")
-    assert any(line.split()[:2] == [ns.name, submitted] for line in result.out.splitlines())
-
-
-def test_an_empty_list_is_said_on_stderr(cli: Cli) -> None:
-    result = cli("list")
-    assert (result.code, result.out) == (Exit.OK, "")
-    assert "no ElasticJobs in namespace" in result.err
 
 
 def test_get_shows_the_worker_pods(cli: Cli, submitted: str, operator: Operator) -> None:
@@ -312,17 +268,3 @@ def test_the_sdk_says_how_a_job_failed(client: ElasticJobClient, operator: Opera
         job.wait(timeout=30)
     assert job.refresh().summary == "Failed"
     assert "bert" in client.list()._repr_html_()
-
-
-def train_a_little(steps: int) -> None:
-    print(f"{steps} steps")
-
-
-def test_a_function_becomes_a_job(client: ElasticJobClient, ns: Namespace) -> None:
-    job = train(train_a_little, {"steps": 3}, image="train:1", client=client, workers=(2, 4), gpus=1)
-    assert job.name.startswith("train-a-little-")
-    workers = ns.job(job.name)["spec"]["workers"]
-    assert (workers["minReplicas"], workers["maxReplicas"]) == (2, 4)
-    command = workers["template"]["spec"]["containers"][0]["command"]
-    assert "def train_a_little(steps: int)" in command[3]
-    assert "python3 -m elasticjob_runtime" in command[2]

@@ -168,13 +168,3 @@ def test_a_killed_zygote_is_replaced_and_its_worker_processes_keep_running(run: 
     again = run.workers(restart=1)
     eventually(lambda: not [name for name, pid in workers.items() if is_alive(pid)], 30, 0.1, "the old ones end")
     run.kill_and_expect_all_to_end(again)
-
-
-def test_an_agent_that_succeeds_leaves_nothing_behind(run: Run) -> None:
-    workers = run.workers()
-    (run.folder / "succeed").touch()
-    (run.folder / "go-0").touch()
-    eventually(lambda: run.process.poll() is not None, 60)
-    assert run.process.returncode == 0, run.log
-    eventually(lambda: not [name for name, pid in workers.items() if is_alive(pid)], 30, 0.1)
-    assert not run.temporary

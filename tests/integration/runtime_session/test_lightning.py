@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
-from elasticjob_runtime.contract import ExitCode
 
 from hack.support import eventually
 from tests.integration.runtime import framework_environments
@@ -20,14 +19,12 @@ from tests.integration.runtime.agents import SOURCE
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.driver import Driver
 from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
-from tests.integration.runtime_session.session_job import START, SessionJob
 
 pytestmark = [pytest.mark.torch, pytest.mark.lightning, pytest.mark.timeout(400)]
 
 SCRIPT = pathlib.Path(__file__).with_name("lightning_script.py")
 SETTINGS = {"SAMPLES": "1000", "BATCH": "16", "EPOCHS": "2", "EVERY": "20", "STEP_SECONDS": "0.01"}
 STEPS = 126
-LONG = {**SETTINGS, "EPOCHS": "6"}
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 """As an agent gives them to processes that start for a job that continues in place."""
 
@@ -86,43 +83,6 @@ def test_a_process_killed_anywhere_and_one_that_joins_leave_no_trace(
     for worker in (a, b):
         assert [step for _, step, _ in steps_of(tmp_path, worker)] == list(range(1, STEPS + 1))
     assert {size for _, _, size in steps_of(tmp_path, d)} == {3}
-
-
-@pytest.fixture
-def lightning_job(etcd: str, tmp_path: pathlib.Path, installed: str) -> Iterator[SessionJob]:
-    environment = {**LONG, "LIGHTNING": installed, "SLOW_SECONDS": "0.5"}
-    job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=environment)
-    yield job
-    job.close()
-
-
-@pytest.mark.nightly
-def test_lightning_saves_when_all_members_leave(
-    lightning_job: SessionJob, undisturbed: Run, tmp_path: pathlib.Path
-) -> None:
-    settings = {
-        "CHECKPOINTS": str(tmp_path / "checkpoints"), "SAVE_EVERY": "1000", "SAVES_AT_END": "1",
-        "EPOCHS": SETTINGS["EPOCHS"],
-    }  # fmt: skip
-    first = [lightning_job.start(name, **settings) for name in "ab"]
-    lightning_job.wait_for_world(2, "a", "b", timeout=START)
-    for agent in first:
-        agent.signal(signal.SIGTERM)
-    assert [agent.exit_code(START) for agent in first] == [ExitCode.TERMINATED] * 2, lightning_job.logs
-    last = max(lightning_job.steps(name)[-1][0] for name in "ab")
-    (tmp_path / "next").mkdir()
-    second = lightning_job.successor(tmp_path / "next")
-    try:
-        for name in "ab":
-            second.start(name, **settings)
-        second.wait_for_world(2, "a", "b", timeout=START)
-        assert last <= second.steps("a")[0][0] <= last + 1, "it repeats the interrupted step at most"
-        second.hurry()
-        assert [agent.exit_code(START) for agent in second.agents] == [0, 0], second.logs
-        for name in "ab":
-            assert_same(Run.read(second.directory / f"{name}-0"), undisturbed)
-    finally:
-        second.close()
 
 
 @pytest.mark.nightly

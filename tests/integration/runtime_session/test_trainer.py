@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import ExitCode
 
 from tests.integration.runtime_session import hugging_face
 from tests.integration.runtime_session.conftest import Run
@@ -75,30 +74,6 @@ def test_trainer_continues_from_its_checkpoint_if_processes_must_restart(
     os.kill(job.pids("b")[-1], signal.SIGKILL)
     job.assert_finished(undisturbed, "a", "b", "c")
     assert_same_reports(job, undisturbed, "a", "b", "c")
-
-
-@pytest.mark.nightly
-def test_trainer_saves_when_all_members_leave(
-    trainer_job: SessionJob, undisturbed: Run, tmp_path: pathlib.Path
-) -> None:
-    first = [trainer_job.start(name, SAVE_STEPS="1000") for name in "ab"]
-    trainer_job.wait_for_world(2, "a", "b", timeout=START)
-    for agent in first:
-        agent.signal(signal.SIGTERM)
-    assert [agent.exit_code(START) for agent in first] == [ExitCode.TERMINATED] * 2, trainer_job.logs
-    (saved,) = (int(path.name.rpartition("-")[2]) for path in (tmp_path / "saved").iterdir())
-    last = max(trainer_job.steps(name)[-1][0] for name in "ab")
-    assert last - 1 <= saved <= last, trainer_job.logs
-    (tmp_path / "next").mkdir()
-    second = trainer_job.successor(tmp_path / "next")
-    try:
-        for name in "ab":
-            second.start(name, SAVE_STEPS="1000")
-        second.wait_for_world(2, "a", "b", timeout=START)
-        assert second.steps("a")[0][0] == saved + 1
-        second.assert_finished(undisturbed, "a", "b")
-    finally:
-        second.close()
 
 
 def _language(folder: pathlib.Path, name: str, *launcher: str, **settings: str) -> dict[str, Any]:
