@@ -100,40 +100,6 @@ def web_server(answers: dict[str, Any], asked: list[str] | None = None) -> http.
     return server
 
 
-@pytest.mark.parametrize(
-    ("answers", "words"),
-    [
-        ({}, r"not an etcd v3 gateway \(HTTP 404 from BaseHTTP"),
-        (
-            {"/version": {"etcdserver": "3.3.27", "etcdcluster": "3.3.0"}},
-            r"an etcd 3\.3\.27, which is too old: 3\.4 or newer is needed",
-        ),
-        ({"/version": {"etcdserver": "2.3.8"}}, r"an etcd 2\.3\.8"),
-        ({"/version": {"etcdserver": "weird"}}, r"unknown version 'weird'"),
-        ({"/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.3"}}, r"gitVersion"),
-        ({"/version": ["nothing", "of", "the", "kind"]}, r"nothing"),
-        ({"/version": {"etcdserver": "3.6.8"}}, r"HTTP 404"),
-    ],
-    ids=["web server", "etcd 3.3", "etcd 2", "no version", "Kubernetes", "other JSON", "etcd without its gateway"],
-)
-def test_another_http_service_is_described_in_the_error(
-    answers: dict[str, Any], words: str, open_client: OpenClient
-) -> None:
-    server = web_server(answers)
-    client = open_client(f"127.0.0.1:{server.server_port}")
-    try:
-        for call in (lambda: client.get("/a"), lambda: client.put("/a", ""), lambda: client.lease(5, lambda _: None)):
-            with pytest.raises(NotEtcd, match=words) as caught:
-                call()
-            assert str(server.server_port) in str(caught.value)
-        seen = Collector()
-        client.watch([KeyRange("/a")], 1, seen)
-        eventually(lambda: seen.failures)
-        assert isinstance(seen.failures[0], NotEtcd)
-    finally:
-        server.shutdown()
-
-
 HEADER = {"cluster_id": "1", "member_id": "1", "revision": "1", "raft_term": "1"}
 LIKE_ETCD = {
     "/version": {"etcdserver": "3.6.0"},

@@ -41,15 +41,6 @@ def as_user(control_plane: Path, tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def test_a_missing_right_is_named(cli: Cli, as_user: Callable[[str], Path], ns: Namespace) -> None:
-    result = cli("list", "--kubeconfig", str(as_user("ann")))
-    assert result.code == Exit.FORBIDDEN
-    assert f"User ann has no right to list elasticjobs in namespace {ns.name}." in result.err
-    assert "kubectl create rolebinding ann-edit" in result.err
-    everywhere = cli("list", "-A", "--kubeconfig", str(as_user("ann")))
-    assert "in all namespaces" in everywhere.err
-
-
 def test_a_user_who_may_read_jobs_only_still_sees_them(
     cli: Cli, as_user: Callable[[str], Path], ns: Namespace, submitted: str
 ) -> None:
@@ -79,27 +70,6 @@ def test_a_cluster_without_elasticjobs_says_how_to_install_them(
             err = capsys.readouterr().err
             assert "This cluster has no ElasticJobs" in err
             assert "helm install elasticjob" in err
-
-
-def test_a_namespace_that_is_not_there_is_named(cli: Cli) -> None:
-    result = cli("submit", "bert", "--image", "x", "--", "python", namespace="nowhere")
-    assert result.code == Exit.NOT_FOUND
-    assert "There is no namespace nowhere." in result.err
-    result = cli("list", namespace="nowhere")
-    assert result.code == Exit.NOT_FOUND
-    assert "There is no namespace nowhere." in result.err
-
-
-def test_an_api_server_that_does_not_answer_is_named(cli: Cli, control_plane: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load(control_plane.read_text())
-    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
-    broken = tmp_path / "broken"
-    broken.write_text(yaml.safe_dump(config))
-    result = cli("list", "--kubeconfig", str(broken))
-    assert result.code == Exit.UNREACHABLE
-    assert "Cannot reach the API server https://127.0.0.1:1" in result.err
-    assert "connection refused" in result.err
-    assert "0x" not in result.err, "no Python objects"
 
 
 def test_an_api_server_with_another_ca_is_named(

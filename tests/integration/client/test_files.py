@@ -89,14 +89,6 @@ def test_a_job_whose_checkpoints_are_lost_with_its_pods_is_warned_of(cli: Cli) -
     assert "No volume" not in kept.err + cli("describe", "kept").out
 
 
-def test_a_manifest_of_another_kind_is_not_submitted(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "old.yaml"
-    path.write_text(yaml.safe_dump({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a"}}))
-    result = cli("submit", "-f", str(path))
-    assert result.code == Exit.ERROR
-    assert f"elasticjob convert -f {path}" in result.err
-
-
 def test_a_manifest_of_another_namespace_is_not_submitted(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     metadata = {"name": "a", "namespace": "theirs"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import signal
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 from elasticjob import ElasticJobClient, InvalidManifestError, JobFailedError
 from elasticjob.cli.app import run
-from elasticjob.decisions.job_request import JobOptions, manifest_of
 from elasticjob.errors import AlreadyExistsError, ElasticJobError, Exit, NotFoundError
 
 from hack.support import eventually
@@ -157,22 +155,6 @@ def processes_of(uid: str) -> list[str]:
             if variable in path.read_bytes().split(b"\0"):
                 found.append(path.parent.name)
     return found
-
-
-def test_what_a_cluster_alone_has_is_named(
-    local: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LR", "0.5")
-    source = {"valueFrom": {"configMapKeyRef": {"name": "rates", "key": "lr"}}}
-    job = manifest_of(JobOptions("bert", "a", "python train.py", ttl_seconds=60))
-    job["spec"]["workers"]["template"]["spec"]["containers"][0]["env"] = [{"name": "LR", **source}]
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    result = local("submit", "-f", "job.json", "--follow")
-    assert "the job runs without ttlSecondsAfterFinished, the variable LR." in result.err
-    assert "| rank 0 of 1 0.5" in result.out
-    suspended = local("submit", "gpt", "--image", "a", "--suspended", "--", "python", "train.py")
-    assert suspended.code == Exit.USAGE
-    assert local("get", "gpt").code == Exit.NOT_FOUND
 
 
 def test_files_that_are_no_jobs_are_passed_over_or_named(local: Callable[..., Result], tmp_path: Path) -> None:

@@ -140,12 +140,6 @@ def test_a_job_without_worker_pods_has_no_log(cli: Cli, submitted: str) -> None:
     assert "bert has no worker pods, so there is no log." in result.err
 
 
-def test_a_rank_that_no_worker_pod_has_is_an_error(cli: Cli, two_workers: str) -> None:
-    result = cli("logs", two_workers, "--rank", "7")
-    assert result.code == Exit.NOT_FOUND
-    assert "bert has ranks 0 to 1" in result.err
-
-
 def test_following_goes_on_with_the_replacement_of_a_worker_pod(
     start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, operator: Operator
 ) -> None:

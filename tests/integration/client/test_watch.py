@@ -89,14 +89,6 @@ def test_the_full_screen_follows_the_job_until_ctrl_c(
         os.close(ours)
 
 
-def test_doctor_finds_that_there_is_no_operator(cli: Cli, submitted: str) -> None:
-    result = cli("doctor", submitted)
-    assert result.code == Exit.ERROR
-    assert "✓ CustomResourceDefinition elasticjob.dev/v1alpha1" in result.out
-    assert "✗ There is no operator" in result.out
-    assert "You have all rights" in result.out
-
-
 def test_doctor_sees_an_operator(cli: Cli, kube: Kube, ns: Namespace) -> None:
     labels = {"app.kubernetes.io/name": "elasticjob", "app.kubernetes.io/component": "operator"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "operator", "image": "none"}]}}
