@@ -5,6 +5,8 @@ idle  many small jobs on one etcd, at rest; then a storm: a tenth of all pods fa
 own   many small jobs at rest, each with an etcd (an address) of its own
 scale thousands of jobs that exist before the operator: its start and its memory; half of all nodes flap;
       a storm of one tenant's failures while another tenant scales
+progress
+      jobs that train and report their progress
 queued jobs in a queue of stock Kueue, and batch Jobs in the same queue (root: on the test cluster)
 
 The benchmark, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, across machines.
@@ -22,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.operator import queued, scale, scenarios
+from benchmarks.operator import progress, queued, scale, scenarios
 from benchmarks.operator.fake_cluster import Client, FakeCluster
 from benchmarks.operator.process import Operator
 
@@ -47,7 +49,7 @@ def main() -> int:
         "scenarios",
         nargs="*",
         default=["big", "idle", "own"],
-        choices=["big", "idle", "own", "scale", "queued"],
+        choices=["big", "idle", "own", "scale", "progress", "queued"],
         help="default: big idle own",
     )
     parser.add_argument("--big", type=int, default=1000, help="worker pods of the one job (default: 1000)")
@@ -63,10 +65,13 @@ def main() -> int:
         help="number of jobs in `scale`, with --workers pods each (default: 5000)",
     )
     parser.add_argument(
+        "--progress-jobs", type=int, default=500, help="number of jobs in `progress`, with 2 pods each (default: 500)"
+    )
+    parser.add_argument(
         "--queued-jobs", type=int, default=200, help="number of jobs in `queued`, with 3 pods each (default: 200)"
     )
     parser.add_argument(
-        "--idle-seconds", type=float, default=60.0, help="how long to measure the operator at rest, s (default: 60)"
+        "--idle-seconds", type=float, default=60.0, help="how long to measure in `idle` and `progress`, s (default: 60)"
     )
     parser.add_argument(
         "--profile", action="store_true", help="in `idle`: show where the operator's CPU time goes during the storm"
@@ -92,6 +97,16 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
                 arguments.scale_jobs,
                 arguments.workers,
                 lambda config, log: Operator(config, folder / log, None, **scale.SETTINGS),
+            )
+    if scenario == "progress":
+        with scenarios.etcds(folder, 1) as endpoint:
+            return await progress.run(
+                folder,
+                endpoint(0),
+                arguments.progress_jobs,
+                2,
+                arguments.idle_seconds,
+                lambda config, log: Operator(config, folder / log),
             )
     if scenario == "queued":
         return await queued.run(folder, arguments.queued_jobs, 3)

@@ -60,11 +60,11 @@ class Operator:
         self._child.stop()
 
     def cost(self) -> Cost:
-        stat = Path(f"/proc/{self._child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         status = Path(f"/proc/{self._child.pid}/status").read_text(encoding="utf-8")
         found = dict(re.findall(r"^(VmRSS|VmHWM|Threads):\s+(\d+)", status, re.MULTILINE))
-        cpu = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-        return Cost(cpu, int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024, int(found["Threads"]))
+        return Cost(
+            cpu_seconds(self._child.pid), int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024, int(found["Threads"])
+        )
 
     def probe(self) -> None:
         """Returns once /healthz has answered."""
@@ -97,6 +97,12 @@ class Operator:
             name: float(value)
             for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
         }
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time since the process started, s."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def idle_cost(operator: Operator, seconds: float) -> tuple[float, Cost]:

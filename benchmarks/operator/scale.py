@@ -17,6 +17,7 @@ from benchmarks.operator.scenarios import JOBS, PODS, as_failed, send_all, wait_
 from benchmarks.operator.seed import Etcd, Original, nodes
 from hack.cluster.loopback import ControlPlane
 from tests.integration.operator.conftest import install_crd
+from tests.integration.operator.rendezvous import Agents
 
 TENANTS = 10
 NODES = 500
@@ -81,8 +82,8 @@ async def run(
                 await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": tenant}})
             await etcd.write(nodes(NODES))
             with start(cluster.kubeconfig, "seed.log"):
-                original = await _original(client, agents_etcd, workers, endpoint)
-            await _copy(original, jobs, workers, etcd, agents_etcd)
+                original = await make_original(client, agents_etcd, workers, endpoint)
+            await copy(original, jobs, workers, etcd, agents_etcd)
             began = time.monotonic()
             with start(cluster.kubeconfig, "operator.log") as operator:
                 figures.add({"start: ready after, s": time.monotonic() - began})
@@ -122,8 +123,11 @@ def _requests(spent: Samples, jobs: int) -> dict[str, float]:
     }
 
 
-async def _original(client: Client, agents_etcd: Etcd, workers: int, endpoint: str) -> Original:
-    """A job whose pods run, with all objects and the status that the operator wrote."""
+async def make_original(
+    client: Client, agents_etcd: Etcd, workers: int, endpoint: str, *, trains: bool = False
+) -> Original:
+    """A job whose pods run, with all objects and the status that the operator wrote. `trains`: its agents have a plan
+    and report progress."""
     name = "job-00000"
     sizes = {"replicas": workers, "minReplicas": 1, "maxReplicas": 2 * workers, "template": TEMPLATE}
     spec = {"workers": sizes, "rendezvous": {"type": "External", "endpoint": endpoint}}
@@ -143,6 +147,12 @@ async def _original(client: Client, agents_etcd: Etcd, workers: int, endpoint: s
         }
         await client.call("POST", f"{path}/binding", binding)
         await client.call("PATCH", f"{path}/status", _running(), MERGE)
+    while trains:
+        job = await client.call("GET", f"{JOBS.format('seed')}/{name}")
+        if run_id := ((job.get("status") or {}).get("rendezvous") or {}).get("id"):
+            await asyncio.to_thread(_train, endpoint, run_id, workers)
+            break
+        await asyncio.sleep(0.1)
     while True:
         job = await client.call("GET", f"{JOBS.format('seed')}/{name}")
         keys = await agents_etcd.read("/elasticjob/")
@@ -156,6 +166,13 @@ async def _original(client: Client, agents_etcd: Etcd, workers: int, endpoint: s
     for kind, each in [("Pod", pod) for pod in pods] + [("Service", service) for service in services]:
         each |= {"apiVersion": "v1", "kind": kind}
     return Original(job, pods, services, keys)
+
+
+def _train(endpoint: str, run_id: str, workers: int) -> None:
+    agents = Agents(endpoint, run_id)
+    agents.plan(1, size=workers)
+    agents.progress(1000)
+    agents.close()
 
 
 def _running() -> Json:
@@ -179,7 +196,7 @@ def _running() -> Json:
     return {"status": {"phase": "Running", "conditions": conditions, "containerStatuses": [container], **addresses}}
 
 
-async def _copy(original: Original, jobs: int, workers: int, etcd: Etcd, agents_etcd: Etcd) -> None:
+async def copy(original: Original, jobs: int, workers: int, etcd: Etcd, agents_etcd: Etcd) -> None:
     for first in range(1, jobs + 1, 250):
         objects, keys = [], []
         for number in range(first, min(first + 250, jobs + 1)):

@@ -1,0 +1,156 @@
+"""Jobs that train, at rest but for their progress: agents are played, with the keys, bytes and rates of real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, ProgressValue
+
+from benchmarks.operator.fake_cluster import Client, Json
+from benchmarks.operator.pods import PodCount
+from benchmarks.operator.process import Operator, cpu_seconds, difference, quantile, requests
+from benchmarks.operator.scale import NODES, TENANTS, Seeded, copy, make_original
+from benchmarks.operator.scenarios import JOBS, job, wait_until_quiet
+from benchmarks.operator.seed import Etcd, nodes
+from hack.cluster.processes import Child
+
+REPORT_SECONDS, TICK_SECONDS = 10.0, 0.25
+"""What agents do after ten minutes; how often the reports that are due are written together."""
+NEW_JOBS = 10
+"""Created one after the other meanwhile."""
+
+
+class PlayedAgents:
+    """Report the progress of jobs by turns, each every `REPORT_SECONDS`."""
+
+    def __init__(self, etcd: Etcd, run_ids: dict[str, str]) -> None:
+        """`run_ids`: by name of the job."""
+        self._etcd = etcd
+        self._run_ids = list(run_ids.items())
+        self.reports: dict[str, dict[int, float]] = {name: {} for name in run_ids}
+        """By job: steps, and when they were reported (monotonic, s)."""
+        self._began = time.monotonic()
+
+    async def run(self) -> None:
+        reported = 0
+        while True:
+            due = int((time.monotonic() - self._began) / REPORT_SECONDS * len(self._run_ids))
+            await self._etcd.write([self._report(number) for number in range(reported, due)])
+            reported = due
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _report(self, number: int) -> tuple[str, bytes]:
+        turn, index = divmod(number, len(self._run_ids))
+        name, run_id = self._run_ids[index]
+        step = 1000 + 31 * (turn + 1)
+        self.reports[name][step] = time.monotonic()
+        value = ProgressValue(
+            step=step,
+            round=1,
+            steps_per_second=3.0971,
+            last_checkpoint_step=step // 100 * 100,
+            metrics={"loss": 2.5 / (turn + 1), "learning_rate": 1.1e-5},
+            updated_at=time.time(),
+        )
+        return Keys(DEFAULT_PREFIX, run_id).progress, value.to_json().encode()
+
+    def ages(self, steps: dict[str, int]) -> list[float]:
+        """How long ago these steps were reported, s, sorted. `steps`: what is shown, by job."""
+        now = time.monotonic()
+        return sorted(now - self.reports[name].get(step, self._began) for name, step in steps.items())
+
+
+async def run(
+    folder: Path, endpoint: str, jobs: int, workers: int, seconds: float, start: Callable[[Path, str], Operator]
+) -> dict[str, float]:
+    """`start(kubeconfig, name of the log)` returns an operator."""
+    with Seeded(folder) as cluster:
+        async with (
+            Client(cluster.kubeconfig) as client,
+            Etcd(cluster.etcd_endpoint) as etcd,
+            Etcd(f"http://{endpoint}") as agents_etcd,
+        ):
+            for tenant in ("seed", *(f"tenant-{number}" for number in range(TENANTS))):
+                await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": tenant}})
+            await etcd.write(nodes(NODES))
+            with start(cluster.kubeconfig, "seed.log"):
+                original = await make_original(client, agents_etcd, workers, endpoint, trains=True)
+            await copy(original, jobs, workers, etcd, agents_etcd)
+            found = await _list(client)
+            run_ids = {name: body["status"]["rendezvous"]["id"] for name, body in found.items()}
+            agents = PlayedAgents(agents_etcd, run_ids)
+            with start(cluster.kubeconfig, "operator.log") as operator:
+                await wait_until_quiet(operator)
+                playing = asyncio.create_task(agents.run())
+                await asyncio.sleep(2 * REPORT_SECONDS)
+                meter = _Meter(operator, *cluster.children[:2], cluster.etcd_endpoint)
+                figures = await meter.over(seconds)
+                steps = {name: body["status"]["progress"]["step"] for name, body in (await _list(client)).items()}
+                ages = agents.ages({name: step for name, step in steps.items() if name in run_ids})
+                figures |= {
+                    "step in the status, p50: age, s": ages[len(ages) // 2],
+                    "step in the status, p99: age, s": ages[len(ages) * 99 // 100],
+                }
+                created = sorted([await _create(client, f"new-{number}", endpoint) for number in range(NEW_JOBS)])
+                playing.cancel()
+                await asyncio.gather(playing, return_exceptions=True)
+    return figures | {"a new job: pods created, median, s": created[NEW_JOBS // 2], "the slowest, s": created[-1]}
+
+
+async def _list(client: Client) -> dict[str, Json]:
+    return {
+        item["metadata"]["name"]: item
+        for tenant in range(TENANTS)
+        for item in (await client.call("GET", JOBS.format(f"tenant-{tenant}")))["items"]
+    }
+
+
+async def _create(client: Client, name: str, endpoint: str) -> float:
+    async with PodCount(client, "seed") as count:
+        there, began = len(count.created), time.monotonic()
+        await client.call("POST", JOBS.format("seed"), job(name, 2, endpoint))
+        await count.until(created=there + 2, seconds=120)
+        return time.monotonic() - began
+
+
+@dataclasses.dataclass(frozen=True)
+class _Meter:
+    operator: Operator
+    etcd: Child
+    api_server: Child
+    etcd_endpoint: str
+
+    async def over(self, seconds: float) -> dict[str, float]:
+        """Cores, requests and bytes over this many seconds."""
+        before, metrics, began = await self._read(), self.operator.metrics(), time.monotonic()
+        await asyncio.sleep(seconds)
+        after, spent = await self._read(), difference(metrics, self.operator.metrics())
+        seconds = time.monotonic() - began
+        cores = {name: (after[name] - before[name]) / seconds for name in ("operator", "kube-apiserver", "etcd")}
+        sent = {f"{name}, requests/s": count / seconds for name, count in requests(spent).items() if count > seconds}
+        return {
+            **{f"{name}, cores": value for name, value in cores.items()},
+            "reconciliations/s": spent["elasticjob_reconcile_seconds_count"] / seconds,
+            **sent,
+            "etcd of Kubernetes: written, GB/h": (after["written"] - before["written"]) / seconds * 3600 / 1e9,
+            "operator, MiB": self.operator.cost().memory,
+            "event loop, p99: lag, ms": 1e3 * quantile(spent, "elasticjob_loop_lag_seconds", 0.99),
+            "queue, p99: wait, s": quantile(spent, "elasticjob_queue_wait_seconds", 0.99),
+        }
+
+    async def _read(self) -> dict[str, float]:
+        async with aiohttp.ClientSession() as session, session.get(f"{self.etcd_endpoint}/metrics") as answer:
+            text = await answer.text()
+        written = re.search(r"(?m)^etcd_network_client_grpc_received_bytes_total (\S+)", text)
+        return {
+            "operator": self.operator.cost().cpu,
+            "kube-apiserver": cpu_seconds(self.api_server.pid),
+            "etcd": cpu_seconds(self.etcd.pid),
+            "written": float(written[1]) if written else 0.0,
+        }
