@@ -1,4 +1,5 @@
-"""The periodic resync: requeues every job, and compares the cached jobs with the API server's.
+"""The periodic resync: compares the cached jobs with the API server's, and requeues those that differ. The others are
+requeued too, but only every tenth time: thousands of jobs that need nothing cost little else.
 
 kopf's watch reports changes at once, but not the deletion of a job while it was disconnected, and a watch can go
 silent. The resync lists names and versions only (PartialObjectMetadata) and corrects differences. A watch that misses
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 DEAD_AFTER = 3
 """Resyncs in a row that found changes which the watch had missed, without an event from it in between."""
+
+TURNS = 10
+"""In so many resyncs, every job is requeued once."""
 
 RESTART_SECONDS = 2.0
 """Delay of a resync after a watch was restarted, s: time for it to list the jobs."""
@@ -53,6 +57,7 @@ class Resync:
 
         self._hurry = asyncio.Event()
         self._hurried = 0
+        self._turn = 0
 
     def on_watch_restarted(self) -> None:
         """The watch was restarted: two resyncs confirm which jobs were deleted in the meantime."""
@@ -66,7 +71,7 @@ class Resync:
                 await self._compare()
             except (ApiError, ConnectionError) as error:
                 log.warning("Cannot list ElasticJobs: %s", error)
-            self._requeue_all()
+            self._requeue_some()
 
     async def _wait(self) -> None:
         if not self._hurried:
@@ -85,11 +90,12 @@ class Resync:
     def _watch_of(self, key: NamespacedName) -> str:
         return key[0] if key[0] in self._namespaces else ""
 
-    def _requeue_all(self) -> None:
-        """Requeues all jobs, spread over half of the interval."""
-        now = asyncio.get_running_loop().time()
+    def _requeue_some(self) -> None:
+        """Requeues a share of all jobs, spread over half of the interval."""
+        now, self._turn = asyncio.get_running_loop().time(), (self._turn + 1) % TURNS
         for key in self._jobs:
-            self._queue.add_at(key, now + random.uniform(0, self._seconds / 2))  # noqa: S311 spreads load
+            if hash(key) % TURNS == self._turn:
+                self._queue.add_at(key, now + random.uniform(0, self._seconds / 2))  # noqa: S311 spreads load
 
     async def _compare(self) -> None:
         listed: dict[NamespacedName, tuple[str, int]] = {}
