@@ -22,6 +22,14 @@ The API server checks types, limits and rules when you apply a manifest, and its
 [Conditions and Events](conditions.md) explains `status.conditions`.
 """
 
+PROGRESS = """\
+## ElasticJobProgress
+
+An object of the same name beside a job has `progress` and `optimizerSteps` where they are newer than in the job's status: see [Report progress](../guides/monitoring.md#report-progress).
+The operator writes it, and it is deleted with the job.
+Who may read jobs by Kubernetes' roles `view`, `edit` and `admin` may read it too; a role of your own needs `get`, `list` and `watch` on `elasticjobprogresses` of `elasticjob.dev`.
+"""
+
 REJECTED = "The API server rejects other values with these messages:"
 FIXED = {
     "cannot be changed while the job is running": "Can be changed only while the job is suspended",
@@ -69,7 +77,7 @@ def _columns() -> str:
         f"{' Only with `-o wide`.' if column.get('priority') else ''} |"
         for column in COLUMNS
     ]
-    return "\n".join(["## Columns of kubectl get", "", "| column | field | |", "|---|---|---|", *rows]) + "\n"
+    return "\n".join(["## Columns of kubectl get", "", "| column | field | |", "|---|---|---|", *rows, "", PROGRESS])
 
 
 def _sections(path: str, schema: Schema) -> Iterator[str]:

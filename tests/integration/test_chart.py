@@ -72,6 +72,8 @@ def test_values_reach_the_operator() -> None:
             '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","resources":{},"tolerations":[]}'
         ),
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
+        "ELASTICJOB_PROGRESS_STATUS_WRITES": "20",
+        "ELASTICJOB_PROGRESS_WRITES": "100",
         "ELASTICJOB_KUEUE": "auto",
         "ELASTICJOB_LOG_FORMAT": "plain",
         "ELASTICJOB_PROBE_PORT": "8080",

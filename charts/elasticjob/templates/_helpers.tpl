@@ -64,6 +64,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs/status]
   verbs: [patch]
+# The progress of jobs whose status falls behind.
+- apiGroups: [elasticjob.dev]
+  resources: [elasticjobprogresses]
+  verbs: [create, patch]
 # Required for owner references to a job where OwnerReferencesPermissionEnforcement is on (OpenShift).
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs/finalizers]

@@ -12,6 +12,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "ElasticJob"
 PLURAL = "elasticjobs"
 SINGULAR = "elasticjob"
+PROGRESS_PLURAL = "elasticjobprogresses"
 CRD = f"{PLURAL}.{GROUP}"
 
 LABEL_JOB = "elasticjob.dev/job-name"

@@ -64,10 +64,9 @@ class App:
             lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD)
         )
         self._jobs = JobCache()
-        self._progress = ProgressWriter(settings, self._jobs, self._queue)
         self._run_watches = RunWatches(
             self._queue.add,
-            progressed=self._progress.on_report,
+            progressed=self._on_report,
             may_write=self._may_write,
             supervisor=self._supervisor,
             tls=self._tls_of_etcds,
@@ -163,7 +162,6 @@ class App:
         metrics.LEADER.set(0)
         metrics.QUEUE_DEPTH.set_function(lambda: len(self._queue))
         metrics.QUEUE_AGE.set_function(lambda: self._queue.age)
-        self._progress.count()
         return metrics.count_jobs(lambda: self._jobs.conditions, lambda: self._jobs.seconds, lambda: self._jobs.below)
 
     async def _start(self, api: KubeClient) -> None:
@@ -182,6 +180,8 @@ class App:
             self._supervisor.start(optional.run(), f"discovery of {optional}")
         await asyncio.gather(*(optional.started() for optional in self._cluster.optional))
         await self._cluster.synced()
+        self._progress = ProgressWriter(self._settings, self._jobs, self._queue, self._cluster, self._run_watches.view)
+        self._progress.count()
         reconciler = Reconciler(
             self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue, self._progress
         )
@@ -197,6 +197,7 @@ class App:
         self._supervisor.start(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
         self._supervisor.start(resync.run(), "resync")
         self._supervisor.start(self._progress.statuses.run(), "progress in statuses")
+        self._supervisor.start(self._progress.objects.run(), "progress beside the jobs")
         self._supervisor.start(metrics.measure_loop_lag(), "measurement of the event loop")
         self._job_events = JobEvents(self._jobs, self._queue, resync)
         self._synced = True
@@ -211,6 +212,10 @@ class App:
             started=self._handle_signals,
             restarting=events.restarted,
         )
+
+    def _on_report(self, key: NamespacedName) -> None:
+        """Called only for jobs that a reconciliation follows."""
+        self._progress.on_report(key)
 
     def _reconcile_all(self) -> None:
         """Not only jobs in a queue: it happens when Kueue, a flavor or a priority class changes."""

@@ -179,9 +179,13 @@ class Settings:
     """ELASTICJOB_PROGRESS_STATUS_WRITES: how many statuses a second are written for the progress of the training alone,
     of all jobs together; 0: none. What changes otherwise is written at once, with the progress of that moment."""
 
+    progress_writes: float = 100.0
+    """ELASTICJOB_PROGRESS_WRITES: how many ElasticJobProgresses a second are written, of all jobs together; 0: none. A
+    job gets one where the status falls behind."""
+
     resync_seconds: float = 60.0
-    """ELASTICJOB_RESYNC_SECONDS: seconds between full resyncs, the safety net for lost events. Each costs about a
-    millisecond of CPU per job."""
+    """ELASTICJOB_RESYNC_SECONDS: seconds between resyncs, the safety net for lost events: jobs that differ from the API
+    server's are reconciled, and a tenth of all jobs."""
 
     @property
     def own_secrets(self) -> frozenset[NamespacedName]:
@@ -220,6 +224,7 @@ class Settings:
             lease_seconds=max(2.0, get.number("ELASTICJOB_LEASE_SECONDS", default.lease_seconds)),
             workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
             progress_status_writes=get.number("ELASTICJOB_PROGRESS_STATUS_WRITES", default.progress_status_writes),
+            progress_writes=get.number("ELASTICJOB_PROGRESS_WRITES", default.progress_writes),
             resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),
         )
         if settings.etcd_tls and not settings.ca_namespace:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from elasticjob import ElasticJobClient, JobFailedError
+from elasticjob.cluster.watching import FIRST_PAGE
 from elasticjob.errors import Exit
 
 from hack.support import eventually
@@ -63,10 +65,63 @@ def test_a_list_is_a_table(cli: Cli, submitted: str, operator: Operator) -> None
 
 
 def test_a_list_moves_no_whole_jobs(cli: Cli, client: ElasticJobClient, submitted: str) -> None:
-    assert "spec" not in client.listed()[0]
-    assert client.listed()[0]["metadata"]["name"] == submitted
-    assert client.listed(selector="team=nlp") == []
+    ((job,),) = client.listed()
+    assert "spec" not in job
+    assert job["metadata"]["name"] == submitted
+    assert [*client.listed(selector="team=nlp")] == []
     assert cli("get", "brt").err.endswith("Did you mean bert?\n")
+
+
+def beside(job: Mapping[str, Any], **progress: Any) -> dict[str, Any]:
+    """An ElasticJobProgress, as the operator writes it."""
+    owner = {"apiVersion": job["apiVersion"], "kind": "ElasticJob", "name": job["metadata"]["name"]}
+    metadata = {"name": job["metadata"]["name"], "ownerReferences": [{**owner, "uid": job["metadata"]["uid"]}]}
+    return {"apiVersion": job["apiVersion"], "kind": "ElasticJobProgress", "metadata": metadata, "progress": progress}
+
+
+def test_progress_is_read_beside_the_job_where_it_is_newer(
+    cli: Cli, ns: Namespace, kube: Kube, submitted: str, operator: Operator, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    operator.conditions(submitted, "Accepted", "Running")
+    size = {"workers": "3/3", "readyReplicas": 3, "desiredReplicas": 3}
+    operator.status(submitted, **size, progress={"step": 1200, "observedAt": "2026-01-01T12:00:00Z"})
+    path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{ns.name}/elasticjobprogresses"
+    kube.call("POST", path, beside(ns.job(submitted), step=1450, observedAt="2026-01-01T12:00:40Z"))
+    assert cli("list").out.splitlines()[1].split()[3] == "1450"
+    assert cli("get", submitted).out.splitlines()[1].split()[3] == "1450"
+    assert "step 1450" in cli("describe", submitted).out
+    watching = start("watch", submitted, "--plain")
+    waiting = start("wait", submitted, "--for", "finished", "--timeout", "100s")
+    assert watching.stdout is not None
+    eventually(lambda: "1450" in watching.stdout.readline(), what="the step beside the job")  # type: ignore[union-attr]
+    operator.status(submitted, progress={"step": 1500, "observedAt": "2026-01-01T12:00:50Z"})
+    assert cli("list").out.splitlines()[1].split()[3] == "1500"
+    operator.conditions(submitted, "Succeeded")
+    assert waiting.wait(60) == Exit.OK
+
+
+def test_a_large_list_comes_page_by_page_in_one_table(
+    cli: Cli, ns: Namespace, client: ElasticJobClient, submitted: str, kube: Kube
+) -> None:
+    body = ns.job(submitted)
+    jobs = f"/apis/elasticjob.dev/v1alpha1/namespaces/{ns.name}/elasticjobs"
+    for number in range(FIRST_PAGE + 20):
+        job = kube.call(
+            "POST",
+            jobs,
+            {
+                **{key: body[key] for key in ("apiVersion", "kind", "spec")},
+                "metadata": {"name": f"job-{number:03}" + "-long" * (number >= FIRST_PAGE)},
+            },
+        )
+        progress = beside(job, step=number, observedAt="2026-01-01T12:00:40Z")
+        kube.call("POST", jobs.replace("elasticjobs", "elasticjobprogresses"), progress)
+    assert [len(page) for page in client.listed()] == [FIRST_PAGE, 21]
+    titles, *rows = cli("list").out.splitlines()
+    assert len(rows) == FIRST_PAGE + 21
+    assert {row.split()[0]: row.split()[-3] for row in rows if "job-" in row}["job-104-long"] == "104"
+    assert sum("NAME" in line for line in (titles, *rows)) == 1
+    assert len(cli("list", "-o", "name").out.splitlines()) == FIRST_PAGE + 21
 
 
 def test_get_shows_jobs_again_when_they_change(

@@ -17,7 +17,7 @@ from tests.integration.operator.kube import Kube, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
 
-CRD = Path(__file__).parents[3] / "crds" / "elasticjobs.elasticjob.dev.yaml"
+CRDS = Path(__file__).parents[3] / "crds"
 
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "trainer", "image": "none"}]}}
 
@@ -31,14 +31,15 @@ def kube(control_plane_server: ControlPlane) -> Kube:
 
 def install_crd(server: ControlPlane) -> None:
     """`kubectl wait` ends with an error where an object has no conditions yet."""
-    server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+    server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
 
     def established() -> bool:
-        crd = json.loads(server.kubectl("get", "crd/elasticjobs.elasticjob.dev", "--output=json"))
-        conditions = crd.get("status", {}).get("conditions") or []
-        return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+        crds = json.loads(server.kubectl("get", "crd", *(path.stem for path in CRDS.iterdir()), "--output=json"))
+        conditions = [crd.get("status", {}).get("conditions") or [] for crd in crds["items"]]
+        return all(any((each["type"], each["status"]) == ("Established", "True") for each in of) for of in conditions)
 
-    eventually(established, what="the CRD is established")
+    eventually(established, what="the CRDs are established")
+    server.kubectl("get", "elasticjobs,elasticjobprogresses", "--all-namespaces")  # waits until they are served
 
 
 @pytest.fixture

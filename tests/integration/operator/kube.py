@@ -78,6 +78,7 @@ class Namespace:
     def path(self, plural: str, name: str = "", subresource: str = "") -> str:
         groups = {
             "elasticjobs": JOBS,
+            "elasticjobprogresses": JOBS,
             "statefulsets": "/apis/apps/v1",
             "horizontalpodautoscalers": "/apis/autoscaling/v2",
             "networkpolicies": "/apis/networking.k8s.io/v1",

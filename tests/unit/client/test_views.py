@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from typing import Any
 
 import pytest
 from elasticjob.decisions.log_lines import Line
@@ -19,12 +20,13 @@ from elasticjob.state import (
     Progress,
     WorkerState,
     job_state,
+    with_progress,
     worker_state,
 )
 from elasticjob.views.describe import describe
 from elasticjob.views.jobs import job_html, job_table, worker_table
 from elasticjob.views.log_lines import LineView
-from elasticjob.views.table import Cell, Column, render
+from elasticjob.views.table import Cell, Column, render, render_pages
 from elasticjob.views.words import duration
 from rich.cells import cell_len
 
@@ -333,3 +335,43 @@ def test_exit_codes_of_worker_pods_are_shown() -> None:
 
 def test_durations_are_short() -> None:
     assert [duration(each) for each in (-5, 59, 119, 125, 36000)] == ["0s", "59s", "119s", "2m5s", "10h"]
+
+
+def test_a_table_that_comes_page_by_page_keeps_its_columns() -> None:
+    columns = [Column("NAME", shrinks=True), Column("STEP", right=True), Column("AGE", 2)]
+    pages = [[["a", "1", "1d"]], [["much-longer-than-before", "20000", "10d"]]]
+    first = ["NAME   STEP   AGE", "a         1   1d"]
+    assert [*render_pages(columns, pages)] == [first, ["much-longer-than-before   20000   10d"]]
+    assert [*render_pages(columns, pages, width=34)] == [first, ["much-longer-than-be…   20000   10d"]]
+
+
+NEWER, OLDER = "2026-01-01T12:00:40Z", "2026-01-01T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "beside", "uid", "step"),
+    [
+        ({"step": 1, "observedAt": OLDER}, {"step": 2, "observedAt": NEWER}, "u-1", 2),
+        ({"step": 3, "observedAt": NEWER}, {"step": 2, "observedAt": OLDER}, "u-1", 3),
+        (None, {"step": 2, "observedAt": NEWER}, "u-1", 2),
+        ({"step": 1, "observedAt": OLDER}, {"step": 2, "observedAt": NEWER}, "u-2", 1),
+        ({"step": 1, "observedAt": OLDER}, None, "u-1", 1),
+        (
+            {"step": 1, "observedAt": OLDER, "updatedAt": OLDER},
+            {"step": 1, "observedAt": OLDER, "updatedAt": NEWER, "lastCheckpointStep": 1},
+            "u-1",
+            1,
+        ),
+    ],
+    ids=["newer", "older", "none in the status", "of a deleted job", "none beside", "the same step"],
+)
+def test_the_newest_progress_is_shown(
+    status: dict[str, Any] | None, beside: dict[str, Any] | None, uid: str, step: int
+) -> None:
+    job = {"metadata": {"name": "bert", "uid": "u-1"}, "status": {"progress": status} if status else {}}
+    object_ = {"metadata": {"ownerReferences": [{"uid": uid}]}, "progress": beside}
+    progress = job_state(with_progress(job, object_ if beside else None)).progress
+    assert progress is not None
+    assert progress.step == step
+    if beside and "lastCheckpointStep" in beside:
+        assert progress.checkpoint_step == 1

@@ -26,6 +26,7 @@ def test_every_variable_is_read() -> None:
             "ELASTICJOB_METRICS_AUTHENTICATION": "True",
             "ELASTICJOB_WORKERS": "3",
             "ELASTICJOB_PROGRESS_STATUS_WRITES": "5",
+            "ELASTICJOB_PROGRESS_WRITES": "50",
             "ELASTICJOB_RESYNC_SECONDS": "30",
         }
     )
@@ -42,6 +43,7 @@ def test_every_variable_is_read() -> None:
         metrics_authentication=True,
         workers=3,
         progress_status_writes=5,
+        progress_writes=50,
         resync_seconds=30,
     )
 

@@ -1,12 +1,13 @@
-"""The CustomResourceDefinition of ElasticJob."""
+"""The CustomResourceDefinitions of ElasticJob and ElasticJobProgress."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from elasticjob_api import job
+from elasticjob_api import job, progress
 from elasticjob_api.crd import validation
 from elasticjob_api.crd.schema import structural_schema
+from elasticjob_api.progress import JobProgress
 from elasticjob_api.refused import add_refused
 from elasticjob_api.spec import Spec
 from elasticjob_api.status import Status
@@ -27,6 +28,7 @@ COLUMNS = [
     _column("Age", ".metadata.creationTimestamp", "date", "Time since the job was created."),
     _column("Round", ".status.round", "integer", "Rendezvous round of the current worker group.", priority=1),
     _column("Percent", ".status.progress.percent", "integer", "Percent of the training that is done.", priority=1),
+    _column("Step seen", ".status.progress.observedAt", "string", "When the operator first saw that step.", priority=1),
     _column("Failure", ".status.lastFailure.reason", "string", "Kind of the last failure.", priority=1),
     _column("Rendezvous", ".status.rendezvous.endpoint", "string", "Rendezvous endpoint.", priority=1),
 ]
@@ -65,6 +67,48 @@ def custom_resource_definition() -> dict[str, Any]:
                     "schema": {"openAPIV3Schema": _root()},
                 }
             ],
+        },
+    }
+
+
+PROGRESS_COLUMNS = [
+    _column("Step", ".progress.step", "integer", "Training step reached."),
+    _column("Steps/s", ".progress.stepsPerSecond", "number", "Training speed at that step."),
+    _column("Percent", ".progress.percent", "integer", "Percent of the training that is done."),
+    _column("Seen", ".progress.observedAt", "date", "Time since the operator first saw this step."),
+]
+
+
+def progress_definition() -> dict[str, Any]:
+    """The object to apply for ElasticJobProgress. It has no rules and no subresources: it is written most often."""
+    schema = structural_schema(JobProgress, defaults=False)
+    schema["properties"] = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        **schema["properties"],
+    }
+    version = {
+        "name": job.VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": PROGRESS_COLUMNS,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{progress.PLURAL}.{job.GROUP}"},
+        "spec": {
+            "group": job.GROUP,
+            "names": {
+                "kind": progress.KIND,
+                "listKind": f"{progress.KIND}List",
+                "plural": progress.PLURAL,
+                "singular": progress.SINGULAR,
+            },
+            "scope": "Namespaced",
+            "versions": [version],
         },
     }
 

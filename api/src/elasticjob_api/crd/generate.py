@@ -1,7 +1,7 @@
 """Generates files from the models: `python -m elasticjob_api.crd.generate [--check]`, in the root of the
 repository.
 
-The files are the CRD for kubectl in crds/, and the same CRD as a template of the Helm chart. Helm never upgrades CRDs
+The files are the CRDs for kubectl in crds/, and the same CRDs as templates of the Helm chart. Helm never upgrades CRDs
 in a chart's crds/ folder, but it upgrades templates. The annotation `helm.sh/resource-policy: keep` prevents an
 uninstall from deleting the CRD and, with it, all jobs.
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from elasticjob_api.crd.definition import NAME, custom_resource_definition
+from elasticjob_api.crd.definition import custom_resource_definition, progress_definition
 
 HEADER = "# Generated from elasticjob_api by `make generate`. Do not edit.\n"
 
@@ -57,14 +57,17 @@ def _dump(data: dict[str, Any]) -> str:
 
 def files() -> dict[Path, str]:
     """Path, relative to the root of the repository -> content."""
-    crd = custom_resource_definition()
-    spec = _dump({"spec": crd["spec"]})
+    return _files_of(custom_resource_definition(), "crd.yaml") | _files_of(progress_definition(), "crd-progress.yaml")
+
+
+def _files_of(crd: dict[str, Any], template: str) -> dict[Path, str]:
+    spec, name = _dump({"spec": crd["spec"]}), crd["metadata"]["name"]
     if "{{" in spec:
         raise ValueError("the CRD contains {{, which Helm would interpret: rephrase it")
-    head = CHART_HEAD % {"apiVersion": crd["apiVersion"], "kind": crd["kind"], "name": crd["metadata"]["name"]}
+    head = CHART_HEAD % {"apiVersion": crd["apiVersion"], "kind": crd["kind"], "name": name}
     return {
-        Path("crds", f"{NAME}.yaml"): HEADER + _dump(crd),
-        Path("charts/elasticjob/templates/crd.yaml"): HEADER + head + spec + CHART_TAIL,
+        Path("crds", f"{name}.yaml"): HEADER + _dump(crd),
+        Path("charts/elasticjob/templates", template): HEADER + head + spec + CHART_TAIL,
     }
 
 

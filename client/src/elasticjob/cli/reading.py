@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,25 +24,32 @@ def list_jobs(
     """List jobs."""
     from elasticjob.cli.output import layout, note, say, show_objects
     from elasticjob.state import job_state
-    from elasticjob.views.jobs import job_table
+    from elasticjob.views.jobs import job_tables
 
-    client = connect()
-    jobs: list[Mapping[str, Any]]
-    if output in (None, Output.NAME):  # the API server sends what is shown, not whole jobs
-        jobs = [*client.listed(all_namespaces=all_namespaces, selector=selector)]
+    client, wide = connect(), output == Output.WIDE
+    where: dict[str, Any] = {"all_namespaces": all_namespaces, "selector": selector}
+    if output == Output.NAME:
+        for page in client.listed(**where):
+            show_objects([*page], output, single=False)
+        return
+    if output is not None and not wide:
+        show_objects([job.manifest for job in client.list(**where)], output, single=False)
+        return
+    if wide:  # the API server does not print all of that
+        pages = iter([[job.state for job in client.list(**where)]])
     else:
-        jobs = [job.manifest for job in client.list(all_namespaces=all_namespaces, selector=selector)]
-    if output is not None and output != Output.WIDE:
-        show_objects(jobs, output, single=False)
-    elif jobs:
-        now, wide = client.cluster.api.now(), output == Output.WIDE
-        states = [job_state(job) for job in jobs]
-        places = client.places(states)
-        lines = job_table(states, now, wide=wide, rates=wide, namespaces=all_namespaces, places=places, **layout())
-        say(lines[no_headers:])
-    else:
-        where = "in any namespace" if all_namespaces else f"in namespace {client.namespace}"
-        note(f"There are no ElasticJobs {where}." + ("" if all_namespaces else " All namespaces: elasticjob list -A"))
+        pages = iter([job_state(job) for job in page] for page in client.listed(**where))
+    with_places = ((jobs, client.places(jobs)) for jobs in pages if jobs)
+    first = next(with_places, None)
+    if first is None:
+        everywhere = "in any namespace" if all_namespaces else f"in namespace {client.namespace}"
+        note(f"There are no ElasticJobs {everywhere}.{'' if all_namespaces else ' All namespaces: elasticjob list -A'}")
+        return
+    style = {"wide": wide, "rates": wide, "namespaces": all_namespaces, **layout()}
+    lines = job_tables(itertools.chain([first], with_places), client.cluster.api.now(), **style)
+    say(next(lines)[no_headers:])
+    for more in lines:
+        say(more)
 
 
 def get(

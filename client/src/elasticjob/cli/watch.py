@@ -59,6 +59,7 @@ def _full_screen(client: ElasticJobClient, name: str) -> JobState | None:
         JobWatch(client.cluster, name, workers=True) as watched,
         Live(console=console, screen=True, auto_refresh=False) as screen,
     ):
+        watched.follow_progress()
         for now in watched.snapshots():
             last = now.job
             if last is None:
@@ -89,6 +90,7 @@ def _plain(client: ElasticJobClient, name: str) -> JobState | None:
     workers: list[WorkerState] = []
     told, told_at, lost = "", 0.0, False
     with JobWatch(client.cluster, name, workers=True) as watched:
+        watched.follow_progress()
         for now in watched.snapshots():
             clock = client.cluster.api.now().astimezone().strftime("%H:%M:%S")
             for change in changes(before, now.job, workers, now.workers):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from elasticjob.cluster.http import MERGE_PATCH, METADATA, TABLE, ApiServer, Json
+from elasticjob.cluster.watching import pages
 from elasticjob.decisions.flag_values import job_name
 from elasticjob.errors import ElasticJobError, ForbiddenError
-from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, worker_selector
+from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, PROGRESS_PLURAL, worker_selector
+from elasticjob.state.progress import with_progress
 
 if TYPE_CHECKING:
     from elasticjob.cluster.local import LocalApi
-
-PAGE = 500
-"""Objects per list request."""
 
 
 class Cluster:
@@ -28,10 +27,12 @@ class Cluster:
 
     # ElasticJobs
 
-    def jobs_path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+    def jobs_path(
+        self, namespace: str | None = None, name: str = "", subresource: str = "", *, plural: str = PLURAL
+    ) -> str:
         """`namespace`: "" for all."""
         namespace = self.namespace if namespace is None else namespace
-        parts = ["", "apis", API_VERSION, *(["namespaces", quote(namespace, safe="")] if namespace else []), PLURAL]
+        parts = ["", "apis", API_VERSION, *(["namespaces", quote(namespace, safe="")] if namespace else []), plural]
         return "/".join([*parts, *(part for part in (name, subresource) if part)])
 
     def job_path(self, name: str, namespace: str | None = None, subresource: str = "") -> str:
@@ -41,18 +42,33 @@ class Cluster:
     def jobs(self, namespace: str | None = None, selector: str = "") -> list[Json]:
         return self.list(self.jobs_path(namespace), labelSelector=selector)
 
-    def listed(self, namespace: str | None = None, selector: str = "") -> list[Json]:
-        """Of each job its metadata, and what the CRD prints: of a large job, one part in a hundred."""
-        found, path = list[Json](), self.jobs_path(namespace)
-        for answer in self._pages(path, accept=TABLE, labelSelector=selector):
+    def listed(self, namespace: str | None = None, selector: str = "") -> Iterator[list[Json]]:
+        """Of each job its metadata, what the CRD prints, of a large job one part in a hundred, and its progress; page
+        by page."""
+        beside = _Beside(pages(self.api, self.progress_path(namespace)))
+        for answer in pages(self.api, self.jobs_path(namespace), accept=TABLE, labelSelector=selector):
             titles = [column_definition["name"] for column_definition in answer["columnDefinitions"]]
-            found += [_job(row["object"], dict(zip(titles, row["cells"], strict=True))) for row in answer["rows"] or ()]
-        return found
+            rows = [(row["object"], dict(zip(titles, row["cells"], strict=True))) for row in answer["rows"] or ()]
+            yield [beside.added_to(_job(partial, cells)) for partial, cells in rows]
 
     def names(self, namespace: str | None = None, selector: str = "") -> list[str]:
         """Of all jobs, without the rest of them."""
         found = self.list(self.jobs_path(namespace), accept=METADATA, labelSelector=selector)
         return [each["metadata"]["name"] for each in found]
+
+    def progress_path(self, namespace: str | None = None, name: str = "") -> str:
+        """Of ElasticJobProgresses. `namespace`: "" for all."""
+        return self.jobs_path(namespace, name, plural=PROGRESS_PLURAL)
+
+    def progress(self, name: str, namespace: str | None = None) -> Json | None:
+        """The ElasticJobProgress of a job. None: it has none, or it may not or cannot be read."""
+        with contextlib.suppress(ElasticJobError):
+            return self.api.get(self.progress_path(namespace, job_name(name)))
+        return None
+
+    def progresses(self, namespace: str | None = None) -> Callable[[Json], Json]:
+        """Adds to a job the progress that is beside it. Jobs are to be given in the order of the API server's lists."""
+        return _Beside(pages(self.api, self.progress_path(namespace))).added_to
 
     def job(self, name: str, namespace: str | None = None) -> Json:
         """Raises NotFoundError."""
@@ -141,16 +157,37 @@ class Cluster:
 
     def list(self, path: str, **query: Any) -> list[Json]:
         """All objects, page by page."""
-        return [item for answer in self._pages(path, **query) for item in answer.get("items") or ()]
+        return [item for answer in pages(self.api, path, **query) for item in answer.get("items") or ()]
 
-    def _pages(self, path: str, **query: Any) -> Iterator[Json]:
-        token = ""
-        while True:
-            answer = self.api.get(path, limit=PAGE, **{"continue": token}, **query)
-            yield answer
-            token = (answer.get("metadata") or {}).get("continue") or ""
-            if not token:
-                return
+
+class _Beside:
+    """ElasticJobProgresses, which are read page by page as the jobs beside them are: both lists have one order."""
+
+    def __init__(self, pages: Iterator[Json]) -> None:
+        self._pages = pages
+        self._known: dict[str, Json] = {}
+        self._last = ""
+
+    def added_to(self, job: Json) -> Json:
+        """`job` with the newest progress in its status."""
+        key = _key(job)
+        while self._last < key and (page := self._next()) is not None:
+            for item in page:
+                self._last = _key(item)
+                self._known[self._last] = item
+        return dict(with_progress(job, self._known.get(key)))
+
+    def _next(self) -> list[Json] | None:
+        """None: there are no more, or they may not or cannot be read, as of an older CRD."""
+        with contextlib.suppress(ElasticJobError):
+            answer = next(self._pages, None)
+            return None if answer is None else answer.get("items") or []
+        return None
+
+
+def _key(body: Json) -> str:
+    """By which the API server orders a list."""
+    return f"{body['metadata']['namespace']}/{body['metadata']['name']}"
 
 
 def _job(partial: Json, cells: Json) -> Json:
@@ -163,6 +200,8 @@ def _job(partial: Json, cells: Json) -> Json:
         "worldSize": cells.get("World"),
         "round": cells.get("Round"),
         "restarts": {"total": cells.get("Restarts")},
-        "progress": {"step": cells["Step"]} if cells.get("Step") is not None else None,
+        "progress": {"step": cells["Step"], "observedAt": cells.get("Step seen")}
+        if cells.get("Step") is not None
+        else None,
     }
     return {"metadata": partial["metadata"], "status": {key: each for key, each in status.items() if each is not None}}

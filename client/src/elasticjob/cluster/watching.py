@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from elasticjob.cluster.api_errors import ConflictError, ExpiredError
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 300
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 """Delays before a failed list or watch is tried again, s; doubled each time."""
+
+
+FIRST_PAGE, PAGE = 100, 500
+"""Objects in the first response to a list, which fills the screen, and in each further one."""
+
+
+def pages(api: ApiServer | LocalApi, path: str, **query: Any) -> Iterator[Json]:
+    """The responses to a list."""
+    token, limit = "", FIRST_PAGE
+    while True:
+        answer = api.get(path, limit=limit, **{"continue": token}, **query)
+        yield answer
+        token, limit = (answer.get("metadata") or {}).get("continue") or "", PAGE
+        if not token:
+            return
 
 
 class Watched:
@@ -77,10 +92,15 @@ class Watched:
                 return
 
     def _list(self) -> str:
-        """Returns the version of the list."""
-        answer = self._api.get(self._path, **self._query)
+        """Returns the version of the list. What is new is there page by page, what is gone at the end."""
+        found: dict[str, Json] = {}
+        for answer in pages(self._api, self._path, **self._query):
+            found |= {item["metadata"]["uid"]: item for item in answer.get("items") or []}
+            with self._lock:
+                self._objects |= found
+            self._on_change()
         with self._lock:
-            self._objects = {item["metadata"]["uid"]: item for item in answer.get("items") or []}
+            self._objects = found
         self.listed, self.lost_since = True, None
         self._on_change()
         return str(answer["metadata"]["resourceVersion"])

@@ -25,7 +25,7 @@ from elasticjob.errors import (
     UsageError,
 )
 from elasticjob.sdk.job import Job, JobList
-from elasticjob.state import EventState, JobState, WorkerState, event_states, job_state, worker_states
+from elasticjob.state import EventState, JobState, WorkerState, event_states, job_state, with_progress, worker_states
 
 if TYPE_CHECKING:
     from elasticjob.cluster.http import Json
@@ -143,24 +143,28 @@ class ElasticJobClient:
 
     def get(self, name: str, *, namespace: str | None = None) -> Job:
         """Raises NotFoundError, with the names that are alike."""
-        return Job(self, self._job(name, namespace))
+        found = self._job(name, namespace)
+        return Job(self, found, with_progress(found, self.cluster.progress(name, namespace)))
 
     def list(self, *, namespace: str | None = None, all_namespaces: bool = False, selector: str = "") -> JobList:
         """By namespace and name. `selector`: of labels, as kubectl's -l. Raises NotFoundError for the namespace."""
         where = "" if all_namespaces else namespace or self.namespace
-        jobs = JobList(Job(self, job) for job in self.cluster.jobs(where, selector))
+        newest = self.cluster.progresses(where)
+        jobs = JobList(Job(self, job, newest(job)) for job in self.cluster.jobs(where, selector))
         if where and not jobs:
             self.cluster.check_namespace(where)
         jobs.sort(key=lambda job: (job.namespace, job.name))
         return jobs
 
-    def listed(self, *, all_namespaces: bool = False, selector: str = "") -> Jobs:
-        """Like `list`, but only what a table shows of each job."""
-        where = "" if all_namespaces else self.namespace
-        jobs = self.cluster.jobs(where, selector) if self.is_local else self.cluster.listed(where, selector)
-        if where and not jobs:
+    def listed(self, *, all_namespaces: bool = False, selector: str = "") -> Iterator[Jobs]:
+        """Like `list`, but only what a table shows of each job, and page by page as the API server sends them."""
+        where, found = "" if all_namespaces else self.namespace, False
+        for jobs in [self.cluster.jobs(where, selector)] if self.is_local else self.cluster.listed(where, selector):
+            if jobs:
+                found = True
+                yield jobs
+        if where and not found:
             self.cluster.check_namespace(where)
-        return jobs
 
     def places(self, jobs: Iterable[JobState]) -> dict[tuple[str, str], int]:
         """(namespace, name) -> place of a job that waits in a queue of Kueue, if that tells."""
@@ -219,8 +223,10 @@ class ElasticJobClient:
 
         report = on_wait or FewLines(lambda text: print(f"{name}: {text}", file=sys.stderr))  # noqa: T201 progress
         with self._found(JobWatch, name, namespace) as watch:
+            watch.follow_progress()
             wait_for(watch, Target(until), timeout=timeout, on_wait=report)
-            return Job(self, watch.body() or watch.first)
+            found = watch.body() or watch.first
+            return Job(self, found, watch.newest(found))
 
     def logs(
         self,

@@ -22,9 +22,13 @@ class Job:
     In a notebook it shows itself as a table.
     """
 
-    def __init__(self, client: ElasticJobClient, manifest: Mapping[str, Any]) -> None:
+    def __init__(
+        self, client: ElasticJobClient, manifest: Mapping[str, Any], newest: Mapping[str, Any] | None = None
+    ) -> None:
+        """`newest`: the job with the newest progress, which may be beside it. Default: `manifest`."""
         self._client = client
         self._manifest = manifest
+        self._newest = manifest if newest is None else newest
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -34,7 +38,7 @@ class Job:
     @property
     def state(self) -> JobState:
         """What the command line shows of it."""
-        return job_state(self._manifest)
+        return job_state(self._newest)
 
     @property
     def name(self) -> str:
@@ -62,7 +66,7 @@ class Job:
         """The typed status. Raises elasticjob_api.InvalidJobError if this version cannot read it."""
         from elasticjob_api import ElasticJob
 
-        return ElasticJob.parse(self._manifest).status
+        return ElasticJob.parse(self._newest).status
 
     @property
     def is_finished(self) -> bool:
@@ -70,7 +74,10 @@ class Job:
 
     def refresh(self) -> Job:
         """Reads it again, and returns itself."""
-        self._manifest = self._client.get(self.name, namespace=self.namespace).manifest
+        return self._become(self._client.get(self.name, namespace=self.namespace))
+
+    def _become(self, read: Job) -> Job:
+        self._manifest, self._newest = read._manifest, read._newest
         return self
 
     def wait(
@@ -81,10 +88,9 @@ class Job:
         on_wait: Callable[[str], None] | None = None,
     ) -> Job:
         """See `ElasticJobClient.wait`. Returns itself, refreshed."""
-        self._manifest = self._client.wait(
-            self.name, until, timeout=timeout, on_wait=on_wait, namespace=self.namespace
-        ).manifest
-        return self
+        return self._become(
+            self._client.wait(self.name, until, timeout=timeout, on_wait=on_wait, namespace=self.namespace)
+        )
 
     def logs(
         self, *, follow: bool = False, rank: int | None = None, since: str | None = None, tail: int | None = None
@@ -117,18 +123,15 @@ class Job:
 
     def scale(self, workers: int) -> Job:
         """Returns itself, refreshed."""
-        self._manifest = self._client.scale(self.name, workers, namespace=self.namespace).manifest
-        return self
+        return self._become(self._client.scale(self.name, workers, namespace=self.namespace))
 
     def suspend(self) -> Job:
         """Returns itself, refreshed."""
-        self._manifest = self._client.suspend(self.name, namespace=self.namespace).manifest
-        return self
+        return self._become(self._client.suspend(self.name, namespace=self.namespace))
 
     def resume(self) -> Job:
         """Returns itself, refreshed."""
-        self._manifest = self._client.resume(self.name, namespace=self.namespace).manifest
-        return self
+        return self._become(self._client.resume(self.name, namespace=self.namespace))
 
     def delete(self, *, wait: bool = True) -> None:
         self._client.delete(self.name, wait=wait, namespace=self.namespace)

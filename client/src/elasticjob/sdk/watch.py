@@ -19,7 +19,7 @@ from elasticjob.errors import (
     WaitTimeoutError,
 )
 from elasticjob.names import worker_selector
-from elasticjob.state import JobState, WorkerState, in_index_order, job_state, worker_state
+from elasticjob.state import JobState, WorkerState, in_index_order, job_state, with_progress, worker_state
 
 if TYPE_CHECKING:
     from typing import Self
@@ -57,6 +57,7 @@ class JobWatch:
         path = cluster.jobs_path(self._namespace)
         self._job = Watched(cluster.api, path, self._changed.set, fieldSelector=f"metadata.name={name}")
         self._pods: Watched | None = None
+        self._progress: Watched | None = None
         self._states: dict[str, tuple[str, WorkerState]] = {}
         if workers:
             pods = cluster.pods_path(self._namespace)
@@ -68,8 +69,13 @@ class JobWatch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def follow_progress(self) -> None:
+        """Watches the ElasticJobProgress too, if it may be read."""
+        path, field = self._cluster.progress_path(self._namespace), f"metadata.name={self._name}"
+        self._progress = Watched(self._cluster.api, path, self._changed.set, fieldSelector=field)
+
     def close(self) -> None:
-        for each in self._watched():
+        for each in (*self._watched(), *([self._progress] if self._progress else [])):
             each.close()
 
     def wait_for_change(self, timeout: float) -> None:
@@ -93,6 +99,12 @@ class JobWatch:
             return self.first
         return next((each for each in self._job.objects() if each["metadata"]["uid"] == self.uid), None)
 
+    def newest(self, body: Json) -> Json:
+        """The job with the newest progress."""
+        for beside in self._progress.objects() if self._progress else []:
+            body = dict(with_progress(body, beside))
+        return body
+
     @property
     def knows_workers(self) -> bool:
         """Whether the worker pods have been listed."""
@@ -109,7 +121,7 @@ class JobWatch:
             if each.error is not None:
                 raise each.error
         body = self.body()
-        return Snapshot(None if body is None else job_state(body), self._worker_states(), self.lost_for())
+        return Snapshot(None if body is None else job_state(self.newest(body)), self._worker_states(), self.lost_for())
 
     def lost_for(self) -> float:
         """How long the API server has not answered, s."""

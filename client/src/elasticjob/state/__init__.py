@@ -14,6 +14,7 @@ from elasticjob.state.job import (
     job_state,
     training_container,
 )
+from elasticjob.state.progress import with_progress
 from elasticjob.state.values import Json, Time, parse_time
 from elasticjob.state.workers import WorkerState, in_index_order, in_rank_order, worker_state, worker_states
 
@@ -34,6 +35,7 @@ __all__ = [
     "job_state",
     "parse_time",
     "training_container",
+    "with_progress",
     "worker_state",
     "worker_states",
 ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from elasticjob.state import JobState, WorkerState
-from elasticjob.views.table import Cell, Column, html, render
+from elasticjob.views.table import Cell, Column, html, render, render_pages
 from elasticjob.views.words import age, count, first_line, number
 
 MOST_WORKERS = 40
@@ -53,19 +53,32 @@ def job_table(
 ) -> list[str]:
     """`elasticjob list`. `namespaces`: of several namespaces. `wide`: all columns, however narrow the terminal.
     `rates`: whether steps per second are known. `places`: in queues, by namespace and name."""
+    pages = [(jobs, places or {})]
+    return next(job_tables(pages, now, wide=wide, rates=rates, namespaces=namespaces, width=width, color=color))
+
+
+def job_tables(
+    pages: Iterable[tuple[Sequence[JobState], Mapping[tuple[str, str], int]]],
+    now: datetime.datetime,
+    *,
+    wide: bool = False,
+    rates: bool = True,
+    namespaces: bool = False,
+    width: int | None = None,
+    color: bool = False,
+) -> Iterator[list[str]]:
+    """The same page by page: jobs, and their places in queues."""
     columns = _job_columns(wide=wide, rates=rates, namespaces=namespaces)
-    rows = [
-        _job_row(
-            job,
-            now,
-            wide=wide,
-            rates=rates,
-            namespaces=namespaces,
-            place=(places or {}).get((job.namespace, job.name)),
-        )
-        for job in jobs
-    ]
-    return render(columns, rows, width=None if wide else width, color=color)
+    rows = (
+        [
+            _job_row(
+                job, now, wide=wide, rates=rates, namespaces=namespaces, place=places.get((job.namespace, job.name))
+            )
+            for job in jobs
+        ]
+        for jobs, places in pages
+    )
+    return render_pages(columns, rows, width=None if wide else width, color=color)
 
 
 def job_html(jobs: Sequence[JobState], now: datetime.datetime) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
@@ -54,14 +54,29 @@ def render(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, width: int | None = None, color: bool = False
 ) -> list[str]:
     """One line per row, after the titles. `width`: of the terminal; None: as wide as it takes, for pipes."""
-    cells = [[_cell(each) for each in row] for row in rows]
-    widths = [
-        max([cell_len(column.title), *(cell_len(row[number].text) for row in cells)])
-        for number, column in enumerate(columns)
-    ]
-    shown = _fit(columns, widths, width)
+    return next(render_pages(columns, [rows], width=width, color=color))
+
+
+def render_pages(
+    columns: Sequence[Column],
+    pages: Iterable[Sequence[Sequence[Cell | str]]],
+    *,
+    width: int | None = None,
+    color: bool = False,
+) -> Iterator[list[str]]:
+    """The lines of a table whose rows come page by page. The first page decides which columns are shown; a later one
+    makes them wider where it must."""
     titles = [Cell(column.title, "bold") for column in columns]
-    return [_line(columns, row, widths, shown, color=color) for row in (titles, *cells)]
+    shown: list[int] | None = None
+    widths = [0] * len(columns)
+    for rows in pages:
+        lines = [*([titles] if shown is None else []), *([_cell(each) for each in row] for row in rows)]
+        widths = [max([known, *(cell_len(line[number].text) for line in lines)]) for number, known in enumerate(widths)]
+        if shown is None:
+            shown = _fit(columns, widths, width)
+        elif width is not None:
+            _shrink(columns, widths, shown, width, _SMALLEST)
+        yield [_line(columns, line, widths, shown, color=color) for line in lines]
 
 
 def html(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> str:

@@ -1,6 +1,15 @@
-"""What happens when a job reports progress and nothing else: no plan, and writes within budgets of the fleet."""
+"""What happens when a job reports progress and nothing else: no plan, and writes within budgets of all jobs.
+
+The status of the job has the progress, if its turn comes soon. Otherwise, an ElasticJobProgress beside the job has what
+is newer: its write costs the API server a sixth, so more of them are affordable.
+"""
 
 from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections.abc import Callable
 
 from elasticjob_api import ConditionType
 
@@ -8,22 +17,45 @@ from elasticjob_operator import metrics
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.progress_lane import ProgressLane
 from elasticjob_operator.controller.work_queue import WorkQueue
+from elasticjob_operator.kube import Cluster, NotFoundError, RejectedError
 from elasticjob_operator.names import NamespacedName
+from elasticjob_operator.policies.progress import newest_progress
+from elasticjob_operator.resources.progress import progress_object
 from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import RendezvousView
+
+log = logging.getLogger(__name__)
 
 STATUS_PAUSE = 1.0
 """Between two writes of a job's status for its progress alone, s."""
+OBJECT_WAIT, OBJECT_PAUSE = 2.0, 5.0
+"""How long progress waits for the status before it goes into the object; between two writes of an object; s."""
+REFUSED_SECONDS = 60.0
+"""How long no object is written in a namespace after the API server has refused one, as without their CRD or the right
+to write them."""
 
 
 class ProgressWriter:
-    """`run` until cancelled."""
+    """`statuses` and `objects` are to be run. `view`: what the agents of a job have reported."""
 
-    def __init__(self, settings: Settings, jobs: JobCache, queue: WorkQueue[NamespacedName]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: JobCache,
+        queue: WorkQueue[NamespacedName],
+        cluster: Cluster,
+        view: Callable[[NamespacedName], RendezvousView],
+    ) -> None:
         self._jobs = jobs
         self._queue = queue
+        self._cluster = cluster
+        self._view = view
         self._granted: set[NamespacedName] = set()
         """Jobs whose next reconciliation may write the status for progress alone."""
+        self._refused: dict[str, float] = {}
+        """By namespace, when an object was refused (monotonic, s)."""
         self.statuses = ProgressLane(settings.progress_status_writes, self._reconcile, pause=STATUS_PAUSE)
+        self.objects = ProgressLane(settings.progress_writes, self._write, pause=OBJECT_PAUSE, wait=OBJECT_WAIT)
 
     def on_report(self, key: NamespacedName) -> None:
         """The agents reported progress and nothing else."""
@@ -31,6 +63,7 @@ class ProgressWriter:
             self._queue.add(key)  # it goes on
         else:
             self.statuses.add(key)
+            self.objects.add(key)
 
     def may_write_status(self, key: NamespacedName) -> bool:
         """Whether the status may be written for progress alone. If not, it may be later, and the job is then
@@ -41,12 +74,14 @@ class ProgressWriter:
 
     def on_status_written(self, key: NamespacedName) -> None:
         self.statuses.on_written(key)
+        self.objects.on_written(key)
 
     def forget(self, key: NamespacedName) -> None:
         self.statuses.forget(key)
+        self.objects.forget(key)
 
     def count(self) -> None:
-        for name, lane in (("status", self.statuses),):
+        for name, lane in (("status", self.statuses), ("progress", self.objects)):
             metrics.PROGRESS_WAITING.labels(name).set_function(lambda lane=lane: len(lane))  # type: ignore[misc]
             metrics.PROGRESS_AGE.labels(name).set_function(lambda lane=lane: lane.age)  # type: ignore[misc]
 
@@ -57,3 +92,18 @@ class ProgressWriter:
             await self._queue.add_aside(key)
         finally:
             self._granted.discard(key)
+
+    async def _write(self, key: NamespacedName) -> None:
+        """Raises ApiError or ConnectionError."""
+        namespace, uid = key[0], self._jobs.uid(key)
+        found = newest_progress(self._view(key), datetime.datetime.now(datetime.timezone.utc))
+        refused_at = self._refused.get(namespace)
+        if found is None or not uid or (refused_at is not None and time.monotonic() - refused_at < REFUSED_SECONDS):
+            return
+        try:
+            await self._cluster.write_progress(progress_object(key, uid, found))
+        except (NotFoundError, RejectedError) as error:
+            self._refused[namespace] = time.monotonic()
+            log.info("No ElasticJobProgress is written in namespace %s for a minute: %s", namespace, error)
+        else:
+            self._refused.pop(namespace, None)

@@ -57,11 +57,14 @@ class _Waiting:
 
 class ProgressLane:
     """`write(key)` may raise ApiError or ConnectionError: it is tried again later. `rate`: writes of all jobs a second;
-    0: none. `pause`: between two writes of a job, s."""
+    0: none. `pause`: between two writes of a job, `wait`: from the first report to its write, s."""
 
-    def __init__(self, rate: float, write: Callable[[NamespacedName], Awaitable[None]], *, pause: float) -> None:
+    def __init__(
+        self, rate: float, write: Callable[[NamespacedName], Awaitable[None]], *, pause: float, wait: float = 0.0
+    ) -> None:
         self._write = write
         self._pause = pause
+        self._wait = wait
         self._bucket = TokenBucket(rate, burst=max(1.0, min(rate, MOST_AT_ONCE)))
         self._waiting: dict[NamespacedName, _Waiting] = {}
         self._heap: list[tuple[float, NamespacedName]] = []
@@ -83,7 +86,7 @@ class ProgressLane:
         """The job has progress to write."""
         if key not in self._waiting:
             now = time.monotonic()
-            self._put(key, now, max(now, self._written_at.get(key, NEVER) + self._pause))
+            self._put(key, now, max(now + self._wait, self._written_at.get(key, NEVER) + self._pause))
 
     def _put(self, key: NamespacedName, since: float, due: float) -> None:
         self._waiting[key] = _Waiting(since, due)

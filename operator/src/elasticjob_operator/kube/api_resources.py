@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from elasticjob_api import GROUP, PLURAL, VERSION
+from elasticjob_api import GROUP, PLURAL, VERSION, progress
 
 from elasticjob_operator.gang import PROVIDERS
 from elasticjob_operator.queueing.bodies import API_VERSION as QUEUE_API
@@ -41,6 +41,8 @@ etcd that it does not run."""
 LEASES = ApiResource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
 EVENTS = ApiResource(kind="Event", plural="events")
 JOBS = ApiResource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")
+PROGRESS = ApiResource(kind=progress.KIND, plural=progress.PLURAL, group_version=f"{GROUP}/{VERSION}")
+"""Written only."""
 
 WORKLOADS = ApiResource(kind="Workload", plural="workloads", group_version=QUEUE_API)
 FLAVORS = ApiResource(kind="ResourceFlavor", plural="resourceflavors", group_version=QUEUE_API, namespaced=False)

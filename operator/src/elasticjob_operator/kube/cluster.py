@@ -29,7 +29,7 @@ from elasticjob_operator.kube.convert import job_of, object_of, pod_of
 from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.explanations import Explanations
 from elasticjob_operator.kube.informer import Informer
-from elasticjob_operator.kube.jobs import StatusWrite, read_job, write_status
+from elasticjob_operator.kube.jobs import StatusWrite, read_job, write_progress, write_status
 from elasticjob_operator.kube.kueue import Kueue
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
 from elasticjob_operator.kube.pod_groups import PodGroups
@@ -163,6 +163,10 @@ class Cluster:
     async def write_status(self, key: NamespacedName, uid: str, version: str, status: Json) -> StatusWrite:
         """Not written where the job has changed since that resourceVersion. Raises ApiError or ConnectionError."""
         return await write_status(self._client, key, uid, version, status)
+
+    async def write_progress(self, body: Json) -> None:
+        """Raises ApiError or ConnectionError."""
+        await write_progress(self._client, body)
 
     async def explain(self, namespace: str, kind: str, name: str, before: Explanation | None) -> Explanation:
         """What the Events of that object say. `before`: what they said when last read."""

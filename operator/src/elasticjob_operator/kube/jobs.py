@@ -1,13 +1,20 @@
-"""Requests about ElasticJobs themselves."""
+"""Requests about ElasticJobs themselves, and about the objects with their progress."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.api_resources import JOBS
+from elasticjob_operator.kube.api_resources import JOBS, PROGRESS
 from elasticjob_operator.kube.cache import Json, name_of, version_of
-from elasticjob_operator.kube.client import JSON_PATCH, ConflictError, KubeClient, NotFoundError, RejectedError
+from elasticjob_operator.kube.client import (
+    JSON_PATCH,
+    MERGE_PATCH,
+    ConflictError,
+    KubeClient,
+    NotFoundError,
+    RejectedError,
+)
 from elasticjob_operator.names import NamespacedName
 
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -77,3 +84,13 @@ async def _read_same(api: KubeClient, name: NamespacedName, uid: str) -> Json | 
     except NotFoundError:
         return None
     return found if found["metadata"]["uid"] == uid else None
+
+
+async def write_progress(api: KubeClient, body: Json) -> None:
+    """Writes the ElasticJobProgress, and creates it if there is none. Raises ApiError or ConnectionError."""
+    namespace, name = name_of(body)
+    query = {"fieldManager": names.FIELD_MANAGER}
+    try:
+        await api.request("PATCH", PROGRESS.path(namespace, name), query=query, body=body, content_type=MERGE_PATCH)
+    except NotFoundError:
+        await api.request("POST", PROGRESS.path(namespace), query=query, body=body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Sequence
 
 from elasticjob_api import (
@@ -28,6 +27,7 @@ from elasticjob_operator.planning.context import Assessment, Context
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.policies.node_avoidance import suspected
 from elasticjob_operator.policies.pod_state import PodState
+from elasticjob_operator.policies.progress import counted_steps, reported_progress
 from elasticjob_operator.policies.rendezvous import rendezvous_ready, store_ready
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.running import Training, at_work
@@ -204,22 +204,12 @@ def finished_status(context: Context) -> Status:
 
 
 def progress_of(context: Context) -> Progress | None:
-    """The last report, and when this operator first saw it."""
-    reported, before = context.view.progress, context.job.status.progress
-    if reported is None:
-        return before
-    found = Progress(
-        step=max(0, reported.step),
-        steps_per_second=reported.steps_per_second,
-        total_steps=reported.total_steps,
-        percent=None if reported.percent is None else min(100, reported.percent),
-        remaining_seconds=reported.remaining_seconds,
-        last_checkpoint_step=reported.last_checkpoint_step,
-        metrics=reported.metrics,  # type: ignore[arg-type]  # the model turns numbers into strings
-        updated_at=_time(reported.updated_at),
-    )
-    known = before.observed_at if before is not None and before.step == found.step else context.view.progress_seen_at
-    return found.model_copy(update={"observed_at": (known or context.now).replace(microsecond=0)})
+    """The last report, and when an operator first saw it."""
+    found, before = reported_progress(context.view, context.now), context.job.status.progress
+    if found is None or before is None:
+        return found or before
+    same = found.step == before.step and before.observed_at is not None
+    return found.model_copy(update={"observed_at": before.observed_at}) if same else found
 
 
 def optimizer_steps_of(context: Context) -> OptimizerSteps | None:
@@ -227,18 +217,7 @@ def optimizer_steps_of(context: Context) -> OptimizerSteps | None:
     counted, status = context.view.counted, context.job.status
     if context.view.progress is not None or (counted is None and status.progress is not None):
         return None
-    if counted is None or counted.optimizer_steps is None:
-        return status.optimizer_steps
-    return OptimizerSteps(
-        count=max(0, counted.optimizer_steps),
-        backward_passes=None if counted.backward_passes is None else max(0, counted.backward_passes),
-        per_second=counted.steps_per_second,
-        updated_at=_time(counted.updated_at),
-    )
-
-
-def _time(unix: float) -> datetime.datetime | None:
-    return datetime.datetime.fromtimestamp(unix, datetime.timezone.utc) if unix else None
+    return counted_steps(context.view) or status.optimizer_steps
 
 
 def _set_accepted(conditions: _Conditions, assessment: Assessment) -> None:

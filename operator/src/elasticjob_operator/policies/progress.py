@@ -11,8 +11,10 @@ have trained.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
-from elasticjob_api import Status, StoredHistory
+from elasticjob_api import OptimizerSteps, Progress, Status, StoredHistory
+from elasticjob_api.progress import JobProgress
 from elasticjob_runtime.contract import ProgressValue
 
 from elasticjob_operator.state import RendezvousView
@@ -29,6 +31,46 @@ def _goes_on(before: ProgressValue | None, after: ProgressValue | None) -> bool:
     if before is None or after is None:
         return before is after
     return before.round == after.round and before.step <= after.step
+
+
+def newest_progress(view: RendezvousView, now: datetime.datetime) -> JobProgress | None:
+    """None: nothing is reported."""
+    found = JobProgress(progress=reported_progress(view, now), optimizer_steps=counted_steps(view))
+    return None if found == JobProgress() else found
+
+
+def reported_progress(view: RendezvousView, now: datetime.datetime) -> Progress | None:
+    """As the script last reported it, and when this operator first saw that step."""
+    reported = view.progress
+    if reported is None:
+        return None
+    return Progress(
+        step=max(0, reported.step),
+        steps_per_second=reported.steps_per_second,
+        total_steps=reported.total_steps,
+        percent=None if reported.percent is None else min(100, reported.percent),
+        remaining_seconds=reported.remaining_seconds,
+        last_checkpoint_step=reported.last_checkpoint_step,
+        metrics=reported.metrics,  # type: ignore[arg-type]  # the model turns numbers into strings
+        updated_at=_time(reported.updated_at),
+        observed_at=(view.progress_seen_at or now).replace(microsecond=0),
+    )
+
+
+def counted_steps(view: RendezvousView) -> OptimizerSteps | None:
+    """As the agents last counted them."""
+    counted = view.counted
+    if counted is None or counted.optimizer_steps is None:
+        return None
+    return OptimizerSteps(
+        count=max(0, counted.optimizer_steps),
+        per_second=counted.steps_per_second,
+        updated_at=_time(counted.updated_at),
+    )
+
+
+def _time(unix: float) -> datetime.datetime | None:
+    return datetime.datetime.fromtimestamp(unix, datetime.timezone.utc) if unix else None
 
 
 def only_progress_changed(written: Status, desired: Status) -> bool:

@@ -41,7 +41,7 @@ class RunWatches:
 
 def reconciler(run_watches: RunWatches) -> Reconciler:
     jobs, queue = JobCache(), WorkQueue[tuple[str, str]]()
-    progress = ProgressWriter(Settings(), jobs, queue)
+    progress = ProgressWriter(Settings(), jobs, queue, None, None)  # type: ignore[arg-type]
     return Reconciler(Settings(), jobs, None, run_watches, None, queue, progress)  # type: ignore[arg-type]
 
 

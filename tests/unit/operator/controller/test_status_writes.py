@@ -51,7 +51,7 @@ class Bench:
         self.bugs = 0
         """Writes to etcd that fail with a bug, from now on."""
         self._decided = Plan(status=Status())
-        self.progress = ProgressWriter(Settings(), self.jobs, self.queue)
+        self.progress = ProgressWriter(Settings(), self.jobs, self.queue, self, self.view)  # type: ignore[arg-type]
         reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue, self.progress)  # type: ignore[arg-type]
         monkeypatch.setattr("elasticjob_operator.controller.reconciler.plan", self._plan)
         spec = {"workers": {"replicas": 1, "template": TEMPLATE}}
