@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +103,7 @@ async def run(
                     ages = agents.ages(steps)
                     figures[f"step in `{where}`, p50: age, s"] = ages[len(ages) // 2]
                     figures[f"step in `{where}`, p99: age, s"] = ages[len(ages) * 99 // 100]
+                figures |= await asyncio.to_thread(_read_list, cluster.kubeconfig)
                 created = sorted([await _create(client, f"new-{number}", endpoint) for number in range(NEW_JOBS)])
                 playing.cancel()
                 await asyncio.gather(playing, return_exceptions=True)
@@ -113,6 +116,18 @@ async def _list(client: Client, path: str = JOBS) -> dict[str, Json]:
         for tenant in range(TENANTS)
         for item in (await client.call("GET", path.format(f"tenant-{tenant}")))["items"]
     }
+
+
+def _read_list(kubeconfig: Path) -> dict[str, float]:
+    """How long `elasticjob list -A` takes, with the start of the program."""
+    command = [sys.executable, "-m", "elasticjob", "list", "-A", "--kubeconfig", str(kubeconfig)]
+    began = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as listing:
+        assert listing.stdout is not None
+        listing.stdout.readline()
+        first = time.monotonic() - began
+        listing.stdout.read()
+    return {"`elasticjob list -A`: first page, s": first, "all, s": time.monotonic() - began}
 
 
 async def _create(client: Client, name: str, endpoint: str) -> float:
