@@ -256,8 +256,3 @@ def _scripts(name: str) -> dict[str, Any]:
 
 def _name(pod: dict[str, Any]) -> str:
     return str(pod["metadata"]["name"])
-
-
-def as_json(value: object) -> str:
-    """Compact JSON, for messages."""
-    return json.dumps(value)[:600]
