@@ -133,28 +133,3 @@ def test_an_evaluation_in_which_a_joiner_has_no_part_is_left_by_all(
     assert joiner["found"] == [3.0] * 35
     assert one["weight"] == other["weight"] == joiner["weight"]
     assert one["values"] == other["values"] == joiner["values"] == {"calls": 39, "evaluated": 39}
-
-
-@pytest.mark.nightly
-def test_a_loop_around_an_evaluation_that_cannot_take_place_says_what_to_do(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
-) -> None:
-    driver = training("evaluate in a loop")
-    a, b, c = begin(driver, "a", "b", later=["c"])
-    wait_for_mark(driver, tmp_path, a, "evaluate 5")
-    driver.plan([a, b, c])
-    assert "go on with the next batch" in fails(driver, tmp_path, a)
-
-
-@pytest.mark.nightly
-def test_a_joiner_evaluates_nothing_before_its_first_batch(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
-) -> None:
-    driver = training("evaluate before the first batch")
-    a, b, c = begin(driver, "a", "b", later=["c"])
-    wait_for_mark(driver, tmp_path, a, "committed 5")
-    driver.plan([a, b, c], step_grace=0.5)
-    one, other, joiner = results(driver, tmp_path, [a, b, c])
-    assert one["found"] == other["found"] == [2.0]
-    assert joiner["found"] == [None]
-    assert one["weight"] == joiner["weight"]

@@ -16,7 +16,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from elasticjob_runtime.contract import ExitCode
 from elasticjob_runtime.training import checkpoint
 
 from hack.support import eventually
@@ -136,36 +135,6 @@ def test_a_lost_node_and_then_all_processes_are_replaced_without_a_disk(
     for name, agent in agents.items():
         assert agent.exit_code(START) == 0, job.logs
         assert_equal(job.state(name), undisturbed)
-
-
-def assert_no_step_is_repeated(job: ShardedJob, name: str, since: int = 0) -> None:
-    """In the lines of its steps after `since`."""
-    steps = [step for step, _ in job.steps(name)[since:]]
-    assert steps == list(range(steps[0], steps[-1] + 1)), job.logs
-    assert "before this change" not in job.logs, "what must be saved is saved"
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("copies", [pytest.param(True, id="in memory"), pytest.param(False, id="on storage")])
-def test_two_neighbours_leave_their_shards_to_the_member_that_stays(
-    job: ShardedJob, tmp_path: pathlib.Path, undisturbed: dict[str, Any], copies: bool
-) -> None:
-    """Without copies in memory, all save on storage before the change."""
-    folder = tmp_path / "checkpoints"
-    variables = {} if copies else {"ELASTICJOB_COPY_RATE": "0", "CHECKPOINTS": str(folder), "EVERY": "1000"}
-    agents = {name: job.begin(name, size="1:3", **variables) for name in "abc"}
-    job.wait_for_step(20, *agents)
-    stays = job.leader
-    for name in agents.keys() - {stays}:
-        agents[name].signal(signal.SIGTERM)
-    for name in agents.keys() - {stays}:
-        assert agents[name].exit_code(START) == ExitCode.TERMINATED, job.logs
-    job.hurry()
-    assert agents[stays].exit_code(START) == 0, job.logs
-    assert job.steps(stays)[0][0] == 1
-    assert_no_step_is_repeated(job, stays)
-    assert_close(job.state(stays), undisturbed)
-    assert bool(checkpoint.steps(folder)) != copies
 
 
 @pytest.mark.nightly
