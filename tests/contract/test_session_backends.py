@@ -52,6 +52,7 @@ class Member:
     port: int
     interruption: Interruption = dataclasses.field(default_factory=Interruption)
     old: list[dist.ProcessGroup] = dataclasses.field(default_factory=list)
+    sender: Any = None
 
     def enter(self, number: int, process_state: ProcessState | None = None) -> list[ProcessState]:
         """Forms a world, after the end of the one before, as the engine does."""
@@ -62,8 +63,9 @@ class Member:
         formed = form(world, process_state, self.interruption, self.backend)
         self.interruption.silent = formed.group.is_silent
         self.interruption.at_end(formed.group.interrupt)
-        old = formed.group.make_default(formed.store)
+        old = formed.group.install(formed.store)
         self.old += [] if old is None else [old]
+        self.sender = formed.group.sender
         return formed.process_states
 
     def tensor(self, *numbers: float) -> torch.Tensor:
@@ -72,7 +74,7 @@ class Member:
     def add_up(self, tensor: torch.Tensor) -> list[float]:
         """The sum over all ranks, as far as an optimizer may use it."""
         self.backend.communicate(begin_sum(tensor), self.interruption).wait()
-        self.backend.wait_for_collectives(self.interruption)
+        self.backend.wait_for_collectives(self.interruption, 0)
         return tensor.tolist()
 
     def _environment(self) -> dict[str, str]:
@@ -195,7 +197,7 @@ def sent_state(member: Member) -> list[float] | None:
     own = ProcessState(state=state, layout="")
     agreement = agree(member.enter(1, own), "")
     given = {"weights": member.tensor(*range(5)), "step": 7} if member.rank == 0 else None
-    received = share(agreement, member.rank, given)
+    received = share(member.sender, agreement, member.rank, given)
     return None if received is None else [*received["weights"].tolist(), received["step"]]
 
 

@@ -11,7 +11,10 @@ import sys
 from collections.abc import Mapping
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", "torch.nn.parallel", "elasticjob_runtime.training"])
+FORKS.set_forkserver_preload([
+    "torch._dynamo", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel", "elasticjob_runtime.training",
+])  # fmt: skip
 
 
 class Fork:

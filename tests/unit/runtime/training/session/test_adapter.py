@@ -15,26 +15,21 @@ from elasticjob_runtime.training.session import session as session_module
 from elasticjob_runtime.training.session.adapter import AdapterSession
 from elasticjob_runtime.training.session.interruption import OVER, Interruption, OverError
 
+from tests.unit.runtime.training.session.engines import QuietEngine
+
 pytestmark = pytest.mark.timeout(60)
 
 
-class PlayedEngine:
+class PlayedEngine(QuietEngine):
     """Of a world of one process."""
 
-    completes_early = False
-    due = False
-    between_steps = False
-    evaluates = False
-
     def __init__(self) -> None:
+        super().__init__()
         self.interruption = Interruption()
         self.asked_to_save = False
 
     def enter(self, process_state: Callable[[], Any], agree: Callable[..., None], **_: object) -> None:
-        agree(None, [process_state()])
-
-    def wait_for_collectives(self) -> None:
-        pass
+        agree(None, [process_state()], None)
 
     def communicate(self, begin: Callable[[], Any]) -> Any:
         return begin()
@@ -94,7 +89,7 @@ class Framework:
 
 @pytest.fixture
 def framework(monkeypatch: pytest.MonkeyPatch) -> Framework:
-    monkeypatch.setattr(session_module, "new_engine", lambda _: PlayedEngine())
+    monkeypatch.setattr(session_module, "new_engine", lambda _: (PlayedEngine(), None))
     return Framework()
 
 

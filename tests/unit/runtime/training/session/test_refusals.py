@@ -13,13 +13,15 @@ import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
 from elasticjob_runtime.training.session.parts import Parts
-from elasticjob_runtime.training.session.refusals import refusal
+from elasticjob_runtime.training.session.refusals import refusal, refusal_in_replica
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.unit.runtime.training.sharded.worlds import needs_fsdp2
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -93,3 +95,40 @@ def test_bad_batches_are_refused_at_once() -> None:
             _ = 1 / 0
         break
     assert session.committed_steps == 0
+
+
+class FullyShardedDataParallel(nn.Module):
+    """FSDP1 needs a GPU."""
+
+
+def refused_in_replica(**parts: Any) -> str:
+    return refusal_in_replica(Parts(parts))
+
+
+@needs_fsdp2
+@pytest.mark.usefixtures("group")
+def test_what_cannot_be_in_a_replica_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    adam, sgd = torch.optim.Adam(model.parameters()), torch.optim.SGD(other.parameters(), lr=0.1)
+    assert refused_in_replica(model=model, optimizer=adam) == ""
+    sharded: Any = fully_shard(nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+    assert refused_in_replica(model=sharded, optimizer=torch.optim.Adam(sharded.parameters())) == ""
+    hybrid: Any = fully_shard(nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")))
+    assert "HSDP" in refused_in_replica(model=hybrid, optimizer=torch.optim.Adam(hybrid.parameters()))
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    assert "DistributedDataParallel" in refused_in_replica(model=ddp, optimizer=torch.optim.Adam(ddp.parameters()))
+    assert "use fully_shard" in refused_in_replica(model=FullyShardedDataParallel(), optimizer=adam)
+    assert "exactly one optimizer" in refused_in_replica(model=model, optimizer=adam, other=other, sgd=sgd)
+    zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    assert "ZeroRedundancyOptimizer" in refused_in_replica(model=model, optimizer=zero)
+    assert "another device" in refused_in_replica(model=nn.Linear(2, 1, device="meta"), optimizer=adam)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "init_process_group() before the session" in refused_in_replica(model=model, optimizer=adam)
+
+
+def test_replicas_need_an_agent_that_continues_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, they would train apart from each other."""
+    monkeypatch.setenv("ELASTICJOB_REPLICA", "0")
+    model = nn.Linear(2, 1)
+    with pytest.raises(TypeError, match="--in-place=on"):
+        ElasticSession(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))

@@ -18,18 +18,16 @@ from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 
+from tests.unit.runtime.training.session.engines import QuietEngine
+
 pytestmark = pytest.mark.timeout(60)
 
 
-class Aborted:
-    """An engine whose world ends after `waits` waits for collectives."""
-
-    completes_early = True
-    due = False
-    between_steps = False
-    evaluates = False
+class Aborted(QuietEngine):
+    """Its world ends after `waits` waits for collectives."""
 
     def __init__(self, waits: int) -> None:
+        super().__init__(completes_early=True)
         self.waits = waits
 
     def wait_for_collectives(self) -> None:

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.distributed as dist
 from elasticjob_runtime.training.session.transfer import share
 from elasticjob_runtime.training.session.world import SPREAD, Agreement
 
@@ -19,18 +18,14 @@ class Done:
         pass
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Receiver and bytes."""
-    found: list[tuple[int, int]] = []
+class Group:
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+        """Receiver and bytes."""
 
-    def isend(tensor: torch.Tensor, receiver: int) -> Any:
-        found.append((receiver, tensor.nbytes))
+    def send(self, tensors: list[torch.Tensor], receiver: int, _tag: int) -> Any:
+        self.sent += [(receiver, tensor.nbytes) for tensor in tensors]
         return Done()
-
-    monkeypatch.setattr(dist, "isend", isend)
-    monkeypatch.setattr(dist, "send", lambda *_: None)
-    return found
 
 
 def elsewhere(size: int) -> torch.Tensor:
@@ -38,18 +33,18 @@ def elsewhere(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="meta")
 
 
-def test_a_source_copies_nothing_to_the_host_if_no_process_needs_the_state(sent: list[tuple[int, int]]) -> None:
-    agreement = Agreement(sources=(0, 1), receivers=())
-    assert share(agreement, 0, {"model": elsewhere(2 * SPREAD)}) is None
-    assert sent == []
+def test_a_source_copies_nothing_to_the_host_if_no_process_needs_the_state() -> None:
+    group, agreement = Group(), Agreement(sources=(0, 1), receivers=())
+    assert share(group, agreement, 0, {"model": elsewhere(2 * SPREAD)}) is None
+    assert group.sent == []
 
 
-def test_a_source_copies_only_what_it_sends(sent: list[tuple[int, int]]) -> None:
+def test_a_source_copies_only_what_it_sends() -> None:
     """Small tensors come from the first source, large ones from one of them."""
-    agreement = Agreement(sources=(1, 3), receivers=(0,))
+    group, agreement = Group(), Agreement(sources=(1, 3), receivers=(0,))
     large = [
         torch.empty(SPREAD, dtype=torch.uint8) if agreement.source_of(0, index, SPREAD) == 3 else elsewhere(SPREAD)
         for index in range(4)
     ]
-    assert share(agreement, 3, [*large, elsewhere(8)]) is None
-    assert sent == [(0, SPREAD)] * 2
+    assert share(group, agreement, 3, [*large, elsewhere(8)]) is None
+    assert group.sent == [(0, SPREAD)] * 2

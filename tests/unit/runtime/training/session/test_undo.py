@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import types
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,6 +15,8 @@ from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.parts import LARGE_BUFFER, Parts, Undo
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
+
+from tests.unit.runtime.training.session.engines import QuietEngine
 
 
 class Model(torch.nn.Module):
@@ -110,7 +111,7 @@ def test_an_optimizer_is_copied_before_its_step_only_if_communication_may_follow
     parameter.grad = torch.zeros(1)
     optimizer: Any = kind([parameter])  # type: ignore[call-arg]
     parts = Parts({"optimizer": optimizer})
-    engine = types.SimpleNamespace(completes_early=completes_early, wait_for_collectives=lambda: None)
+    engine = QuietEngine(completes_early=completes_early)
     with Steps(parts, TrainingState(parts, snapshots=False), cast(Engine, engine)).take(lambda: None):
         optimizer.step(closure)
     assert bool(kept) is copies

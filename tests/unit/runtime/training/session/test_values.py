@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import copy
 import io
-import types
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -22,6 +21,8 @@ from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.values import LARGE_TENSOR, Values
 
+from tests.unit.runtime.training.session.engines import QuietEngine
+
 
 class Training:
     """One process of a training, with an engine that is never asked."""
@@ -32,8 +33,7 @@ class Training:
         parts = Parts({"model": self.model, "optimizer": self.optimizer})
         parts.others = []  # as if the model were in DistributedDataParallel
         self.state = TrainingState(parts, snapshots=False)
-        engine = types.SimpleNamespace(completes_early=False, wait_for_collectives=lambda: None, between_steps=False)
-        self.steps = Steps(parts, self.state, cast(Engine, engine))
+        self.steps = Steps(parts, self.state, cast(Engine, QuietEngine()))
         self.values = self.state.values
 
     def step(self, change: Callable[[Values], object], *, trains: bool = False, interrupted: bool = False) -> None:

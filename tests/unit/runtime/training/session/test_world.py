@@ -143,3 +143,18 @@ def test_a_plan_sets_only_variables_of_the_agent() -> None:
     assert not World.parse({"round": 2, "attempt": "p-1", "environment": None}).environment
     with pytest.raises(KeyError):
         World.parse({"round": 2, "attempt": "p-1", "environment": {"RANK": "1"}})
+
+
+def plan_of(rank: str, **replicas: object) -> World:
+    environment = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "own", "MASTER_PORT": "1"}
+    message = {"round": 3, "attempt": "a", "environment": environment, "replicas": replicas or None}
+    return World.parse(message)
+
+
+def test_replicas_meet_by_rank_index_where_the_plan_says() -> None:
+    """Whatever the world inside the replica is."""
+    worlds = [plan_of(rank, place=1, count=4, store="fd00::7:4000") for rank in ("0", "1")]
+    assert {(world.rank, world.size, world.store) for world in worlds} == {(1, 4, ("fd00::7", 4000))}
+    assert len({world.prefix for world in worlds}) == 2
+    alone = plan_of("1")
+    assert (alone.rank, alone.size, alone.store) == (1, 2, ("own", 1))

@@ -3,6 +3,7 @@
 - `session` is what scripts use; `engine` moves the process from one world to the next
 - `world` (what processes agree on) and `feed` (who trains on which samples) are decisions without I/O
 - `backend` is what a session needs of gloo; `forming` and `transfer` use it
+- `replicas` is the backend for sharded models, `replica_state` their state, `data_parallel` who takes which samples
 - `torch_private` alone knows what torch does not document; `agent` is the agent's side
 
 Importing this package does not import torch: the tests of what processes agree on need none.

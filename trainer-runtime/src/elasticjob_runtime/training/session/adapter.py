@@ -53,6 +53,8 @@ class AdapterSession(ElasticSession):
         """parts: as of `ElasticSession`. How far the framework is should be one of them, so that processes that join
         receive it."""
         super().__init__(**parts)
+        if self._replicas is not None:
+            raise TypeError("ElasticSession: frameworks do not train in replicas; write the loop with a session")
         self._adapter = adapter
         self._at_end: Callable[[], None] | None = None
 

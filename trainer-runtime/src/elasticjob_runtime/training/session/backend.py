@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training.session import torch_private
@@ -34,8 +33,12 @@ class Group(Protocol):
         """Tells its connections, by the addresses of all `size` processes, from others that this one has opened
         meanwhile. Call it once all are connected. Raises OSError if some are missing."""
 
-    def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
-        """Makes it the default process group, and returns the one that was. Connects to no other process."""
+    @property
+    def sender(self) -> Any:
+        """What has `send` and `recv` for tensors on the CPU."""
+
+    def install(self, store: PrefixStore) -> Any | None:
+        """Makes it the group that the training uses, and returns the one that was. Connects to no other process."""
 
     def interrupt(self) -> None:
         """Ends whatever waits for other processes in this world, here and in them. Any thread may call this, once."""
@@ -61,12 +64,49 @@ class Backend(Protocol):
         """What `begin` returns. Waiting for it fails if the world is over, at the latest when it ends. A step that uses
         the result also needs `wait_for_collectives`."""
 
-    def wait_for_collectives(self, interruption: Interruption) -> None:
+    def begin_step(self) -> None:
+        """A step begins."""
+
+    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:
         """Returns when all collectives that this thread has waited for are known to be done, before the end of the
-        world. Raises OverError if that cannot be known."""
+        world. Raises OverError if that cannot be known. newest: the round of the newest plan of which this process
+        knows."""
+
+    # -- what the ranks of a replica do together. A process that is no part of a replica decides alone.
+
+    def all_of_replica(self, ok: bool) -> bool:
+        """Whether all ranks of this replica say so. Collective."""
+
+    def rounds_of_replica(self, newest: int) -> tuple[int, int]:
+        """The lowest and the highest of all ranks' rounds. Collective."""
+
+    def is_due(self, newest: World | None, world: World | None) -> bool:
+        """Whether this process leaves `world` for the plan `newest`."""
+
+    def interrupts(self, error: BaseException) -> bool:
+        """Whether `error`, in a step, says that the world is over, and not that the script has failed."""
 
 
-class Gloo:
+class OneProcess:
+    """The part of a backend for processes that are no part of a replica."""
+
+    def begin_step(self) -> None:
+        pass
+
+    def all_of_replica(self, ok: bool) -> bool:
+        return ok
+
+    def rounds_of_replica(self, newest: int) -> tuple[int, int]:
+        return newest, newest
+
+    def is_due(self, newest: World | None, world: World | None) -> bool:
+        return newest is not world
+
+    def interrupts(self, error: BaseException) -> bool:
+        return torch_private.is_link_error(error)
+
+
+class Gloo(OneProcess):
     completes_early = False
 
     def connect(self, store: PrefixStore, world: World) -> GlooGroup:
@@ -75,7 +115,7 @@ class Gloo:
     def communicate(self, begin: Begin, interruption: Interruption) -> torch.futures.Future[Any]:
         return interruption.guard(begin())
 
-    def wait_for_collectives(self, interruption: Interruption) -> None:
+    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:
         pass
 
 
@@ -89,5 +129,9 @@ class GlooGroup:
         self.interrupt, self.is_silent, self.forget = links.cut, links.are_closed, links.forget
         self.addresses, self.keep = links.addresses, links.keep
 
-    def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
+    @property
+    def sender(self) -> Any:
+        return self.gloo
+
+    def install(self, store: PrefixStore) -> Any | None:
         return torch_private.replace_group(self.gloo, store, self._world.rank, self._world.size, OPERATION_TIMEOUT)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from elasticjob_runtime.training.link import NoAgentError
 from elasticjob_runtime.training.session import torch_private
@@ -51,7 +50,7 @@ class Engine:
         self._formed = False
         """Whether it is formed. Before, a newer plan ends it without a grace period."""
         self._agent_error = ""
-        self._old_groups: list[dist.ProcessGroup] = []
+        self._old_groups: list[Any] = []
         self.interruption = Interruption()
         """Of the current world."""
         self.world: World | None = None
@@ -65,8 +64,8 @@ class Engine:
 
     @property
     def due(self) -> bool:
-        """Whether there is a newer plan than the one of this world."""
-        return self._newest is not self.world
+        """Whether there is a newer plan than the one of this world, and this process leaves for it."""
+        return self._backend.is_due(self._newest, self.world)
 
     def saves_at_end(self) -> None:
         """The training has a place to save to."""
@@ -81,9 +80,22 @@ class Engine:
         """Waits for the work of a collective on the CPU, or until the world ends. For any thread of a step."""
         self.interruption.wait(work)
 
+    def begin_step(self) -> None:
+        self.between_steps = False
+        self._backend.begin_step()
+
     def wait_for_collectives(self) -> None:
         """Returns when those of the step are known to be done. Raises OverError if they may not be."""
-        self._backend.wait_for_collectives(self.interruption)
+        newest = self._newest
+        self._backend.wait_for_collectives(self.interruption, newest.round if newest is not None else 0)
+
+    def interrupts(self, error: BaseException) -> bool:
+        """Whether `error`, in a step, says that this world is over, and not that the script has failed."""
+        return self._backend.interrupts(error)
+
+    def all_of_replica(self, ok: bool) -> bool:
+        """Whether all ranks of this replica say so. Collective."""
+        return self._backend.all_of_replica(ok)
 
     @property
     def completes_early(self) -> bool:
@@ -92,16 +104,18 @@ class Engine:
     def enter(
         self,
         process_state: Callable[[], ProcessState],
-        agree: Callable[[World, Sequence[ProcessState]], None],
+        agree: Callable[[World, Sequence[ProcessState], Any], None],
         *,
+        give_up: Callable[[], None],
         save: Callable[[], None],
         broken: str,
     ) -> World:
         """Forms the world of the newest plan, and returns when all its processes agree on the state.
 
-        process_state: how far this process is; agree: gives all processes of the formed group the same state; save:
-        called before the last world ends, in one process. broken: how the current world has failed, so wait for a newer
-        plan. A process that is not in it waits for the next one.
+        process_state: how far this process is; agree: gives all processes of the formed group the same state, over what
+        has `send` and `recv`; give_up: called if a rank of this replica could not enter; save: called before the last
+        world ends, in one process. broken: how the current world has failed, so wait for a newer plan. A process that
+        is not in it waits for the next one.
 
         Raises SessionError if none comes.
         """
@@ -111,7 +125,7 @@ class Engine:
         attempts = 0
         while True:
             self.interruption.end()  # what other processes still wait for in the old world ends with it
-            world = self._wait_for_plan(over, broken)
+            world = self._wait_for_common_plan(over, broken)
             if not world.environment:
                 # It is not in this plan. It keeps its model, so that it can enter a later one without a start; if this
                 # was the last world of all, it may be the one that saves.
@@ -120,12 +134,10 @@ class Engine:
                 self._agent.report("waiting", world)
                 over = world
                 continue
-            try:
-                agree(world, self._form(world, process_state()))
-            except Exception as error:
-                if not torch_private.is_link_error(error):
-                    raise  # an error of the script, which would repeat in the next world
-                over, broken = world, first_line(error)
+            failed = self._try(world, process_state, agree)
+            if not self._backend.all_of_replica(not failed):
+                give_up()
+                over, broken = world, failed or "another rank of this replica could not enter the world"
                 if self._newest is not world:
                     continue  # superseded: no failure, however often
                 logger.info("the world of plan %d could not be formed: %s", world.round, broken)
@@ -134,7 +146,7 @@ class Engine:
                     # A network that does not connect them is not mended by a further plan. A failure uses a restart.
                     raise SessionError(
                         f"the processes of {attempts} plans in a row could not reach each other: {broken}"
-                    ) from error
+                    )
                 self._agent.report("failed", world, why=broken)
                 continue
             self.world = world
@@ -145,7 +157,24 @@ class Engine:
             self._agent.report("entered", world, committed=process_state().state.step)
             return world
 
-    def _form(self, world: World, process_state: ProcessState) -> list[ProcessState]:
+    def _try(
+        self,
+        world: World,
+        process_state: Callable[[], ProcessState],
+        agree: Callable[[World, Sequence[ProcessState], Any], None],
+    ) -> str:
+        """Enters `world`, as far as this process can. Why not; empty: it has. Not the error itself, whose frames refer
+        to the group."""
+        try:
+            formed = self._form(world, process_state())
+            agree(world, formed.process_states, formed.group.sender)
+        except Exception as error:
+            if not torch_private.is_link_error(error):
+                raise  # an error of the script, which would repeat in the next world
+            return first_line(error) or repr(error)
+        return ""
+
+    def _form(self, world: World, process_state: ProcessState) -> Formed:
         interruption = Interruption()
         with self._changed:
             if self._newest is not world:
@@ -155,7 +184,7 @@ class Engine:
         formed = interruption.run(lambda: form(world, process_state, interruption, self._backend), discard=_discard)
         interruption.silent = formed.group.is_silent
         interruption.at_end(formed.group.interrupt)
-        old = formed.group.make_default(formed.store)
+        old = formed.group.install(formed.store)
         if old is not None:
             self._old_groups.append(old)
         with self._changed:
@@ -163,20 +192,32 @@ class Engine:
             if self._newest is not world:
                 raise OverError("a newer plan has arrived")
         self._agent.report("formed", world)
-        return formed.process_states
+        return formed
 
-    def _wait_for_plan(self, over: World | None, broken: str) -> World:
-        """The newest plan, as soon as it is another one than `over`."""
+    def _wait_for_common_plan(self, over: World | None, broken: str) -> World:
+        """The same: of the round that all ranks of this replica have heard of. Collective."""
+        world = self._wait_for_plan(over, broken)
+        while True:
+            lowest, highest = self._backend.rounds_of_replica(world.round)
+            if lowest == highest:
+                return world
+            world = self._wait_for_plan(over, broken, at_least=highest)
+
+    def _wait_for_plan(self, over: World | None, broken: str, *, at_least: int = 0) -> World:
+        """The newest plan, as soon as it is another one than `over`, and its round `at_least` this one."""
         # A process that is in no plan waits for one as long as its agent lives.
         timeout = None if over is not None and not over.environment else self._plan_timeout
         with self._changed:
-            arrived = self._changed.wait_for(lambda: self._agent_error or self._newest not in (None, over), timeout)
+            arrived = self._changed.wait_for(lambda: self._agent_error or self._is_new(over, at_least), timeout)
             if self._agent_error:
                 raise SessionError(f"no further plans: {self._agent_error}")
             if not arrived or self._newest is None:
                 after = f" after the communication failed: {broken}" if broken else ""
                 raise SessionError(f"no plan from the agent within {self._plan_timeout:g} s{after}")
             return self._newest
+
+    def _is_new(self, over: World | None, at_least: int) -> bool:
+        return self._newest is not None and self._newest != over and self._newest.round >= at_least
 
     # -- the watching thread
 

@@ -12,11 +12,10 @@ import threading
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training.session import torch_private
-from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT, Begin, GlooGroup
+from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT, Begin, GlooGroup, OneProcess
 from elasticjob_runtime.training.session.interruption import OVER, Interruption, OverError
 from elasticjob_runtime.training.session.world import World
 
@@ -26,7 +25,7 @@ CONNECT_TIMEOUT = 60.0
 """s after which NCCL gives up connecting. A newer plan leaves it to itself before that."""
 
 
-class Nccl:
+class Nccl(OneProcess):
     """The models of this process are on `device`. Groups have gloo for tensors on the CPU, which also sends the state
     to joiners, and NCCL for those on GPUs."""
 
@@ -61,7 +60,7 @@ class Nccl:
                 raise OverError(OVER)
             return begin()
 
-    def wait_for_collectives(self, interruption: Interruption) -> None:
+    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:  # noqa: ARG002
         # Waiting for a collective makes the current stream wait for it: DDP does so at the end of backward().
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
@@ -87,9 +86,9 @@ class NcclGroup:
         self._backend, self._gloo, self._nccl, self._world, self._device = backend, gloo, nccl, world, device
         self.is_silent = gloo.is_silent  # the state is sent over gloo
         self.forget = gloo.forget
-        self.addresses, self.keep = gloo.addresses, gloo.keep
+        self.addresses, self.keep, self.sender = gloo.addresses, gloo.keep, gloo.sender
 
-    def make_default(self, store: PrefixStore) -> dist.ProcessGroup | None:
+    def install(self, store: PrefixStore) -> Any | None:
         rank, size = self._world.rank, self._world.size
         return torch_private.replace_group(
             self._gloo.gloo, store, rank, size, OPERATION_TIMEOUT, nccl=self._nccl, device=self._device

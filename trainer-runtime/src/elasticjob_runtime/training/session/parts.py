@@ -11,6 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from elasticjob_runtime.training.session import randomness, torch_private
+from elasticjob_runtime.training.session.transfer import Shard
 
 LARGE_BUFFER = 1 << 18
 """Bytes from which a buffer is copied at each step only if steps change it: a mask or a table of embeddings does not
@@ -58,7 +59,7 @@ class Parts:
             raise ValueError(f"the state has {sorted(state)}, this session {sorted(self._parts)}")
         for name, part in self._parts.items():
             if not _is_its_own(state[name], part):
-                _unwrapped(part).load_state_dict(state[name])
+                _unwrapped(part).load_state_dict(_with_own_sharding(state[name], _unwrapped(part)))
         self.forget_constants()
 
     @property
@@ -70,12 +71,14 @@ class Parts:
             for each in (*module.modules(), *module.parameters())
         )
 
-    def layout(self) -> str:
-        """Differs if two processes have different models."""
+    def layout(self, *, shards: bool = False) -> str:
+        """Differs if two processes have different models; with `shards`, also if their parts of them differ."""
         digest = hashlib.blake2b(digest_size=8)
         for module in self.modules:
             for name, tensor in (*_unwrapped(module).named_parameters(), *_unwrapped(module).named_buffers()):
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad};".encode())
+                if shards:
+                    digest.update(f"{tuple(torch_private.local(tensor).shape)};".encode())
         return digest.hexdigest()
 
     def memory(self) -> set[int]:
@@ -194,9 +197,28 @@ def _is_its_own(state: Any, part: Any) -> bool:
         isinstance(value, torch.Tensor)
         and isinstance(state[name], torch.Tensor)
         and value.numel()
-        and value.data_ptr() == state[name].data_ptr()
+        and torch_private.local(value).data_ptr() == torch_private.local(state[name]).data_ptr()
         for name, value in own.items()
     )
+
+
+def _with_own_sharding(state: Any, part: Any) -> Any:
+    """`state` of a part of the same replica index, with its shards as DTensors again."""
+    if isinstance(part, torch.optim.Optimizer):
+        parameters = dict(enumerate(_parameters(part)))
+        of_parameters = {
+            number: {key: _sharded_as(value, parameters[number]) for key, value in values.items()}
+            for number, values in state["state"].items()
+        }
+        return {**state, "state": of_parameters}
+    if isinstance(part, torch.nn.Module):
+        own = part.state_dict()
+        return {name: _sharded_as(value, own.get(name)) for name, value in state.items()}
+    return state
+
+
+def _sharded_as(value: Any, like: Any) -> Any:
+    return torch_private.as_dtensor(value.local, like) if isinstance(value, Shard) else value
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

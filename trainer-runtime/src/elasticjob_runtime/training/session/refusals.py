@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -11,18 +12,69 @@ import torch.distributed as dist
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.session import agent, torch_private
+from elasticjob_runtime.training.session.agent import SessionAgent
 from elasticjob_runtime.training.session.backend import Backend, Gloo
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.replicas import Replicas
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
 
-def new_engine(parts: Parts) -> Engine | None:
-    """None: without an agent that can continue in place, or because something is against it, which is logged."""
+def new_engine(parts: Parts) -> tuple[Engine | None, Replicas | None]:
+    """None: without an agent that can continue in place, or because something is against it, which is logged; without
+    replicas. Raises TypeError for what cannot be trained in replicas: without a session, they do not train together."""
     connected = agent.connect()
-    if connected is None:
-        return None
+    if in_replica():
+        if connected is None:
+            raise TypeError("ElasticSession: replicas need an agent that continues in place (elasticrun --in-place=on)")
+        if problem := torch_private.missing() or refusal_in_replica(parts):
+            raise TypeError(f"ElasticSession: {problem}")
+        _warm_up()
+        replicas = Replicas(parts)
+        engine = Engine(connected, replicas)
+        replicas.use(engine)
+        return engine, replicas
+    return (None if connected is None else _engine_of_one_world(parts, connected)), None
+
+
+def in_replica() -> bool:
+    """Whether this process belongs to a replica."""
+    return Env.REPLICA in os.environ
+
+
+def refusal_in_replica(parts: Parts) -> str:
+    """Why this training cannot be in replicas; empty: nothing is against it."""
+    return next(_problems_in_replica(parts), "")
+
+
+def _problems_in_replica(parts: Parts) -> Iterator[str]:
+    backend = dist.get_backend_config() if dist.is_initialized() else ""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    modules = [module for model in parts.modules for module in model.modules()]
+    if ranks > 1 and (not backend or dist.get_world_size() != ranks):
+        yield (
+            f"this replica has {ranks} ranks, so call torch.distributed.init_process_group() before the session; it "
+            "takes rank and size from the environment"
+        )
+    if parts.ddp:
+        yield "a model in a replica is in DistributedDataParallel: leave that out, and call session.reduce_gradients()"
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
+        yield "a model in a replica is in FullyShardedDataParallel (FSDP1): use fully_shard (FSDP2)"
+    if len(parts.optimizers) != 1:
+        yield f"in a replica, a session has exactly one optimizer, and this one has {len(parts.optimizers)}"
+    if any(type(optimizer).__name__ == "ZeroRedundancyOptimizer" for optimizer in parts.optimizers):
+        yield "the optimizer's state is sharded by ZeroRedundancyOptimizer: use fully_shard (FSDP2)"
+    fsdp = [each for model in parts.modules for each in torch_private.fsdp_modules(model)]
+    if any(len(mesh) > 1 for each in fsdp for mesh in torch_private.mesh_sizes(each)):
+        yield "a model in a replica is in HSDP: give fully_shard() a mesh of one dimension; replicas are the other one"
+    if backend and "gloo" not in backend:
+        yield f"replicas have been tested with gloo only, and the process group uses {backend}"
+    if any(parameter.device.type != "cpu" for model in parts.modules for parameter in model.parameters()):
+        yield "replicas have been tested on CPUs only, and the model is on another device"
+
+
+def _engine_of_one_world(parts: Parts, connected: SessionAgent) -> Engine | None:
     backend = dist.get_backend_config() if dist.is_initialized() else ""
     nccl = os.environ.get(Env.IN_PLACE_NCCL) == "1"
     problem = torch_private.missing() or refusal(parts, backend=backend, groups=torch_private.groups(), nccl=nccl)

@@ -40,7 +40,7 @@ class ShardedState(TrainingState):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts, snapshots=False)
-        self._contents = Contents({**parts.named, _POSITION: _Position(self)})
+        self._contents = contents_of(self)
         self._shards = Shards(f"sharded session {self._layout}")
         self._pace = _SharedPace()
         self._keeps = False
@@ -59,8 +59,9 @@ class ShardedState(TrainingState):
         process_states: Sequence[ProcessState],
         interruption: Interruption | None = None,
         world: World | None = None,
+        group: Any = None,
     ) -> None:
-        assert (interruption, world) == (None, None), "sharded models do not continue in place"
+        assert (interruption, world, group) == (None, None, None), "sharded models do not continue in place"
         for rank, process_state in enumerate(process_states):
             if process_state.layout != process_states[0].layout:
                 raise SessionError(
@@ -105,6 +106,11 @@ class ShardedState(TrainingState):
 
     def _finish_save(self) -> None:
         saving.finish()
+
+
+def contents_of(state: TrainingState) -> Contents:
+    """Of a checkpoint in shards."""
+    return Contents({**state.parts.named, _POSITION: _Position(state)})
 
 
 class _SharedPace:

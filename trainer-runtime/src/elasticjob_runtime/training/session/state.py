@@ -28,7 +28,7 @@ from elasticjob_runtime.training.session.feed import Cursor, Order, Share, begin
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
-from elasticjob_runtime.training.session.transfer import share_until
+from elasticjob_runtime.training.session.transfer import share, share_until
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import (
     BETWEEN_STEPS,
@@ -74,6 +74,8 @@ class TrainingState:
         self.together = True
         """Whether all processes were at the same place in the script when the world began."""
         self._live = False
+        self._received = False
+        """Whether this process has received a state since it last said how far it is."""
         self._layout = parts.layout()
         self._origin = NOTHING
         """Job, fence and choice of this state."""
@@ -88,6 +90,7 @@ class TrainingState:
 
     def process_state(self) -> ProcessState:
         """Of this process's state, or of what is newer: in memory, which is not loaded yet, or cannot be read."""
+        self._received = False
         in_memory = self._snapshots.held
         state = dataclasses.replace(self._origin, step=self.committed)
         if self._unreadable is not None:
@@ -142,9 +145,10 @@ class TrainingState:
         process_states: Sequence[ProcessState],
         interruption: Interruption | None = None,
         world: World | None = None,
+        group: Any = None,
     ) -> None:
-        """Collective: all processes have the same state afterwards. interruption, world: if this process may have
-        several.
+        """Collective: all processes have the same state afterwards. interruption, world, group: if this process may
+        have several.
 
         Raises SessionError in a process whose models are not those of the training, and in all if none has the state.
         Raises CheckpointError in all if none can read it.
@@ -153,7 +157,7 @@ class TrainingState:
         self.together = are_together(process_states)
         chosen = process_states[agreement.sources[0]]
         continue_from(chosen.state, only=True)
-        rank = dist.get_rank() if dist.is_initialized() else 0
+        rank = world.rank if world is not None else ranks.rank()
         if rank in agreement.strangers:
             raise SessionError(
                 f"the models of rank {rank} have other parameters or buffers than those of rank "
@@ -170,7 +174,11 @@ class TrainingState:
         if rank in agreement.receivers and self.committed == NO_STATE and chosen.is_live:
             into = self.collect()
             self.tear()
-        received = share_until(interruption, agreement, rank, given, into=into)
+        self._received = rank in agreement.receivers and chosen.state.step >= 0
+        if interruption is not None:
+            received = share_until(interruption, group, agreement, rank, given, into=into)
+        else:
+            received = share(dist.group.WORLD, agreement, rank, given, into=into)
         if received is not None:
             self.apply(received)
         self.committed = max(self.committed, 0)
@@ -182,6 +190,9 @@ class TrainingState:
                 self._origin, job=this_job(), fence=Fence.parse(fence) if fence else NO_FENCE
             )
         self._snapshots.entered()
+
+    def give_up(self, all_of_replica: Callable[[bool], bool]) -> None:
+        """A rank of this process's replica could not enter the world."""
 
     def keep(self) -> None:
         """Saves on storage and takes a snapshot in memory, each if it is time for that, or before a planned change."""

@@ -57,13 +57,14 @@ class Steps:
         undo = self._undo = Undo(self._parts)
         self._state.values.begin()
         self._stepped.clear()
-        engine.between_steps = self.repeats = False
+        engine.begin_step()
+        self.repeats = False
         try:
             yield
             if not self._stepped:
                 self._wait_for_collectives()
         except Exception as error:
-            if not torch_private.is_link_error(error):
+            if not engine.interrupts(error):
                 raise
             self.broken = first_line(error)
             logger.info("step %d is interrupted: %s", self._state.committed + 1, self.broken)

@@ -221,7 +221,7 @@ def _class_of(name: str, held: list[Any]) -> Any:
     return Class(name, (), {})
 
 
-def release(groups: list[dist.ProcessGroup]) -> None:
+def release(groups: list[Any]) -> None:
     """Gives up `groups` in a thread of its own, each when nothing else refers to it: the destructor of a gloo group
     takes 30 ms, and does not return while gloo still waits for an operation that it has lost. Frames of errors may
     refer to a group for a while; the garbage collector then frees them in any thread."""
@@ -230,11 +230,12 @@ def release(groups: list[dist.ProcessGroup]) -> None:
     threading.Thread(target=_release, args=(held,), name="elasticjob-release", daemon=True).start()
 
 
-def _release(held: list[dist.ProcessGroup]) -> None:
+def _release(held: list[Any]) -> None:
     while held:
         for index in reversed(range(len(held))):
             if sys.getrefcount(held[index]) <= ALONE:
-                backends = [held[index]._get_backend(device) for device in held[index]._device_types]
+                devices = getattr(held[index], "_device_types", ())  # a raw group is itself a backend
+                backends = [held[index]._get_backend(device) for device in devices]
                 del held[index]
                 del backends  # without the interpreter, which torch before 2.8 holds while it destroys a group
         if held:
@@ -359,6 +360,58 @@ def group_of_hook(ddp: DistributedDataParallel) -> bool:
     states = [state for _, state in getattr(ddp, "_comm_hooks", ())]
     held = [*states, *(getattr(state, "process_group", None) for state in states)]
     return any(isinstance(each, dist.ProcessGroup) for each in held)
+
+
+def all_reduce(gloo: Gloo, tensor: torch.Tensor, *, lowest: bool = False) -> Any:
+    """The work that makes `tensor` the sum over the ranks of a group that torch does not know, or the lowest."""
+    options = distributed_c10d.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MIN if lowest else dist.ReduceOp.SUM
+    return gloo.allreduce([tensor], options)
+
+
+def is_dtensor(tensor: torch.Tensor) -> bool:
+    """By name: importing the class takes longer than a restart may."""
+    return type(tensor).__name__ == "DTensor"
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a DTensor, in the same memory; any other tensor as it is."""
+    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def as_dtensor(part: torch.Tensor, like: Any) -> torch.Tensor:
+    """The DTensor whose part on this rank is `part`, sharded as the DTensor `like`."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def fsdp_modules(module: torch.nn.Module) -> list[Any]:
+    """Those that `fully_shard` was called for."""
+    return [each for each in module.modules() if any(base.__name__ == "FSDPModule" for base in type(each).__mro__)]
+
+
+def mesh_sizes(fsdp: Any) -> list[tuple[int, ...]]:
+    """Shapes of the meshes over which an FSDP module shards its parameters; two dimensions mean HSDP."""
+    return [tuple(group.mesh_info.mesh.shape) for group in _param_groups(fsdp)]
+
+
+def _param_groups(fsdp: Any) -> list[Any]:
+    state = fsdp._get_fsdp_state()
+    several = getattr(state, "_fsdp_param_groups", None)  # since torch 2.12 or before
+    found = [state._fsdp_param_group] if several is None else several
+    return [group for group in found if group is not None]
+
+
+def hook_reductions(fsdp: Any, hook: Callable[[torch.Tensor], None]) -> bool:
+    """Calls `hook` with what each reduce-scatter of the module leaves. False: it has several groups of parameters, or
+    this torch has no such hook (2.6)."""
+    if not hasattr(fsdp, "set_all_reduce_hook") or len(_param_groups(fsdp)) > 1:
+        return False
+    fsdp.set_all_reduce_hook(hook)
+    return True
 
 
 def groups() -> int:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.world import Agreement, SessionError
 
@@ -20,32 +20,32 @@ LAST_BYTES = 5.0
 
 
 def share_until(
-    interruption: Interruption | None, agreement: Agreement, rank: int, state: Any, *, into: Any = None
+    interruption: Interruption, group: Any, agreement: Agreement, rank: int, state: Any, *, into: Any = None
 ) -> Any | None:
     """See `share`. If it is interrupted, nothing arrives in `into` any more."""
-    if interruption is None:
-        return share(agreement, rank, state, into=into)
     try:
-        return interruption.run(lambda: share(agreement, rank, state, into=into))
+        return interruption.run(lambda: share(group, agreement, rank, state, into=into))
     except Exception:
         if into is not None and not interruption.wait_for_silence(LAST_BYTES):
             raise SessionError("the state of another process may still arrive in this one's memory") from None
         raise
 
 
-def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> Any | None:
-    """Sends `state` from the sources to the receivers, which get it returned; sources get None. Collective.
+def share(group: Any, agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> Any | None:
+    """Sends `state` from the sources to the receivers, which get it returned; sources get None. Collective. Of a tensor
+    that is sharded inside of a replica, this rank's part is sent; it arrives as a `Shard` if `into` has none.
 
+    group: has `send` and `recv` between `rank` and the others.
     into: a state of the receiver itself. Tensors that are alike arrive in its own, which need no new memory and no
     copy; if this is interrupted, some of them are of one state and some of the other.
     """
-    works: list[dist.Work] = []
+    works: list[Any] = []
     try:
         result = None
         if rank in agreement.receivers:
-            result = _receive(agreement, rank, into, works)
+            result = _receive(group, agreement, rank, into, works)
         elif rank in agreement.sources and agreement.receivers:
-            _send(agreement, rank, state, works)
+            _send(group, agreement, rank, state, works)
         for work in works:
             work.wait()
     except RuntimeError:
@@ -54,43 +54,37 @@ def share(agreement: Agreement, rank: int, state: Any, *, into: Any = None) -> A
     return result
 
 
-def _send(agreement: Agreement, rank: int, state: Any, works: list[dist.Work]) -> None:
+def _send(group: Any, agreement: Agreement, rank: int, state: Any, works: list[Any]) -> None:
     """Adds what it begins to `works`."""
     tensors: list[torch.Tensor] = []
     structured = _take_out(state, tensors)
     if rank == agreement.sources[0]:
         structure = pickle.dumps(structured)
         for receiver in agreement.receivers:
-            dist.send(torch.tensor([len(structure)]), receiver)
-            dist.send(torch.frombuffer(bytearray(structure), dtype=torch.uint8), receiver)
+            group.send([torch.tensor([len(structure)])], receiver, 0).wait()
+            group.send([torch.frombuffer(bytearray(structure), dtype=torch.uint8)], receiver, 0).wait()
     for index, tensor in enumerate(tensors):
         of_this = [each for each in agreement.receivers if agreement.source_of(each, index, tensor.nbytes) == rank]
         if of_this and tensor.numel():
             data = _as_bytes(tensor.cpu().contiguous())
-            for receiver in of_this:
-                _add(works, dist.isend(data, receiver))
+            works.extend(group.send([data], receiver, 0) for receiver in of_this)
 
 
-def _receive(agreement: Agreement, rank: int, into: Any, works: list[dist.Work]) -> Any:
+def _receive(group: Any, agreement: Agreement, rank: int, into: Any, works: list[Any]) -> Any:
     """A state that is complete when `works` are, to which it adds."""
     length = torch.zeros(1, dtype=torch.int64)
-    dist.recv(length, agreement.sources[0])
+    group.recv([length], agreement.sources[0], 0).wait()
     structure = torch.empty(int(length), dtype=torch.uint8)
-    dist.recv(structure, agreement.sources[0])
+    group.recv([structure], agreement.sources[0], 0).wait()
     slots: list[torch.Tensor] = []
     result = _put_in(pickle.loads(structure.numpy().tobytes()), slots, into)  # noqa: S301 from a rank of this job
     for index, tensor in enumerate(slots):
         if tensor.numel():
-            _add(works, dist.irecv(_as_bytes(tensor), agreement.source_of(rank, index, tensor.nbytes)))
+            works.append(group.recv([_as_bytes(tensor)], agreement.source_of(rank, index, tensor.nbytes), 0))
     return result
 
 
-def _add(works: list[dist.Work], work: dist.Work | None) -> None:
-    assert work is not None, "this process is a rank of the group"
-    works.append(work)
-
-
-def _outlive(works: Sequence[dist.Work]) -> None:
+def _outlive(works: Sequence[Any]) -> None:
     """gloo may have lost an operation. Giving it up would then block the thread that does, which may be any: errors
     and their frames form cycles, which the garbage collector ends."""
     for work in works:
@@ -99,11 +93,20 @@ def _outlive(works: Sequence[dist.Work]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shard:
+    """This rank's part of a tensor that is sharded inside of its replica."""
+
+    local: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
 class _Slot:
     """Stands for a tensor in the structure of a state."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    sharded: bool = False
+    """Whether it is this rank's part of a larger one."""
 
     def describes(self, tensor: torch.Tensor) -> bool:
         """Whether gloo can receive straight into `tensor`."""
@@ -117,8 +120,8 @@ class _Slot:
 def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
     """`state` with its tensors replaced by slots, and the tensors in order."""
     if isinstance(state, torch.Tensor):
-        tensors.append(state.detach())
-        return _Slot(tuple(state.shape), state.dtype)
+        tensors.append(torch_private.local(state).detach())
+        return _Slot(tuple(tensors[-1].shape), state.dtype, torch_private.is_dtensor(state))
     if isinstance(state, Mapping):
         return {key: _take_out(value, tensors) for key, value in state.items()}
     if type(state) in (list, tuple):
@@ -129,9 +132,12 @@ def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
 def _put_in(structure: Any, tensors: list[torch.Tensor], into: Any) -> Any:
     """The reverse, with empty tensors, or those of `into`."""
     if isinstance(structure, _Slot):
-        own = isinstance(into, torch.Tensor) and structure.describes(into)
-        tensors.append(into.detach() if own else torch.empty(structure.shape, dtype=structure.dtype))
-        return tensors[-1]
+        local = torch_private.local(into).detach() if isinstance(into, torch.Tensor) else None
+        if local is not None and structure.describes(local):
+            tensors.append(local)
+            return into.detach()
+        tensors.append(torch.empty(structure.shape, dtype=structure.dtype))
+        return Shard(tensors[-1]) if structure.sharded else tensors[-1]
     if isinstance(structure, Mapping):
         same = into if isinstance(into, Mapping) else {}
         return {key: _put_in(value, tensors, same.get(key)) for key, value in structure.items()}

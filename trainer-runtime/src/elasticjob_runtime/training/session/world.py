@@ -28,6 +28,22 @@ class SessionError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """The complete replicas of one plan, as one of them sees it."""
+
+    place: int
+    """Of this one among them."""
+    count: int
+    store: tuple[str, int]
+    """Host and port of the TCPStore in which they meet."""
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any]) -> Replicas:
+        host, _, port = str(message["store"]).rpartition(":")
+        return cls(place=int(message["place"]), count=int(message["count"]), store=(host, int(port)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class World:
     """One plan, as one worker process sees it."""
 
@@ -43,6 +59,9 @@ class World:
     """All processes leave, and no other plan follows."""
     saves: bool = False
     """This process saves for all of them."""
+    replicas: Replicas | None = None
+    """With replicas: RANK and WORLD_SIZE of `environment` are those inside the replica. None: all worker processes are
+    one world."""
 
     @classmethod
     def parse(cls, message: Mapping[str, Any]) -> World:
@@ -59,6 +78,7 @@ class World:
             environment=environment,
             ends=bool(message.get("ends")),
             saves=bool(message.get("saves")),
+            replicas=Replicas.parse(message["replicas"]) if environment and message.get("replicas") else None,
         )
         if environment:
             _ = world.rank, world.size, world.store
@@ -66,22 +86,28 @@ class World:
 
     @property
     def rank(self) -> int:
-        return int(self.environment["RANK"])
+        """In the group that the session forms: of all worker processes or, with replicas, of those with the same RANK
+        in all replicas."""
+        return self.replicas.place if self.replicas else int(self.environment["RANK"])
 
     @property
     def size(self) -> int:
-        return int(self.environment["WORLD_SIZE"])
+        """Of that group."""
+        return self.replicas.count if self.replicas else int(self.environment["WORLD_SIZE"])
 
     @property
     def store(self) -> tuple[str, int]:
         """Host and port of the TCPStore that the agents host for this round."""
+        if self.replicas:
+            return self.replicas.store
         return self.environment["MASTER_ADDR"], int(self.environment["MASTER_PORT"])
 
     @property
     def prefix(self) -> str:
         """Where the processes of this plan meet in the store. Never a count of their own: they may have seen different
         numbers of plans."""
-        return f"in-place/{self.round}/{self.attempt}"
+        index = f"/{self.environment['RANK']}" if self.replicas else ""
+        return f"in-place/{self.round}/{self.attempt}{index}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

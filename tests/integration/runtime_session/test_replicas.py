@@ -1,0 +1,237 @@
+"""Replicas of sharded models go through losses and joins, and end where an undisturbed training does.
+
+Sums over another number of replicas differ in the last bits; with the same shares, replicas are equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.integration.runtime_session.conftest import Run
+from tests.integration.runtime_session.history import wait_until
+from tests.integration.runtime_session.replica_driver import SCRIPT, Replica, ReplicaDriver, Trained
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+STEPS, NEAR = 20, 1e-12
+RANKS = {"fsdp+tp": 4, "plain": 1}
+"""Of a replica; 2 for all other kinds."""
+HIDDEN = {"tp": "18", "fsdp+tp": "20"}
+"""Tensor parallelism divides evenly; FSDP pads one of two shards of 17 rows."""
+
+
+def fault(rank: str, place: str, action: str = "kill", *, step: int = 5, call: int | None = None) -> dict[str, Any]:
+    return {"rank": rank, "place": place, "action": action, "step": step} | ({} if call is None else {"call": call})
+
+
+def killed(replica: str, place: str, *indexes: int, **where: Any) -> list[dict[str, Any]]:
+    return [fault(f"{replica}{index}", place, **where) for index in indexes or (0, 1)]
+
+
+@contextlib.contextmanager
+def training(
+    folder: pathlib.Path, names: str, faults: list[dict[str, Any]] | None = None, later: str = "", **environment: str
+) -> Iterator[tuple[ReplicaDriver, list[Replica]]]:
+    given = {"KIND": "fsdp", "FAULTS": json.dumps(faults or []), "GO": str(folder / "go"), **environment}
+    given["HIDDEN"] = HIDDEN.get(given["KIND"], "17")
+    driver = ReplicaDriver(folder, given, size=RANKS.get(given["KIND"], 2))
+    try:
+        yield driver, driver.begin(names, later)
+    finally:
+        driver.close()
+
+
+def alone(folder: pathlib.Path, **environment: str) -> dict[str, torch.Tensor]:
+    """The weights after the same training in one process."""
+    output = folder / "alone"
+    given = {**os.environ, "OUTPUT": str(output), **environment, "KIND": "plain", "PARTS": "1"}
+    given.setdefault("HIDDEN", "17")
+    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=given, check=True, timeout=200)
+    weights: dict[str, torch.Tensor] = torch.load(f"{output}.pt")["full"]
+    return weights
+
+
+def assert_undisturbed(found: list[Trained], folder: pathlib.Path, *, steps: int = STEPS, **environment: str) -> None:
+    for replica in found:
+        assert {rank.facts["committed"] for rank in replica.ranks} == {steps}
+        replica.assert_same(found[0])
+    assert found[0].distance(alone(folder, **environment)) < NEAR
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", pytest.param("SGD", marks=pytest.mark.nightly)])
+def test_the_other_replicas_continue_when_one_is_killed_in_a_reduction(optimizer: str, tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "ABC", killed("B", "reduce", call=2), OPTIMIZER=optimizer) as (driver, (a, _, c)):
+        found = driver.finish()
+        assert [replica.name for replica in found] == ["A", "C"]
+        assert_undisturbed(found, tmp_path, OPTIMIZER=optimizer)
+        assert [step for _, step, _ in driver.steps_of(a)] == [1, 2, 3, 4, 5, 5, *range(6, STEPS + 1)]
+        assert {count for _, step, count in driver.steps_of(c) if step > 5} == {2}
+
+
+@pytest.mark.nightly
+def test_the_first_replica_whose_initial_state_all_have_is_lost(tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "ABC", killed("A", "reduce", call=2)) as (driver, _):
+        found = driver.finish()
+        assert [replica.name for replica in found] == ["B", "C"]
+        assert_undisturbed(found, tmp_path)
+
+
+@pytest.mark.nightly
+def test_the_last_replica_trains_on_alone(tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "AB", killed("B", "vote")) as (driver, _):
+        found = driver.finish()
+        assert [replica.name for replica in found] == ["A"]
+        assert_undisturbed(found, tmp_path)
+
+
+@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.nightly), 1])
+def test_a_replica_that_loses_one_rank_ends_and_the_others_continue(index: int, tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "ABC", killed("B", "reduce", index, call=2)) as (driver, _):
+        found = driver.finish()
+        assert [replica.name for replica in found] == ["A", "C"]
+        assert_undisturbed(found, tmp_path)
+
+
+def test_a_replica_that_is_silent_is_left_behind_by_a_plan(tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "ABC", killed("B", "reduce", call=2, action="stop")) as (driver, (a, b, c)):
+        driver.wait_for_step(a, 5)
+        driver.pump(1.0)
+        assert driver.steps_of(a)[-1][1] == 5, "no connection has ended, so the others wait"
+        driver.plan_replicas([a, c])
+        b.lost = True
+        found = driver.finish()
+        assert_undisturbed(found, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place", [*(pytest.param(place, marks=pytest.mark.nightly) for place in ("reduce", "vote")), "voted"]
+)
+def test_a_step_of_which_one_rank_has_lost_its_peers_counts_once_in_all_replicas(
+    place: str, tmp_path: pathlib.Path
+) -> None:
+    """After a vote whose answer one rank has lost, the other replicas have committed the step, and give it to them."""
+    with training(tmp_path, "AB", [fault("A1", place, "cut")]) as (driver, (a, b)):
+        found = driver.finish()
+        assert [replica.name for replica in found] == ["A", "B"]
+        assert_undisturbed(found, tmp_path)
+        assert a.ranks[0].process.returncode == b.ranks[1].process.returncode == 0
+
+
+def test_a_replica_that_joins_receives_the_state_and_all_train_on(tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "AB", later="C", STEP_SECONDS="0.05") as (driver, (a, b, c)):
+        driver.wait_for_step(a, 4)
+        driver.plan_replicas([a, b, c], step_grace=0.5)
+        found = driver.finish()
+        assert_undisturbed(found, tmp_path)
+        assert driver.steps_of(c)[0][1] > 4
+        assert [step for _, step, _ in driver.steps_of(a)] == list(range(1, STEPS + 1)), "no step is taken twice"
+
+
+def test_a_checkpoint_of_one_replica_is_loaded_by_any_number(tmp_path: pathlib.Path) -> None:
+    folder = str(tmp_path / "checkpoints")
+    with training(tmp_path / "first", "AB", CHECKPOINTS=folder, EPOCHS="1") as (driver, _):
+        driver.finish()
+    with training(tmp_path / "second", "CDE", CHECKPOINTS=folder) as (driver, (first, *_)):
+        found = driver.finish()
+        assert_undisturbed(found, tmp_path)
+        assert [step for _, step, _ in driver.steps_of(first)] == list(range(11, STEPS + 1))
+
+
+@pytest.mark.parametrize("kind", [pytest.param("fsdp", marks=pytest.mark.nightly), "tp"])
+def test_the_same_script_is_one_replica_under_torchrun(kind: str, tmp_path: pathlib.Path) -> None:
+    environment: Any = {"KIND": kind, "HIDDEN": HIDDEN.get(kind, "17")}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", os.fspath(SCRIPT)]
+    given = {**os.environ, **environment, "OUTPUT": f"{tmp_path}/A{{local_rank}}"}
+    subprocess.run(command, env=given, check=True, timeout=200)
+    trained = Trained("A", [Run.read(tmp_path / f"A{rank}") for rank in range(2)])
+    assert_undisturbed([trained], tmp_path, **environment)
+
+
+def test_a_planned_change_and_a_loss_leave_the_same_weights(tmp_path: pathlib.Path) -> None:
+    """Bit by bit, if they come after the same step: the step that is lost leaves no trace."""
+    with training(tmp_path / "lost", "ABC", killed("B", "reduce", call=2)) as (driver, _):
+        lost = driver.finish()
+    with training(tmp_path / "planned", "ABC", PAUSE="4") as (driver, (a, _, c)):
+        driver.wait_for_step(a, 4)
+        number = driver.plan_replicas([a, c], step_grace=20.0)
+        wait_until(driver, lambda: a.ranks[1].heard == number, "one rank has heard of the plan, and tells the others")
+        (tmp_path / "planned" / "go").touch()
+        for replica, same in zip(driver.finish(), lost, strict=True):
+            replica.assert_same(same)
+
+
+KINDS: dict[str, dict[str, str]] = {
+    "clipping": {"CLIP": "0.05"},
+    "accumulation": {"PARTS": "3"},
+    "no-hook": {"HOOK": "0", "CLIP": "0.05"},
+    "compiled": {"COMPILE": "aot_eager"},
+    "tensor-parallel": {"KIND": "tp", "CLIP": "0.05"},
+    "both": {"KIND": "fsdp+tp"},
+    "pipeline": {"KIND": "pp"},
+    "one-rank": {"KIND": "plain"},
+}
+
+
+NIGHTLY = {"clipping", "accumulation", "no-hook", "compiled"}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in NIGHTLY else ()) for kind in KINDS]
+)
+def test_what_runs_inside_a_replica_goes_on_without_another_one(kind: str, tmp_path: pathlib.Path) -> None:
+    environment: Any = KINDS[kind]
+    ranks = RANKS.get(environment.get("KIND", "fsdp"), 2)
+    names = "AB" if ranks > 2 else "ABC"
+    with training(tmp_path, names, killed("B", "vote", ranks - 1), **environment) as (driver, _):
+        found = driver.finish()
+        assert [replica.name for replica in found] == [name for name in names if name != "B"]
+        assert_undisturbed(found, tmp_path, **environment, HIDDEN=HIDDEN.get(environment.get("KIND", "fsdp"), "17"))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("kind", "seed"), [("fsdp", 1), ("fsdp", 2), ("tp", 3)])
+def test_any_history_of_replicas_is_the_same_training(kind: str, seed: int, tmp_path: pathlib.Path) -> None:
+    choose = random.Random(seed)
+    environment: Any = {"KIND": kind, "EPOCHS": "30", "STEP_SECONDS": "0.01", "HIDDEN": HIDDEN.get(kind, "17")}
+    with training(tmp_path, "ABC", later="DEFG", **environment) as (driver, replicas):
+        outside, history = replicas[3:], []
+        for _ in range(12):
+            driver.pump(choose.choice([0.05, 0.2, 0.5, 1.0]))
+            driver.check()
+            event, inside = choose.choice(["kill", "rank", "freeze", "join", "join", "leave"]), list(driver.members)
+            if any(rank.process.poll() == 0 for replica in inside for rank in replica.ranks):
+                break  # the training is over
+            if event == "join":
+                if outside:
+                    driver.plan_replicas([*inside, outside.pop()], step_grace=choose.choice([0.0, 0.5]))
+            elif sum(replica.entered == driver.round for replica in inside) >= 2:  # one that has the state remains
+                victim = choose.choice(inside)
+                inside.remove(victim)
+                strike(victim, event, choose.randrange(2))
+                driver.plan_replicas(inside, step_grace=0.5 if event == "leave" else 0.0)
+                outside[:0] = [victim] if event == "leave" else []
+            history.append(f"{event}: {' '.join(replica.name for replica in driver.members)}")
+        print(f"seed {seed}:", *history, sep="\n  ")
+        assert_undisturbed(driver.finish(), tmp_path, steps=300, **environment)
+
+
+def strike(replica: Replica, event: str, rank: int) -> None:
+    replica.lost = event != "leave"
+    if event == "kill":
+        replica.kill()
+    elif event == "rank":
+        replica.ranks[rank].kill()
+    elif event == "freeze":
+        replica.ranks[rank].freeze()

@@ -1,0 +1,112 @@
+"""The vote of a replica: tests/integration/runtime_session/test_replicas.py has several."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.replicas import Replicas
+from elasticjob_runtime.training.session.world import SessionError, World
+from torch import nn
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Replica:
+    """Of one rank. Another one reduces the gradients of `theirs`, and votes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used, self.unused = nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False)
+        self.replicas = Replicas(Parts({"used": self.used, "unused": self.unused}))
+        self.replicas.count = 2
+        self.theirs = torch.zeros(0)
+        self.ballot: list[int] = []
+        self.fails = False
+        self.interruption = Interruption()
+        self.replicas.use(SimpleNamespace(interruption=self.interruption, wait=lambda _: None))  # type: ignore[arg-type]
+        monkeypatch.setattr(torch_private, "all_reduce", self.all_reduce)
+        self.replicas.begin_step()
+
+    def all_reduce(self, _group: Any, tensor: torch.Tensor, *, lowest: bool) -> None:
+        if self.fails:
+            raise RuntimeError("gloo: connection closed")
+        if lowest:
+            tensor.copy_(torch.minimum(tensor, torch.tensor(self.ballot or tensor.tolist())))
+        elif self.theirs.numel():
+            tensor.add_(self.theirs)
+
+    def train(self, *, reduce: bool = True) -> None:
+        self.used(torch.ones(1, 2)).sum().backward()
+        if reduce:
+            self.replicas.reduce_gradients()
+
+    def vote(self, newest: int = 1) -> None:
+        self.replicas.wait_for_collectives(self.interruption, newest)
+
+
+@pytest.fixture
+def replica(monkeypatch: pytest.MonkeyPatch) -> Replica:
+    return Replica(monkeypatch)
+
+
+def test_gradients_become_the_mean_over_the_replicas_that_use_them(replica: Replica) -> None:
+    """Here the other one has used only the second module: one flag for each, then the gradients."""
+    replica.theirs = torch.tensor([0.0, 1.0, 0.0, 0.0, 8.0])
+    replica.train()
+    assert replica.used.weight.grad is not None
+    assert replica.used.weight.grad.tolist() == [[0.5, 0.5]]
+    assert replica.unused.weight.grad is not None
+    assert replica.unused.weight.grad.tolist() == [[4.0]]
+
+
+def test_what_no_replica_uses_stays_without_a_gradient(replica: Replica) -> None:
+    replica.train()
+    assert replica.unused.weight.grad is None
+
+
+def test_a_step_whose_gradients_were_not_reduced_is_an_error_at_the_vote(replica: Replica) -> None:
+    replica.train(reduce=False)
+    with pytest.raises(SessionError, match=r"call session.reduce_gradients\(\) after the last backward"):
+        replica.vote()
+
+
+def test_a_failed_reduction_raises_only_at_the_vote_and_ends_the_connections(replica: Replica) -> None:
+    replica.fails = True
+    replica.train()
+    assert replica.interruption.over
+    with pytest.raises(OverError, match="connection closed"):
+        replica.vote()
+
+
+def test_a_plan_of_which_a_vote_tells_is_due_and_no_other(replica: Replica) -> None:
+    world, newer = (World(round=number, attempt="", step_grace=0.0, environment={}) for number in (1, 2))
+    replica.train()
+    replica.vote(newest=1)
+    assert not replica.replicas.is_due(newer, world)
+    replica.replicas.begin_step()
+    replica.train()
+    replica.ballot = [-2, 0, 0]
+    replica.vote(newest=1)
+    assert replica.replicas.is_due(world, world)
+
+
+def test_replicas_that_reduce_different_parts_of_the_model_are_told(replica: Replica) -> None:
+    replica.train()
+    replica.ballot = [-1, -7, 0]
+    with pytest.raises(SessionError, match="every replica must use the same parts of the model"):
+        replica.vote()
+
+
+def test_a_second_step_of_the_optimizer_in_one_step_is_an_error(replica: Replica) -> None:
+    replica.train()
+    replica.vote()
+    with pytest.raises(SessionError, match=r"once in each session.step\(\)"):
+        replica.vote()

@@ -1,0 +1,58 @@
+"""The state of a training in replicas: each rank has a part of it, and so has the rank of that index in any other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from elasticjob_runtime.training.session.interruption import Interruption
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.sharded import contents_of
+from elasticjob_runtime.training.session.state import Storage, TrainingState
+from elasticjob_runtime.training.session.world import BETWEEN_STEPS, ProcessState, World
+from elasticjob_runtime.training.sharded import saving
+from elasticjob_runtime.training.sharded.memory import Shards
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+
+class ReplicaState(TrainingState):
+    """The ranks of a replica load and save together; of all replicas, the first saves."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts, snapshots=False)
+        self._layout = parts.layout(shards=True)
+        self._saves_here = False
+
+    def load(self, storage: Storage) -> None:
+        """Collective."""
+        self._storage = storage
+        Shards(f"replica {self._layout}").restore(contents_of(self), storage.path)
+
+    def agree(
+        self,
+        process_states: Sequence[ProcessState],
+        interruption: Interruption | None = None,
+        world: World | None = None,
+        group: Any = None,
+    ) -> None:
+        super().agree(process_states, interruption, world, group)
+        self._saves_here = world is not None and world.rank == 0
+
+    def give_up(self, all_of_replica: Callable[[bool], bool]) -> None:
+        """What this rank has received is of no use without what the others have not."""
+        if not all_of_replica(not self._received and self.committed != BETWEEN_STEPS):
+            self.tear()
+
+    def keep(self) -> None:
+        if self._saves_here and self._saves_at(self.committed):
+            self._save()
+
+    def _save(self) -> None:
+        assert self._storage is not None
+        storage = self._storage
+        saving.save(storage.path, contents_of(self), self.committed, storage.keep, block=storage.block)
+
+    def save_last(self) -> None:
+        logger.warning("the steps since the last checkpoint will be repeated: replicas do not save when all leave")

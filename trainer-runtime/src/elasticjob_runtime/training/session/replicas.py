@@ -1,0 +1,201 @@
+"""What a session does between replicas, whose ranks train one sharded model in a world of their own.
+
+For each rank index there is one *replicate group*, with the ranks of that index in all replicas. No DeviceMesh and no
+process group of torch knows it, so it can be replaced between two steps, while the replica's own world lasts.
+
+What keeps a replica from hanging: a reduction that fails ends this index's connections, so that its peers fail, and
+returns. So every rank takes part in all collectives of the step inside its replica. What keeps it consistent: a vote
+before the optimizer changes anything, in which all ranks of a replica get the same answer. See
+docs/design/0033-replicas.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import Gloo, GlooGroup
+from elasticjob_runtime.training.session.engine import Engine, first_line
+from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.world import SessionError, World
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+BUCKET = 1 << 22
+"""Elements that `reduce_gradients` reduces at a time."""
+
+UNREDUCED = (
+    "with replicas, call session.reduce_gradients() after the last backward() of a step, and before clipping: the "
+    "gradients of {} parameters are those of this replica only"
+)
+
+
+class Replicas(Gloo):
+    """The backend of a session whose process belongs to a replica."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._engine: Engine | None = None
+        self._group: torch_private.Gloo | None = None
+        self.place, self.count = 0, 1
+        """Of this replica among those of this world, and how many there are."""
+        self._left_for = 0
+        """The newest plan of which a vote has told."""
+        self._lost = ""
+        """Why the step in progress cannot be committed; empty: it can, as far as this rank knows."""
+        self._voted = self._reduced = False
+        self._reductions = 0
+        """Digest of sizes and order of what FSDP has reduced in this step."""
+        hooked = {
+            id(parameter)
+            for module in parts.modules
+            for fsdp in torch_private.fsdp_modules(module)
+            if torch_private.hook_reductions(fsdp, self._reduce_for_fsdp)
+            for parameter in fsdp.parameters()
+            if torch_private.is_dtensor(parameter)
+        }
+        self._others = [
+            parameter
+            for parameter in dict.fromkeys(each for module in parts.modules for each in module.parameters())
+            if id(parameter) not in hooked and parameter.requires_grad
+        ]
+        """Parameters whose gradients no hook reduces."""
+
+    def use(self, engine: Engine) -> None:
+        """The engine that has this backend."""
+        self._engine = engine
+
+    def connect(self, store: PrefixStore, world: World) -> ReplicateGroup:
+        return ReplicateGroup(store, world, self)
+
+    def enter(self, group: torch_private.Gloo, world: World) -> torch_private.Gloo | None:
+        """Uses `group`, that of `world`, from now on. Returns the one before."""
+        old, self._group, self._lost = self._group, group, ""
+        self.place, self.count = world.rank, world.size
+        return old
+
+    # -- the ranks of this replica together
+
+    def all_of_replica(self, ok: bool) -> bool:
+        return bool(_lowest_of_replica(ok)[0])
+
+    def rounds_of_replica(self, newest: int) -> tuple[int, int]:
+        lowest, highest = _lowest_of_replica(newest, -newest)
+        return lowest, -highest
+
+    def is_due(self, newest: World | None, world: World | None) -> bool:  # noqa: ARG002
+        # Not what this rank alone has heard of: the others of its replica may be in the next step already.
+        return world is not None and self._left_for > world.round
+
+    def interrupts(self, error: BaseException) -> bool:
+        # Another error of communication is one inside this replica, which has lost a rank, and is over.
+        return isinstance(error, OverError)
+
+    # -- a step
+
+    def begin_step(self) -> None:
+        self._voted = self._reduced = False
+        self._reductions = 0
+
+    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:
+        """The vote: commits the step in all replicas or in none, nearly always; in all ranks of this replica or in
+        none, always. It also carries the newest plan that any rank knows, so that all replicas leave for it after the
+        same step.
+
+        Raises OverError if the step is lost, and SessionError if its gradients are not the mean over the replicas.
+        """
+        if self._voted:
+            raise SessionError("with replicas, call optimizer.step() once in each session.step(), without a closure")
+        self._voted = True
+        if not self._reduced and (missing := sum(each.grad is not None for each in self._others)):
+            raise SessionError(UNREDUCED.format(missing))
+        ballot = torch.tensor([-newest, self._reductions, -self._reductions])
+        if not self._all_reduce(ballot, lowest=True):
+            ballot[:] = 0
+        committed, latest, lowest, highest = _lowest_of_replica(not self._lost, *ballot.tolist())
+        self._left_for = max(self._left_for, -latest)
+        if not committed:
+            # Of all indexes: a replica that has committed waits in the next step otherwise, where nothing has failed.
+            interruption.end()
+            raise OverError(self._lost or "another rank of this replica has lost a peer")
+        if lowest != -highest:
+            raise SessionError(
+                "the replicas have reduced different gradients in this step: every replica must use the same parts of "
+                "the model in each step"
+            )
+
+    def reduce_gradients(self) -> None:
+        """Makes gradients that FSDP does not reduce the mean over the replicas."""
+        self._reduced = True
+        trained = [each for each in self._others if each.grad is not None or self.count > 1]
+        for dtype in dict.fromkeys(each.dtype for each in trained):
+            for bucket in _buckets([each for each in trained if each.dtype == dtype]):
+                self._reduce_bucket(bucket)
+
+    def _reduce_bucket(self, bucket: Sequence[torch.Tensor]) -> None:
+        locals_ = [torch_private.local(each) for each in bucket]
+        grads = [None if each.grad is None else torch_private.local(each.grad) for each in bucket]
+        used = torch.tensor([float(grad is not None) for grad in grads], dtype=locals_[0].dtype)
+        parts = [torch.zeros_like(part) if grad is None else grad for part, grad in zip(locals_, grads, strict=True)]
+        flat = torch.cat([used, *(part.reshape(-1) for part in parts)])
+        self._reduce(flat)
+        used, *means = flat.split([len(bucket), *(part.numel() for part in parts)])
+        for parameter, grad, mean, count in zip(bucket, grads, means, used.tolist(), strict=True):
+            if grad is not None:
+                grad.copy_(mean.view_as(grad))
+            elif count:  # another replica has used it in this step
+                found = mean.view_as(torch_private.local(parameter)).clone()
+                is_sharded = torch_private.is_dtensor(parameter)
+                parameter.grad = torch_private.as_dtensor(found, parameter) if is_sharded else found
+
+    def _reduce_for_fsdp(self, gradients: torch.Tensor) -> None:
+        self._reductions = (self._reductions * 31 + gradients.numel()) % (1 << 31)
+        self._reduce(gradients)
+
+    def _reduce(self, gradients: torch.Tensor) -> None:
+        """The mean over the replicas. Never raises: the other ranks of this replica need this one in what follows."""
+        if self._all_reduce(gradients):
+            gradients.div_(self.count)
+
+    def _all_reduce(self, tensor: torch.Tensor, *, lowest: bool = False) -> bool:
+        """False: `tensor` is of no use, and neither is this step. Never raises."""
+        if self.count > 1 and not self._lost:
+            assert self._engine is not None
+            try:
+                self._engine.wait(torch_private.all_reduce(self._group, tensor, lowest=lowest))
+            except RuntimeError as error:
+                self._lost = first_line(error)
+                self._engine.interruption.end()  # the others' waits end with our connections
+        return not self._lost
+
+
+class ReplicateGroup(GlooGroup):
+    def __init__(self, store: PrefixStore, world: World, replicas: Replicas) -> None:
+        super().__init__(store, world)
+        self._replicas = replicas
+
+    def install(self, _store: PrefixStore) -> Any | None:
+        return self._replicas.enter(self.gloo, self._world)
+
+
+def _lowest_of_replica(*values: int) -> list[int]:
+    """Of each of the values, the lowest of all ranks of this replica. Collective. Raises what torch raises if one of
+    them is lost: this replica is over then."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [int(value) for value in values]
+    lowest = torch.tensor(values, dtype=torch.int64)
+    dist.all_reduce(lowest, dist.ReduceOp.MIN)
+    return [int(value) for value in lowest.tolist()]
+
+
+def _buckets(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    ends = itertools.accumulate(torch_private.local(each).numel() for each in parameters)
+    of_bucket = zip(parameters, ends, strict=True)
+    return [[each for each, _ in same] for _, same in itertools.groupby(of_bucket, key=lambda pair: pair[1] // BUCKET)]
