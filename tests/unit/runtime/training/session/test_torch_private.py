@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -183,3 +184,24 @@ def test_each_line_of_the_last_traceback_names_one_rank(capsys: pytest.CaptureFi
         torch_private.replace_group(gloo, PrefixStore(str(world), store), 0, 1, 60.0)
     sys.excepthook(ValueError, ValueError("of the script"), None)
     assert capsys.readouterr().err.count("[rank0]") == 1
+
+
+def test_operations_of_a_group_that_torch_does_not_know_may_take_longer_than_connecting_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store = PrefixStore("group", HashStore())
+
+    def connect(rank: int) -> Any:
+        group = torch_private.connect(store, rank, 2, 2.0)
+        torch_private.set_timeout(group, OPERATION_TIMEOUT)
+        return group
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(connect, range(2))
+        reduced = torch.ones(1)
+        waits = pool.submit(torch_private.all_reduce(first, reduced).wait)
+        time.sleep(3)
+        torch_private.all_reduce(second, torch.ones(1)).wait()
+        waits.result(timeout=20)
+    assert reduced.item() == 2.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,12 +11,14 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.transfer import share
 from elasticjob_runtime.training.session.world import SPREAD, Agreement
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 
 
 class Done:
-    def wait(self) -> None:
+    def wait(self, _timeout: object = None) -> None:
         pass
 
 
@@ -48,3 +52,18 @@ def test_a_source_copies_only_what_it_sends() -> None:
     ]
     assert share(group, agreement, 3, [*large, elsewhere(8)]) is None
     assert group.sent == [(0, SPREAD)] * 2
+
+
+def test_a_receiver_waits_for_a_source_that_takes_longer_than_connecting_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It copies a large state from its GPU first, say."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store, agreement = PrefixStore("group", HashStore()), Agreement(sources=(0,), receivers=(1,))
+
+    def take_part(rank: int) -> Any:
+        group = torch_private.connect(store, rank, 2, 1.0)
+        time.sleep(0 if rank else 2)
+        return share(group, agreement, rank, None if rank else {"weights": torch.ones(3)})
+
+    with ThreadPoolExecutor(2) as pool:
+        _, received = pool.map(take_part, range(2))
+    assert received["weights"].tolist() == [1.0, 1.0, 1.0]

@@ -6,7 +6,7 @@ process group of torch knows it, so it can be replaced between two steps, while 
 What keeps a replica from hanging: a reduction that fails ends this index's connections, so that its peers fail, and
 returns. So every rank takes part in all collectives of the step inside its replica. What keeps it consistent: a vote
 before the optimizer changes anything, in which all ranks of a replica get the same answer. See
-docs/design/0033-replicas.md.
+docs/design/0031-replicas.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training.session import torch_private
-from elasticjob_runtime.training.session.backend import Gloo, GlooGroup
+from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT, Gloo, GlooGroup
 from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
@@ -182,6 +182,7 @@ class ReplicateGroup(GlooGroup):
         self._replicas = replicas
 
     def install(self, _store: PrefixStore) -> Any | None:
+        torch_private.set_timeout(self.gloo, OPERATION_TIMEOUT)
         return self._replicas.enter(self.gloo, self._world)
 
 

@@ -362,6 +362,12 @@ def group_of_hook(ddp: DistributedDataParallel) -> bool:
     return any(isinstance(each, dist.ProcessGroup) for each in held)
 
 
+def set_timeout(gloo: Gloo, timeout: float) -> None:
+    """timeout: s that each operation of a group that torch does not know may take, from now on."""
+    change = getattr(gloo, "set_timeout", None) or gloo._set_default_timeout  # public since torch 2.15
+    change(datetime.timedelta(seconds=timeout))
+
+
 def all_reduce(gloo: Gloo, tensor: torch.Tensor, *, lowest: bool = False) -> Any:
     """The work that makes `tensor` the sum over the ranks of a group that torch does not know, or the lowest."""
     options = distributed_c10d.AllreduceOptions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.world import Agreement, SessionError
 
@@ -47,7 +49,7 @@ def share(group: Any, agreement: Agreement, rank: int, state: Any, *, into: Any 
         elif rank in agreement.sources and agreement.receivers:
             _send(group, agreement, rank, state, works)
         for work in works:
-            work.wait()
+            _finish(work)
     except RuntimeError:
         threading.Thread(target=_outlive, args=(works,), name="elasticjob-transfer", daemon=True).start()
         raise
@@ -61,8 +63,8 @@ def _send(group: Any, agreement: Agreement, rank: int, state: Any, works: list[A
     if rank == agreement.sources[0]:
         structure = pickle.dumps(structured)
         for receiver in agreement.receivers:
-            group.send([torch.tensor([len(structure)])], receiver, 0).wait()
-            group.send([torch.frombuffer(bytearray(structure), dtype=torch.uint8)], receiver, 0).wait()
+            _finish(group.send([torch.tensor([len(structure)])], receiver, 0))
+            _finish(group.send([torch.frombuffer(bytearray(structure), dtype=torch.uint8)], receiver, 0))
     for index, tensor in enumerate(tensors):
         of_this = [each for each in agreement.receivers if agreement.source_of(each, index, tensor.nbytes) == rank]
         if of_this and tensor.numel():
@@ -73,15 +75,21 @@ def _send(group: Any, agreement: Agreement, rank: int, state: Any, works: list[A
 def _receive(group: Any, agreement: Agreement, rank: int, into: Any, works: list[Any]) -> Any:
     """A state that is complete when `works` are, to which it adds."""
     length = torch.zeros(1, dtype=torch.int64)
-    group.recv([length], agreement.sources[0], 0).wait()
+    _finish(group.recv([length], agreement.sources[0], 0))
     structure = torch.empty(int(length), dtype=torch.uint8)
-    group.recv([structure], agreement.sources[0], 0).wait()
+    _finish(group.recv([structure], agreement.sources[0], 0))
     slots: list[torch.Tensor] = []
     result = _put_in(pickle.loads(structure.numpy().tobytes()), slots, into)  # noqa: S301 from a rank of this job
     for index, tensor in enumerate(slots):
         if tensor.numel():
             works.append(group.recv([_as_bytes(tensor)], agreement.source_of(rank, index, tensor.nbytes), 0))
     return result
+
+
+def _finish(work: Any) -> None:
+    # Otherwise gloo waits as long as it may take to connect, whatever the group's timeout is by now. Never in pieces: a
+    # wait that expires closes the connection.
+    work.wait(datetime.timedelta(seconds=OPERATION_TIMEOUT))
 
 
 def _outlive(works: Sequence[Any]) -> None:
