@@ -18,7 +18,7 @@ from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.driver import Driver, Worker
 from tests.integration.runtime_session.history import wait_until
 
-SCRIPT = pathlib.Path(__file__).with_name("replica_script.py")
+SCRIPT = pathlib.Path(__file__).with_name("replica_session_script.py")
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from hack.support import eventually
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.replica_driver import SCRIPT, Trained
 from tests.integration.runtime_session.session_job import START, SessionJob
-from tests.integration.runtime_session.test_replicas import alone
+from tests.integration.runtime_session.test_replica_sessions import alone
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -1,4 +1,4 @@
-"""The vote of a replica: tests/integration/runtime_session/test_replicas.py has several."""
+"""The vote of a replica: tests/integration/runtime_session/test_replica_sessions.py has several."""
 
 from __future__ import annotations
 
