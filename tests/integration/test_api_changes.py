@@ -123,6 +123,9 @@ CHANGES = {
     "one field for another": Case(
         {f"{POD}.nodeSelector": GONE, f"{POD}.tolerations": [{"operator": "Exists"}]}, TEMPLATE_FORBIDDEN
     ),
+    "an image and a status in one request": Case(
+        {f"{TRAINER}.image": "train:2", "status": {"writes": 99}}, TEMPLATE_FORBIDDEN
+    ),
     "another field": Case({f"{POD}.priorityClassName": "high"}, TEMPLATE_FORBIDDEN),
     "fewer containers": Case({f"{POD}.containers.1": GONE}, TEMPLATE_FORBIDDEN),
     "pod labels": Case({"spec.workers.template.metadata.labels": {"team": "speech"}}, TEMPLATE_FORBIDDEN),

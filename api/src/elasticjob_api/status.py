@@ -190,6 +190,9 @@ class Status(Model, frozen=True):
 
     observed_generation: Int64 | None = None
     """metadata.generation of the spec that this status was observed for."""
+    writes: LongCount = 0
+    """How often the operator has written this status. An update that changes it cannot change the spec, so the API
+    server need not compare the specs."""
     replicas: Count = 0
     """Worker pods that exist and have not terminated."""
     ready_replicas: Count = 0

@@ -3,7 +3,16 @@ See `cel` for how they are written."""
 
 from __future__ import annotations
 
-from elasticjob_api.crd.cel import fixed_once_trained, fixed_while_it_runs, immutable, must, object_name, rule, rules
+from elasticjob_api.crd.cel import (
+    WRITES_STATUS,
+    fixed_once_trained,
+    fixed_while_it_runs,
+    immutable,
+    must,
+    object_name,
+    rule,
+    rules,
+)
 from elasticjob_api.pod_fields import FIXED_ONCE_TRAINED
 
 MAX_NAME = 47
@@ -28,7 +37,7 @@ JOB = rules(
     *(fixed_while_it_runs(f"rendezvous.{field}") for field in ("type", "backend", "endpoint", "secretName", "etcd")),
     *map(fixed_once_trained, FIXED_ONCE_TRAINED),
     rule(
-        "!has(oldSelf.status) || !has(oldSelf.status.completionTime) || "
+        f"{WRITES_STATUS} || !has(oldSelf.status) || !has(oldSelf.status.completionTime) || "
         "self.spec.workers.replicas == oldSelf.spec.workers.replicas",
         "replicas cannot be changed: the job has finished; to train again, delete it and apply it again",
         at=".spec.workers.replicas",

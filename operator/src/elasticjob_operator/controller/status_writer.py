@@ -105,7 +105,8 @@ class StatusWriter:
                 self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
                 return
             memory.events = events  # kept if the write fails
-            if not await self._send(key, uid, version, planned.status, memory):
+            counted = planned.status.model_copy(update={"writes": written.writes + 1})
+            if not await self._send(key, uid, version, counted, memory):
                 return
         memory.status, memory.events = None, ()
         self._record(key, uid, memory, events)

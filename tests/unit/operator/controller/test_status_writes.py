@@ -4,6 +4,7 @@ counts the requests to a real one."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -77,9 +78,10 @@ class Bench:
         await until(lambda: len(self.seen) > rounds)
 
     def _plan(self, job: Any, *_: Any) -> Plan:
-        self.seen.append(job.status)
+        self.seen.append(job.status.model_copy(update={"writes": 0}))
         decided, self._decided = self._decided, Plan(status=self._decided.status)  # an Event is posted once
-        return decided
+        status = decided.status.model_copy(update={"writes": job.status.writes})
+        return dataclasses.replace(decided, status=status)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -119,7 +121,8 @@ class Bench:
         if int(version) != self.version:
             self.conflicts += 1
             return StatusWrite(self._as_in_api_server(key), written=False)
-        self.writes.append(Status.model_validate(status))
+        self.writes.append(Status.model_validate({**status, "writes": 0}))
+        assert status["writes"] == len(self.writes)
         self.version += 1
         self.status = status
         return StatusWrite(self._as_in_api_server(key), written=True)
@@ -319,8 +322,8 @@ async def test_progress_alone_waits_for_the_budget_and_a_change_of_state_does_no
     await bench.decide(trains(1))
     await until(lambda: bench.writes == [trains(1)], "the first progress is a change of state")
     await bench.decide(trains(2))
+    await until(lambda: len(bench.progress.statuses) == 1)
     assert bench.writes == [trains(1)]
-    assert len(bench.progress.statuses) == 1
     await bench.decide(trains(3, ready_replicas=1))
     await until(lambda: bench.writes == [trains(1), trains(3, ready_replicas=1)], "with the progress of that moment")
     assert len(bench.progress.statuses) == 0, "it was written with the rest"
