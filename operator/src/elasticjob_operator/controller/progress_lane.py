@@ -29,7 +29,7 @@ NEVER = float("-inf")
 
 @dataclasses.dataclass(slots=True)
 class TokenBucket:
-    """`rate` tokens a second, of which `burst` may be saved. Times in s."""
+    """`rate` tokens a second, above 0, of which `burst` may be saved. Times in s."""
 
     rate: float
     burst: float
@@ -38,8 +38,6 @@ class TokenBucket:
 
     def take(self, now: float) -> float:
         """Takes a token and returns 0, or returns how long there will be none."""
-        if self.rate <= 0:
-            return float("inf")
         self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
         self._at = now
         if self._tokens > 1 - 1e-9:
@@ -84,7 +82,7 @@ class ProgressLane:
 
     def add(self, key: NamespacedName) -> None:
         """The job has progress to write."""
-        if key not in self._waiting:
+        if key not in self._waiting and self._bucket.rate > 0:
             now = time.monotonic()
             self._put(key, now, max(now + self._wait, self._written_at.get(key, NEVER) + self._pause))
 
@@ -125,7 +123,7 @@ class ProgressLane:
             if waiting is not None and waiting.due == due:
                 wait = max(0.0, due - now) or self._bucket.take(now)
                 if wait > 0:
-                    return wait if wait != float("inf") else None
+                    return wait
                 del self._waiting[key]
                 self._written_at[key] = now
                 self._start(key, waiting)

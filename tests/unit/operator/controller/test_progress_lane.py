@@ -19,9 +19,8 @@ from tests.unit.operator.waiting import until
         (2.0, [0, 0, 0, 0.4], 3),
         (2.0, [0, 0, 0, 0.5, 0.5], 4),
         (2.0, [0, 0, 0, 100, 100, 100, 100], 6),
-        (0.0, [0, 100], 0),
     ],
-    ids=["what was saved", "too early", "one more", "no more than that is saved", "none"],
+    ids=["what was saved", "too early", "one more", "no more than that is saved"],
 )
 def test_a_bucket_grants_its_rate(rate: float, times: list[float], granted: int) -> None:
     bucket = TokenBucket(rate, burst=3)
@@ -115,3 +114,10 @@ async def test_a_failed_write_is_tried_again_and_delays_no_other(monkeypatch: py
         lane.add(key("a"))
         lane.add(key("b"))
         await until(lambda: bench.written == ["b", "a"])
+
+
+async def test_without_a_budget_nothing_waits_and_nothing_is_written() -> None:
+    bench = Bench()
+    async with bench.lane(rate=0.0) as lane:
+        lane.add(key("a"))
+        assert (len(lane), lane.age) == (0, 0.0)
