@@ -74,7 +74,7 @@ EPOCHS_OF_DATA = {
     "hack/chaos/*": "the ledger proves that no sample of an epoch is lost",
     "hack/checks/*": "this check",
     "benchmarks/recovery/*": "reads the ledger of a training",
-    "hack/quickstart.py": "arguments of an example",
+    "hack/quickstart.py": "settings of the training script",
     "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "hack/release/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "tests/e2e/test_examples.py": "arguments of the examples",

@@ -7,7 +7,6 @@ import io
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +17,10 @@ from elasticjob.cli.app import run
 
 from hack.cluster.loopback import ControlPlane
 from tests.integration.client.kubelet import NODE, Kubelet
-from tests.integration.operator.conftest import install_crd, rfc3339
+from tests.integration.operator.conftest import kube, ns, rfc3339
 from tests.integration.operator.kube import Json, Kube, Namespace
+
+__all__ = ["kube", "ns"]
 
 
 class Result(NamedTuple):
@@ -29,25 +30,10 @@ class Result(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def kube(control_plane_server: ControlPlane) -> Kube:
-    """With the CRD installed."""
-    install_crd(control_plane_server)
-    return Kube(control_plane_server.kubeconfig)
-
-
-@pytest.fixture(scope="session")
 def kubelet(control_plane_server: ControlPlane, kube: Kube) -> Iterator[Kubelet]:
     kubelet = Kubelet(control_plane_server.directory / "pki", kube)
     yield kubelet
     kubelet.close()
-
-
-@pytest.fixture
-def ns(kube: Kube) -> Iterator[Namespace]:
-    name = f"cli-{uuid.uuid4().hex[:8]}"
-    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    yield Namespace(kube, name)
-    kube.call("DELETE", f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture
