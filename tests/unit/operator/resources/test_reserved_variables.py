@@ -39,5 +39,5 @@ def set_by_agent() -> set[str]:
 def test_exactly_the_variables_that_elasticjob_sets_are_reserved() -> None:
     # PET_RDZV_CONF is merged with the user's, and users may set torch's own switch.
     assert set(Env.SET_BY_OPERATOR) == set_by_operator() - {Env.RDZV_CONF, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
-    # Only workers of a job that continues in place have ELASTICJOB_IN_PLACE.
-    assert set(Env.SET_BY_AGENT) == set_by_agent() | {Env.IN_PLACE}
+    # Only workers of a job that continues in place have ELASTICJOB_IN_PLACE, and only those of replicas the other one.
+    assert set(Env.SET_BY_AGENT) == set_by_agent() | {Env.IN_PLACE, Env.REPLICA}

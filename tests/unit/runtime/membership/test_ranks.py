@@ -7,6 +7,7 @@ import random
 
 import pytest
 from elasticjob_runtime.contract import PlanReason
+from elasticjob_runtime.membership.actions import ProposePlan
 from elasticjob_runtime.membership.eligibility import eligible_members
 from elasticjob_runtime.membership.proposal import propose_plan
 from elasticjob_runtime.membership.ranks import MAX_GONE, assign_rank, by_location, carry_over_rank, changed
@@ -91,4 +92,5 @@ def test_ranks_are_chosen_among_the_planned_members_only() -> None:
         store={"locations": {"a": "r1/n1", "b": "r2/n2", "c": "r1/n3", "d": "r1/n4"}},
     )
     proposed = propose_plan(view, eligible_members(view), 3, PlanReason.RESIZED)
+    assert isinstance(proposed, ProposePlan)
     assert [member.name for member in proposed.members] == ["a", "c", "b"]

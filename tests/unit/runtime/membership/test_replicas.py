@@ -81,7 +81,7 @@ PLANNED: dict[str, Case] = {
         view("dbcaef", {}), "replica 0 in world 1: a b; replica 1 in world 1: c d; replica 2 in world 1: e f"
     ),
     "and then planned, one replica after the other": Case(
-        view("abcdef", orders("ab", "dc", "ef")), "plan 1: a b d c e f, Start, 0 restarts"
+        view("abcdef", orders("ab", "dc", "ef")), "plan 1: a b d c e f, Start, 0 restarts, in place"
     ),
     "one is too many": Case(
         view("abcde", {}, settings={"max": 4}), "replica 0 in world 1: a b; replica 1 in world 1: c d"
@@ -184,8 +184,8 @@ FOLLOWED: dict[str, Case] = {
     "trains": Case(member_view(1, in_world(BOTH, 1), BOTH), "wait"),
     "the replica has another world: the processes end": Case(member_view(2, in_world(BOTH, 1), BOTH), "stop"),
     "it belongs to no replica any more": Case(member_view(-1, in_world(BOTH, 1), BOTH), "stop"),
-    "they have ended: they start in the new world, under the same plan": Case(
-        member_view(2, in_world(BOTH, 1, WorkersState.NONE), BOTH), "start plan 1 alone"
+    "they have ended, and there is a new world: another plan must come, too": Case(
+        member_view(2, in_world(BOTH, 1, WorkersState.NONE), BOTH), "publish ready of round 2"
     ),
     "they have ended, and there is no new world yet": Case(
         member_view(1, in_world(BOTH, 1, WorkersState.NONE), BOTH), "publish ready of round 0, in place 0, world 1 over"

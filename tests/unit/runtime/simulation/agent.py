@@ -82,6 +82,8 @@ class Agent:
             address="10.0.0.1",
             ports=[1, 2, 3, 4],
             nproc=settings.nproc,
+            replica_size=settings.replica_size,
+            replica_ports=[2 * len(world.agents) + port for port in (10, 11)],
             incarnation=settings.incarnation,
             peer_port=7,
         )

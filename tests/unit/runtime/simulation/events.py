@@ -134,6 +134,8 @@ class Walk:
     """Those that save call `checkpoint_wanted` instead: they save when all of their plan have been asked."""
     session: bool = False
     """The script has a session, so its worker processes continue in place."""
+    replica_size: int = 0
+    """Members of a replica; of a script with a session only."""
     nproc: int = 1
     """Worker processes per agent; of a script with a session only."""
     events: Sequence[Event] = ()

@@ -17,6 +17,7 @@ from elasticjob_runtime.contract import (
     PlanReason,
     PlanValue,
     RankValue,
+    ReplicaValue,
     SpecValue,
 )
 from elasticjob_runtime.membership.actions import (
@@ -25,8 +26,10 @@ from elasticjob_runtime.membership.actions import (
 )
 from elasticjob_runtime.membership.fencing import fence
 from elasticjob_runtime.membership.planned_changes import PLANNED
+from elasticjob_runtime.membership.replicas import leave_world_of_replica, newest_replica, whole_replicas
 from elasticjob_runtime.membership.sizes import group_size, limit
 from elasticjob_runtime.membership.view import (
+    Member,
     Plan,
     View,
     WorkersState,
@@ -56,7 +59,8 @@ def require(holds: object, message: str) -> None:
 
 
 def fits(spec: SpecValue, size: int) -> bool:
-    return spec.min <= size <= limit(spec) and (not spec.allowed or size in spec.allowed)
+    whole = size % (spec.replica_size or 1) == 0
+    return spec.min <= size <= limit(spec) and whole and (not spec.allowed or size in spec.allowed)
 
 
 class Invariants:
@@ -68,13 +72,15 @@ class Invariants:
         self._outcome_key = keys.outcome
         self._ranks = keys.ranks
         self._members = keys.members
+        self._replicas = keys.replicas
         self._plan: PlanValue | None = None
         self._lifetime = 0
         self._outcome: tuple[int, str] | None = None
         self._attempts: dict[tuple[int, int], str] = {}
         self._known: dict[str, int] = {}
         """Attempt -> lifetime of the store in which it was planned."""
-        self._started: dict[str, int] = defaultdict(int)
+        self._started: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        """Incarnation -> the round, and the world of the replica, in which it last started worker processes."""
         self._placed: dict[tuple[str, int], str] = {}
         self.leaders: dict[str, str] = {}
         """Attempt -> incarnation of its leader."""
@@ -142,6 +148,30 @@ class Invariants:
         first = next(name for name, rank in ranks.items() if rank.group_rank == 0)
         self.leaders[plan.attempt] = ranks[first].incarnation
         require(plan.leader == first, f"plan {plan.round}: leader is {plan.leader}, rank 0 is {first}")
+        if plan.replica_size:
+            self._check_replicas(server, plan, sorted(ranks, key=lambda name: ranks[name].group_rank))
+
+    def _check_replicas(self, server: Server, plan: PlanValue, names: list[str]) -> None:
+        """A plan contains whole replicas, whose numbers differ."""
+        size, found = plan.replica_size, list[ReplicaValue]()
+        for start in range(0, len(names), size):
+            part = names[start : start + size]
+            replicas = [self._replica(server, name) for name in part]
+            known = [replica for replica in replicas if replica is not None or not self._lifetime]  # else it was lost
+            require(
+                all(replica is not None and replica.members == tuple(part) for replica in known),
+                f"plan {plan.round} has {part} as a replica, but they are {replicas}",
+            )
+            found += [replica for replica in replicas[:1] if replica is not None]
+        indexes = [replica.index for replica in found]
+        require(len(set(indexes)) == len(indexes), f"plan {plan.round} has the replicas {indexes}")
+
+    def _replica(self, server: Server, name: str) -> ReplicaValue | None:
+        order, member = server.read(self._replicas + name), server.read(self._members + name)
+        value = Member(
+            name=name, create_revision=1, value=MemberValue.from_json(member.value)
+        ) if member else None  # fmt: skip
+        return newest_replica(ReplicaValue.from_json(order.value) if order else None, value)
 
     def _check_restarts(self, before: PlanValue | None, plan: PlanValue) -> None:
         failed = plan.reason is PlanReason.WORKER_FAILED
@@ -206,7 +236,10 @@ class Invariants:
         require(fits(view.spec, len(names)), f"{agent} proposes {len(names)} members for {view.spec}")
         require(len(set(names)) == len(names), f"{agent} proposes {names}")
         plan = view.store.plan
-        if plan is not None and plan.ranks:
+        if plan is not None and plan.ranks and view.settings.replica_size:
+            self._continues(agent, action, plan)
+            self._waits_for_the_ready(agent, action, plan, view)
+        elif plan is not None and plan.ranks:
             stay = [
                 (plan.ranks[member.name].group_rank, rank)
                 for rank, member in enumerate(action.members)
@@ -218,9 +251,9 @@ class Invariants:
                 f"{agent} puts a joiner before a survivor: {names}",
             )
             self._continues(agent, action, plan)
-            self._waits_for_the_ready(agent, action, plan, view.spec)
+            self._waits_for_the_ready(agent, action, plan, view)
 
-    def _waits_for_the_ready(self, agent: Agent, action: ProposePlan, plan: Plan, spec: SpecValue) -> None:
+    def _waits_for_the_ready(self, agent: Agent, action: ProposePlan, plan: Plan, view: View) -> None:
         """No group whose processes continue in place waits for a member that is not ready, if it can train without."""
         if not plan.value.in_place or not action.in_place:
             return
@@ -230,7 +263,7 @@ class Invariants:
             if each.value.in_place >= plan.round
             or (each.name in (plan.ranks or {}) and (plan.ranks or {})[each.name].incarnation == each.value.incarnation)
         ]
-        enough = group_size(spec, len(ready)) is not None
+        enough = group_size(view.spec, len(whole_replicas(view, ready))) is not None
         require(
             len(ready) == len(action.members) or not enough, f"{agent} lets all wait for members that are not ready"
         )
@@ -258,6 +291,7 @@ class Invariants:
             return
         store, plan = view.store, view.store.plan
         restarts = plan is not None and (not plan.value.in_place or plan.round <= view.workers.round)
+        restarts = restarts or leave_world_of_replica(view, now) is not None
         ends = store.outcome is not None or store.replaced_by or view.leaving_since is not None
         require(restarts or ends or fence(view, now) is not None, f"{agent} stops workers that can continue")
 
@@ -272,11 +306,11 @@ class Invariants:
         incarnation = agent.settings.incarnation
         if plan.rank is None:  # they warm up, to join later
             return
+        before, now = self._started[incarnation], (plan.round, plan.replica.world if plan.replica is not None else 0)
         require(
-            plan.round > self._started[incarnation],
-            f"{agent} goes from round {self._started[incarnation]} to {plan.round}",
+            now[0] > before[0] or (now[0] == before[0] and now[1] > before[1]), f"{agent} goes from {before} to {now}"
         )
-        self._started[incarnation] = plan.round
+        self._started[incarnation] = now
         place = (plan.value.attempt, plan.rank.group_rank)
         require(
             self._placed.setdefault(place, incarnation) == incarnation,

@@ -156,6 +156,8 @@ class Meeting:
         self._stepping.add(process.rank)
         if len(self._stepping) == self.size and self.trains:
             self._sessions.history.begins(self.processes)
+            if self.plan.replica_size:
+                self._sessions.history.trains_in_replicas(self._replicas())
             before = process.state
             assert before is not None
             self._next = State(before.number + 1, before, self.plan.attempt, before.saved)
@@ -172,11 +174,22 @@ class Meeting:
         state = self._next
         assert state is not None
         skewed = self._random.random() < 0.2
-        for each in self.processes:
+        for part in self._replicas():
             self._clock.later(
                 self._random.uniform(0.0, 0.02) if skewed else 0.0,
-                lambda each=each: each.reduced(self, state),  # type: ignore[misc]
+                lambda part=part: self._reduced(part, state),  # type: ignore[misc]
             )
+
+    def _replicas(self) -> list[list[SessionProcess]]:
+        """Its processes by replica; without replicas, each is one."""
+        size = max(1, self.plan.replica_size * self.plan.nproc)
+        return [self.processes[start : start + size] for start in range(0, len(self.processes), size)]
+
+    def _reduced(self, part: list[SessionProcess], state: State) -> None:
+        """The processes of a replica vote: all of them commit the step, or none does."""
+        if all(each.links is self and not each.dead for each in part):
+            for each in part:
+                each.reduced(self, state)
 
     def lost(self, process: SessionProcess) -> None:
         """The process has closed its connections, or has ended."""
@@ -196,10 +209,10 @@ class Meeting:
 class Start:
     """Processes that start in the world of a plan: the script's own process group, before they have a session."""
 
-    def __init__(self, world: World, plan: PlanValue, *, plain: bool) -> None:
+    def __init__(self, world: World, size: int, *, plain: bool) -> None:
         self._world = world
         self._random = world.clock.random
-        self.size = plan.world_size
+        self.size = size
         self.plain = plain
         """They have no session, and train in this group."""
         self._hangs = self._random.random() < 0.2
@@ -211,6 +224,7 @@ class Start:
         return self.plain and len(self._joined) == self.size and not self._broken
 
     def join(self, process: SessionProcess) -> None:
+        require(len(self._joined) < self.size or process.replica is None, f"{process} is one too many for its replica")
         self._joined.append(process)
         if self._broken:
             self._break(process)

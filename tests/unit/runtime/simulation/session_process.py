@@ -71,7 +71,8 @@ class SessionProcess(Process):
         self._attempts = 0
         self._waits = 0
         self.plain = not plan.value.agent_store
-        begin = self.say_hello if alone and not self.plain else self._join_start
+        self.replica = plan.replica
+        begin = self.say_hello if alone and not self.plain and self.replica is None else self._join_start
         slow = 12.0 if self._clock.random.random() < 0.03 else 2.0
         takes = self._clock.random.choice([0.05, 0.3, slow]) * self._clock.random.random() + agent.start_seconds
         if self._clock.now < agent.crashes_until:
@@ -100,7 +101,8 @@ class SessionProcess(Process):
     # -- the thread that hears plans
 
     def say_hello(self) -> None:
-        self._start = None
+        if self.replica is None:
+            self._start = None
         self._group.receive(lambda: self._group.said_hello(self))
         self.enter()
 
@@ -160,7 +162,7 @@ class SessionProcess(Process):
     # -- the training's thread
 
     def _join_start(self) -> None:
-        self._start = self._sessions.start(self._plan.value, plain=self.plain)
+        self._start = self._sessions.start(self._plan, plain=self.plain)
         self.phase = Phase.PLAIN if self.plain else Phase.STARTING
         self._start.join(self)
 
@@ -211,7 +213,8 @@ class SessionProcess(Process):
             self.report(WAITING)
             self._over = told
             return
-        self.phase, self.rank = Phase.MEETING, told.rank
+        place, own = told.replicas.place if told.replicas is not None else 0, told.environment
+        self.phase, self.rank = Phase.MEETING, place * int(own["WORLD_SIZE"]) + int(own["RANK"])
         self.meeting = self._sessions.meeting(told.attempt)
         self.report(ARRIVED)
         self.meeting.arrive(self)
@@ -244,7 +247,8 @@ class SessionProcess(Process):
         self._step()
 
     def _step(self) -> None:
-        if self._world.finished and not self._broken_links:
+        # A replica ends once all have committed the last step, whatever happens to its connections then.
+        if self._sessions.is_over(self.state) and (self.replica is not None or not self._broken_links):
             self._finish()
             return
         self.phase, self._is_reduced = Phase.STEPPING, False
@@ -271,7 +275,7 @@ class SessionProcess(Process):
         self._sessions.history.committed(self, meeting)
         if self.rank == 0 and state.number % SAVE_EVERY == 0 and not self._sessions.save(self, meeting):
             self.end(1, "a newer group saves there")
-        elif self._newest is not self._told:
+        elif self._newest is not self._told and not (self.replica is not None and self._sessions.is_over(state)):
             self.enter(self._told if self._broken_links else None)
         else:
             self._step()
@@ -285,7 +289,8 @@ class SessionProcess(Process):
 
     def _ended(self, code: int, why: str) -> None:
         self.phase = Phase.ENDED
-        if self._start is not None and not self.vanished and not (code == 0 and self._start.trains):
+        done = code == 0 and (self.replica is not None or (self._start is not None and self._start.trains))
+        if self._start is not None and not self.vanished and not done:
             self._start.lost(self)
         if self.links is not None:
             self._cut()

@@ -157,8 +157,9 @@ class SessionWorkerGroup:
         plan, local_rank, environment = effect.plan, effect.local_rank, None
         if plan.rank is not None:
             environment = worker_environment(
-                {}, self._spec, plan.value, group_rank(plan), local_rank, error_file="", agent_socket=""
-            )
+                {}, self._spec, plan.value, group_rank(plan), local_rank, error_file="", agent_socket="",
+                replica=plan.replica,
+            )  # fmt: skip
         for process in self._of(local_rank):
             process.hear(plan_message(effect, environment, self._spec))
 

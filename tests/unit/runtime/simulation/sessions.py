@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import Fence, PlanValue
+from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.training.checkpoint.claims import Writer
 
 from tests.unit.runtime.simulation.folder import Commit
@@ -26,15 +27,23 @@ class Sessions:
         self._world = world
         self.history = History()
         self.step_time = step_time
+        self._last = 0
         self._plans: dict[str, PlanValue] = {}
         self._meetings: dict[str, Meeting] = {}
         self._starts: dict[str, Start] = {}
         self._checkpoints: dict[Commit, tuple[Fence, State]] = {}
 
     def complete(self) -> None:
-        """The training has done its last step."""
+        """The training has done its last step. Replicas have a given one, because all processes of one decide alike."""
+        states = [each.state for agent in self._world.agents for each in agent.workers.processes if each.trains]
+        self._last = max([self._last, *(state.number + 2 for state in states if state is not None)])
         for start in self._starts.values():
             start.complete()
+
+    def is_over(self, state: State | None) -> bool:
+        if not self._world.finished or not self._world.walk.replica_size:
+            return self._world.finished
+        return state is not None and state.number >= self._last
 
     def untrained(self, plan: PlanValue) -> str:
         """Why the worker processes of the plan do not train; empty if they do."""
@@ -47,8 +56,15 @@ class Sessions:
             return f"world {plan.round} takes no steps: {[(each, each.phase.name) for each in processes]}"
         return "" if plan.in_place else f"plan {plan.round} is not marked as continuing in place"
 
-    def start(self, plan: PlanValue, *, plain: bool) -> Start:
-        return self._starts.setdefault(plan.attempt, Start(self._world, plan, plain=plain))
+    def start(self, plan: Plan, *, plain: bool) -> Start:
+        """The world in which a process starts: the plan's, or that of its replica."""
+        replica = plan.replica
+        if replica is None:
+            return self._starts.setdefault(plan.value.attempt, Start(self._world, plan.value.world_size, plain=plain))
+        size = len(replica.members) * plan.value.nproc
+        return self._starts.setdefault(
+            f"replica {replica.world} at {replica.master_port}", Start(self._world, size, plain=plain)
+        )
 
     def tells(self, plan: PlanValue) -> None:
         """An agent sends the plan to its worker processes."""

@@ -66,6 +66,16 @@ class History:
         found = {id(process.state) for process in processes}
         require(len(found) == 1, f"{processes} have different states: {[process.state for process in processes]}")
 
+    def trains_in_replicas(self, parts: Sequence[Sequence[SessionProcess]]) -> None:
+        """A step begins: `parts` are whole replicas, and no two have the same number."""
+        for part in parts:
+            worlds = {(each.replica.index, each.replica.world) for each in part if each.replica is not None}
+            require(len(worlds) == 1, f"{part} train as one replica, and are in {worlds}")
+            ranks = [(each.replica.ordinal, each.local_rank) for each in part if each.replica is not None]
+            require(ranks == sorted(set(ranks)) and len(ranks) == len(part), f"{part} have the ranks {ranks}")
+        indexes = [part[0].replica.index for part in parts if part[0].replica is not None]
+        require(len(set(indexes)) == len(parts), f"replicas {indexes} train together")
+
     def committed(self, process: SessionProcess, meeting: Meeting) -> None:
         """A process has committed a step. In a world that the others have left, that is only the step whose all-reduce
         was complete when they did."""

@@ -262,3 +262,26 @@ def test_if_all_processes_crash_they_start_from_what_was_kept_in_memory(seed: in
     while state.before is not None and state.number % KEEP_EVERY:
         state = state.before
     scenario.check(scenario.newest.extends(state), f"{state} is lost: {scenario.newest}")
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("kind", [Kind.CRASH_WORKER, Kind.CRASH_AGENT, Kind.LEAVE])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_other_replica_goes_on_when_one_loses_a_process_or_a_member(seed: int, kind: Kind, nproc: int) -> None:
+    scenario = SessionScenario(agents=4, least=2, most=4, seed=seed, replica_size=2, nproc=nproc)
+    gone = scenario.trainers[seed % 4]
+    lost = gone.workers.view.plan
+    assert lost is not None
+    assert lost.replica is not None
+    members = lost.replica.members
+    survivors = scenario.processes(*(agent for agent in scenario.trainers if agent.name not in members))
+    state = min((process.state for process in survivors if process.state), key=lambda one: one.number)
+    scenario.happens(kind, gone, arg=1)
+    scenario.wait(30.0)
+    scenario.continues(survivors, state, (4 if kind is Kind.CRASH_WORKER else 2) * nproc)
+    partner = next(agent for agent in scenario.agents if agent.name in members and agent is not gone)
+    if kind is not Kind.CRASH_WORKER:
+        scenario.check(not partner.workers.processes, f"{partner} has no one to train with, and trains")
+        scenario.happens(Kind.JOIN)
+        scenario.wait(30.0)
+        scenario.continues(survivors, state, 4 * nproc)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.runtime.simulation.events import Walk
-from tests.unit.runtime.simulation.walks import failure_of, random_walk, session_walk, shrink
+from tests.unit.runtime.simulation.walks import failure_of, random_walk, replica_walk, session_walk, shrink
 from tests.unit.runtime.simulation.world import World
 
 WALKS = int(os.environ.get("ELASTICJOB_WALKS", "0"))
@@ -25,7 +25,9 @@ FIRST = random.SystemRandom().randrange(10**9) if WALKS else 0
 
 
 @pytest.mark.timeout(0 if WALKS else 300)
-@pytest.mark.parametrize("make_walk", [random_walk, session_walk], ids=["restarts", "in place"])
+@pytest.mark.parametrize(
+    "make_walk", [random_walk, session_walk, replica_walk], ids=["restarts", "in place", "replicas"]
+)
 @pytest.mark.parametrize(
     "chunk",
     [pytest.param(number, marks=pytest.mark.nightly) if number in NIGHTLY else number for number in range(CHUNKS)],

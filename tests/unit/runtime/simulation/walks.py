@@ -43,6 +43,23 @@ def session_walk(seed: int) -> Walk:
     )
 
 
+def replica_walk(seed: int) -> Walk:
+    """A walk whose script has a session, and trains in replicas."""
+    walk, draw = session_walk(seed), random.Random(seed + 1)
+    size = draw.choice([1, 2, 2, 3])
+    least = size * draw.randint(1, 2)
+    most = max(least, size * draw.randint(1, 4))
+    return dataclasses.replace(
+        walk,
+        replica_size=size,
+        nproc=draw.choice([1, 2]),
+        agents=max(walk.agents, least + draw.randint(0, 3)),
+        least=least,
+        most=most,
+        allowed=(),
+    )
+
+
 def random_walk(seed: int) -> Walk:
     return _walk(random.Random(seed), [kind for kind in Kind if kind not in FOR_SESSIONS], seed)
 
@@ -111,8 +128,10 @@ def _smaller(walk: Walk) -> Iterator[Walk]:
         for length in (4, 1):
             if start + length <= len(events):
                 yield dataclasses.replace(walk, events=[*events[:start], *events[start + length :]])
-    if walk.agents > 1:
-        yield dataclasses.replace(walk, agents=walk.agents - 1, least=min(walk.least, walk.agents - 1))
+    unit = walk.replica_size or 1
+    if walk.agents > unit:
+        least = min(walk.least, (walk.agents - 1) // unit * unit)
+        yield dataclasses.replace(walk, agents=walk.agents - 1, least=least)
     plainer = [
         dataclasses.replace(walk, consistent=False),
         dataclasses.replace(walk, saves=False),

@@ -67,6 +67,7 @@ class World:
             min=walk.least,
             max=walk.most,
             allowed=allowed,
+            replica_size=walk.replica_size,
             max_restarts=walk.max_restarts,
             on_partition=CONSISTENT if walk.consistent else AVAILABLE,
         )
@@ -190,6 +191,7 @@ class World:
             me=name,
             incarnation=f"i{self._incarnations}",
             nproc=walk.nproc,
+            replica_size=walk.replica_size,
             min=walk.least,
             max=walk.most,
             max_restarts=walk.max_restarts,

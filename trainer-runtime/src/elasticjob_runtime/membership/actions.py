@@ -46,6 +46,8 @@ class Register(Action):
     stores: bool = False
     replica: ReplicaValue | None = None
     """That of worker processes that run; None: none run."""
+    world_over: int = 0
+    """The last world of a replica that has ended here; 0: none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -54,7 +54,7 @@ from elasticjob_runtime.membership.replicas import (
     leave_world_of_replica,
     report_lost_world,
     report_world_over,
-    start_again,
+    world_here,
 )
 from elasticjob_runtime.membership.silence import limits
 from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
@@ -143,9 +143,11 @@ def _register(view: View, _now: float) -> Action | None:
     if view.workers.state is WorkersState.SUCCEEDED:
         state, round_number = MemberState.SUCCEEDED, view.workers.trained_round
     reason = "registering again: etcd lost this member" if view.workers.round else "registering"
-    plan = view.workers.plan if view.workers.state in ALIVE else None
-    replica = plan.replica if plan is not None else None
-    return Register(state=state, round=round_number, stores=view.stores, replica=replica, reason=reason)
+    plan, alive = view.workers.plan, view.workers.state in ALIVE
+    return Register(
+        state=state, round=round_number, stores=view.stores, reason=reason,
+        replica=plan.replica if alive and plan is not None else None, world_over=0 if alive else world_here(view),
+    )  # fmt: skip
 
 
 def _report_ready(view: View, now: float) -> Action | None:
@@ -169,7 +171,7 @@ def _report_ready(view: View, now: float) -> Action | None:
 def _follow_plan(view: View, now: float) -> Action | None:
     """Runs what the plan says: its round, or nothing."""
     plan, workers = view.store.plan, view.workers
-    if view.runs_plan and (action := warm_up_workers(view) or enter_late(view) or start_again(view)):
+    if view.runs_plan and (action := warm_up_workers(view) or enter_late(view)):
         return action
     settled = view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)
     settled = settled or (workers.state not in ALIVE and not can_start(view))

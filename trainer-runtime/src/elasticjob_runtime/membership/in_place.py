@@ -187,18 +187,21 @@ def members_to_continue(view: View, plan: Plan, eligible: Sequence[Member]) -> l
 
 def continues(view: View, reason: PlanReason, members: Sequence[Member]) -> bool:
     """Whether the worker processes of the current plan continue under a new one with these members. Not with members
-    that have finished, which are included only if the others are too few: all take the last steps again."""
+    that have finished, which are included only if the others are too few: all take the last steps again. Those of
+    replicas, which are in worlds of their own from their start, always do."""
     plan = view.store.plan
-    if plan is None or not plan.value.in_place or not members[0].value.stores:
-        return False
     if any(is_finished(member) for member in members):
+        return False
+    if view.settings.replica_size:
+        return True
+    if plan is None or not plan.value.in_place or not members[0].value.stores:
         return False
     failed = {failure.member for failure in view.store.failures} if reason is PlanReason.WORKER_FAILED else set()
     ranks = ranks_of(plan)
     return any(
         member.name in ranks
         and ranks[member.name].incarnation == member.value.incarnation
-        and (member.name not in failed or (plan.value.nproc > 1 and not plan.value.replica_size))
+        and (member.name not in failed or plan.value.nproc > 1)
         for member in members
     )
 

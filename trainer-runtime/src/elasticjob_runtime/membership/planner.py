@@ -118,12 +118,12 @@ def _first_plan(view: View, now: float) -> Action:
     return propose_plan(view, eligible, size, PlanReason.START)
 
 
-def _assign(view: View) -> AssignReplicas | None:
-    """Members are put together as they are near to each other."""
+def _assign(view: View, *, short: bool = False) -> AssignReplicas | None:
+    """Members are put together as they are near to each other. `short`: see assign_replicas."""
     if not view.settings.replica_size:
         return None
     present = sorted(present_members(view), key=lambda member: by_number(member.name))
-    return assign_replicas(view, by_location(present, view.store.locations), ranks_of(view.store.plan))
+    return assign_replicas(view, by_location(present, view.store.locations), ranks_of(view.store.plan), short=short)
 
 
 def _await_restore(view: View, now: float) -> Action | None:
@@ -206,7 +206,7 @@ def _probe_present(view: View, plan: Plan, why: str, now: float, since: float = 
 
 def _wait_for_members(view: View, now: float, why: str) -> Action:
     """There are too few members to train. One that missed a probe may be back."""
-    return _assign(view) or _probe_again(view, now, why) or Wait(reason=why)
+    return _assign(view, short=True) or _probe_again(view, now, why) or Wait(reason=why)
 
 
 def _resize(view: View, plan: Plan, now: float) -> Action | None:

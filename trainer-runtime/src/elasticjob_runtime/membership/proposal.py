@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, PlanReason
-from elasticjob_runtime.membership.actions import ProposePlan
+from elasticjob_runtime.membership.actions import ProposePlan, Wait
 from elasticjob_runtime.membership.broken_worlds import broken_plans
 from elasticjob_runtime.membership.crash_loop import CrashHistory
 from elasticjob_runtime.membership.eligibility import ranks_of
 from elasticjob_runtime.membership.failures import assess_crash, crash_history
 from elasticjob_runtime.membership.in_place import continues, finished_before, is_finished
 from elasticjob_runtime.membership.ranks import by_location
+from elasticjob_runtime.membership.replicas import with_store_first
 from elasticjob_runtime.membership.view import Member, Plan, View
 
 
@@ -26,7 +27,7 @@ def propose_plan(
     restart: bool = False,
     suspects: tuple[str, ...] = (),
     left_out: str = "",
-) -> ProposePlan:
+) -> ProposePlan | Wait:
     """`restart`: the worker processes do not continue in place. `suspects`, `left_out`: see PlanValue; empty: those of
     the current plan."""
     plan = view.store.plan
@@ -36,6 +37,10 @@ def propose_plan(
     known_plans = [each for each in (plan, view.workers.plan) if each]
     restarts = max((each.value.restart_count for each in known_plans), default=0)
     members = by_location(eligible[:size], view.store.locations, view.settings.replica_size or 1)
+    if view.settings.replica_size:
+        members = with_store_first(members, view.settings.replica_size)
+        if not members[0].value.stores:
+            return Wait(reason=f"{why}; waiting for a member whose agent hosts a store in which the replicas meet")
     return ProposePlan(
         round=last + 1,
         members=members,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from elasticjob_runtime.contract import NO_REPLICA, MemberState, ReplicaValue
-from elasticjob_runtime.membership.actions import Action, AssignReplicas, PublishState, StartWorkers, stop_at_once
+from elasticjob_runtime.membership.actions import Action, AssignReplicas, PublishState, stop_at_once
 from elasticjob_runtime.membership.view import ALIVE, Member, View, WorkersState
 
 MAX_REMOVED = 16
@@ -70,16 +70,6 @@ def leave_world_of_replica(view: View, _now: float) -> Action | None:
     return stop_at_once(view, f"replica {plan.replica.index} starts again")
 
 
-def start_again(view: View) -> StartWorkers | None:
-    """In the replica's new world, under the same plan."""
-    plan, workers = view.store.plan, view.workers
-    if plan is None or plan.rank is None or not view.runs_plan or workers.state in ALIVE or not world_here(view):
-        return None
-    if not can_start(view) or not plan.value.in_place:
-        return None
-    return StartWorkers(plan=plan, alone=True, reason=f"starting the worker processes again under plan {plan.round}")
-
-
 def report_lost_world(view: View, _now: float) -> PublishState | None:
     """Publishes the replica in whose world the worker processes run, if the store has lost it."""
     me, plan, workers = view.me, view.store.plan, view.workers
@@ -118,55 +108,64 @@ def replica_of(view: View, member: Member) -> ReplicaValue | None:
 
 
 def whole_replicas(view: View, members: Sequence[Member]) -> list[Member]:
-    """Those of `members` whose replica is among them as a whole, the members of each one after the other by ordinal.
-    Without replicas, all."""
+    """Those of `members` whose replica is among them as a whole, the members of each one after the other by ordinal. Of
+    two with the same number, which etcd's loss of data may leave, the first. Without replicas, all."""
     if not view.settings.replica_size:
         return list(members)
     there = {member.name: (member, replica_of(view, member)) for member in members}
     found: list[Member] = []
     done: set[tuple[int, int]] = set()
+    indexes: set[int] = set()
     for member in members:
         replica = there[member.name][1]
-        if replica is None or (replica.index, replica.world) in done:
+        if replica is None or (replica.index, replica.world) in done or replica.index in indexes:
             continue
         done.add((replica.index, replica.world))
         if all(name in there and _are_together(there[name][1], replica) for name in replica.members):
             found += [there[name][0] for name in replica.members]
+            indexes.add(replica.index)
     return found
+
+
+def with_store_first(members: Sequence[Member], size: int) -> tuple[Member, ...]:
+    """The replicas in an order in which the agent of the very first member hosts stores, if there is one."""
+    start = next((start for start in range(0, len(members), size) if members[start].value.stores), 0)
+    return (*members[start : start + size], *members[:start], *members[start + size :])
 
 
 def _are_together(one: ReplicaValue | None, other: ReplicaValue) -> bool:
     return one is not None and (one.index, one.world, one.members) == (other.index, other.world, other.members)
 
 
-def assign_replicas(view: View, present: Sequence[Member], in_plan: Iterable[str]) -> AssignReplicas | None:
+def assign_replicas(
+    view: View, present: Sequence[Member], in_plan: Iterable[str], *, short: bool = False
+) -> AssignReplicas | None:
     """Who is put together, and which replicas get another world; None: all is well.
 
     `present`: members that could be in a plan, in the order in which they are put together. `in_plan`: those of the
-    current plan."""
+    current plan. `short`: too few replicas are left to train."""
     size = view.settings.replica_size
     if not size:
         return None
     whole = whole_replicas(view, present)
     renewed = [part for part in _parts(whole, size) if _is_over(view, part)]
-    rest = _without_replica(view, present, whole, frozenset(in_plan))
+    free, staying = _without_replica(view, present, whole, frozenset(in_plan))
+    rest = [*free, *(staying if short else ())]
     new = _parts(rest[: len(rest) // size * size], size)
-    released = [member for member in rest[len(new) * size :] if _may_run(view, member)]
+    released = [member for member in free[len(new) * size :] if _may_run(view, member)]
     if not (renewed or new or released):
         return None
-    world = _last_world(view) + 1
-    changed = {member.name for part in (*renewed, *new) for member in part} | {member.name for member in released}
-    indexes = _indexes(view, changed, [*renewed, *new])
-    orders = [_order(view, part, index, world) for part, index in zip((*renewed, *new), indexes, strict=True)]
-    alone = [ReplicaValue(index=NO_REPLICA, world=world, incarnation=each.value.incarnation) for each in released]
+    parts, world = [*renewed, *new], _last_world(view) + 1
+    changed = {member.name for part in (*parts, released) for member in part}
+    indexes = _indexes(view, changed, parts)
+    told = [(part, _orders(view, part, index, world)) for part, index in zip(parts, indexes, strict=True)]
+    for member in released:
+        order = ReplicaValue(index=NO_REPLICA, world=world, incarnation=member.value.incarnation)
+        told.append(((member,), (order,)))
     plan = view.store.plan
-    gone = [name for name in view.store.replicas if name not in view.store.members]
     return AssignReplicas(
-        parts=(
-            *zip((*renewed, *new), orders, strict=True),
-            *(((m,), (o,)) for m, o in zip(released, alone, strict=True)),
-        ),
-        gone=tuple(sorted(gone)[:MAX_REMOVED]),
+        parts=tuple(told),
+        gone=tuple(sorted(name for name in view.store.replicas if name not in view.store.members)[:MAX_REMOVED]),
         expected_mod_revision=plan.mod_revision if plan is not None else 0,
         reason=_describe(indexes, len(renewed), released),
     )
@@ -184,28 +183,41 @@ def _is_over(view: View, part: Sequence[Member]) -> bool:
 
 def _without_replica(
     view: View, present: Sequence[Member], whole: Sequence[Member], in_plan: frozenset[str]
-) -> list[Member]:
-    """Members that can be put together with others."""
+) -> tuple[list[Member], list[Member]]:
+    """Members that can be put together with others: those without a replica; and those that train beside one that
+    is about to leave or have finished: the next plan is made without their replica first, if the others are enough."""
     together = {member.name for member in whole}
-    rest = [member for member in present if member.name not in together and member.value.state is MemberState.READY]
-    return [member for member in rest if _is_free(view, member, present, in_plan)]
+    free: list[Member] = []
+    staying: list[Member] = []
+    taken = {replica.index for member in whole if (replica := replica_of(view, member)) is not None}
+    for member in present:
+        if member.name in together:
+            continue
+        replica = replica_of(view, member)
+        if _lost_its_replica(view, member) or (replica is not None and replica.index in taken):
+            (free if member.value.state is MemberState.READY else staying).append(member)
+        elif _is_left(view, member):
+            (staying if member.name in in_plan else free).append(member)
+    return free, staying
 
 
-def _is_free(view: View, member: Member, present: Sequence[Member], in_plan: frozenset[str]) -> bool:
-    """Not if its replica may be whole again: another member may only not have answered. Nor while it trains, though one
-    is about to leave: the next plan is made without this replica first, if the others are enough."""
+def _lost_its_replica(view: View, member: Member) -> bool:
+    """Not if another member of it has only missed a probe."""
     replica = replica_of(view, member)
     if replica is None:
         return True
-    for name in replica.members:
-        other = view.store.members.get(name)
-        if other is None or not _are_together(replica_of(view, other), replica):
-            return True
-        if other.value.state is MemberState.WARMING:
-            return True
-        if name not in in_plan and other not in present and other.value.state is MemberState.LEAVING:
-            return True
-    return member.name not in in_plan and any(name in view.spec.draining for name in replica.members)
+    others = [view.store.members.get(name) for name in replica.members]
+    return any(
+        other is None or not _are_together(replica_of(view, other), replica) or other.value.state is MemberState.WARMING
+        for other in others
+    )
+
+
+def _is_left(view: View, member: Member) -> bool:
+    replica = replica_of(view, member)
+    others = [view.store.members[name] for name in replica.members] if replica is not None else []
+    draining = view.spec.draining
+    return any(other.value.state is MemberState.LEAVING or other.name in draining for other in others)
 
 
 def _may_run(view: View, member: Member) -> bool:
@@ -238,7 +250,7 @@ def _indexes(view: View, changed: set[str], parts: Sequence[Sequence[Member]]) -
     return found
 
 
-def _order(view: View, part: Sequence[Member], index: int, world: int) -> tuple[ReplicaValue, ...]:
+def _orders(view: View, part: Sequence[Member], index: int, world: int) -> tuple[ReplicaValue, ...]:
     head = part[0]
     return tuple(
         ReplicaValue(

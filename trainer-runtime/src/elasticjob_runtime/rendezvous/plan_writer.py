@@ -151,7 +151,8 @@ class PlanWriter:
                     guards.append(Compare(self._keys.member(member.name), create_revision=member.create_revision))
                     guards.append(Compare(key, mod_revision=known(member.name)))
                     puts.append(Put(key, order.to_json()))
-            gone = [Delete(KeyRange(self._keys.replica(name))) for name in action.gone] if not start else []
+            gone = [] if start else [Delete(KeyRange(self._keys.replica(name))) for name in action.gone]
+            guards += [] if start else [Compare(self._keys.member(name), create_revision=0) for name in action.gone]
             result = self._store.txn(guards, [*gone, *puts])
             if not result.succeeded:
                 raise PlanOutdatedError("the replicas have changed: another plan came first, or a member has gone")

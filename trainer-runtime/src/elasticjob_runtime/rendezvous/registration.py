@@ -103,7 +103,8 @@ class Registration:
         number = self._count
         self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
         member = self._changed(action.state, action.round, action.stores)
-        self.member = dataclasses.replace(member, replica=action.replica)
+        world_over = max(member.world_over, action.world_over)
+        self.member = dataclasses.replace(member, replica=action.replica, world_over=world_over)
         joined = self._join(self._lease.id)
         self.complete = any(kv.key == self._key for kv in joined.kvs)
         self._created = joined.revision

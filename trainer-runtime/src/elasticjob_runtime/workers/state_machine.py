@@ -386,7 +386,7 @@ class GroupState:
             view = dataclasses.replace(self.view, failure=first, incomplete=True, in_place=False, changed_at=now)
             state = dataclasses.replace(self, view=view, failures=(), decide_at=None)
             return (state._set(WorkersState.FAILED, now) if self.is_over else state), []
-        state = dataclasses.replace(self, failures=(*self.failures, failure, *recorded))
+        state = dataclasses.replace(self, failures=(*self.failures, failure, *recorded))._observed(now)
         if not may_follow_from_another(first_failure(state.failures)):
             return state._fail(now, stacks)
         return dataclasses.replace(state, decide_at=now + CAUSE_GRACE if self.decide_at is None else self.decide_at), []
@@ -469,7 +469,7 @@ class GroupState:
         failed = next((each.why for each in known if each.report == FAILED), "")
         view = dataclasses.replace(
             view,
-            movable=all(each.proven or each.alone for each in known),
+            movable=all(each.proven or each.alone for each in known) and not self.failures,
             in_place=sum(each.proven for each in known) == nproc == len(self.running),
             waiting=reports.count(WAITING) == nproc,
             entered=None if reports.count(ENTERED) == nproc else view.entered,
