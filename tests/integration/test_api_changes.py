@@ -84,6 +84,7 @@ CHANGES = {
     "allowed sizes outside the bounds": Case(
         {f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] must be between",)
     ),
+    "replicas of two": Case({f"{WORKERS}.replicaSize": 2}, (f"replicaSize {ONCE_TRAINED}",)),
     "credentials": Case(
         {"spec.rendezvous": {"type": "External", "endpoint": "https://etcd:2379", "secretName": "mine"}},
         (f"spec.rendezvous.secretName: Forbidden: secretName {FIXED}",),

@@ -91,14 +91,28 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Desired number of worker pods, rounded down to an allowed size. Below minReplicas is only a value that is not
-        set."""
+        """Desired number of worker pods, rounded down to an allowed size and to whole replicas. Below minReplicas is
+        only a value that is not set."""
         return self.round_down(max(self.spec.workers.replicas, self.spec.workers.min_replicas or 1))
 
     def round_down(self, replicas: int) -> int:
         """The largest allowed size up to `replicas`, or the smallest allowed size if there is none."""
-        allowed = self.spec.workers.allowed_replicas
-        return max((size for size in allowed if size <= replicas), default=min(allowed)) if allowed else replicas
+        allowed, unit = self.spec.workers.allowed_replicas, self.replica_size or 1
+        if not allowed:
+            return max(unit, replicas - replicas % unit)
+        return max((size for size in allowed if size <= replicas), default=min(allowed))
+
+    def next_size(self, replicas: int) -> int:
+        """The smallest allowed size above `replicas`; 0: there is none."""
+        if self.allowed_sizes:
+            return min((size for size in self.allowed_sizes if size > replicas), default=0)
+        unit = self.replica_size or 1
+        return replicas + unit - replicas % unit
+
+    @property
+    def replica_size(self) -> int:
+        """Number of worker pods of a replica; 0: there are none."""
+        return self.spec.workers.replica_size or 0
 
     def with_replicas(self, replicas: int) -> ElasticJob:
         """The same job with another number of replicas."""

@@ -21,6 +21,7 @@ FIXED_ONCE_TRAINED = (
     "workers.procsPerWorker",
     "workers.runtime.inject",
     "workers.preflight",
+    "workers.replicaSize",
     "scheduling.priorityClassName",
 )
 """Their paths in `spec`. The last names differ, because messages and the hash use these."""

@@ -95,6 +95,14 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
 
     A number in between is rounded down. Worker pods beyond an allowed size wait as spares.
     """
+    replica_size: WorkerCount | None = None
+    """Number of worker pods whose worker processes hold one copy of a sharded model, as one replica. Default: all
+    worker processes are one world.
+
+    Replicas join, leave and restart as a whole, so all other numbers of worker pods are multiples of it. RANK and
+    WORLD_SIZE are those of the replica, and ELASTICJOB_REPLICA is its number. Needs elasticrun, and an ElasticSession
+    in the script. Can be changed only before training or while suspended.
+    """
     procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=worker_validation.PROCS_PER_WORKER)] = "auto"
     """Worker processes in each worker pod, like torchrun's --nproc-per-node.
 

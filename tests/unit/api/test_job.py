@@ -124,6 +124,10 @@ def test_a_parsed_job_is_immutable() -> None:
             [4, 8],
             id="the least allowed",
         ),
+        pytest.param(
+            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "replicaSize": 2}, 6, 2, [], id="whole replicas"
+        ),
+        pytest.param({"replicas": 1, "minReplicas": 4, "replicaSize": 2}, 4, 4, [], id="as many as the minimum"),
     ],
 )
 def test_replicas_are_rounded_down_to_an_allowed_size(

@@ -86,6 +86,11 @@ def test_volumes_are_mounted_where_the_flags_say() -> None:
     assert pod["volumes"][4]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
 
 
+def test_replicas_of_a_sharded_model_have_the_size_that_is_asked_for() -> None:
+    request = JobOptions("bert", "train:1", ["python"], workers=(2, 4), replica_size=2)
+    assert manifest_of(request)["spec"]["workers"]["replicaSize"] == 2
+
+
 def test_what_is_not_asked_for_is_left_to_the_api() -> None:
     assert manifest_of(JobOptions("bert", "train:1", ["python"])) == {
         "apiVersion": "elasticjob.dev/v1alpha1",

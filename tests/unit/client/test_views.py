@@ -157,6 +157,8 @@ def test_page_of_a_job_in_a_queue_says_since_when_it_waits_and_how_many_worker_p
     assert waits[3].endswith("0 of 4 ready, trains with 2 to 4")
     partly = dataclasses.replace(RUNNING, ready=2, desired=2)
     assert describe(partly, [], None, NOW)[3].endswith("2 of 2 ready, 4 requested, trains with 2 to 4")
+    replicas = dataclasses.replace(partly, replica_size=2)
+    assert describe(replicas, [], None, NOW)[3].endswith("trains with 2 to 4, in replicas of 2")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,12 @@ JOB = rules(
     ),
 )
 
+_SCALED_BY_METRICS = "(has(self.scaling) && has(self.scaling.metrics) && size(self.scaling.metrics) > 0)"
+_DESIRED = (
+    "(self.workers.replicas == 1 && has(self.workers.minReplicas) ? self.workers.minReplicas : self.workers.replicas)"
+)
+"""As in `worker_validation`."""
+
 SPEC = rules(
     immutable("managedBy"),
     rule(
@@ -54,6 +60,20 @@ SPEC = rules(
         "scaling.metrics requires a range of sizes: set workers.minReplicas below workers.maxReplicas, or remove "
         "the metrics",
         at=".scaling.metrics",
+    ),
+    rule(  # An autoscaler chooses any number, which is rounded down.
+        f"!has(self.workers.replicaSize) || {_SCALED_BY_METRICS} || {_DESIRED} % self.workers.replicaSize == 0",
+        "replicas (%d) is not a multiple of replicaSize (%d), and replicas train as a whole: use a multiple",
+        _DESIRED,
+        "self.workers.replicaSize",
+        at=".workers.replicas",
+    ),
+    rule(
+        "!has(self.workers.replicaSize) || !has(self.rendezvous) || !has(self.rendezvous.backend) || "
+        "self.rendezvous.backend == 'etcd-v3'",
+        "replicaSize needs elasticrun's rendezvous, and backend %s is torchrun's: use etcd-v3, or remove replicaSize",
+        "self.rendezvous.backend",
+        at=".workers.replicaSize",
     ),
 )
 

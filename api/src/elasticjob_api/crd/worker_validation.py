@@ -60,6 +60,28 @@ _ALLOWED = (
     ),
 )
 
+_WHOLE_REPLICAS = (
+    *(
+        rule(
+            f"!has(self.replicaSize) || !has(self.{field}) || self.{field} % self.replicaSize == 0",
+            f"{field} (%d) is not a multiple of replicaSize (%d), and replicas train as a whole: change one of them",
+            f"self.{field}",
+            "self.replicaSize",
+            at=f".{field}",
+        )
+        for field in ("minReplicas", "maxReplicas")
+    ),
+    rule(
+        "!has(self.replicaSize) || !has(self.allowedReplicas) || "
+        "self.allowedReplicas.all(x, x % self.replicaSize == 0)",
+        "allowedReplicas %s are not all multiples of replicaSize (%d), and replicas train as a whole: change one of "
+        "them",
+        "self.allowedReplicas",
+        "self.replicaSize",
+        at=".allowedReplicas",
+    ),
+)
+
 _CONTAINERS = "self.template.spec.containers"
 _TRAINER = f"(has(self.container) ? self.container : {_CONTAINERS}[0].name)"
 _TRAINS = f"c.name == {_TRAINER}"
@@ -134,7 +156,7 @@ _TEMPLATE = (
     ),
 )
 
-WORKERS = rules(*_REPLICAS, *_ALLOWED, *_TEMPLATE)
+WORKERS = rules(*_REPLICAS, *_ALLOWED, *_WHOLE_REPLICAS, *_TEMPLATE)
 
 PROCS_PER_WORKER = must(
     f"type(self) == int ? self >= 1 && self <= {MAX_PROCS_PER_WORKER} : self in ['auto', 'cpu', 'gpu']",

@@ -75,6 +75,10 @@ def submit(
         int, typer.Option("--gpus", "--gpu-devices-request", "-g", help="GPUs of each worker pod.", metavar="N")
     ] = 0,
     gpu_resource: Annotated[str, typer.Option("--gpu-resource", help="Name of the GPU resource.")] = "nvidia.com/gpu",
+    replica_size: Annotated[
+        int | None,
+        typer.Option("--replica-size", help="Worker pods of each replica of a sharded model.", metavar="N"),
+    ] = None,
     procs_per_worker: Annotated[
         str, typer.Option("--procs-per-worker", help="Processes in each worker pod. Default: one per GPU.")
     ] = "",
@@ -197,6 +201,7 @@ def submit(
         image=image,
         command=_sent(script, command or []) if script else command or (),
         **_sizes(workers, replicas, min_replicas, max_replicas),
+        replica_size=replica_size,
         procs_per_worker=int(procs_per_worker) if values.is_number(procs_per_worker) else procs_per_worker,
         gpus=gpus,
         gpu_resource=gpu_resource or GPU,

@@ -82,6 +82,8 @@ class JobOptions:
     """Number of worker pods, or (least, most) for an elastic job, which starts with as many as possible."""
     replicas: int | None = None
     """Number of worker pods to start an elastic job with."""
+    replica_size: int | None = None
+    """Worker pods of each replica of a sharded model. None: all worker processes are one world."""
     procs_per_worker: str | int = ""
     """Worker processes in each worker pod: a number, cpu, gpu or auto. Default: one per GPU."""
     gpus: int = 0
@@ -218,7 +220,7 @@ def sizes_of(options: JobOptions) -> Json:
 def _workers(request: JobOptions) -> Json:
     return {
         **sizes_of(request),
-        **_present(procsPerWorker=request.procs_per_worker),
+        **_present(replicaSize=request.replica_size, procsPerWorker=request.procs_per_worker),
         "template": {**_present(metadata=_present(labels=dict(request.labels))), "spec": _pod(request)},
     }
 

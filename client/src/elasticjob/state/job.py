@@ -97,6 +97,7 @@ class JobState:
     """0: not known."""
     least: int = 1
     most: int = 1
+    replica_size: int = at("spec.workers.replicaSize", 0)
     procs: str = at("spec.workers.procsPerWorker", "auto", lambda value: None if value is None else str(value))
     image: str = ""
     command: tuple[str, ...] = ()

@@ -66,6 +66,7 @@ def _facts(job: JobState, now: datetime.datetime) -> Iterator[tuple[str, str]]:
     took = f" after {duration((end - job.started).total_seconds())}" if job.started and job.is_finished else ""
     yield "Status", f"{job.summary}{since}{took}"
     sizes = f", trains with {job.least} to {job.most}" if job.least != job.most else ""
+    sizes += f", in replicas of {job.replica_size}" if job.replica_size else ""
     wanted = job.desired if job.desired is not None else job.replicas
     requested = f", {job.replicas} requested" if job.replicas > wanted else ""
     yield "Worker pods", f"{job.ready} of {wanted} ready{requested}{sizes}"

@@ -2,7 +2,8 @@
 
 A pod holds its index until it is being deleted, even while it waits for its replacement. So there are never more pods
 than wanted that are to stay. A scale-up takes the lowest free indices. A scale-down removes the least useful pods first
-(unreachable, ended, not running), then those with the highest index.
+(unreachable, ended, not running), then those with the highest index. Agents put worker pods with neighbouring indices
+together as replicas, so those of the least useful replica leave together.
 
 A request whose response is lost, or that arrives late, may create a second pod of an index. The more useful one, then
 the older one, stays.
@@ -33,9 +34,10 @@ def scale(
     *,
     keep: frozenset[int] = frozenset(),
     most: Mapping[str, int] | None = None,
+    unit: int = 1,
 ) -> Scaling:
     """`pods`: all of the run. `keep`: indices that the job always has. `most`: by Workload, how many of its pods stay,
-    however many are wanted: the others leave first."""
+    however many are wanted: the others leave first. `unit`: pods of a replica."""
     holders: dict[int, tuple[Pod, PodStatus]] = {}
     twins: list[Pod] = []
     for pod, status in sorted(pods, key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name)):
@@ -46,7 +48,14 @@ def scale(
         else:
             holders[pod.index] = (pod, status)
     room = max(0, wanted - len(keep - holders.keys()))
-    by_usefulness = sorted(holders, key=lambda index: (index in keep, _usefulness(*holders[index]), -index))
+    useful = {index: _usefulness(*holder) for index, holder in holders.items()}
+
+    def order(index: int) -> tuple[bool, int, int, int, int]:
+        replica = index // unit
+        least = min(useful.get(other, 0) for other in range(replica * unit, replica * unit + unit))
+        return index in keep, least, -replica, useful[index], -index
+
+    by_usefulness = sorted(holders, key=order)
     leaving: list[int] = []
     for workload, count in (most or {}).items():
         of_workload = [index for index in by_usefulness if holders[index][0].workload == workload]

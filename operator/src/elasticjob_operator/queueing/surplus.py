@@ -110,8 +110,7 @@ def create_surplus(
 
 def _next_step(job: ElasticJob, admitted: int, wanted: int) -> int:
     """How many worker pods to ask for: a step, or as many as the next allowed size needs."""
-    larger = min((size for size in job.allowed_sizes if size > admitted), default=0)
-    step = max(job.spec.scheduling.queue.step, larger - admitted)
+    step = max(job.spec.scheduling.queue.step, job.next_size(admitted) - admitted)
     return max(1, min(wanted, job.round_down(admitted + step)) - admitted)
 
 

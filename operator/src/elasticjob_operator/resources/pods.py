@@ -204,6 +204,8 @@ def _environment(
         Env.RUN: str(run),
     }
     values |= _preflight(job)
+    if job.replica_size:
+        values[Env.REPLICA_SIZE] = str(job.replica_size)
     if rendezvous_conf:
         values[Env.RDZV_CONF] = rendezvous_conf
     if job.spec.rendezvous.backend is not RendezvousBackend.ETCD_V3:

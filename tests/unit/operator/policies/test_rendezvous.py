@@ -82,6 +82,10 @@ def test_the_membership_hint() -> None:
     )
 
 
+def test_agents_know_how_large_replicas_are() -> None:
+    assert wanted_spec(make_job(workers={"replicaSize": 2}), draining=[], max_restarts=3).replica_size == 2
+
+
 def test_the_hint_about_hangs_leaves_the_agents_own_flags_where_the_spec_says_nothing() -> None:
     hang = {"action": "Report", "factor": 5, "minSeconds": 300}
     spec = wanted_spec(make_job(spec={"failurePolicy": {"hang": hang}}), draining=[], max_restarts=3)

@@ -60,6 +60,23 @@ def test_which_pods_are_removed_or_created(
     assert (list(found.create), [pod.index for pod in found.surplus], found.twins) == (create, surplus, ())
 
 
+@pytest.mark.parametrize(
+    ("wanted", "there", "create", "surplus"),
+    [
+        pytest.param(4, run(0, 1, 2, 3, 4, 5), [], [5, 4], id="shrinks from the highest index"),
+        pytest.param(2, {**run(1, 2, 3), 0: UNREACHABLE}, [], [0, 1], id="by the replica of the unreachable one"),
+        pytest.param(2, {**run(0, 1, 2), 3: TERMINATING}, [], [2], id="by the replica that lacks one"),
+        pytest.param(4, {**run(1, 3)}, [0, 2], [], id="grows into the gaps"),
+    ],
+)
+def test_pods_of_one_replica_leave_together(
+    wanted: int, there: Mapping[int, PodState | str], create: list[int], surplus: list[int]
+) -> None:
+    pods = [with_status(make_pod(index), state) for index, state in there.items() if isinstance(state, PodState)]
+    found = scale(wanted, pods, unit=2)
+    assert (list(found.create), [pod.index for pod in found.surplus]) == (create, surplus)
+
+
 def test_the_store_of_c10d_is_replaced_rather_than_given_up() -> None:
     """Worker pod 0 hosts it: a job that shrinks while that pod ends keeps the index."""
     pods = [with_status(make_pod(0), TERMINATING), *(with_status(make_pod(index), LIVE) for index in (1, 2))]

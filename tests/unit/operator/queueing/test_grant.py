@@ -390,6 +390,8 @@ def test_resize_asks_for_more_or_gives_back_what_is_not_used_and_never_requeues_
         # What is between two sizes could not be used.
         ({"scheduling": {"queue": {"step": 5}}}, {"allowedReplicas": [2, 4, 8]}, 8, 2),
         ({"scheduling": {"queue": {"step": 7}}}, {"allowedReplicas": [2, 4, 8]}, 8, 6),
+        ({}, {"replicaSize": 2}, 8, 2),
+        ({"scheduling": {"queue": {"step": 3}}}, {"replicaSize": 2}, 8, 2),
     ],
 )
 def test_surplus_has_a_step_or_as_many_worker_pods_as_the_next_allowed_size_needs(

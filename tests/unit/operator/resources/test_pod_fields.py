@@ -21,6 +21,7 @@ CHANGES: dict[str, Any] = {
     "workers.procsPerWorker": 2,
     "workers.runtime.inject": "None",
     "workers.preflight": {"checks": ["Basic"], "command": ["check"]},
+    "workers.replicaSize": 1,
     "scheduling.priorityClassName": "high",
 }
 """Another value of each field that shapes worker pods."""

@@ -51,6 +51,10 @@ def test_the_environment_replaces_all_rendezvous_flags() -> None:
     }
 
 
+def test_agents_get_the_size_of_replicas() -> None:
+    assert environment(build(workers={"replicaSize": 2}))["PET_REPLICA_SIZE"] == "2"
+
+
 def test_only_the_training_container_gets_the_environment() -> None:
     pod = build(template=TWO, workers={"container": "trainer"})
     assert "env" not in pod["spec"]["containers"][0]
