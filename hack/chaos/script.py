@@ -10,7 +10,8 @@ Environment: SAMPLES, BATCH, PACE (least seconds from one step to the next), CHE
 between two checkpoints); LEDGER (a folder); OUTPUT (prefix of the files with pids, steps, and the state at the end);
 ORDERS (a folder in which the chaos suite leaves files: `<member>` with one word (exit, hog, fill), and `finish` with
 the last step).
-Of a session only: EPOCHS, LOADERS; STEP_SECONDS that a step takes; SLOW (a file) and SLOW_SECONDS (instead of
+Of a session only: EPOCHS, LOADERS; STREAMS (from how many the same samples come, in the same order; BATCH, if ranks are
+to have as many samples as without); STEP_SECONDS that a step takes; SLOW (a file) and SLOW_SECONDS (instead of
 STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY (steps); BALLAST and
 BALLAST_PART (MiB); HOLD (a file: while it exists, the script waits before its session), CRASH (a file: while it exists,
 the script fails as it starts).
@@ -44,12 +45,13 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.data import ElasticDistributedSampler
+from elasticjob_runtime.data.permutation import Permutation
 from elasticjob_runtime.training import CheckpointError, load_checkpoint, report_progress, save_checkpoint
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,6 +69,7 @@ PACE = setting("PACE", "0")
 SLOW = os.environ.get("SLOW", "")
 DEVICE, BACKEND = os.environ.get("DEVICE", "cpu"), os.environ.get("BACKEND", "gloo")
 SAMPLES, BATCH, EVERY = int(setting("SAMPLES", "512")), int(setting("BATCH", "16")), int(setting("EVERY", "5"))
+STREAMS = int(setting("STREAMS", "0"))
 MEMBER = os.environ.get("ELASTICJOB_MEMBER_ID", "member")
 CHECKPOINTS, ORDERS = os.environ.get("CHECKPOINTS", ""), os.environ.get("ORDERS", "")
 
@@ -102,6 +105,19 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.tensor([index, *((index * k) % 13 for k in range(1, WIDTH + 1))])
+
+
+def open_stream(stream: int, epoch: int) -> Iterator[torch.Tensor]:
+    """As `session.batches` shuffles them."""
+    order = Permutation(SAMPLES, key=f"0:{epoch}")
+    return (Samples()[order[position]] for position in range(stream, SAMPLES, STREAMS))
+
+
+def batches(session: ElasticSession, epoch: int) -> Iterator[torch.Tensor]:
+    loaders = int(setting("LOADERS", "0"))
+    if STREAMS:
+        return session.stream(open_stream, streams=STREAMS, batch_size=BATCH, epoch=epoch, num_workers=loaders)
+    return session.batches(Samples(), batch_size=BATCH, epoch=epoch, num_workers=loaders)
 
 
 class Ballast(torch.nn.Module):
@@ -289,11 +305,10 @@ def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], 
         session.checkpoint(CHECKPOINTS, every=EVERY)
     changes: list[float] = []
     session.on_change(lambda session: changes.append(session.world_size))
-    data = Samples()
     waits: dict[str, Any] = {}
     with pathlib.Path(f"{output}.steps").open("a") as steps:
         for epoch in range(session.epoch, int(setting("EPOCHS", "2"))):
-            for batch in session.batches(data, batch_size=BATCH, epoch=epoch, num_workers=int(setting("LOADERS", "0"))):
+            for batch in batches(session, epoch):
                 until = time.monotonic() + PACE
                 if waits and session.committed_steps >= waits["step"]:
                     ledger.write("done", **waits)  # on another process, which then counts for all

@@ -43,7 +43,9 @@ PROGRAMS = frozenset(
 )
 """Programs that blocks of commands may call. Add one together with a check of its flags, if it is ours."""
 
-ELSEWHERE = frozenset({"accelerate", "datasets", "lightning", "torchvision", "transformers"})
+ELSEWHERE = frozenset(
+    {"accelerate", "datasets", "lightning", "pyarrow", "torchdata", "torchvision", "transformers", "webdataset"}
+)
 """Packages that examples may import and that development does not install."""
 
 

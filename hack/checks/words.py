@@ -57,6 +57,7 @@ EPOCHS_OF_DATA = {
     "docs/reference/glossary.md": "says what an epoch is, and what it is not",
     "docs/explanation/in-place.md": "epochs of the training data",
     "docs/guides/frameworks.md": "epochs of the training data",
+    "docs/guides/streams.md": "epochs of the training data",
     "docs/tutorials/adapt-your-script.md": "epochs of the training data",
     "docs/tutorials/four-lines.md": "epochs of the training data",
     "docs/promises.md": "epochs of the training data",

@@ -34,6 +34,7 @@ SMALL = {
     "lightning": ("--steps=40", "--save-every=20"),
     "nfs": ("--steps=40", "--save-every=20"),
     "s3": ("--steps=40", "--save-every=20", "--endpoint=http://s3:5000"),
+    "stream": ("--epochs=2", "--save-every=20"),
     "torchrun": ("--steps=40", "--save-every=20"),
 }  # fmt: skip
 """Example -> arguments that make it small."""
@@ -143,7 +144,7 @@ def world(example: Example, pod: str, workers: int) -> bool:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["accelerate", "finetune-hf", "imagenet", "lightning", "torchrun"])
+@pytest.mark.parametrize("name", ["accelerate", "finetune-hf", "imagenet", "lightning", "stream", "torchrun"])
 def test_an_example_trains_to_its_end_and_continues_at_another_size(
     cluster: ClusterDriver, namespace: str, name: str
 ) -> None:

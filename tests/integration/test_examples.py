@@ -56,3 +56,14 @@ def test_the_session_example_runs_without_an_agent(launcher: str, tmp_path: Path
         check=False,
     )
     assert f"finished step=10 with {2 if launcher else 1} workers" in done.stdout, done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("loaders", [0, pytest.param(2, marks=pytest.mark.nightly)])
+def test_the_stream_example_reads_each_epoch_to_its_end_at_any_size(loaders: int, tmp_path: Path) -> None:
+    """960 samples in batches of 48: 20 steps an epoch."""
+    small = (f"--shards={tmp_path / 'shards'}", f"--loaders={loaders}", "--step-seconds=0", "--save-every=15")
+    assert "finished step=20 with 2 workers" in run("stream", 2, tmp_path / "saved", *small, "--epochs=1")
+    again = run("stream", 3, tmp_path / "saved", *small, "--epochs=3")
+    assert "begins after step=15 with 3 workers" in again
+    assert "finished step=60 with 3 workers" in again

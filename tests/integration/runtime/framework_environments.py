@@ -16,6 +16,7 @@ import pytest
 
 TRANSFORMERS = ("transformers==5.23.0", "accelerate==1.15.0")
 LIGHTNING = ("lightning==2.6.6",)
+SOURCES = ("datasets==5.2.0", "torchdata==0.11.0", "webdataset==1.0.2", "pyarrow==26.0.1")
 
 
 def interpreter(packages: tuple[str, ...]) -> Path:

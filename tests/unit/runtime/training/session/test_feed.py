@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch.utils.data
-from elasticjob_runtime.training.session.feed import Cursor, Feed, Order, deal
+from elasticjob_runtime.training.session.feed import Cursor, Feed, LoaderOptions, Order, deal
 
 from hack.support import eventually
 
@@ -63,7 +63,9 @@ def order(size: int, batch_size: int) -> Order:
 
 
 def feed(dataset: Squares, *, num_workers: int = 0, epoch: int = 0) -> Feed:
-    return Feed(dataset, order(len(dataset), 6), epoch=epoch, num_workers=num_workers, collate_fn=list)
+    return Feed(
+        dataset, order(len(dataset), 6), epoch=epoch, collate_fn=list, options=LoaderOptions(num_workers=num_workers)
+    )
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -107,7 +109,7 @@ def test_the_processes_of_an_epochs_data_loader_end_with_it() -> None:
     before = set(multiprocessing.active_children())
     gc.disable()
     try:
-        feed = Feed([torch.ones(1)] * 8, order(8, 2), epoch=0, num_workers=2, collate_fn=None)
+        feed = Feed([torch.ones(1)] * 8, order(8, 2), epoch=0, collate_fn=None, options=LoaderOptions(num_workers=2))
         assert feed.next(Cursor(), 0, 1) is not None
         assert len(set(multiprocessing.active_children()) - before) == 2
         feed.close()

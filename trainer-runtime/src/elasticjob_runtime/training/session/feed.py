@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch.utils.data
@@ -25,6 +25,8 @@ class Cursor:
     epoch: int = 0
     consumed: int = 0
     """Samples of this epoch."""
+    digests: tuple[int, ...] = ()
+    """Of the items consumed of each stream, if there are streams; see `data.streams.digest`. Empty at the beginning."""
 
     def after(self, samples: int, size: int) -> Cursor:
         """After a step with `samples` of a data set of `size`; the end of an epoch is the beginning of the next."""
@@ -46,9 +48,11 @@ class Order:
     shuffle: bool
     seed: int
 
-    def difference(self, before: Order) -> str | None:
+    def difference(self, before: AnyOrder) -> str | None:
         """Why an epoch that began in the order `before` cannot go on in this one, as two values; None: it can. The
         batches may have another size: a cursor counts samples."""
+        if isinstance(before, StreamOrder):
+            return "it began with session.stream(), and now session.batches() is called"
         if before.size != self.size:
             return f"the data set had {before.size} samples, and now has {self.size}"
         if before.shuffle != self.shuffle:
@@ -58,7 +62,37 @@ class Order:
         return None
 
 
-def beginning(cursor: Cursor, before: Order | None, epoch: int, order: Order, *, restart: bool) -> Cursor:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamOrder:
+    """The same for an epoch of streams."""
+
+    streams: int
+    lengths: tuple[int, ...] | None
+    """Of the streams, in items; None: the epoch ends with the first one that does."""
+
+    def difference(self, before: AnyOrder) -> str | None:
+        """See `Order`."""
+        if not isinstance(before, StreamOrder):
+            return "it began with session.batches(), and now session.stream() is called"
+        if before.streams != self.streams:
+            return f"it had {before.streams} streams, and now has {self.streams}"
+        if before.lengths != self.lengths:
+            return "the lengths of its streams were others"
+        return None
+
+
+AnyOrder = Order | StreamOrder
+
+
+def saved_order(saved: Mapping[str, Any]) -> AnyOrder:
+    """An order that `dataclasses.asdict` has made plain data."""
+    if "streams" not in saved:
+        return Order(**saved)
+    lengths = saved["lengths"]
+    return StreamOrder(streams=saved["streams"], lengths=tuple(lengths) if lengths is not None else None)
+
+
+def beginning(cursor: Cursor, before: AnyOrder | None, epoch: int, order: AnyOrder, *, restart: bool) -> Cursor:
     """Where `epoch` begins or goes on, after `cursor` in the order `before`. Raises SessionError if it began in an
     order in which `cursor` is another sample, unless `restart`."""
     if epoch > cursor.epoch:
@@ -69,7 +103,7 @@ def beginning(cursor: Cursor, before: Order | None, epoch: int, order: Order, *,
     if not restart:
         raise SessionError(
             f"epoch {epoch} cannot go on after {cursor.consumed} samples: {difference}. Use what it began with, or "
-            "begin it again: session.batches(..., restart_epoch=True)"
+            "begin it again with restart_epoch=True"
         )
     logger.warning("epoch %d begins again: %s", epoch, difference)
     return Cursor(epoch=epoch)
@@ -107,6 +141,25 @@ def deal(cursor: Cursor, *, size: int, batch_size: int, drop_last: bool, rank: i
     return Share(positions=positions or (cursor.consumed,), samples=len(positions), batch=batch, next=after)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """As of torch's DataLoader."""
+
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Of a DataLoader. Its random numbers are not torch's own: the training's must not depend on the number of
+        changes."""
+        return {
+            **vars(self),
+            "persistent_workers": self.num_workers > 0,
+            "generator": torch.Generator(),
+        }
+
+
 class Feed:
     """Loads this rank's share of each global batch of one epoch. Data loader processes survive a change: only their
     index stream is dealt again."""
@@ -117,8 +170,8 @@ class Feed:
         order: Order,
         *,
         epoch: int,
-        num_workers: int,
         collate_fn: Callable[[list[Any]], Any] | None,
+        options: LoaderOptions,
     ) -> None:
         self._about = order
         self._order: Sequence[int] = (
@@ -130,15 +183,8 @@ class Feed:
         self._shares: collections.deque[Share] = collections.deque()
         """Of the batches that the data loader loads, or has loaded ahead."""
         self._iterator: Iterator[Any] = iter(())
-        self._generator = torch.Generator()
-        """Not torch's own: the training's random numbers must not depend on the number of changes."""
         self._loader = torch.utils.data.DataLoader(
-            dataset,
-            batch_sampler=self,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-            collate_fn=collate_fn,
-            generator=self._generator,
+            dataset, batch_sampler=self, collate_fn=collate_fn, **options.arguments()
         )
 
     def next(self, cursor: Cursor, rank: int, world_size: int) -> tuple[Any, Share] | None:
@@ -146,7 +192,7 @@ class Feed:
         if self._expected != (cursor, (rank, world_size)):
             self._start, self._place = cursor, (rank, world_size)
             self._shares.clear()
-            self._generator.manual_seed(self._seed(cursor, rank))
+            self._loader.generator.manual_seed(self._seed(cursor, rank))
             self._iterator = iter(self._loader)
         try:
             batch = next(self._iterator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -18,13 +18,15 @@ from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.data_parallel import place_of
 from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
-from elasticjob_runtime.training.session.feed import Cursor, Feed, Order, Share
+from elasticjob_runtime.training.session.exchange import Exchange
+from elasticjob_runtime.training.session.feed import Cursor, Feed, LoaderOptions, Order, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import in_replica, new_engine
 from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.session.stream import StreamFeed, check_dataset, stream_order
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import SessionError
 from elasticjob_runtime.training.sharded import ranks
@@ -100,6 +102,7 @@ class ElasticSession:
         self._engine, self._replicas = engine, _ = new_engine(self._parts)
         self._data_parallel = place_of(self._parts, data_parallel, in_replica=self._replicas is not None)
         self._steps = Steps(self._parts, self._state, engine)
+        self._exchange = Exchange(self._steps, engine)
         self._state.saves_before_changes = engine is None
         if engine is not None:
             interruptible(self._parts.ddp, self._weight, engine.communicate, engine.wait)
@@ -190,12 +193,12 @@ class ElasticSession:
         *,
         batch_size: int,
         epoch: int | None = None,
-        num_workers: int = 0,
         drop_last: bool = False,
         shuffle: bool = True,
         seed: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         restart_epoch: bool = False,
+        **loader: Any,
     ) -> Iterator[Any]:
         """Yields this rank's share of each global batch in the rest of the epoch (default: the current one).
 
@@ -207,12 +210,13 @@ class ElasticSession:
         another seed, `shuffle` or size of the data set, the next sample is unknown: a SessionError says what differs.
         restart_epoch: True begins such an epoch again instead, on all ranks.
 
-        Raises TypeError for a data set without a length, ValueError for a batch size with which there is no batch, and
-        SessionError if a batch was not used in a `session.step()`.
+        collate_fn, and in `loader` num_workers, prefetch_factor, pin_memory, worker_init_fn: as of torch's DataLoader.
+
+        Raises TypeError for a data set without a length (see `stream`), ValueError for a batch size with which there is
+        no batch, and SessionError if a batch was not used in a `session.step()`.
         """
         self._enter_newest_world()
-        if not hasattr(dataset, "__len__"):
-            raise TypeError("session.batches() needs a data set with a length: it must know where an epoch ends")
+        check_dataset(dataset)
         if batch_size < 1:
             raise ValueError(f"batch_size is of all ranks together, and at least 1: {batch_size}")
         if drop_last and len(dataset) < batch_size:
@@ -220,7 +224,64 @@ class ElasticSession:
         wanted = self._state.cursor.epoch if epoch is None else epoch
         order = Order(size=len(dataset), batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, seed=seed)
         self._state.begin_epoch(wanted, order, restart=restart_epoch)
-        feed = Feed(dataset, order, epoch=wanted, num_workers=num_workers, collate_fn=collate_fn)
+        feed = Feed(dataset, order, epoch=wanted, collate_fn=collate_fn, options=LoaderOptions(**loader))
+        return self._batches(feed, wanted)
+
+    def stream(
+        self,
+        open: Callable[[int, int], Iterable[Any]],  # noqa: A002
+        *,
+        streams: int,
+        batch_size: int,
+        epoch: int | None = None,
+        lengths: int | Sequence[int] | None = None,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        restart_epoch: bool = False,
+        **loader: Any,
+    ) -> Iterator[Any]:
+        """As `batches`, for data without a length. Yields this rank's share of each global batch in the rest of the
+        epoch. Every sample is in exactly one committed step, whatever the number of ranks.
+
+            def open(stream, epoch):
+                return tokenized(shards[stream::16], seed=epoch)    # any iterable
+
+            for batch in session.stream(open, streams=16, batch_size=256, epoch=epoch):
+
+        open: `open(stream, epoch)` returns the items of one of the `streams` streams in that epoch, the same ones in
+        the same order each time: after a change, another rank may open the stream, and skips what has been trained on.
+        The ranks take turns: stream s belongs to rank s modulo the number of ranks. So `streams` should be a multiple
+        of all numbers of ranks that there may be, and `batch_size` one of `streams`. Sample n of an epoch is item
+        n // streams of stream n % streams.
+
+        The epoch ends with the first sample that is not there, and so about when the shortest stream does. lengths: how
+        many items each stream has, or all of them; then every item is used.
+
+        If what `open` returns has `state_dict` and `load_state_dict` (a data set of Hugging Face, a loader of
+        torchdata), they make skipping fast. What they restore is compared with what was trained on.
+
+        All other arguments are those of `batches`. `collate_fn` runs in this process.
+
+        Raises TypeError or ValueError for wrong arguments. Raises SessionError if a stream is not deterministic, ends
+        before its length, or has no items, and as `batches`.
+        """
+        if self._replicas is not None:
+            raise SessionError("session.stream() does not work with --replica-size yet: use session.batches()")
+        self._enter_newest_world()
+        wanted = self._state.cursor.epoch if epoch is None else epoch
+        order = stream_order(open, streams, lengths, batch_size=batch_size, drop_last=drop_last)
+        self._state.begin_epoch(wanted, order, restart=restart_epoch)
+        feed = StreamFeed(
+            open,
+            order,
+            epoch=wanted,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            collate_fn=collate_fn,
+            options=LoaderOptions(**loader),
+            sources=self._state.sources,
+            ranks=self._exchange,
+        )
         return self._batches(feed, wanted)
 
     @contextlib.contextmanager
@@ -322,16 +383,19 @@ class ElasticSession:
             return rank, size
         return self._replicas.place * size + rank, self._replicas.count * size
 
-    def _batches(self, feed: Feed, epoch: int) -> Iterator[Any]:
+    def _batches(self, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
         with contextlib.closing(feed):
             yield from self._batches_of(feed, epoch)
 
-    def _batches_of(self, feed: Feed, epoch: int) -> Iterator[Any]:
+    def _batches_of(self, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
         while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
             self._enter_newest_world()
             if self._state.cursor.epoch != epoch:
                 return
-            found = feed.next(self._state.cursor, *self._place)
+            try:
+                found = feed.next(self._state.cursor, *self._place)
+            except OverError:
+                continue
             if found is None:  # with a larger batch size than before and drop_last, what is left is no batch
                 self._state.cursor = Cursor(epoch=epoch + 1)
                 return
@@ -382,6 +446,7 @@ class ElasticSession:
         else:
             return
         self._formed, self._place = True, self._find_place()
+        self._exchange.world += 1
         self._entered()
         for callback in () if first else self._callbacks:
             callback(self)

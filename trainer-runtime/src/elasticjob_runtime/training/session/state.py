@@ -24,10 +24,11 @@ from elasticjob_runtime.training.checkpoint.reading import UnreadableError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
 from elasticjob_runtime.training.session import randomness, torch_private
-from elasticjob_runtime.training.session.feed import Cursor, Order, Share, beginning
+from elasticjob_runtime.training.session.feed import AnyOrder, Cursor, Share, beginning, saved_order
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.snapshots import Snapshots
+from elasticjob_runtime.training.session.source_states import SourceStates
 from elasticjob_runtime.training.session.transfer import share, share_until
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import (
@@ -64,8 +65,9 @@ class TrainingState:
         self.parts = parts
         self.values = Values(parts.memory)
         self.cursor = Cursor()
-        self._order: Order | None = None
+        self._order: AnyOrder | None = None
         """Of the epoch that `cursor` is in, as far as it is known."""
+        self.sources = SourceStates()
         self._random: list[dict[str, Any]] | None = None
         """Of all ranks: while they save, and after a checkpoint was loaded until all are there. See `randomness`."""
         self.committed = NO_STATE
@@ -104,7 +106,7 @@ class TrainingState:
             unreadable=str(self._unreadable or ""),
         )
 
-    def begin_epoch(self, epoch: int, order: Order, *, restart: bool) -> None:
+    def begin_epoch(self, epoch: int, order: AnyOrder, *, restart: bool) -> None:
         """See `feed.beginning`."""
         if epoch >= self.cursor.epoch:
             self.cursor = beginning(self.cursor, self._order, epoch, order, restart=restart)
@@ -116,6 +118,8 @@ class TrainingState:
             "step": max(self.committed, 0),
             "epoch": self.cursor.epoch,
             "consumed": self.cursor.consumed,
+            "digests": list(self.cursor.digests),
+            "sources": self.sources.state_dict(),
             "order": dataclasses.asdict(self._order) if self._order is not None else None,
             "values": self.values.state_dict(),
             "random": self._random,
@@ -125,9 +129,14 @@ class TrainingState:
         """position: see `position`."""
         self.values.load_state_dict(position["values"])
         self.committed = int(position["step"])
-        self.cursor = Cursor(epoch=int(position["epoch"]), consumed=int(position["consumed"]))
+        self.cursor = Cursor(
+            epoch=int(position["epoch"]),
+            consumed=int(position["consumed"]),
+            digests=tuple(position.get("digests", ())),
+        )
+        self.sources.load_state_dict(position.get("sources", {}))
         order = position.get("order")  # None: of an adapter, or saved by an earlier version
-        self._order = Order(**order) if order is not None else None
+        self._order = saved_order(order) if order is not None else None
         self._random = position.get("random")
 
     def commit(self, taken: Share) -> None:

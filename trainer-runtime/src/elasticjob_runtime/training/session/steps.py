@@ -94,21 +94,35 @@ class Steps:
         if engine is None:
             return function()
         modes = Modes(self._parts)
-        engine.between_steps, engine.evaluates = False, True
+        engine.evaluates = True
         try:
             with self._state.values.whole():
-                result = function()
-                engine.wait_for_collectives()
+                return self.exchange(function)
+        except OverError:
+            logger.info("an evaluation after step %d is interrupted: %s", self._state.committed, self.broken)
+            modes.restore()
+            raise
+        finally:
+            engine.evaluates = False
+
+    def exchange(self, function: Callable[[], T]) -> T:
+        """What `function` returns, with which all ranks communicate between two steps. Raises OverError if it is
+        interrupted."""
+        engine = self._engine
+        if engine is None:
+            return function()
+        engine.between_steps = False
+        try:
+            result = function()
+            engine.wait_for_collectives()
             return result
         except Exception as error:
             if not torch_private.is_link_error(error):
                 raise
             self.broken = first_line(error)
-            logger.info("an evaluation after step %d is interrupted: %s", self._state.committed, self.broken)
-            modes.restore()
             raise OverError(self.broken) from error
         finally:
-            engine.between_steps, engine.evaluates = True, False
+            engine.between_steps = True
 
     def _before_optimizer(self, index: int, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Communication may follow in the same step if there are other optimizers, or within this one's step if it has

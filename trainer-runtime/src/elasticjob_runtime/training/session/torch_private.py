@@ -25,6 +25,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data._utils import pin_memory as _pin_memory
+from torch.utils.data._utils import worker as _worker
 
 from elasticjob_runtime.training.session.interruption import OVER, OverError
 
@@ -447,3 +449,13 @@ def has_comm_hook(ddp: DistributedDataParallel) -> bool:
 
 def uses_default_group(ddp: DistributedDataParallel) -> bool:
     return ddp.process_group is dist.group.WORLD
+
+
+def pinned(batch: Any) -> Any:
+    """As a DataLoader's `pin_memory=True`."""
+    return _pin_memory.pin_memory(batch) if torch.cuda.is_available() else batch
+
+
+def hide_loader() -> None:
+    """`get_worker_info()` in this process of a DataLoader returns None from now on."""
+    _worker._worker_info = None

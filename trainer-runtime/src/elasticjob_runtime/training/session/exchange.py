@@ -1,0 +1,65 @@
+"""What ranks tell each other between two steps, before a batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.interruption import OVER, OverError
+from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.sharded import ranks
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """See `stream.Ranks`."""
+
+    def __init__(self, steps: Steps, engine: Engine | None) -> None:
+        """engine: None if nothing interrupts it."""
+        self._steps, self._engine = steps, engine
+        self.world = 0
+
+    def largest(self, numbers: Sequence[int]) -> list[int]:
+        if ranks.size() == 1:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=_device())
+        self._steps.exchange(functools.partial(self._reduce, tensor))
+        return tensor.tolist()
+
+    def gather(self, value: T) -> list[T]:
+        if ranks.size() == 1:
+            return [value]
+        if self._engine is None:
+            return ranks.gather(value)
+        interruption = self._engine.interruption
+
+        def here() -> list[T]:
+            if interruption.over:
+                raise OverError(OVER)
+            return ranks.gather(value)
+
+        return self._steps.exchange(lambda: interruption.run(here))
+
+    def _reduce(self, tensor: torch.Tensor) -> None:
+        if self._engine is None:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        elif tensor.is_cpu:
+            self._engine.wait(_begin(tensor))
+        else:
+            self._engine.communicate(lambda: _begin(tensor).get_future()).wait()
+
+
+def _begin(tensor: torch.Tensor) -> Any:
+    return dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
+
+
+def _device() -> torch.device:
+    """Where tensors have to be that the default process group can exchange."""
+    backend = dist.get_backend_config()
+    return torch.device("cpu") if "gloo" in backend else torch.device("cuda", torch.cuda.current_device())
