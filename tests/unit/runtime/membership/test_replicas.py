@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import NO_REPLICA, MemberState, ReplicaValue, SpecValue
+from elasticjob_runtime.contract import NO_REPLICA, PEER_LOST, MemberState, ReplicaValue, SpecValue
 from elasticjob_runtime.membership.actions import AssignReplicas
 from elasticjob_runtime.membership.decide import decide
 from elasticjob_runtime.membership.ranks import by_location
@@ -100,6 +100,11 @@ PLANNED: dict[str, Case] = {
     "the planner's own replica is": Case(
         view(plan=trains(), failures=[make_failure("a")], probes=answers("bcd")),
         "plan 2: c d, WorkerFailed, 1 restarts, in place",
+    ),
+    "a failure that follows from the end of the replica elsewhere is not counted again": Case(
+        view(there("abcd", c=failed()), plan=trains(), probes=answers("bcd"),
+             failures=[dataclasses.replace(make_failure("d", reason=PEER_LOST), replica_world=1)]),
+        "plan 2: a b, Start, 0 restarts, in place",
     ),
     "a member drains: its replica is left out": Case(
         view(plan=trains(), spec=SpecValue(min=2, max=6, draining=["c"])), "plan 2: a b, MemberLeft, 0 restarts, in place"

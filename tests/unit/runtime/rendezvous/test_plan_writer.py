@@ -193,7 +193,7 @@ def assignment(members: Sequence[Member], size: int, world: int = 1, gone: tuple
             (part, tuple(ReplicaValue(index=number, world=world, incarnation="a1", members=("x",)) for _ in part))
             for number, part in enumerate(parts)
         ),
-        gone=gone, expected_mod_revision=0, reason="why",
+        known={}, gone=gone, expected_mod_revision=0, reason="why",
     )  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def assignment(members: Sequence[Member], size: int, world: int = 1, gone: tuple
 def test_every_member_is_told_its_replica(store: MemoryStore, batch: int) -> None:
     members = register(store, "a", "b", "c", "d", "e", "f")
     store.put(KEYS.replica("z"), "{}")
-    key, revision = writer(store, batch=batch).assign(assignment(members, 2, gone=("z",)), lambda _name: 0)
+    key, revision = writer(store, batch=batch).assign(assignment(members, 2, gone=("z",)), lambda _name: (None, 0))
     kvs = {kv.key: kv for kv in store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs}
     assert [ReplicaValue.from_json(kv.value).index for kv in kvs.values()] == [0, 0, 1, 1, 2, 2]
     assert kvs[key].mod_revision == revision
@@ -211,9 +211,9 @@ def test_every_member_is_told_its_replica(store: MemoryStore, batch: int) -> Non
 
 def test_only_one_of_two_planners_puts_a_member_into_a_replica(store: MemoryStore) -> None:
     members = register(store, "a", "b", "c")
-    writer(store, "a.1").assign(assignment(members[:2], 2), lambda _name: 0)
+    writer(store, "a.1").assign(assignment(members[:2], 2), lambda _name: (None, 0))
     with pytest.raises(PlanOutdatedError):
-        writer(store, "b.1").assign(assignment(members[1:], 2, world=2), lambda _name: 0)
+        writer(store, "b.1").assign(assignment(members[1:], 2, world=2), lambda _name: (None, 0))
     assert store.get(KEYS.replica("c")) is None
 
 

@@ -52,6 +52,8 @@ class FailureValue(Value):
     """How long the planner waits before it restarts them, if the job restarts because of this failure, seconds."""
     joining: bool = False
     """This member had taken no step since it joined the others: the failure costs the job no restart."""
+    replica_world: int = 0
+    """The world of its replica in which it failed; 0: there are no replicas."""
     collectives: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The newest collectives that the process had begun as an exception ended it, as contract/collectives.py packs
     them; empty: not known."""

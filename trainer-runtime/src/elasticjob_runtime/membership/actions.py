@@ -6,6 +6,7 @@ The agent carries out one action at a time; that changes its view, and it decide
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from elasticjob_runtime.contract import (
     ExitCode,
@@ -155,6 +156,8 @@ class AssignReplicas(Action):
 
     parts: tuple[tuple[tuple[Member, ...], tuple[ReplicaValue, ...]], ...]
     """The members of each replica, and what each of them is told."""
+    known: Mapping[str, ReplicaValue]
+    """What members were told before, as far as the decision knew."""
     gone: tuple[str, ...]
     """Members that are gone, whose keys are deleted."""
     expected_mod_revision: int

@@ -6,6 +6,7 @@ from elasticjob_runtime.contract import MemberState, PlanReason, first_failure
 from elasticjob_runtime.membership.eligibility import join_names, known_unreachable, ranks_of
 from elasticjob_runtime.membership.failures import describe_failure
 from elasticjob_runtime.membership.in_place import finished_before
+from elasticjob_runtime.membership.replicas import follows_in_replica
 from elasticjob_runtime.membership.view import Plan, View
 
 Cause = tuple[PlanReason, str]
@@ -58,7 +59,11 @@ def _failed(view: View, plan: Plan) -> Cause | None:
         there = [(name, view.store.members[name].value) for name in ranks_of(plan) if name in view.store.members]
         failed = [name for name, value in there if value.state is MemberState.WARMING and value.failed]
         return (PlanReason.MEMBER_LOST, f"{join_names(failed)} failed as it joined") if failed else None
-    failure = first_failure(view.store.failures)
+    failures = [failure for failure in view.store.failures if not follows_in_replica(view, failure)]
+    if not failures:
+        names = join_names([failure.member for failure in view.store.failures])
+        return PlanReason.START, f"{names} lost the other members of their replicas"
+    failure = first_failure(failures)
     if failure.joining:
         return PlanReason.MEMBER_LOST, describe_failure(failure)
     return PlanReason.WORKER_FAILED, describe_failure(failure)

@@ -230,7 +230,7 @@ def _report_result(view: View, _now: float) -> Action | None:
     if not view.runs_plan or view.store.plan is None or view.store.plan.rank is None:
         return None
     if workers.failure is not None and view.stop is None and not _is_reported(view, workers.failure):
-        failure = dataclasses.replace(workers.failure, joining=fails_alone(view))
+        failure = dataclasses.replace(workers.failure, joining=fails_alone(view), replica_world=world_here(view))
         return PublishFailure(failure=failure, reason=f"a worker process failed: {workers.failure.message}")
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
         if me.value.state is MemberState.SUCCEEDED and me.value.round == workers.trained_round:

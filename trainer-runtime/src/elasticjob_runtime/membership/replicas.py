@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from elasticjob_runtime.contract import NO_REPLICA, MemberState, ReplicaValue
+from elasticjob_runtime.contract import NO_REPLICA, PEER_LOST, FailureValue, MemberState, ReplicaValue
 from elasticjob_runtime.membership.actions import Action, AssignReplicas, PublishState, stop_at_once
 from elasticjob_runtime.membership.view import ALIVE, Member, View, WorkersState
 
@@ -127,6 +127,17 @@ def whole_replicas(view: View, members: Sequence[Member]) -> list[Member]:
     return found
 
 
+def follows_in_replica(view: View, failure: FailureValue) -> bool:
+    """Whether it follows from the end of its replica's world at another member, which was counted before."""
+    member, world = view.store.members.get(failure.member), failure.replica_world
+    replica = replica_of(view, member) if member is not None else None
+    if failure.reason != PEER_LOST or not world or replica is None:
+        return False
+    others = [view.store.members[name] for name in replica.members if name in view.store.members]
+    others = [other for other in others if other.name != failure.member]
+    return replica.world > world or any(other.value.world_over >= world for other in others)
+
+
 def with_store_first(members: Sequence[Member], size: int) -> tuple[Member, ...]:
     """The replicas in an order in which the agent of the very first member hosts stores, if there is one."""
     start = next((start for start in range(0, len(members), size) if members[start].value.stores), 0)
@@ -165,6 +176,7 @@ def assign_replicas(
     plan = view.store.plan
     return AssignReplicas(
         parts=tuple(told),
+        known=view.store.replicas,
         gone=tuple(sorted(name for name in view.store.replicas if name not in view.store.members)[:MAX_REMOVED]),
         expected_mod_revision=plan.mod_revision if plan is not None else 0,
         reason=_describe(indexes, len(renewed), released),
@@ -215,7 +227,8 @@ def _lost_its_replica(view: View, member: Member) -> bool:
 
 def _is_left(view: View, member: Member) -> bool:
     replica = replica_of(view, member)
-    others = [view.store.members[name] for name in replica.members] if replica is not None else []
+    names = replica.members if replica is not None else ()
+    others = [view.store.members[name] for name in names if name in view.store.members]
     draining = view.spec.draining
     return any(other.value.state is MemberState.LEAVING or other.name in draining for other in others)
 

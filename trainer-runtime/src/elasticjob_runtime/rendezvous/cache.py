@@ -175,10 +175,10 @@ class StoreCache:
             replicas=dict(self._replicas),
         )
 
-    def replica_revision(self, name: str) -> int:
-        """mod_revision of the member's replica; 0: there is none."""
+    def replica(self, name: str) -> tuple[ReplicaValue | None, int]:
+        """What the member was told of its replica, and the mod_revision of that key; 0: there is none."""
         kv = self._kvs.get(self._keys.replica(name))
-        return kv.mod_revision if kv else 0
+        return self._replicas.get(name), kv.mod_revision if kv else 0
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
         """Returns None and logs a warning (once per value) if a value cannot be parsed: one member's bad value must not

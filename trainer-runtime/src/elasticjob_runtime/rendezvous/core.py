@@ -282,7 +282,7 @@ class RendezvousCore:
         if isinstance(action, AmendPlan):
             return self._keys.plan, self._plans.amend(action)
         if isinstance(action, AssignReplicas):
-            return self._plans.assign(action, cache.replica_revision)
+            return self._plans.assign(action, cache.replica)
         known = cache.plan if cache.plan_revision == action.expected_mod_revision else None
         nproc, kept = self._registration.member.nproc, cache.last_failure
         return self._keys.plan, self._plans.propose(action, nproc, known, kept)

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanReason, PlanValue, RankValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanReason, PlanValue, RankValue, ReplicaValue
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
 from elasticjob_runtime.membership.actions import (
     AmendPlan,
@@ -134,9 +134,11 @@ class PlanWriter:
             raise PlanOutdatedError("the plan is there again")
         return result.revision
 
-    def assign(self, action: AssignReplicas, known: Callable[[str], int]) -> tuple[str, int]:
-        """Returns the last key that was written and its revision. `known`: of a member, the revision of the order that
-        the decision saw; 0: none. A replica is written as a whole."""
+    def assign(
+        self, action: AssignReplicas, known: Callable[[str], tuple[ReplicaValue | None, int]]
+    ) -> tuple[str, int]:
+        """Returns the last key that was written and its revision. `known`: of a member, what it was told, and the
+        revision of that key; 0: there is none. A replica is written as a whole."""
         key, revision = "", 0
         per_batch = max(1, self._batch // 2 // max(len(members) for members, _ in action.parts))
         for start in range(0, len(action.parts), per_batch):
@@ -147,9 +149,11 @@ class PlanWriter:
             puts: list[Operation] = []
             for members, orders in action.parts[start : start + per_batch]:
                 for member, order in zip(members, orders, strict=True):
-                    key = self._keys.replica(member.name)
+                    key, (before, at) = self._keys.replica(member.name), known(member.name)
+                    if before != action.known.get(member.name):
+                        raise PlanOutdatedError(f"another planner has put {member.name} into a replica")
                     guards.append(Compare(self._keys.member(member.name), create_revision=member.create_revision))
-                    guards.append(Compare(key, mod_revision=known(member.name)))
+                    guards.append(Compare(key, mod_revision=at))
                     puts.append(Put(key, order.to_json()))
             gone = [] if start else [Delete(KeyRange(self._keys.replica(name))) for name in action.gone]
             guards += [] if start else [Compare(self._keys.member(name), create_revision=0) for name in action.gone]
