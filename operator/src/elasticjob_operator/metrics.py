@@ -72,6 +72,7 @@ RESIZE = Histogram(
 CAUSES = frozenset(
     {
         *("ApplicationError", "Signal", "OutOfMemory", "Hang", "Stopped", "Unresponsive", "PeerLost", "WorkersStopped"),
+        "CollectiveMismatch",
         *("InitContainerFailed", "StartError", "Terminated", "Evicted", "RuntimeUnusable"),
     }
 )

@@ -9,15 +9,17 @@ A reconciliation that created or deleted something leaves its status to the next
 queued already: one write then says that a job is accepted and has four worker pods.
 
 Some actions must not precede the write of their cause: a failed pod is counted, then deleted; a job finishes, then its
-pods are deleted; it is suspended, then it can start a new run; a lost etcd is given up, then deleted. Delaying these
-writes would delay pods, so they are made immediately. They are few: failed pods that count against the budget (a group
-that fails together is one), and the transitions of a job's life. docs/design/0009-operator-scale.md explains why
-reconciliations are not paced instead.
+pods are deleted; it is suspended, then it can start a new run; a lost etcd is given up, then deleted; the node of a
+slow rank is marked, then its pod is deleted. Delaying these writes would delay pods, so they are made immediately. They
+are few: failed pods that count against the budget (a group that fails together is one), and the transitions of a job's
+life. docs/design/0009-operator-scale.md explains why reconciliations are not paced instead.
 """
 
 from __future__ import annotations
 
 from elasticjob_api import ConditionType, Status
+
+from elasticjob_operator.policies.stragglers import marked_nodes
 
 STATUS_SECONDS = 1.0
 FOLLOW_UP_SECONDS = 0.25
@@ -55,6 +57,7 @@ def actions_wait(written: Status, desired: Status) -> bool:
         or _phase_changes(written) != _phase_changes(desired)
         or _etcd_is_given_up(written, desired)
         or _run_id_changes(written, desired)
+        or not marked_nodes(desired) <= marked_nodes(written)
     )
 
 

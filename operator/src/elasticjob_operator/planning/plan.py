@@ -221,7 +221,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
                 assessment.acceptance.requeue_at,
                 budget.requeue_at,
                 assessment.size.scale_up_at,
-                stragglers.replace_again_at(job, slow),
+                stragglers.replace_again_at(job, slow, now),
                 rejection.retry_at if rejection and now < rejection.retry_at else None,
                 now if slow_node is not None or _continues_at_once(assessment) else None,
             ]

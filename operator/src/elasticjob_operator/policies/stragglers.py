@@ -1,9 +1,9 @@
 """Ranks that are slow, as rank 0's agent reports them, and whether the worker pod of one is replaced.
 
 With `spec.failurePolicy.stragglers: Replace`, that needs a second sign that the machine is slow, all worker pods
-training, and minReplicas of them without it. First, status.failingNodes gets the node, with the pod's name: new worker
-pods avoid the node, and nothing else is replaced for ten minutes. Once that is written, the pod is deleted, so that a
-job whose status cannot be written, or whose operator restarts, does not lose a second one.
+training, minReplicas of them without it, and that new worker pods avoid the node. First, status.failingNodes gets the
+node, with the pod's name: then nothing else is replaced for ten minutes. Once that is written, the pod is deleted, so
+that a job whose status cannot be written, or whose operator restarts, does not lose a second one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from elasticjob_api import ElasticJob, FailingNode, Reason, StragglerAction
+from elasticjob_api import ElasticJob, FailingNode, Reason, Status, StragglerAction
 from elasticjob_api.status import MAX_CHECK
 from elasticjob_runtime.contract import Straggler
 
@@ -70,12 +70,12 @@ def found(job: ElasticJob, slow: Sequence[SlowRank]) -> ConditionUpdate:
     if not slow:
         return update(False, Reason.NO_STRAGGLERS)
     ranks = ". ".join(map(str, slow[:SHOWN])) + (f". And {len(slow) - SHOWN} more" if len(slow) > SHOWN else "")
-    replaces = job.spec.failure_policy.stragglers is StragglerAction.REPLACE
-    remedy = (
-        "nothing, if its machine has a second sign of being slow: its worker pod is replaced"
-        if replaces
-        else f"look for what slows it down; to replace its worker pod: kubectl delete pod {slow[0].pod.name}"
-    )
+    remedy = f"look for what slows it down; to replace its worker pod: kubectl delete pod {slow[0].pod.name}"
+    if job.spec.failure_policy.stragglers is StragglerAction.REPLACE:
+        if _avoids_nodes(job):
+            remedy = "nothing, if its machine has a second sign of being slow: its worker pod is replaced"
+        else:
+            remedy = f"with scheduling.avoidNodesAfter: 0, no worker pod is replaced, so {remedy}"
     return update(True, Reason.RANKS_SLOW, ranks=ranks, remedy=remedy)
 
 
@@ -93,9 +93,11 @@ def node_to_avoid(
     if chosen is None:
         return None
     text = f"{_SLOW}rank {chosen.rank} in {chosen.pod.name}: {chosen.text}; {chosen.signs[0]}"
-    count = max(1, job.spec.scheduling.avoid_nodes_after)
     return FailingNode(
-        name=chosen.pod.node, failures=count, last_time=now.replace(microsecond=0), check=text[:MAX_CHECK]
+        name=chosen.pod.node,
+        failures=job.spec.scheduling.avoid_nodes_after,
+        last_time=now.replace(microsecond=0),
+        check=text[:MAX_CHECK],
     )
 
 
@@ -115,11 +117,17 @@ def pod_to_replace(
     return None
 
 
-def replace_again_at(job: ElasticJob, slow: Sequence[SlowRank]) -> datetime.datetime | None:
+def replace_again_at(job: ElasticJob, slow: Sequence[SlowRank], now: datetime.datetime) -> datetime.datetime | None:
     """When another worker pod may be replaced; None: now, or none is slow."""
     if not slow:
         return None
-    return max((entry.last_time + PAUSE for entry in job.status.failing_nodes or () if _is_slow(entry)), default=None)
+    return max((entry.last_time + PAUSE for entry in _replaced_since(job, now - PAUSE)), default=None)
+
+
+def marked_nodes(status: Status) -> frozenset[tuple[str, str]]:
+    """(name, check) of the nodes on which a rank was slow: the pod that the check names is deleted once they are
+    written."""
+    return frozenset((entry.name, entry.check or "") for entry in status.failing_nodes or () if _is_slow(entry))
 
 
 def with_node(failing: Sequence[FailingNode], node: FailingNode | None) -> tuple[FailingNode, ...]:
@@ -130,11 +138,15 @@ def with_node(failing: Sequence[FailingNode], node: FailingNode | None) -> tuple
 
 
 def _may_replace(job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]]) -> bool:
-    """All wanted worker pods train, and the others are enough."""
-    if job.spec.failure_policy.stragglers is not StragglerAction.REPLACE or view.plan is None:
+    """All wanted worker pods train, the others are enough, and the replacement will avoid the node."""
+    if job.spec.failure_policy.stragglers is not StragglerAction.REPLACE or view.plan is None or not _avoids_nodes(job):
         return False
     live = [pod for pod, status in workers if status.state is PodState.LIVE and pod.may_train and not pod.terminating]
     return len(live) == len(workers) == job.replicas == view.plan.size and job.replicas > job.min_replicas
+
+
+def _avoids_nodes(job: ElasticJob) -> bool:
+    return job.spec.scheduling.avoid_nodes_after > 0
 
 
 def _replaced_since(job: ElasticJob, since: datetime.datetime) -> list[FailingNode]:

@@ -18,11 +18,11 @@ THROTTLED = "its CPU limit slows it down"
 NAMES = [make_pod(index).name for index in range(3)]
 
 
-def job(*failing: FailingNode, stragglers: str = "Replace", least: int = 2) -> ElasticJob:
+def job(*failing: FailingNode, stragglers: str = "Replace", least: int = 2, avoid: int = 3) -> ElasticJob:
     return make_job(
         replicas=3,
         min=least,
-        spec={"failurePolicy": {"stragglers": stragglers}},
+        spec={"failurePolicy": {"stragglers": stragglers}, "scheduling": {"avoidNodesAfter": avoid}},
         status=Status(failing_nodes=failing or None),
     )
 
@@ -57,6 +57,7 @@ REPLACED: dict[str, tuple[ElasticJob, RendezvousView, list[tuple[Pod, PodStatus]
     "the first with a sign": (job(), view(straggler(1), straggler(2, THROTTLED)), THREE, "c"),
     "Report": (job(stragglers="Report"), view(SLOW), THREE, None),
     "of an earlier round": (job(), view(SLOW, round_number=3), THREE, None),
+    "a replacement would not avoid the node": (job(avoid=0), view(SLOW), THREE, None),
     "no more than minReplicas": (job(least=3), view(SLOW), THREE, None),
     "one pod is being deleted": (
         job(), view(SLOW), pods("a", "b", "c", states=(LIVE, LIVE, PodState.TERMINATING)), None,
@@ -89,7 +90,13 @@ def test_a_pod_is_deleted_once_status_has_its_node() -> None:
     assert found is not None
     assert found[0].name == NAMES[1]
     assert stragglers.node_to_avoid(job(node), view(SLOW), slow, THREE, NOW) is None
-    assert stragglers.replace_again_at(job(node), slow) == at(600)
+    assert stragglers.replace_again_at(job(node), slow, NOW) == at(600)
+
+
+def test_a_plan_is_asked_for_again_only_at_a_time_to_come() -> None:
+    slow = stragglers.slow_ranks(view(SLOW), THREE)
+    assert stragglers.replace_again_at(job(EARLIER), slow, NOW) == at(1)
+    assert stragglers.replace_again_at(job(EARLIER), slow, at(1)) is None
 
 
 def test_another_pod_on_that_node_is_kept_for_ten_minutes() -> None:
@@ -104,6 +111,7 @@ def test_the_condition_names_rank_pod_node_and_reason() -> None:
     assert update.status
     assert f"rank 1 in {NAMES[1]} on node b: own time 50 ms; {THROTTLED}" in update.message
     assert f"kubectl delete pod {NAMES[1]}" in update.message
+    assert "avoidNodesAfter: 0" in stragglers.found(job(avoid=0), stragglers.slow_ranks(view(SLOW), THREE)).message
     many = [straggler(1)] * 20
     assert "And 12 more" in stragglers.found(job(), stragglers.slow_ranks(view(*many), THREE)).message
     assert stragglers.found(job(), []).status is False
