@@ -86,7 +86,8 @@ async def run(
             with start(cluster.kubeconfig, "seed.log"):
                 original = await make_original(client, agents_etcd, workers, endpoint, trains=True)
             await copy(original, jobs, workers, etcd, agents_etcd)
-            found = await _list(client)
+            while len(found := await _list(client)) < jobs:  # noqa: ASYNC110 the API server's cache follows its etcd
+                await asyncio.sleep(1)
             run_ids = {name: body["status"]["rendezvous"]["id"] for name, body in found.items()}
             agents = PlayedAgents(agents_etcd, run_ids)
             with start(cluster.kubeconfig, "operator.log") as operator:
