@@ -43,6 +43,11 @@ def python(code: str) -> tuple[str, ...]:
         pytest.param(
             python("import os; os.write(1, b'\\xff\\n'); raise SystemExit(1)"), "exit code 1: \ufffd", id="bytes"
         ),
+        pytest.param(
+            python("import os; os.write(1, b'a\\0b\\x1b[1m\\n'); raise SystemExit(1)"),
+            "exit code 1: a b [1m",
+            id="control characters, which etcd's values and terminals do not take",
+        ),
     ],
 )
 def test_a_command_passes_with_exit_code_0_and_else_says_why(argv: tuple[str, ...], expected: str | None) -> None:

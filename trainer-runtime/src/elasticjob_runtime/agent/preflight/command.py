@@ -81,5 +81,8 @@ def _explained(code: int, last: str) -> str | None:
 
 
 def _last_line(output: bytes) -> str:
-    lines = output.decode(errors="replace").strip().splitlines()
+    """Without what cannot be printed: others read it in conditions, Events and terminals, and etcd's values have no
+    NUL."""
+    text = "".join(char if char.isprintable() or char in "\n\r" else " " for char in output.decode(errors="replace"))
+    lines = text.strip().splitlines()
     return lines[-1].strip()[:MOST_LINE] if lines else ""
