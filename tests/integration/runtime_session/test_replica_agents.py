@@ -44,5 +44,5 @@ def test_replicas_continue_without_the_one_that_lost_a_process_and_it_comes_back
     for replica in found:
         replica.assert_same(found[0])
         assert [rank.facts["committed"] for rank in replica.ranks] == [STEPS] * 2
-    assert found[0].distance(alone(tmp_path, **ENVIRONMENT)) < 1e-10
+    assert found[0].distance(alone(ENVIRONMENT)) < 1e-10
     assert [len(job.pids(name, rank)) for name in "ac" for rank in range(2)] == [1] * 4

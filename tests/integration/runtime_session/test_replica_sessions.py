@@ -6,13 +6,15 @@ Sums over another number of replicas differ in the last bits; with the same shar
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -52,21 +54,28 @@ def training(
         driver.close()
 
 
-def alone(folder: pathlib.Path, **environment: str) -> dict[str, torch.Tensor]:
+def alone(environment: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """The weights after the same training in one process."""
-    output = folder / "alone"
-    given = {**os.environ, "OUTPUT": str(output), **environment, "KIND": "plain", "PARTS": "1"}
-    given.setdefault("HIDDEN", "17")
-    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=given, check=True, timeout=200)
-    weights: dict[str, torch.Tensor] = torch.load(f"{output}.pt")["full"]
-    return weights
+    return _alone(
+        tuple((name, environment[name]) for name in ("CLIP", "EPOCHS", "HIDDEN", "OPTIMIZER") if name in environment)
+    )
 
 
-def assert_undisturbed(found: list[Trained], folder: pathlib.Path, *, steps: int = STEPS, **environment: str) -> None:
+@functools.cache
+def _alone(settings: tuple[tuple[str, str], ...]) -> dict[str, torch.Tensor]:
+    with tempfile.TemporaryDirectory() as folder:
+        output = f"{folder}/alone"
+        given = {**os.environ, "HIDDEN": "17", **dict(settings), "OUTPUT": output, "KIND": "plain"}
+        subprocess.run([sys.executable, os.fspath(SCRIPT)], env=given, check=True, timeout=200)
+        weights: dict[str, torch.Tensor] = torch.load(f"{output}.pt")["full"]
+        return weights
+
+
+def assert_undisturbed(found: list[Trained], *, steps: int = STEPS, **environment: str) -> None:
     for replica in found:
         assert {rank.facts["committed"] for rank in replica.ranks} == {steps}
         replica.assert_same(found[0])
-    assert found[0].distance(alone(folder, **environment)) < NEAR
+    assert found[0].distance(alone(environment)) < NEAR
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", pytest.param("SGD", marks=pytest.mark.nightly)])
@@ -74,7 +83,7 @@ def test_the_other_replicas_continue_when_one_is_killed_in_a_reduction(optimizer
     with training(tmp_path, "ABC", killed("B", "reduce", call=2), OPTIMIZER=optimizer) as (driver, (a, _, c)):
         found = driver.finish()
         assert [replica.name for replica in found] == ["A", "C"]
-        assert_undisturbed(found, tmp_path, OPTIMIZER=optimizer)
+        assert_undisturbed(found, OPTIMIZER=optimizer)
         assert [step for _, step, _ in driver.steps_of(a)] == [1, 2, 3, 4, 5, 5, *range(6, STEPS + 1)]
         assert {count for _, step, count in driver.steps_of(c) if step > 5} == {2}
 
@@ -84,7 +93,7 @@ def test_the_first_replica_whose_initial_state_all_have_is_lost(tmp_path: pathli
     with training(tmp_path, "ABC", killed("A", "reduce", call=2)) as (driver, _):
         found = driver.finish()
         assert [replica.name for replica in found] == ["B", "C"]
-        assert_undisturbed(found, tmp_path)
+        assert_undisturbed(found)
 
 
 @pytest.mark.nightly
@@ -92,7 +101,7 @@ def test_the_last_replica_trains_on_alone(tmp_path: pathlib.Path) -> None:
     with training(tmp_path, "AB", killed("B", "vote")) as (driver, _):
         found = driver.finish()
         assert [replica.name for replica in found] == ["A"]
-        assert_undisturbed(found, tmp_path)
+        assert_undisturbed(found)
 
 
 @pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.nightly), 1])
@@ -100,7 +109,7 @@ def test_a_replica_that_loses_one_rank_ends_and_the_others_continue(index: int, 
     with training(tmp_path, "ABC", killed("B", "reduce", index, call=2)) as (driver, _):
         found = driver.finish()
         assert [replica.name for replica in found] == ["A", "C"]
-        assert_undisturbed(found, tmp_path)
+        assert_undisturbed(found)
 
 
 def test_a_replica_that_is_silent_is_left_behind_by_a_plan(tmp_path: pathlib.Path) -> None:
@@ -111,7 +120,7 @@ def test_a_replica_that_is_silent_is_left_behind_by_a_plan(tmp_path: pathlib.Pat
         driver.plan_replicas([a, c])
         b.lost = True
         found = driver.finish()
-        assert_undisturbed(found, tmp_path)
+        assert_undisturbed(found)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +133,7 @@ def test_a_step_of_which_one_rank_has_lost_its_peers_counts_once_in_all_replicas
     with training(tmp_path, "AB", [fault("A1", place, "cut")]) as (driver, (a, b)):
         found = driver.finish()
         assert [replica.name for replica in found] == ["A", "B"]
-        assert_undisturbed(found, tmp_path)
+        assert_undisturbed(found)
         assert a.ranks[0].process.returncode == b.ranks[1].process.returncode == 0
 
 
@@ -133,7 +142,7 @@ def test_a_replica_that_joins_receives_the_state_and_all_train_on(tmp_path: path
         driver.wait_for_step(a, 4)
         driver.plan_replicas([a, b, c], step_grace=0.5)
         found = driver.finish()
-        assert_undisturbed(found, tmp_path)
+        assert_undisturbed(found)
         assert driver.steps_of(c)[0][1] > 4
         assert [step for _, step, _ in driver.steps_of(a)] == list(range(1, STEPS + 1)), "no step is taken twice"
 
@@ -144,7 +153,7 @@ def test_a_checkpoint_of_one_replica_is_loaded_by_any_number(tmp_path: pathlib.P
         driver.finish()
     with training(tmp_path / "second", "CDE", CHECKPOINTS=folder) as (driver, (first, *_)):
         found = driver.finish()
-        assert_undisturbed(found, tmp_path)
+        assert_undisturbed(found)
         assert [step for _, step, _ in driver.steps_of(first)] == list(range(11, STEPS + 1))
 
 
@@ -155,7 +164,7 @@ def test_the_same_script_is_one_replica_under_torchrun(kind: str, tmp_path: path
     given = {**os.environ, **environment, "OUTPUT": f"{tmp_path}/A{{local_rank}}"}
     subprocess.run(command, env=given, check=True, timeout=200)
     trained = Trained("A", [Run.read(tmp_path / f"A{rank}") for rank in range(2)])
-    assert_undisturbed([trained], tmp_path, **environment)
+    assert_undisturbed([trained], **environment)
 
 
 def test_a_planned_change_and_a_loss_leave_the_same_weights(tmp_path: pathlib.Path) -> None:
@@ -196,7 +205,7 @@ def test_what_runs_inside_a_replica_goes_on_without_another_one(kind: str, tmp_p
     with training(tmp_path, names, killed("B", "vote", ranks - 1), **environment) as (driver, _):
         found = driver.finish()
         assert [replica.name for replica in found] == [name for name in names if name != "B"]
-        assert_undisturbed(found, tmp_path, **environment, HIDDEN=HIDDEN.get(environment.get("KIND", "fsdp"), "17"))
+        assert_undisturbed(found, **environment, HIDDEN=HIDDEN.get(environment.get("KIND", "fsdp"), "17"))
 
 
 @pytest.mark.nightly
@@ -225,7 +234,7 @@ def test_any_history_of_replicas_is_the_same_training(kind: str, seed: int, tmp_
                 outside[:0] = [victim] if event == "leave" else []
             history.append(f"{event}: {' '.join(replica.name for replica in driver.members)}")
         print(f"seed {seed}:", *history, sep="\n  ")
-        assert_undisturbed(driver.finish(), tmp_path, steps=150, **environment)
+        assert_undisturbed(driver.finish(), steps=150, **environment)
 
 
 def strike(replica: Replica, event: str, rank: int) -> None:
