@@ -115,7 +115,12 @@ CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
         True,
     ),
     "exited early": ({0: INSIDE, 1: RankEvidence(exited=True)}, (1,), True),
-    "exited early, and another one sleeps": ({0: OUTSIDE, 1: RankEvidence(exited=True)}, (1,), True),
+    "exited early, and another one sleeps": ({0: OUTSIDE, 1: RankEvidence(exited=True)}, (1,), False),
+    "at its end, rank 0 evaluates or saves alone": ({0: EVALUATES, 1: RankEvidence(exited=True)}, (1,), False),
+    "all sleep: none waits for another": ({0: OUTSIDE, 1: OUTSIDE}, (0, 1), False),
+    "one rank alone sleeps": ({0: OUTSIDE}, (0,), False),
+    "one waits for a key of a store, or a file, of one that evaluates": ({0: EVALUATES, 1: OUTSIDE}, (1,), False),
+    "the same, while another waits in a collective": ({0: EVALUATES, 1: OUTSIDE, 2: INSIDE}, (1,), False),
     "all exited: over": ({0: RankEvidence(exited=True), 1: RankEvidence(exited=True)}, (), True),
     "packets are lost between two": ({0: INSIDE, 1: RESENDS, 2: INSIDE}, (1,), True),
     "packets are lost while one sleeps: the sleeper": ({0: RESENDS, 1: OUTSIDE}, (1,), True),
@@ -239,7 +244,22 @@ def test_a_culprit_without_ranks_is_unknown() -> None:
     assert find_culprit({}, whole=True) == unknown
 
 
+STUCK = {
+    "one waits for one that is busy": ({0: INSIDE, 1: EVALUATES}, True),
+    "one does nothing": ({0: OUTSIDE, 1: EVALUATES}, True),
+    "all are busy": ({0: EVALUATES, 1: EVALUATES}, False),
+    "the only one that has not exited is busy": ({0: EVALUATES, 1: RankEvidence(exited=True)}, False),
+}
+
+
+@pytest.mark.parametrize(("evidence", "stuck"), STUCK.values(), ids=STUCK)
+def test_ranks_that_are_all_busy_are_not_stuck(evidence: dict[int, RankEvidence], stuck: bool) -> None:
+    assert find_culprit(evidence, whole=True).stuck is stuck
+
+
 CERTAIN = {
+    "at the end, rank 0 evaluates alone": ({0: EVALUATES, 1: RankEvidence(exited=True)}, False),
+    "one waits for a file of one that evaluates": ({0: EVALUATES, 1: OUTSIDE}, False),
     "a process that does nothing while others wait": ({0: INSIDE, 1: OUTSIDE}, True),
     "a process that a signal has stopped": ({0: INSIDE, 1: RankEvidence(state="T")}, True),
     "exited early": ({0: INSIDE, 1: RankEvidence(exited=True)}, True),

@@ -104,7 +104,8 @@ def test_a_hang_is_asked_about_less_and_less_often_until_it_is_one_for_sure() ->
     times, limits = timed(*[0.4] * 10), HangLimits()
     looks = ((second - 4, times.hang(limits, second)) for second in range(4, 7200))
     asked = [(second, hang.final) for second, hang in looks if hang is not None]
-    assert asked == [(60, False), (120, False), (240, False), (480, False), (960, False), (1800, True)]
+    often = [(60, False), (120, False), (240, False), (480, False), (960, False), (1800, True)]
+    assert asked == [*often, (3600, True), (5400, True)]
     times.add(11, 7200.0)
     assert times.deadline(limits) == pytest.approx(7260.0), "the next step begins again"
 
@@ -117,6 +118,20 @@ def test_time_in_which_the_machine_stood_still_is_no_evidence() -> None:
     assert asked == [(0, False), (60, False), (180, False), (420, False), (900, False), (1740, True)]
 
 
+def test_steps_that_take_longer_than_the_longest_hang_are_asked_about_before_they_are_one() -> None:
+    times, limits = timed(*[100.0] * 10), HangLimits()
+    asked = [(now, hang.final) for now in range(1000, 9000) if (hang := times.hang(limits, now)) is not None]
+    assert asked == [(3000, False), (5000, True), (7000, True)]
+
+
+def test_a_script_whose_count_of_steps_begins_again_is_seen_to_train() -> None:
+    times = timed(*[1.0] * 10)
+    for step in range(5):
+        times.add(step, 15.0 + step)
+    assert times.deadline(LIMITS) == pytest.approx(19.0 + 10.0)
+
+
+ALL_BUSY = Culprit(why="", stuck=False)
 NAMED, MUST_WAIT, UNKNOWN = Culprit(ranks=(1,), why=""), Culprit(ranks=(1,), why="", acts=False), Culprit(why="")
 RESTARTS = {
     "a rank that does nothing, and keeps the others waiting": (False, NAMED, True, True),
@@ -125,6 +140,7 @@ RESTARTS = {
     "none is known": (False, UNKNOWN, True, False),
     "none is known for half an hour": (True, UNKNOWN, True, True),
     "a rank that does something for half an hour": (True, MUST_WAIT, True, True),
+    "all are busy for half an hour": (True, ALL_BUSY, True, False),
     "half an hour, but restarts are not wanted": (True, UNKNOWN, False, False),
 }
 
@@ -243,7 +259,12 @@ def test_a_day_of_training_has_no_false_alarm(seed: int, batches: int) -> None:
 def test_a_hang_of_a_quarter_of_an_hour_is_told_whatever_it_is() -> None:
     times, limits, unknown = timed(*[0.4] * 10), HangLimits(), Culprit(why="", certain=False)
     asked = ((second - 4, times.hang(limits, second)) for second in range(4, 7200))
-    assert [second for second, hang in asked if hang is not None and is_certain(hang, unknown)] == [960, 1800]
+    assert [second for second, hang in asked if hang is not None and is_certain(hang, unknown)] == [
+        960,
+        1800,
+        3600,
+        5400,
+    ]
     assert is_certain(Hang("no step", final=False), NAMED), "at once, where something is wrong for sure"
 
 

@@ -127,6 +127,7 @@ class Progress:
             self._counted.alive(pages.passed_at)
         if pages.passes:
             self._passes.count(pages.passes, pages.passed_at)
+        self._steps.alive(max(pages.stepped_at, pages.passed_at))
         return pages if (pages.steps or pages.passes) and self._last is None else None
 
     def publish_counted(self, round_number: int, now: float, unix: float, *, at_once: bool) -> None:

@@ -15,6 +15,9 @@ The rules, in this order; the first that names a process wins:
 Otherwise nothing is known, which is an answer: naming the wrong one costs people more than naming none. That it makes
 no progress does not accuse a process: most of those that hang wait for another one. Nor does another line of code:
 ranks may take different ways to the same collective.
+
+A restart helps only if some rank waits in a collective, and all that do not are idle: a rank that evaluates or saves is
+waited for in other ways, too, by ranks that look for a file or for a key of a store.
 """
 
 from __future__ import annotations
@@ -106,10 +109,17 @@ class Culprit:
     """A restart of these processes helps. False: it must wait, or cannot."""
     certain: bool = True
     """False: it may be an evaluation or a save."""
+    stuck: bool = True
+    """Some rank does nothing, or waits for others. False: all are busy."""
 
 
 def find_culprit(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
     """`evidence`: by rank. `whole`: of all ranks, and not only of those of one machine."""
+    stuck = any(rank.waits_in or rank.does_nothing for rank in evidence.values() if not rank.exited)
+    return dataclasses.replace(_find(evidence, whole=whole), stuck=stuck or not evidence)
+
+
+def _find(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
     rules = (_exited, _stopped, _in_kernel, _differs, _behind, _outside, _resending)
     for rule in rules:
         if (found := rule(evidence)) is not None:
@@ -135,7 +145,8 @@ def _exited(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     gone = tuple(rank for rank, each in evidence.items() if each.exited)
     if not gone or len(gone) == len(evidence):
         return None
-    return Culprit(ranks=gone, why=f"{_ranks(gone)} exited with code 0 while the others train")
+    why = f"{_ranks(gone)} exited with code 0 while the others train"
+    return Culprit(ranks=gone, why=why, acts=_helps(evidence, ()), certain=_none_is_busy(evidence))
 
 
 def _stopped(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
@@ -155,7 +166,7 @@ def _differs(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     found = first_difference(_recorders(evidence))
     if found is None:
         return None
-    return Culprit(ranks=found.ranks, why=found.why, acts=_do_nothing(evidence, found.ranks))
+    return Culprit(ranks=found.ranks, why=found.why, acts=_helps(evidence, found.ranks))
 
 
 def _behind(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
@@ -169,12 +180,23 @@ def _behind(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
         why = f"{_ranks(found.ranks)} {_verb(found.ranks, 'is', 'are')} in {places[0]}, while {waits}"
     else:
         why = f"{waits}, which {_ranks(found.ranks)} {_verb(found.ranks, 'has', 'have')} not begun"
-    idle = _do_nothing(evidence, found.ranks)
-    return Culprit(ranks=found.ranks, why=why, acts=idle, certain=idle)
+    certain = _do_nothing(evidence, found.ranks)
+    return Culprit(ranks=found.ranks, why=why, acts=_helps(evidence, found.ranks), certain=certain)
 
 
 def _recorders(evidence: Mapping[int, RankEvidence]) -> dict[int, Calls]:
     return {rank: each.calls for rank, each in evidence.items() if each.calls is not None}
+
+
+def _helps(evidence: Mapping[int, RankEvidence], named: tuple[int, ...]) -> bool:
+    """Whether a restart does, if `named` keep the others waiting."""
+    waits = any(rank.waits_in for rank in evidence.values())
+    return waits and _none_is_busy(evidence) and _do_nothing(evidence, named)
+
+
+def _none_is_busy(evidence: Mapping[int, RankEvidence]) -> bool:
+    """All that are not in a collective do nothing."""
+    return all(rank.exited or rank.waits_in or rank.does_nothing for rank in evidence.values())
 
 
 def _do_nothing(evidence: Mapping[int, RankEvidence], ranks: tuple[int, ...]) -> bool:
@@ -190,8 +212,8 @@ def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     assert first.stack is not None
     why = f"{_ranks(tuple(outside))} {_verb(tuple(outside), 'is', 'are')} in {first.stack.place}"
     why += _while_others_wait(evidence)
-    idle = _do_nothing(evidence, tuple(outside))
-    return Culprit(ranks=tuple(outside), why=why, acts=idle, certain=idle)
+    named = tuple(outside)
+    return Culprit(ranks=named, why=why, acts=_helps(evidence, named), certain=_none_is_busy(evidence))
 
 
 def _while_others_wait(evidence: Mapping[int, RankEvidence]) -> str:

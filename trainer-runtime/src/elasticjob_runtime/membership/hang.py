@@ -3,7 +3,7 @@
 That no step comes for many times the usual step time only *asks*: an evaluation of ten minutes looks the same. A
 restart at once needs a process that keeps the others waiting and does nothing itself (culprit.py). Otherwise the hang
 is only reported, and asked about again after twice the time, and so on. After `longest`, for which torch waits in a
-collective, the processes are restarted whatever they do.
+collective, the processes are restarted, unless all of them are busy.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Hang:
     text: str
     """`no step for 75 s, median 0.4 s`, and the pause if one was announced."""
     final: bool
-    """For as long as HangLimits.longest."""
+    """For as long as HangLimits.longest, and it was asked about before."""
     long: bool = False
     """For half as long. Hardly an evaluation or a save takes that long."""
 
 
 def restarts(hang: Hang, culprit: Culprit, limits: HangLimits) -> bool:
     """Whether to restart the processes now."""
-    return limits.restarts and (hang.final or bool(culprit.ranks and culprit.acts))
+    return limits.restarts and ((hang.final and culprit.stuck) or bool(culprit.ranks and culprit.acts))
 
 
 def is_certain(hang: Hang, culprit: Culprit) -> bool:
@@ -94,9 +94,12 @@ class StepTimes:
             self._asked = 0.0
 
     def add(self, step: int, now: float) -> None:
-        """Records a step. If several ranks report the same one, the first counts. A report may skip steps."""
+        """Records a step. If several ranks report the same one, the first counts. A report may skip steps. One of an
+        earlier step shows that the script trains: its count begins again, or it has gone back."""
         if self._last is not None:
             before, at = self._last
+            if step < before:
+                self.alive(now)
             if step <= before:
                 return
             if self._pause is None:
@@ -129,7 +132,7 @@ class StepTimes:
         return (self._last[0], max(self._last[1], self._alive_at)) if self._last is not None else None
 
     def deadline(self, limits: HangLimits) -> float | None:
-        """When to ask what the processes do; None: not known yet, or no more."""
+        """When to ask what the processes do; None: not known yet."""
         wait = self._wait(limits)
         if wait is None or self.last is None:
             return None
@@ -143,19 +146,20 @@ class StepTimes:
         deadline, wait = self.deadline(limits), self._wait(limits)
         if deadline is None or wait is None or now < deadline or self._last is None:
             return None
+        asked_before = self._asked > 0.0
         self._asked, self._asked_at = wait, now
         text = f"no {self._unit} for {now - self._last[1]:.3g} s, median {statistics.median(self._times):.2g} s"
         if self._pause is not None:
             _, seconds, why = self._pause
             text = f"{text}, beyond the announced pause of {seconds:.3g} s{f' ({why})' if why else ''}"
-        return Hang(text, final=wait >= limits.longest, long=wait >= limits.longest / 2)
+        return Hang(text, final=asked_before and wait >= limits.longest, long=wait >= limits.longest / 2)
 
     def _wait(self, limits: HangLimits) -> float | None:
-        """After how many seconds without a step to ask; None: not known yet, or no more."""
+        """After how many seconds without a step to ask; None: not known yet."""
         if not limits.factor or len(self._times) < MIN_STEPS:
             return None
         first = max(limits.least, limits.factor * statistics.median(self._times))
         longest = max(first, limits.longest)
         if self._asked >= longest:
-            return None
+            return self._asked + longest
         return min(max(first, 2 * self._asked), longest)
