@@ -58,6 +58,10 @@ DIFFERENCES: dict[str, tuple[dict[int, Calls], tuple[int, ...]]] = {
     ),
     "a rank whose recorder no longer has the first ones": ({0: USUAL, 1: recorder(SECOND), 2: USUAL}, ()),
     "a rank that is behind": ({0: USUAL, 1: recorder(FIRST)}, ()),
+    "another shape of as many elements": (
+        {0: USUAL, 1: recorder(FIRST, entry(2, input_sizes=[[2, 2]], retired=False))},
+        (),
+    ),
     "another process group": ({0: USUAL, 1: recorder(entry(1, size=9, group="pipeline"))}, ()),
     "sizes that may differ": (
         {0: recorder(entry(1, "all_to_all", 3)), 1: recorder(entry(1, "all_to_all", 5))},
@@ -90,6 +94,17 @@ def test_a_difference_is_described_with_the_lines_that_are_known() -> None:
         "collective 2 differs between ranks: rank 1 calls all_gather [[5]] Float at train.py:31, "
         "rank 0 calls all_reduce [[4]] Float"
     )
+
+
+def test_in_a_hang_a_collective_that_is_over_on_all_ranks_is_not_the_cause() -> None:
+    recorders = {0: USUAL, 1: recorder(entry(1, size=9), SECOND), 2: USUAL}
+    assert first_difference(recorders) is not None
+    assert first_difference(recorders, waiting=True) is None
+
+
+def test_what_was_begun_before_the_processes_continued_in_place_does_not_count() -> None:
+    entries = [entry(1, size=9, time_created_ns=5), entry(1, time_created_ns=20), entry(2)]
+    assert calls_of({"entries": entries}, since_ns=10) == recorder(entry(1), entry(2))
 
 
 BEHIND: dict[str, tuple[dict[int, Calls], tuple[int, ...]]] = {

@@ -107,6 +107,11 @@ CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
         False,
     ),
     "all signals blocked: no stack, no name": ({0: INSIDE, 1: RankEvidence()}, (), True),
+    "it waits for a thread or a child that writes to a device": (
+        {0: INSIDE, 1: dataclasses.replace(OUTSIDE, device=True)},
+        (1,),
+        False,
+    ),
     "stopped by a signal": ({0: INSIDE, 1: RankEvidence(state="T")}, (1,), False),
     "in the kernel": ({0: INSIDE, 1: RankEvidence(state="D", kernel="percpu_rwsem_wait")}, (1,), False),
     "in the kernel for a moment: it has a stack": (

@@ -31,6 +31,12 @@ def test_what_is_told_arrives() -> None:
     assert (found[2].does_nothing, found[2].calls) == (False, None)
 
 
+def test_ranks_of_another_replica_are_other_ranks() -> None:
+    other = EvidenceValue.from_json(to_value({0: SLEEPS}, round_number=3, time=NOW, replica=1).to_json())
+    own = EvidenceValue.from_json(to_value({1: WAITS}, round_number=3, time=NOW, replica=0).to_json())
+    assert of_group([other, own], round_number=3, since=NOW, replica=0) == {1: WAITS}
+
+
 def test_an_earlier_round_and_an_earlier_hang_do_not_count() -> None:
     values = [told({0: WAITS}, round_number=2), told({1: WAITS}, time=NOW - 60)]
     assert of_group(values, round_number=3, since=NOW) == {}

@@ -185,6 +185,7 @@ class Agent:
 
     def start_workers(self, action: StartWorkers, now: float) -> None:
         self._progress.starting(now)
+        self._hangs.starting()
         self._stragglers.starting(now)
         self._starting = True
         self._recorder.starting()
@@ -192,6 +193,7 @@ class Agent:
 
     def move_workers(self, action: MoveWorkers, now: float) -> None:
         self._progress.starting(now)
+        self._hangs.starting()
         self._stragglers.starting(now)
         self._recorder.moving()
         self._processes.move(action.plan, action.step_grace, now)

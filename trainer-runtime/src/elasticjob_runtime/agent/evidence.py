@@ -53,11 +53,12 @@ class Suspect:
 class Investigation:
     """Of one hang. Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
-    def __init__(self, suspects: Iterable[Suspect], now: float, known: Mapping[int, str]) -> None:
-        """`known`: the stacks, by rank, that were asked for earlier in this hang."""
+    def __init__(self, suspects: Iterable[Suspect], now: float, known: Mapping[int, str], since_ns: int = 0) -> None:
+        """`known`: the stacks, by rank, that were asked for earlier in this hang. `since_ns`: when the processes began
+        in this round, Unix time, ns."""
         self._suspects = tuple(suspects)
         self._before = {each.rank: _activity_of(each.pid) for each in self._suspects}
-        self._recorders = RecorderQuestion(self._suspects)
+        self._recorders = RecorderQuestion(self._suspects, since_ns)
         self._evidence: dict[int, RankEvidence] = {}
         self._sizes: dict[int, int] = {}
         """Of the files to which processes write their stacks now, by rank, before."""
@@ -103,6 +104,7 @@ class Investigation:
         return RankEvidence(
             state=_fields(suspect.pid)[0],
             kernel=_read(f"/proc/{suspect.pid}/wchan").strip("0"),
+            device=_waits_for_device(suspect.pid),
             activity=Activity(
                 cpu_ms=max(0, after.cpu_ms - before.cpu_ms),
                 switches=max(0, after.switches - before.switches),
@@ -126,7 +128,8 @@ class Investigation:
 class RecorderQuestion:
     """Asks for the flight recorders in a thread, because an answer may take long or never come."""
 
-    def __init__(self, suspects: Iterable[Suspect]) -> None:
+    def __init__(self, suspects: Iterable[Suspect], since_ns: int) -> None:
+        self._since_ns = since_ns
         self._sockets = {each.rank: flight_recorder.socket_file(each.error_file) for each in suspects}
         self._give_up_at: float | None = None
         self._over = False
@@ -142,7 +145,7 @@ class RecorderQuestion:
 
     def _ask(self) -> None:
         try:
-            self.found = recorders.ask(self._sockets, RECORDER_SECONDS)
+            self.found = recorders.ask(self._sockets, RECORDER_SECONDS, self._since_ns)
         finally:
             self._over = True
 
@@ -187,6 +190,16 @@ def _activity_of(pid: int) -> Activity:
         cpu_ms=sum(each.cpu_ms for each in known),
         switches=sum(each.switches for each in known),
         bytes=sum(each.bytes for each in known),
+    )
+
+
+def _waits_for_device(pid: int) -> bool:
+    """Whether a child process, or a thread other than the main one, is in the kernel (state D)."""
+    threads = [(each, task) for each in (pid, *_children(pid)) for task in _listed(f"/proc/{each}/task")]
+    return any(
+        _read(f"/proc/{each}/task/{task}/stat").rpartition(") ")[2][:1] == "D"
+        for each, task in threads
+        if task != str(pid)
     )
 
 

@@ -24,11 +24,13 @@ class EvidenceExchange:
     def __init__(
         self, exchange: Exchange, own: Mapping[int, RankEvidence], plan: Plan, size: int, since: float, now: float
     ) -> None:
-        """`own`: by rank. `size`: ranks of the whole group. `since`: monotonic time of the last step."""
+        """`own`: by rank. `size`: ranks of the whole group, or of this member's replica. `since`: monotonic time of the
+        last step."""
         self._exchange = exchange
         self.own = own
         self._plan = plan
         self._size = size
+        self._replica = plan.replica.index if plan.replica is not None else None
         self._since = time.time() - (now - since)
         self._until = now + WAIT_SECONDS
         self._told: Mapping[str, EvidenceValue] = {}
@@ -37,7 +39,7 @@ class EvidenceExchange:
 
     def tick(self, now: float) -> dict[int, RankEvidence] | None:
         """The evidence, of all ranks if possible; None: not yet."""
-        group = of_group(self._told.values(), round_number=self._plan.round, since=self._since)
+        group = of_group(self._told.values(), round_number=self._plan.round, since=self._since, replica=self._replica)
         evidence = {**group, **self.own}
         if len(evidence) >= self._size or now >= self._until:
             return evidence
@@ -45,7 +47,7 @@ class EvidenceExchange:
             return None
         self.due = now + ASK_SECONDS
         wanted = reads(self.own, self._plan.value.size)
-        value = to_value(self.own, round_number=self._plan.round, time=time.time())
+        value = to_value(self.own, round_number=self._plan.round, time=time.time(), replica=self._replica)
         self._exchange(value, self._receive if wanted else None)
         return None if wanted else evidence
 

@@ -59,6 +59,8 @@ class HangWatch:
         self._publish = publish
         self._tell_others = exchange
         self._exchange: EvidenceExchange | None = None
+        self._began_ns = 0
+        """When this round's worker processes began, or began to continue: Unix time, ns."""
         self._published: HangValue | None = None
         self._investigation: Investigation | None = None
         self._hang: Hang | None = None
@@ -72,6 +74,10 @@ class HangWatch:
         if self._investigation is not None:
             return self._investigation.due
         return self._exchange.due if self._exchange is not None else None
+
+    def starting(self) -> None:
+        """New worker processes start, or those that run continue under another plan."""
+        self._began_ns = time.time_ns()
 
     def reset(self) -> None:
         """The processes have ended."""
@@ -89,7 +95,7 @@ class HangWatch:
         if hang is not None:
             self._hang = hang
             waiting = {rank: text for rank, text in self._stacks.items() if _waits_for_others(text)}
-            self._investigation, self._exchange = Investigation(self._suspects(), now, waiting), None
+            self._investigation, self._exchange = Investigation(self._suspects(), now, waiting, self._began_ns), None
         if self._hang is None or plan is None:
             return None
         self._look(plan, now)
@@ -108,14 +114,14 @@ class HangWatch:
         self._investigation = None
         exited = {rank: RankEvidence(exited=True) for rank in self._group.finished_ranks}
         since = self._step[1] if self._step is not None else now
-        size = plan.value.world_size
+        size = _world_size(plan)
         self._exchange = EvidenceExchange(self._tell_others, {**seen, **exited}, plan, size, since, now)
 
     def _found(
         self, hang: Hang, known: Mapping[int, RankEvidence], own: Mapping[int, RankEvidence], now: float, plan: Plan
     ) -> Finding:
         """`known`: of all ranks that are known. Each member acts on its own ranks."""
-        culprit = find_culprit(known, whole=len(known) >= plan.value.world_size)
+        culprit = find_culprit(known, whole=len(known) >= _world_size(plan))
         elsewhere = bool(culprit.ranks) and not own.keys() & set(culprit.ranks)
         culprit = dataclasses.replace(
             culprit,
@@ -161,6 +167,12 @@ class HangWatch:
             Suspect(worker.spec.rank, worker.spec.local_rank, worker.pid, str(worker.spec.error_file))
             for worker in self._group.running
         ]
+
+
+def _world_size(plan: Plan) -> int:
+    """Of the worker processes' own world: with replicas, that of theirs."""
+    size, value = plan.value.world_size, plan.value
+    return size * value.replica_size // value.size if plan.replica is not None and value.size else size
 
 
 def _waits_for_others(stacks: str) -> bool:

@@ -18,15 +18,15 @@ HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 """Of gloo, and of NCCL. `dump_traceback` is never asked for: it hangs where the interpreter is held."""
 
 
-def ask(sockets: Mapping[int, str], seconds: float) -> dict[int, Calls]:
+def ask(sockets: Mapping[int, str], seconds: float, since_ns: int = 0) -> dict[int, Calls]:
     """`sockets`: by rank. Returns the collectives of those that have answered; of a rank that has begun none, an empty
-    mapping. Blocks for up to `seconds` for each kind of recorder."""
+    mapping. Blocks for up to `seconds` for each kind of recorder. `since_ns`: as of calls_of."""
     found: dict[int, Calls] = {}
     for handler in HANDLERS:
         rest = {rank: path for rank, path in sockets.items() if not found.get(rank)}
         for rank, answer in _answers(rest, handler, seconds).items():
             with contextlib.suppress(ValueError, RecursionError):
-                found[rank] = calls_of(json.loads(answer.partition(b"\r\n\r\n")[2]))
+                found[rank] = calls_of(json.loads(answer.partition(b"\r\n\r\n")[2]), since_ns)
     return found
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,8 +50,9 @@ Calls = Mapping[str, Sequence[Call]]
 """Of one rank: by process group, in the order of their numbers."""
 
 
-def calls_of(dump: Any) -> dict[str, list[Call]]:
-    """Of a flight recorder's content, as torch writes it to JSON and to pickles. Raises ValueError.
+def calls_of(dump: Any, since_ns: int = 0) -> dict[str, list[Call]]:
+    """Of a flight recorder's content, as torch writes it to JSON and to pickles. Raises ValueError. `since_ns`: Unix
+    time, ns; what was begun before is of an earlier group, in processes that have continued in place.
 
     >>> calls_of({"entries": [{"process_group": ["0", "default_pg"], "collective_seq_id": 1, "is_p2p": False,
     ...     "profiling_name": "gloo:all_reduce", "input_sizes": [[4]], "input_dtypes": ["Float"], "retired": True}]})
@@ -58,7 +61,7 @@ def calls_of(dump: Any) -> dict[str, list[Call]]:
     found: dict[str, dict[int, Call]] = collections.defaultdict(dict)
     try:
         for entry in dump["entries"]:
-            if entry["is_p2p"]:
+            if entry["is_p2p"] or int(entry.get("time_created_ns", since_ns)) < since_ns:
                 continue
             group, call = _group_of(entry["process_group"]), _call_of(entry)
             calls = found[group]
@@ -117,26 +120,36 @@ class Difference:
     why: str
 
 
-def first_difference(recorders: Mapping[int, Calls]) -> Difference | None:
-    """The first collective whose operation, sizes or types differ. `recorders`: by rank. Other lines of the script
-    accuse no rank: `if rank == 0` around a collective is nothing unusual."""
+def first_difference(recorders: Mapping[int, Calls], *, waiting: bool = False) -> Difference | None:
+    """The first collective whose operation, sizes or types differ. `recorders`: by rank. `waiting`: in a hang, one that
+    is over on all ranks is not what they wait in. Other lines of the script accuse no rank: `if rank == 0` around a
+    collective is nothing unusual."""
     for group in sorted({group for calls in recorders.values() for group in calls}):
         known = {rank: {call.number: call for call in calls.get(group, ())} for rank, calls in recorders.items()}
         for number in sorted({number for calls in known.values() for number in calls}):
             there = {rank: calls[number] for rank, calls in sorted(known.items()) if number in calls}
-            kinds = collections.Counter(call.what for call in there.values())
-            if len(kinds) > 1:
+            kinds = {rank: _kind_of(call) for rank, call in there.items()}
+            if len(set(kinds.values())) > 1 and not (waiting and all(call.over for call in there.values())):
                 return _difference(number, there, kinds)
     return None
 
 
-def _difference(number: int, there: Mapping[int, Call], kinds: collections.Counter[str]) -> Difference:
-    usual, count = kinds.most_common(1)[0]
+def _kind_of(call: Call) -> str:
+    """With numbers of elements in place of sizes, because a collective of gloo takes tensors of any shape.
+
+    >>> _kind_of(Call(1, "all_reduce [[2, 3], []] Float", over=True))
+    'all_reduce [6, 1] Float'
+    """
+    return re.sub(r"\[([\d, ]*)\]", lambda found: str(math.prod(map(int, re.findall(r"\d+", found[1])))), call.what)
+
+
+def _difference(number: int, there: Mapping[int, Call], kinds: Mapping[int, str]) -> Difference:
+    usual, count = collections.Counter(kinds.values()).most_common(1)[0]
     has_majority = 2 * count > len(there)
-    odd = tuple(rank for rank, call in there.items() if not has_majority or call.what != usual)
+    odd = tuple(rank for rank in there if not has_majority or kinds[rank] != usual)
     shown = [*odd, *(rank for rank in there if rank not in odd)]
-    first_of = dict.fromkeys(kinds, -1) | {there[rank].what: rank for rank in reversed(shown)}
-    calls = ", ".join(f"rank {rank} calls {there[rank]}" for rank in shown if first_of[there[rank].what] == rank)
+    first_of = {kinds[rank]: rank for rank in reversed(shown)}
+    calls = ", ".join(f"rank {rank} calls {there[rank]}" for rank in shown if first_of[kinds[rank]] == rank)
     return Difference(odd, f"collective {number} differs between ranks: {calls}")
 
 

@@ -170,6 +170,8 @@ class EvidenceValue(Value):
     """Unix time, seconds."""
     ranks: dict[str, RankEvidenceValue]
     """By rank."""
+    replica: int | None = None
+    """With --replica-size, number of the replica in whose own world these ranks are."""
 
     def check(self) -> None:
         for rank in self.ranks:

@@ -73,6 +73,8 @@ class RankEvidence:
     """Of its main thread, as in /proc/PID/stat."""
     kernel: str = ""
     """The kernel function in which that waits."""
+    device: bool = False
+    """Another of its threads, or a child process, waits in the kernel for a device (state D): it may save."""
     activity: Activity = dataclasses.field(default_factory=Activity)
     stack: Stack | None = None
     """None: not known."""
@@ -86,7 +88,7 @@ class RankEvidence:
     @property
     def does_nothing(self) -> bool:
         """Nor would it, if it had a core: one that is runnable is kept from it by other processes."""
-        return self.activity.is_none and self.state != "R"
+        return self.activity.is_none and self.state != "R" and not self.device
 
     @property
     def waits_in(self) -> str | None:
@@ -163,7 +165,7 @@ def _in_kernel(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
 
 
 def _differs(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
-    found = first_difference(_recorders(evidence))
+    found = first_difference(_recorders(evidence), waiting=True)
     if found is None:
         return None
     return Culprit(ranks=found.ranks, why=found.why, acts=_helps(evidence, found.ranks))

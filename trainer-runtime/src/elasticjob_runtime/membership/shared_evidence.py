@@ -15,14 +15,16 @@ MAX_READERS = 64
 thousand members would read a million values."""
 
 
-def to_value(evidence: Mapping[int, RankEvidence], *, round_number: int, time: float) -> EvidenceValue:
-    """`time`: Unix time, s."""
+def to_value(
+    evidence: Mapping[int, RankEvidence], *, round_number: int, time: float, replica: int | None = None
+) -> EvidenceValue:
+    """`time`: Unix time, s. `replica`: number of the replica whose ranks they are; None: they are the group's."""
     ranks = {
         str(rank): RankEvidenceValue(
             exited=each.exited,
             state=each.state,
             kernel=each.kernel,
-            idle=each.activity.is_none,
+            idle=each.activity.is_none and not each.device,
             collective=each.stack.collective if each.stack is not None else None,
             place=each.stack.place if each.stack is not None else "",
             accelerator=each.accelerator,
@@ -31,12 +33,18 @@ def to_value(evidence: Mapping[int, RankEvidence], *, round_number: int, time: f
         )
         for rank, each in evidence.items()
     }
-    return EvidenceValue(round=round_number, time=time, ranks=ranks)
+    return EvidenceValue(round=round_number, time=time, ranks=ranks, replica=replica)
 
 
-def of_group(values: Iterable[EvidenceValue], *, round_number: int, since: float) -> dict[int, RankEvidence]:
-    """By rank, of this round, and not older than the last step, at `since` (Unix time, s)."""
-    current = [value for value in values if value.round == round_number and value.time >= since - CLOCK_SKEW]
+def of_group(
+    values: Iterable[EvidenceValue], *, round_number: int, since: float, replica: int | None = None
+) -> dict[int, RankEvidence]:
+    """By rank, of this round and this replica, and not older than the last step, at `since` (Unix time, s)."""
+    current = [
+        value
+        for value in values
+        if value.round == round_number and value.replica == replica and value.time >= since - CLOCK_SKEW
+    ]
     return {int(rank): _evidence(each) for value in current for rank, each in value.ranks.items()}
 
 
