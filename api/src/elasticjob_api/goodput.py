@@ -5,7 +5,7 @@
 
 The parts add up to the wall time. A step is productive the first time that it is trained, and repeated after that. What
 is not reported is unknown: the time after the newest sample, unless the agents say from which step training went
-on, and a script that reports nothing at all. Pure.
+on, what stopped the steps for long before they went on, and a script that reports nothing at all. Pure.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from elasticjob_api.history import HANG, Change, ChangeType, History, Sample, Series
+
+SLOW, LONG_SECONDS = 0.1, 30.0
+"""Between two samples, steps came more rarely than this share of their usual rate, and that took so much longer, s: it
+is an evaluation, a save, or a hang that ended by itself, and no training."""
 
 Moment = datetime.datetime
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
@@ -280,8 +284,16 @@ class _Steps:
                 self._timeline.until(end, again)
             elif first < highest:
                 self._timeline.until(begin + (end - begin) * ((highest - first) / (last - first)), again)
-            self._timeline.until(end, Part.PRODUCTIVE)
+            self._timeline.until(end - self._without_steps(end - begin, last - first), Part.PRODUCTIVE)
+            self._timeline.until(end, Part.UNKNOWN)
             highest = max(highest, first)
+
+    def _without_steps(self, time: datetime.timedelta, steps: float) -> datetime.timedelta:
+        """The part of `time`, in which so many steps were trained, that these steps did not take."""
+        if not self._rate or steps < 0 or steps >= SLOW * self._rate * time.total_seconds():
+            return datetime.timedelta()
+        rest = time - datetime.timedelta(seconds=steps / self._rate)
+        return rest if rest.total_seconds() > LONG_SECONDS else datetime.timedelta()
 
 
 def _precedes(sample: Sample, change: Change) -> bool:

@@ -59,6 +59,18 @@ TO_STEP_80 = [sample(24, 20), sample(54, 80)]
         ),
         pytest.param([change(10)], [], {"waiting": 10, "unknown": 90}, id="nothing is reported"),
         pytest.param(
+            [START],
+            [*TO_STEP_80, sample(95, 82), sample(100, 92)],
+            {"waiting": 10, "starting": 4, "productive": 46, "unknown": 40},
+            id="steps stopped for long, and went on",
+        ),
+        pytest.param(
+            [START],
+            [*TO_STEP_80, sample(100, 100)],
+            {"waiting": 10, "starting": 4, "productive": 86},
+            id="steps were slow",
+        ),
+        pytest.param(
             [
                 START,
                 change(

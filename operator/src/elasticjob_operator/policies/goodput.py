@@ -1,7 +1,8 @@
 """`status.goodput`: what the job's time was spent on.
 
-It is computed where the history is written anyway: with each change of the worker group, and with a sample if the last
-figures are ten minutes old. So it costs no write of its own, and the history is rarely parsed for it.
+It is computed where the history is written anyway: with each change of the worker group, when the job stalls and when
+that ends, and with a sample if the last figures are ten minutes old; every ten minutes in a job that is stalled. So it
+costs hardly a write of its own, and the history is rarely parsed for it.
 """
 
 from __future__ import annotations

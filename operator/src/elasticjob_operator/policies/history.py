@@ -36,7 +36,7 @@ from elasticjob_runtime.contract import PlanReason, PlanValue, TransitionValue
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.goodput import goodput_status, is_outdated
-from elasticjob_operator.policies.samples import new_sample, with_sample
+from elasticjob_operator.policies.samples import new_sample, sample_of_stall, with_sample
 from elasticjob_operator.state import RendezvousView
 
 _ENDS = (ConditionType.SUCCEEDED, ConditionType.FAILED)
@@ -84,13 +84,15 @@ def with_history(
     changed = stored = _with_changes(before.history, observed)
     if view.transition is not None and stored is not None and stored.open_round == view.transition.round:
         stored = StoredHistory(_completed(stored.read(), view.transition, observed.run).to_api())
-    sample = new_sample(before, after, view, now)
-    if sample is not None:
+    stall = sample_of_stall(before, after, view, now)
+    if (sample := stall or new_sample(before, after, view, now)) is not None:
         stored = with_sample(stored, sample)
-    if stored is after.history or stored is None:
+    stalled = after.is_true(ConditionType.STALLED)
+    if stored is None or (stored is after.history and not stalled):
         return after
     after = after.model_copy(update={"history": stored})
-    if changed is before.history and not is_outdated(before.goodput, now):
+    begins_or_ends = stalled != before.is_true(ConditionType.STALLED)
+    if changed is before.history and not begins_or_ends and not is_outdated(before.goodput, now):
         return after
     return after.model_copy(update={"goodput": goodput_status(job, after, stored, now)})
 

@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 from collections.abc import Sequence
 
-from elasticjob_api import OptimizerSteps, Sample, Status, StoredHistory
+from elasticjob_api import ConditionType, OptimizerSteps, Sample, Status, StoredHistory
 from elasticjob_api.history import MAX_SAMPLES, time_of
 from elasticjob_runtime.contract import PlanValue
 
@@ -38,6 +38,20 @@ def new_sample(before: Status, after: Status, view: RendezvousView, now: datetim
         world_size=plan.world_size if of_this_round else before.world_size or plan.world_size,
         steps_per_second=new.steps_per_second,
     )
+
+
+def sample_of_stall(before: Status, after: Status, view: RendezvousView, now: datetime.datetime) -> Sample | None:
+    """The last known step when a job is no longer stalled, so that the time before is not taken for training."""
+    plan, progress, counted = view.plan, after.progress, after.optimizer_steps
+    if plan is None or not before.is_true(ConditionType.STALLED) or after.is_true(ConditionType.STALLED):
+        return None
+    if counted is not None and counted.backward_passes is None:
+        return Sample(
+            time=now, step=counted.count, world_size=plan.world_size, steps_per_second=counted.per_second, counted=True
+        )
+    if progress is None:
+        return None
+    return Sample(time=now, step=progress.step, world_size=plan.world_size, steps_per_second=progress.steps_per_second)
 
 
 def _counted(

@@ -127,6 +127,27 @@ def not_running(status: Status, since: float) -> Status:
     return status.model_copy(update={"conditions": (missing,)})
 
 
+STALLED = Condition(type="Stalled", status=ConditionStatus.TRUE, reason="Hang", last_transition_time=at(160))
+
+
+def test_a_hang_counts_as_soon_as_it_is_found_and_as_long_as_it_lasts_and_is_no_training_afterwards() -> None:
+    plan, status = make_plan(1, size=4), make_status()
+    for seconds in range(10, 101, 10):
+        status = record(status, make_view(plan=plan, progress=progress(2 * seconds, seconds, 4)), seconds)
+    view = make_view(plan=plan, progress=progress(200, 100, 4))
+    hangs = status.model_copy(update={"conditions": [STALLED]})
+    hangs = with_history(make_job(), status, hangs, view, at(160))
+    assert hangs.goodput is not None
+    assert hangs.goodput.hung == 60
+    later = with_history(make_job(), hangs, hangs, view, at(3700))
+    assert later.goodput is not None
+    assert later.goodput.hung == 3600
+    over = with_history(make_job(), later, later.model_copy(update={"conditions": []}), view, at(3760))
+    assert over.history is not None
+    found = goodput(over.history.read(), until=at(3760)).seconds
+    assert found[Part.PRODUCTIVE] == pytest.approx(90, abs=1), "and not the hour without a step"
+
+
 def test_the_goodput_of_a_training_is_that_of_its_log() -> None:
     lines = train()
     found, logged = goodput(observe(lines), since=NOW), parts_of(lines)

@@ -233,6 +233,7 @@ QUIET = {
     "nothing": (Activity(), True),
     "a data loader's look every five seconds": (Activity(switches=1), True),
     "what gloo's thread takes": (Activity(cpu_ms=20), True),
+    "a thread was woken up": (Activity(bytes=4), True),
     "a loop that sleeps for a second": (Activity(switches=3), False),
     "an evaluation": (BUSY, False),
     "a slow read from a disk": (Activity(bytes=4096), False),

@@ -141,7 +141,9 @@ class HangWatch:
         return finding
 
     def _tell(self, hang: Hang, culprit: Culprit, waits_in: str, now: float) -> None:
-        since = now - self._step[1] if self._step is not None else 0.0
+        since, certain = now - self._step[1] if self._step is not None else 0.0, is_certain(hang, culprit)
+        if self._published is not None and self._published.certain and not certain:
+            return  # only a step ends what was certain
         self._published = HangValue(
             member=self._me,
             round=self._group.view.round,
@@ -149,7 +151,7 @@ class HangWatch:
             why=culprit.why[:MAX_WHY],
             ranks=culprit.ranks,
             waits_in=waits_in,
-            certain=is_certain(hang, culprit),
+            certain=certain,
             reports_only=not self.limits.restarts,
         )
         self._publish(self._published)

@@ -28,11 +28,11 @@ from collections.abc import Mapping
 
 from elasticjob_runtime.contract.collectives import Calls, behind, first_difference, open_call
 
-QUIET_CPU_MS, QUIET_SWITCHES = 50, 2
+QUIET_CPU_MS, QUIET_SWITCHES, QUIET_BYTES = 50, 2, 64
 """What a process may use in the three seconds that it is watched for and still count as doing nothing. Sleeping,
 waiting for a lock or for a stuck data loader takes nothing, or a look every five seconds; a loop that looks each second
 takes three context switches, and evaluating, loading and saving 860 ms, 1,390 switches or more. gloo's thread takes
-some of the time."""
+some of the time, and waking up a thread may write a few bytes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Activity:
 
     @property
     def is_none(self) -> bool:
-        return self.cpu_ms <= QUIET_CPU_MS and self.switches <= QUIET_SWITCHES and not self.bytes
+        return self.cpu_ms <= QUIET_CPU_MS and self.switches <= QUIET_SWITCHES and self.bytes <= QUIET_BYTES
 
     def __str__(self) -> str:
         return f"{self.cpu_ms} ms of CPU, {self.switches} context switches, {self.bytes} bytes"
