@@ -176,6 +176,14 @@ def test_a_member_whose_partner_does_not_answer_has_the_speed_of_others(monkeypa
     assert speeds[0] != 0.0, "the second partner answers, or there is none"
 
 
+def test_a_member_that_died_in_its_check_accuses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "ROUND_SECONDS", 0.2)
+    monkeypatch.setattr(network, "GATHER_SECONDS", 0.1)
+    store = MemoryStore()
+    published(store, "b", PreflightValue(endpoint="127.0.0.1 1 word"))
+    assert NetworkCheck(store, KEYS, "a", address="127.0.0.1", most=2).speed() is None
+
+
 def test_a_receiver_believes_only_those_who_know_its_word() -> None:
     receiver = network.Receiver("127.0.0.1", None)
     address, port, _ = receiver.endpoint.split(" ")

@@ -7,8 +7,8 @@ from elasticjob_runtime.contract import PreflightValue
 from elasticjob_runtime.membership.preflight import ROUNDS, deal, judge, waits
 
 
-def report(command: str = "", **measured: float) -> PreflightValue:
-    return PreflightValue(failed={"command": command} if command else {}, measured=measured)
+def report(command: str = "", machine: str = "", **measured: float) -> PreflightValue:
+    return PreflightValue(failed={"command": command} if command else {}, measured=measured, machine=machine)
 
 
 GOOD, BAD = report(compute=0.1, etcd=0.002, accelerators=8.0), report("exit code 3")
@@ -66,6 +66,27 @@ SLOW = report(compute=0.5, etcd=0.002, accelerators=8.0)
             id="two checks",
         ),
         pytest.param(report(), [GOOD, GOOD], {}, {}, id="nothing was measured"),
+        pytest.param(
+            report("exit code 3", "x"),
+            [report("exit code 3", "x"), report("exit code 3", "x"), report(machine="y"), report(machine="z")],
+            {"command": "exit code 3"},
+            {},
+            id="a machine that fails counts once, however often it tried",
+        ),
+        pytest.param(
+            report("exit code 3", "x"),
+            [report("exit code 3", "y"), report("exit code 3", "y"), report(machine="z")],
+            {},
+            {"command": "exit code 3; 2 of 3 machines fail this check, so it is ignored"},
+            id="most machines fail it",
+        ),
+        pytest.param(
+            report("exit code 3", "x"),
+            [report("exit code 3", "x")],
+            {},
+            {"command": "exit code 3; 2 of 2 members fail this check, so it is ignored"},
+            id="all on one machine",
+        ),
     ],
 )
 def test_a_member_is_suspect_by_its_checks_and_those_of_the_others(

@@ -261,7 +261,7 @@ OWN_FLAGS = (
         default=(),
         about="checks of this machine before the agent joins, separated by commas: `Basic`, `Network` (see "
         "[Find what slows a job down](../guides/slow-jobs.md#check-machines-before-they-join)). Default: none. An "
-        "agent whose machine fails one exits with 79, unless more than half of the members fail it",
+        "agent whose machine fails one exits with 79, unless more than half of the machines fail it",
         sets=(PreflightSettings, "checks"),
     ),
     Flag(

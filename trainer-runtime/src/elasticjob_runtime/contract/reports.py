@@ -187,6 +187,9 @@ class PreflightValue(Value):
     """Checks that fail by themselves: what each of them found, in one line."""
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
     """What is compared with the other members, by check."""
+    machine: str = ""
+    """On which this is: a machine that fails a check counts once, however often its agent was started again. Empty: not
+    known."""
     endpoint: str = ""
     """Where it receives data while its network is checked: address, port and a word that the sender must know,
     separated by spaces. Empty: it does not, or no longer."""

@@ -1,8 +1,8 @@
 """Which checks a member fails before it joins, and whether they are to be trusted. Pure.
 
 A check fails by itself, such as a command with another exit code than 0, or because what it measured is far from what
-the other members have measured. One that more than half of the members fail says more about the check than about their
-nodes, so it is distrusted.
+the other members have measured. One that more than half of the machines fail says more about the check than about
+them, so it is distrusted. Where all members are on one machine, more than half of the members.
 """
 
 from __future__ import annotations
@@ -71,13 +71,24 @@ def judge(me: str, reports: Mapping[str, PreflightValue]) -> PreflightOutcome:
     """`reports`: by member, this one included."""
     findings = {member: _findings(member, reports) for member in reports}
     failed, distrusted = {}, {}
+    groups, unit = _by_machine(reports), "machines"
+    if len(groups) in (1, len(reports)):
+        groups, unit = [[member] for member in reports], "members"
     for check, found in findings[me].items():
-        count = sum(check in each for each in findings.values())
-        if len(reports) > 1 and 2 * count > len(reports):
-            distrusted[check] = f"{found}; {count} of {len(reports)} members fail this check, so it is ignored"
+        count = sum(all(check in findings[member] for member in group) for group in groups)
+        if len(groups) > 1 and 2 * count > len(groups):
+            distrusted[check] = f"{found}; {count} of {len(groups)} {unit} fail this check, so it is ignored"
         else:
             failed[check] = found
     return PreflightOutcome(failed=failed, distrusted=distrusted)
+
+
+def _by_machine(reports: Mapping[str, PreflightValue]) -> list[list[str]]:
+    """The members on each, those that have ended included."""
+    found: dict[str, list[str]] = {}
+    for member, report in reports.items():
+        found.setdefault(report.machine or f"of {member}", []).append(member)
+    return list(found.values())
 
 
 def _findings(member: str, reports: Mapping[str, PreflightValue]) -> dict[str, str]:

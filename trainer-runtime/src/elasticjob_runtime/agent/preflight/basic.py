@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import Callable, Mapping
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.membership.preflight import ACCELERATORS, COMPUTE, ROUND_TRIP
+
+logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - not a file of ours
 _LEAST_FREE = 0.02
@@ -24,12 +27,11 @@ _SMI = ("nvidia-smi", "--query-gpu=index,ecc.errors.uncorrected.volatile.total,r
 
 
 def failures(environment: Mapping[str, str]) -> dict[str, str]:
-    """The checks that fail by themselves: what each of them found."""
-    found = {
-        "shm": low_space(SHARED_MEMORY),
-        "checkpoints": low_space(environment.get(Env.CHECKPOINT_DIRECTORY, "")),
-        "nvidia-smi": gpu_faults(),
-    }
+    """The checks that fail by themselves: what each of them found. A full checkpoint directory is only warned of: it is
+    hardly ever this machine's own."""
+    if (full := low_space(environment.get(Env.CHECKPOINT_DIRECTORY, ""))) is not None:
+        logger.warning("preflight: the checkpoint directory %s: saving may fail", full)
+    found = {"shm": low_space(SHARED_MEMORY), "nvidia-smi": gpu_faults()}
     return {check: text for check, text in found.items() if text is not None}
 
 

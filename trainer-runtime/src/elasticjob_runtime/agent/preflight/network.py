@@ -236,4 +236,6 @@ def _have_ended(
 
 
 def _best(speeds: list[float]) -> float | None:
-    return max((speed for speed in speeds if speed != UNKNOWN), default=None)
+    """None: not known. That a single partner did not answer may be the partner's fault, which may be gone."""
+    known = [speed for speed in speeds if speed != UNKNOWN]
+    return max(known) if any(known) or len(known) > 1 else None

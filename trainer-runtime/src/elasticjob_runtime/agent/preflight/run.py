@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from elasticjob_runtime.agent.preflight import basic, command
 from elasticjob_runtime.agent.preflight.network import NetworkCheck, read_reports
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 WAIT_SECONDS = 20.0
 """How long a member that fails a check waits for the reports of the others, s. They run the same checks as the job
 starts; without their reports, a check that fails everywhere would end every agent."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PAUSE = 0.5
 _STORE_SECONDS = 5.0
 _COMMAND = "command"
@@ -69,7 +71,15 @@ def _own_report(
         found = command.run(settings.command, settings.timeout)
         if found is not None:
             failed[_COMMAND] = found
-    return PreflightValue(failed=failed, measured=measured)
+    return PreflightValue(failed=failed, measured=measured, machine=_machine())
+
+
+def _machine() -> str:
+    """The same for all containers of a machine, until it boots again."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _exchange(
