@@ -127,7 +127,7 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     suspended.
 
     A worker pod whose machine fails one is replaced elsewhere, which does not count towards maxRestarts. A check that
-    more than half of the worker pods fail is ignored. Needs elasticrun.
+    more than half of the nodes fail is ignored. Needs elasticrun.
     """
 
 

@@ -150,7 +150,8 @@ def _difference(number: int, there: Mapping[int, Call], kinds: Mapping[int, str]
     shown = [*odd, *(rank for rank in there if rank not in odd)]
     first_of = {kinds[rank]: rank for rank in reversed(shown)}
     calls = ", ".join(f"rank {rank} calls {there[rank]}" for rank in shown if first_of[kinds[rank]] == rank)
-    return Difference(odd, f"collective {number} differs between ranks: {calls}")
+    doubt = "" if has_majority else "; which of them is wrong is not known"
+    return Difference(odd, f"collective {number} differs between ranks: {calls}{doubt}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
