@@ -195,7 +195,7 @@ def test_kubectl_get_shows_size_restarts_step_and_state(cluster: Cluster) -> Non
     assert head.split() == ["NAME", "WORKERS", "WORLD", "RESTARTS", "STEP", "STATUS", "AGE"]
     assert row.split()[:6] == ["digits", "3/4", "6", "3", "3000000000", "Running"]
     wide_head, wide_row = cluster.kubectl("get", "ej", "--output=wide").splitlines()
-    assert wide_head.split()[-4:] == ["ROUND", "PERCENT", "FAILURE", "RENDEZVOUS"]
+    assert wide_head.split()[-6:] == ["ROUND", "PERCENT", "STEP", "SEEN", "FAILURE", "RENDEZVOUS"]
     assert wide_row.split()[-4:] == ["2", "75", "Signal", "etcd:2379"]
     assert "elasticjob" not in cluster.kubectl("get", "all"), (
         "`kubectl delete all --all` would delete weeks of training"

@@ -139,6 +139,8 @@ BAD = {
     "no entries": {},
     "an entry without fields": {"entries": [{}]},
     "a number in place of a group": {"entries": [entry(1, process_group=7)]},
+    "a number without an end": {"entries": [entry(1, collective_seq_id=float("inf"))]},
+    "a time without an end": {"entries": [entry(1, time_created_ns=float("inf"))]},
     "a name in place of a number": {"entries": [{**entry(1), "collective_seq_id": "x"}]},
 }
 
@@ -159,7 +161,17 @@ def test_a_rank_shares_its_newest_collectives_in_few_bytes() -> None:
     assert open_call(shared) is None
 
 
-@pytest.mark.parametrize("packed", [None, [], {"group": 1}, {"group": [[1]]}, {"group": [["x", "", True, ""]]}])
+@pytest.mark.parametrize(
+    "packed",
+    [
+        None,
+        [],
+        {"group": 1},
+        {"group": [[1]]},
+        {"group": [["x", "", True, ""]]},
+        {"group": [[float("inf"), "", True, ""]]},
+    ],
+)
 def test_what_no_rank_has_shared_says_nothing(packed: Any) -> None:
     assert unpack(packed) == {}
 

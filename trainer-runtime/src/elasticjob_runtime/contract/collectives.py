@@ -68,7 +68,7 @@ def calls_of(dump: Any, since_ns: int = 0) -> dict[str, list[Call]]:
             if calls and call.number < next(reversed(calls)):
                 calls.clear()  # the group was made again
             calls[call.number] = call
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a flight recorder: {error!r}") from error
     return {group: list(calls.values()) for group, calls in found.items()}
 
@@ -109,7 +109,7 @@ def unpack(packed: Any) -> dict[str, list[Call]]:
             str(group): [Call(int(number), str(what), bool(over), str(line)) for number, what, over, line in calls]
             for group, calls in packed.items()
         }
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, OverflowError):
         return {}
 
 

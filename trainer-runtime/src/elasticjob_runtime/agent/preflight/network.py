@@ -90,7 +90,7 @@ class Receiver:
             connection.settimeout(ROUND_SECONDS)
             hello, _, rest = connection.recv(_HELLO_BYTES, socket.MSG_WAITALL).partition(b"\n")
             word, sender, round_number = hello.decode().split(" ")
-            if not hmac.compare_digest(word, self._word):
+            if not hmac.compare_digest(word.encode(), self._word.encode()):
                 return
             began, count = time.monotonic(), len(rest)
             while data := connection.recv(len(_CHUNK)):
