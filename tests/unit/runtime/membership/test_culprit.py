@@ -112,6 +112,16 @@ CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
         (1,),
         False,
     ),
+    "one saves in the kernel, another has exited": (
+        {0: INSIDE, 1: RankEvidence(exited=True), 2: RankEvidence(state="D")},
+        (1,),
+        False,
+    ),
+    "its save is in the kernel, and its stack is known": (
+        {0: INSIDE, 1: dataclasses.replace(OUTSIDE, state="D")},
+        (1,),
+        False,
+    ),
     "stopped by a signal": ({0: INSIDE, 1: RankEvidence(state="T")}, (1,), False),
     "in the kernel": ({0: INSIDE, 1: RankEvidence(state="D", kernel="percpu_rwsem_wait")}, (1,), False),
     "in the kernel for a moment: it has a stack": (

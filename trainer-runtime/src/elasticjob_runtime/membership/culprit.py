@@ -87,8 +87,9 @@ class RankEvidence:
 
     @property
     def does_nothing(self) -> bool:
-        """Nor would it, if it had a core: one that is runnable is kept from it by other processes."""
-        return self.activity.is_none and self.state != "R" and not self.device
+        """Nor would it, if it had a core: one that is runnable is kept from it by other processes. One in the kernel
+        may save."""
+        return self.activity.is_none and self.state not in ("R", "D") and not self.device
 
     @property
     def waits_in(self) -> str | None:
