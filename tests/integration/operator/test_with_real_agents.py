@@ -260,8 +260,9 @@ def test_the_goodput_is_that_of_the_trainings_own_log(training: Training) -> Non
     history, wall = job.status.history.read(), (ended - created).total_seconds()
     parts = {part.value: getattr(job.status.goodput, part.value) or 0 for part in Part}
     assert sum(parts.values()) == pytest.approx(wall, abs=len(parts)), "in whole seconds"
-    blur = 2 + len(history.changes) / 2
-    """s: the history has whole seconds."""
+    blur = 2 + 1.5 * len(history.changes)
+    """s: the history has whole seconds, and a step of up to a second is read from its rate. Exact is
+    tests/unit/operator/policies/test_goodput.py."""
     assert productive - parts["unknown"] - blur <= parts["productive"] <= productive + blur, (parts, productive)
     assert repeated - parts["unknown"] - blur <= parts["repeated"] <= repeated + blur, (parts, repeated)
     assert parts["unknown"] <= wall / 4, parts
