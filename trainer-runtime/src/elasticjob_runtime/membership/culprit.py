@@ -17,7 +17,8 @@ no progress does not accuse a process: most of those that hang wait for another 
 ranks may take different ways to the same collective.
 
 A restart helps only if some rank waits in a collective, and all that do not are idle: a rank that evaluates or saves is
-waited for in other ways, too, by ranks that look for a file or for a key of a store.
+waited for in other ways, too, by ranks that look for a file or for a key of a store. The only rank of a job does not
+wait for another one.
 """
 
 from __future__ import annotations
@@ -119,7 +120,11 @@ class Culprit:
 def find_culprit(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
     """`evidence`: by rank. `whole`: of all ranks, and not only of those of one machine."""
     stuck = any(rank.waits_in or rank.does_nothing for rank in evidence.values() if not rank.exited)
-    return dataclasses.replace(_find(evidence, whole=whole), stuck=stuck or not evidence)
+    found = _find(evidence, whole=whole)
+    alone = (
+        whole and len(evidence) == 1 and all(rank.does_nothing and rank.waits_in == "" for rank in evidence.values())
+    )
+    return dataclasses.replace(found, acts=found.acts or alone, stuck=stuck or not evidence)
 
 
 def _find(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
