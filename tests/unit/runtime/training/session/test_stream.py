@@ -281,6 +281,8 @@ def in_loader() -> int:
     return -1 if info is None else info.id
 
 
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_sources_in_processes_of_a_loader_do_not_see_them() -> None:
     """Those of Hugging Face and WebDataset would give a part of their items only."""
     begun = torch.zeros(2).share_memory_()
