@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import linecache
 import os
 import pathlib
 import signal
@@ -152,3 +153,17 @@ def test_a_process_that_ends_with_an_exception_leaves_its_flight_recorder(tmp_pa
     analyze = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path), "-p", "recorder_"]
     shown = subprocess.run(analyze, capture_output=True, check=False, text=True)
     assert shown.returncode == 0, shown.stderr
+
+
+def test_a_file_system_that_hangs_does_not_hold_the_agent(tmp_path: pathlib.Path) -> None:
+    """A FIFO, in place of the script's file on it: whoever opens it waits."""
+    with running(tmp_path, HANDLER + SLEEPS) as suspect:
+        look_until(suspect, "it sleeps", lambda found, _: found.stack is not None)
+        source = tmp_path / "script.py"
+        source.unlink()
+        os.mkfifo(source)
+        linecache.clearcache()
+        found, text = look_at(suspect)
+        assert "in waits" in text
+        assert found.stack is None
+        os.close(os.open(source, os.O_RDWR | os.O_NONBLOCK))  # its thread goes on

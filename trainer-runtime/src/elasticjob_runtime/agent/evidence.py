@@ -14,8 +14,9 @@ import linecache
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from elasticjob_runtime.agent import recorders
 from elasticjob_runtime.contract.collectives import Calls
@@ -23,6 +24,8 @@ from elasticjob_runtime.event_loop import start_thread
 from elasticjob_runtime.membership.culprit import Activity, RankEvidence, Stack, main_stack
 from elasticjob_runtime.training import auto_progress, flight_recorder
 from elasticjob_runtime.workers import linux
+
+T = TypeVar("T")
 
 WATCH_SECONDS = 3.0
 STACKS_SECONDS = 2.0
@@ -58,7 +61,12 @@ class Investigation:
         in this round, Unix time, ns."""
         self._suspects = tuple(suspects)
         self._before = {each.rank: _activity_of(each.pid) for each in self._suspects}
-        self._recorders = RecorderQuestion(self._suspects, since_ns)
+        sockets = {suspect.rank: flight_recorder.socket_file(suspect.error_file) for suspect in self._suspects}
+        self._recorders = Question[Mapping[int, Calls]](
+            lambda: recorders.ask(sockets, RECORDER_SECONDS, since_ns), 2 * RECORDER_SECONDS, {}
+        )
+        self._places: Question[Mapping[int, Stack | None]] | None = None
+        """What the stacks tell. It reads the script's file, which may be on a file system that hangs."""
         self._evidence: dict[int, RankEvidence] = {}
         self._sizes: dict[int, int] = {}
         """Of the files to which processes write their stacks now, by rank, before."""
@@ -71,7 +79,7 @@ class Investigation:
         """What was found, by rank; None: not yet."""
         if now < self.due:
             return None
-        if not self._recorders.answered(now):
+        if not self._recorders.over(now):
             self.due = now + LOOK_SECONDS
             return None
         if not self._evidence:
@@ -85,10 +93,14 @@ class Investigation:
         if not self._all_written() and now < self._give_up_at:
             self.due = now + LOOK_SECONDS
             return None
-        return {
-            rank: dataclasses.replace(found, stack=_stack(self.stacks.get(rank, "")))
-            for rank, found in self._evidence.items()
-        }
+        if self._places is None:
+            texts = dict(self.stacks)
+            self._places = Question(lambda: {rank: _stack(text) for rank, text in texts.items()}, STACKS_SECONDS, {})
+        if not self._places.over(now):
+            self.due = now + LOOK_SECONDS
+            return None
+        places = self._places.answer
+        return {rank: dataclasses.replace(found, stack=places.get(rank)) for rank, found in self._evidence.items()}
 
     def _all_written(self) -> bool:
         """Whether those that were asked have written their stacks, and write no more."""
@@ -112,7 +124,7 @@ class Investigation:
             ),
             accelerator=_uses_accelerator(suspect.pid),
             resends=_resends(suspect.pid),
-            calls=self._recorders.found.get(suspect.rank),
+            calls=self._recorders.answer.get(suspect.rank),
         )
 
     def _ask(self, suspect: Suspect) -> None:
@@ -125,29 +137,29 @@ class Investigation:
             self._sizes[suspect.rank] = size
 
 
-class RecorderQuestion:
-    """Asks for the flight recorders in a thread, because an answer may take long or never come."""
+class Question(Generic[T]):
+    """Work in a thread, because it may take long or never end. `now`: monotonic, s."""
 
-    def __init__(self, suspects: Iterable[Suspect], since_ns: int) -> None:
-        self._since_ns = since_ns
-        self._sockets = {each.rank: flight_recorder.socket_file(each.error_file) for each in suspects}
+    def __init__(self, work: Callable[[], T], seconds: float, unanswered: T) -> None:
+        """`seconds`: how long to wait for it; `unanswered`: the answer if that was too short."""
+        self._work = work
+        self._seconds = seconds
         self._give_up_at: float | None = None
-        self._over = False
-        self.found: Mapping[int, Calls] = {}
-        """By rank, of those that answered."""
+        self._done = False
+        self.answer = unanswered
 
-    def answered(self, now: float) -> bool:
-        """Asks at the first call. True: all have answered, or had enough time."""
+    def over(self, now: float) -> bool:
+        """Begins at the first call. True: it is done, or had enough time."""
         if self._give_up_at is None:
-            self._give_up_at = now + 2 * RECORDER_SECONDS
-            self._over = not start_thread(self._ask, "flight-recorders")
-        return self._over or now >= self._give_up_at
+            self._give_up_at = now + self._seconds
+            self._done = not start_thread(self._run, "hang-question")
+        return self._done or now >= self._give_up_at
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         try:
-            self.found = recorders.ask(self._sockets, RECORDER_SECONDS, self._since_ns)
+            self.answer = self._work()
         finally:
-            self._over = True
+            self._done = True
 
 
 def request_stacks(pid: int, path: str) -> int | None:

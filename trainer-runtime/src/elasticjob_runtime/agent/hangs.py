@@ -129,7 +129,7 @@ class HangWatch:
             acts=culprit.acts and not elsewhere,
             certain=culprit.certain and not elsewhere,
         )
-        evidence = {rank: each for rank, each in own.items() if not each.exited}
+        evidence = {rank: found for rank, found in own.items() if not found.exited}
         finding = Finding(f"{hang.text}: {culprit.why}", culprit, restarts(hang, culprit, self.limits))
         reason = "that is for another agent" if elsewhere else "nothing shows that a restart would help"
         what = "restarting" if finding.restarts else f"not restarting: {reason}"
