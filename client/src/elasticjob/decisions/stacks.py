@@ -16,6 +16,6 @@ def command_in(pod: Any, container: str) -> list[str]:
     """The command to run in `container` of `pod`: with the Python that has started the runtime, and without a shell,
     which the image may lack."""
     containers = pod.get("spec", {}).get("containers") or []
-    command = next((each.get("command") or [] for each in containers if each.get("name") == container), [])
+    command = next((one.get("command") or [] for one in containers if one.get("name") == container), [])
     injected = len(command) > 1 and str(command[1]).startswith(f"{INJECTED}/")
     return [str(command[0]) if injected else "python3", "-c", PROGRAM]

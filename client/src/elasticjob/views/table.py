@@ -70,7 +70,7 @@ def render_pages(
     shown: list[int] | None = None
     widths = [0] * len(columns)
     for rows in pages:
-        lines = [*([titles] if shown is None else []), *([_cell(each) for each in row] for row in rows)]
+        lines = [*([titles] if shown is None else []), *([_cell(value) for value in row] for row in rows)]
         widths = [max([known, *(cell_len(line[number].text) for line in lines)]) for number, known in enumerate(widths)]
         if shown is None:
             shown = _fit(columns, widths, width)
@@ -81,7 +81,7 @@ def render_pages(
 
 def html(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> str:
     """The same as an HTML table."""
-    lines = [[Cell(column.title, "bold") for column in columns], *([_cell(each) for each in row] for row in rows)]
+    lines = [[Cell(column.title, "bold") for column in columns], *([_cell(value) for value in row] for row in rows)]
     cells = (
         "".join(f"<td style='{_CSS.get(cell.style, '')}'>{escape(cell.text)}</td>" for cell in row) for row in lines
     )

@@ -78,7 +78,7 @@ class ProgressLane:
     def age(self) -> float:
         """How long the oldest progress has waited, s."""
         waiting = list(self._waiting.values())  # at once: metrics are rendered in a thread
-        return time.monotonic() - min(each.since for each in waiting) if waiting else 0.0
+        return time.monotonic() - min(one.since for one in waiting) if waiting else 0.0
 
     def add(self, key: NamespacedName) -> None:
         """The job has progress to write."""

@@ -152,7 +152,7 @@ class RunKeys:
     def _first_failure(self) -> FailureValue | None:
         known = self._values_in(self._keys.failures, FailureValue)
         newest = max((failure.round for failure in known), default=0)
-        return first_failure(each for each in known if each.round == newest) if known else None
+        return first_failure(failure for failure in known if failure.round == newest) if known else None
 
     def _keys_in(self, folder: str) -> list[str]:
         there: dict[str, Any] = self._values | self._unparsed | self._unreadable

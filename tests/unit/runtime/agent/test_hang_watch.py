@@ -38,9 +38,12 @@ class Group:
     def __init__(self, pid: int, error_file: str) -> None:
         self.failed: list[str] = []
         spec = types.SimpleNamespace(rank=0, local_rank=0, error_file=error_file)
-        worker = types.SimpleNamespace(spec=spec, pid=pid, fail=lambda reason, text, stacks: self.failed.append(text))
+        worker = types.SimpleNamespace(spec=spec, pid=pid, fail=self._fail)
         self.running, self.finished_ranks = (worker,), list[int]()
         self.view = types.SimpleNamespace(round=3)
+
+    def _fail(self, _reason: str, text: str, _stacks: str) -> None:
+        self.failed.append(text)
 
 
 class Watched:

@@ -207,10 +207,10 @@ def _activity_of(pid: int) -> Activity:
 
 def _waits_for_device(pid: int) -> bool:
     """Whether a child process, or a thread other than the main one, is in the kernel (state D)."""
-    threads = [(each, task) for each in (pid, *_children(pid)) for task in _listed(f"/proc/{each}/task")]
+    threads = [(process, task) for process in (pid, *_children(pid)) for task in _listed(f"/proc/{process}/task")]
     return any(
-        _read(f"/proc/{each}/task/{task}/stat").rpartition(") ")[2][:1] == "D"
-        for each, task in threads
+        _read(f"/proc/{process}/task/{task}/stat").rpartition(") ")[2][:1] == "D"
+        for process, task in threads
         if task != str(pid)
     )
 

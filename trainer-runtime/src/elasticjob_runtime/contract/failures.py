@@ -22,10 +22,10 @@ def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
     known = sorted(failures, key=lambda failure: (failure.reason == PEER_LOST, failure.time))
     difference = None
     if may_follow_from_another(known[0]):
-        difference = first_difference({each.rank: unpack(each.collectives) for each in known if each.collectives})
+        difference = first_difference({one.rank: unpack(one.collectives) for one in known if one.collectives})
     if difference is None:
         return known[0]
-    blamed = next(each for each in known if each.rank in difference.ranks)
+    blamed = next(failure for failure in known if failure.rank in difference.ranks)
     return dataclasses.replace(blamed, reason=MISMATCH, message=difference.why)
 
 

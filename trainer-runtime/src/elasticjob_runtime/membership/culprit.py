@@ -132,10 +132,10 @@ def _find(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
     for rule in rules:
         if (found := rule(evidence)) is not None:
             return found
-    if evidence and all(each.waits_in for each in evidence.values()):
+    if evidence and all(found.waits_in for found in evidence.values()):
         others = "each other" if whole else "ranks on other machines"
         return Culprit(why=f"all ranks here wait for {others} in {calls_of(evidence)}", certain=False)
-    busy = tuple(rank for rank, each in evidence.items() if each.waits_in is None and not each.does_nothing)
+    busy = tuple(rank for rank, found in evidence.items() if found.waits_in is None and not found.does_nothing)
     if busy and (calls_of(evidence) or len(evidence) == 1):
         does = "is busy" if len(busy) == 1 else "are busy"
         return Culprit(why=f"{_ranks(busy)} {does}{_while_others_wait(evidence)}", certain=False)
@@ -146,7 +146,7 @@ def _find(evidence: Mapping[int, RankEvidence], *, whole: bool) -> Culprit:
 
 def calls_of(evidence: Mapping[int, RankEvidence]) -> str:
     """The collectives in which ranks wait; empty: in none that is known."""
-    return " and ".join(sorted({each.waits_in for each in evidence.values() if each.waits_in}))
+    return " and ".join(sorted({found.waits_in for found in evidence.values() if found.waits_in}))
 
 
 def _exited(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
@@ -193,7 +193,7 @@ def _behind(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
 
 
 def _recorders(evidence: Mapping[int, RankEvidence]) -> dict[int, Calls]:
-    return {rank: each.calls for rank, each in evidence.items() if each.calls is not None}
+    return {rank: found.calls for rank, found in evidence.items() if found.calls is not None}
 
 
 def _helps(evidence: Mapping[int, RankEvidence], named: tuple[int, ...]) -> bool:
@@ -225,7 +225,7 @@ def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
 
 
 def _while_others_wait(evidence: Mapping[int, RankEvidence]) -> str:
-    inside = {rank: each.waits_in for rank, each in evidence.items() if each.waits_in}
+    inside = {rank: found.waits_in for rank, found in evidence.items() if found.waits_in}
     if not inside:
         return ""
     waits = _verb(tuple(inside), "waits", "wait")

@@ -30,9 +30,9 @@ def newest_replica(order: ReplicaValue | None, member: Member | None) -> Replica
     """The newest of what the store says of the member's replica, and what the member says; None: nothing."""
     if member is None:
         return None
-    said = [each for each in (order, member.value.replica) if each is not None]
+    said = [replica for replica in (order, member.value.replica) if replica is not None]
     return max(
-        (each for each in said if each.incarnation == member.value.incarnation),
+        (replica for replica in said if replica.incarnation == member.value.incarnation),
         key=lambda replica: replica.world,
         default=None,
     )
@@ -268,7 +268,7 @@ def _orders(view: View, part: Sequence[Member], index: int, world: int) -> tuple
     return tuple(
         ReplicaValue(
             index=index, world=world, incarnation=member.value.incarnation, ordinal=ordinal,
-            members=tuple(each.name for each in part), master_addr=head.value.address,
+            members=tuple(one.name for one in part), master_addr=head.value.address,
             master_port=_port(view, head, world), agent_store=head.value.stores,
         )
         for ordinal, member in enumerate(part)

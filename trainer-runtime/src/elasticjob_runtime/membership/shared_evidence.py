@@ -21,17 +21,17 @@ def to_value(
     """`time`: Unix time, s. `replica`: number of the replica whose ranks they are; None: they are the group's."""
     ranks = {
         str(rank): RankEvidenceValue(
-            exited=each.exited,
-            state=each.state,
-            kernel=each.kernel,
-            idle=each.activity.is_none and not each.device,
-            collective=each.stack.collective if each.stack is not None else None,
-            place=each.stack.place if each.stack is not None else "",
-            accelerator=each.accelerator,
-            resends=[list(pair) for pair in sorted(each.resends)],
-            collectives=pack(each.calls) if each.calls is not None else None,
+            exited=found.exited,
+            state=found.state,
+            kernel=found.kernel,
+            idle=found.activity.is_none and not found.device,
+            collective=found.stack.collective if found.stack is not None else None,
+            place=found.stack.place if found.stack is not None else "",
+            accelerator=found.accelerator,
+            resends=[list(pair) for pair in sorted(found.resends)],
+            collectives=pack(found.calls) if found.calls is not None else None,
         )
-        for rank, each in evidence.items()
+        for rank, found in evidence.items()
     }
     return EvidenceValue(round=round_number, time=time, ranks=ranks, replica=replica)
 
@@ -45,7 +45,7 @@ def of_group(
         for value in values
         if value.round == round_number and value.replica == replica and value.time >= since - CLOCK_SKEW
     ]
-    return {int(rank): _evidence(each) for value in current for rank, each in value.ranks.items()}
+    return {int(rank): _evidence(found) for value in current for rank, found in value.ranks.items()}
 
 
 def _evidence(value: RankEvidenceValue) -> RankEvidence:
@@ -63,4 +63,4 @@ def _evidence(value: RankEvidenceValue) -> RankEvidence:
 
 def reads(own: Mapping[int, RankEvidence], members: int) -> bool:
     """Whether a member reads what the others tell."""
-    return members <= MAX_READERS or not all(each.waits_in for each in own.values())
+    return members <= MAX_READERS or not all(found.waits_in for found in own.values())

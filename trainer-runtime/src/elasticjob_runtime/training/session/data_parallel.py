@@ -19,14 +19,14 @@ def place_of(parts: Parts, data_parallel: Any, *, in_replica: bool) -> tuple[int
     if data_parallel is not None:
         return _given(data_parallel, ranks.size())
     if parts.are_sharded:
-        fsdp = [each for module in parts.modules for each in torch_private.fsdp_modules(module)]
-        sizes = {_product(mesh) for each in fsdp for mesh in torch_private.mesh_sizes(each)}
+        fsdp = [found for module in parts.modules for found in torch_private.fsdp_modules(module)]
+        sizes = {_product(mesh) for module in fsdp for mesh in torch_private.mesh_sizes(module)}
         if sizes - {ranks.size()}:
             raise TypeError(
                 "ElasticSession: the model is sharded in more than one way, so say which ranks take different samples: "
                 'data_parallel=mesh["..."], the dimension that fully_shard() was given'
             )
-        one = not fsdp and not any(_is_fsdp1(each) for module in parts.modules for each in module.modules())
+        one = not fsdp and not any(_is_fsdp1(part) for module in parts.modules for part in module.modules())
         return (0, 1) if one else None
     return (0, 1) if in_replica else None
 

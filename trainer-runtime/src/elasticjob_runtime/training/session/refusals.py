@@ -65,8 +65,8 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
         yield f"in a replica, a session has exactly one optimizer, and this one has {len(parts.optimizers)}"
     if any(type(optimizer).__name__ == "ZeroRedundancyOptimizer" for optimizer in parts.optimizers):
         yield "the optimizer's state is sharded by ZeroRedundancyOptimizer: use fully_shard (FSDP2)"
-    fsdp = [each for model in parts.modules for each in torch_private.fsdp_modules(model)]
-    if any(len(mesh) > 1 for each in fsdp for mesh in torch_private.mesh_sizes(each)):
+    fsdp = [found for model in parts.modules for found in torch_private.fsdp_modules(model)]
+    if any(len(mesh) > 1 for module in fsdp for mesh in torch_private.mesh_sizes(module)):
         yield "a model in a replica is in HSDP: give fully_shard() a mesh of one dimension; replicas are the other one"
     if backend and "gloo" not in backend:
         yield f"replicas have been tested with gloo only, and the process group uses {backend}"

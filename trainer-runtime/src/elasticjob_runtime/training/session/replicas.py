@@ -63,7 +63,7 @@ class Replicas(Gloo):
         }
         self._others = [
             parameter
-            for parameter in dict.fromkeys(each for module in parts.modules for each in module.parameters())
+            for parameter in dict.fromkeys(found for module in parts.modules for found in module.parameters())
             if id(parameter) not in hooked and parameter.requires_grad
         ]
         """Parameters whose gradients no hook reduces."""
@@ -114,7 +114,7 @@ class Replicas(Gloo):
         if self._voted:
             raise SessionError("with replicas, call optimizer.step() once in each session.step(), without a closure")
         self._voted = True
-        if not self._reduced and (missing := sum(each.grad is not None for each in self._others)):
+        if not self._reduced and (missing := sum(parameter.grad is not None for parameter in self._others)):
             raise SessionError(UNREDUCED.format(missing))
         ballot = torch.tensor([-newest, self._reductions, -self._reductions])
         if not self._all_reduce(ballot, lowest=True):
@@ -134,14 +134,14 @@ class Replicas(Gloo):
     def reduce_gradients(self) -> None:
         """Makes gradients that FSDP does not reduce the mean over the replicas."""
         self._reduced = True
-        trained = [each for each in self._others if each.grad is not None or self.count > 1]
-        for dtype in dict.fromkeys(each.dtype for each in trained):
-            for bucket in _buckets([each for each in trained if each.dtype == dtype]):
+        trained = [parameter for parameter in self._others if parameter.grad is not None or self.count > 1]
+        for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
+            for bucket in _buckets([parameter for parameter in trained if parameter.dtype == dtype]):
                 self._reduce_bucket(bucket)
 
     def _reduce_bucket(self, bucket: Sequence[torch.Tensor]) -> None:
-        locals_ = [torch_private.local(each) for each in bucket]
-        grads = [None if each.grad is None else torch_private.local(each.grad) for each in bucket]
+        locals_ = [torch_private.local(parameter) for parameter in bucket]
+        grads = [None if one.grad is None else torch_private.local(one.grad) for one in bucket]
         used = torch.tensor([float(grad is not None) for grad in grads], dtype=locals_[0].dtype)
         parts = [torch.zeros_like(part) if grad is None else grad for part, grad in zip(locals_, grads, strict=True)]
         flat = torch.cat([used, *(part.reshape(-1) for part in parts)])
@@ -197,6 +197,9 @@ def _lowest_of_replica(*values: int) -> list[int]:
 
 
 def _buckets(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    ends = itertools.accumulate(torch_private.local(each).numel() for each in parameters)
+    ends = itertools.accumulate(torch_private.local(parameter).numel() for parameter in parameters)
     of_bucket = zip(parameters, ends, strict=True)
-    return [[each for each, _ in same] for _, same in itertools.groupby(of_bucket, key=lambda pair: pair[1] // BUCKET)]
+    return [
+        [parameter for parameter, _ in same]
+        for _, same in itertools.groupby(of_bucket, key=lambda pair: pair[1] // BUCKET)
+    ]

@@ -398,7 +398,7 @@ def as_dtensor(part: torch.Tensor, like: Any) -> torch.Tensor:
 
 def fsdp_modules(module: torch.nn.Module) -> list[Any]:
     """Those that `fully_shard` was called for."""
-    return [each for each in module.modules() if any(base.__name__ == "FSDPModule" for base in type(each).__mro__)]
+    return [part for part in module.modules() if any(base.__name__ == "FSDPModule" for base in type(part).__mro__)]
 
 
 def mesh_sizes(fsdp: Any) -> list[tuple[int, ...]]:
