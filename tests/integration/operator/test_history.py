@@ -36,24 +36,26 @@ def ends_with(training: Training, *last: tuple[str, str]) -> list[Change]:
     return eventually(newest, what=f"{last} in the history", timeout=60)
 
 
-def kill(member: str, *, agent: bool = False) -> None:
-    """Kills the worker process of that worker pod, or its agent."""
-    found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is(pid, member, agent)]
+def kill(training: Training, member: str, *, agent: bool = False) -> None:
+    """Kills the worker process of that worker pod, or its agent. Other tests have worker pods of the same name."""
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    found = [pid for pid in pids if _is(pid, training.script, member, agent)]
     assert found, f"no process of {member}"
     for pid in found:
         os.kill(pid, signal.SIGKILL)
 
 
-def _is(pid: int, member: str, agent: bool) -> bool:
+def _is(pid: int, script: Path, member: str, agent: bool) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False  # it has ended
     is_agent = b"elasticjob_runtime" in command and b"--start-method=spawn" in command
-    is_worker = any(part.endswith(b"train.py") for part in command) and not is_agent
-    return (is_agent if agent else is_worker) and any(
-        variable.startswith(f"ELASTICJOB_MEMBER_ID={member}-".encode()) for variable in environment
+    return (
+        os.fsencode(script) in command
+        and is_agent is agent
+        and any(variable.startswith(f"ELASTICJOB_MEMBER_ID={member}-".encode()) for variable in environment)
     )
 
 
@@ -66,14 +68,14 @@ def test_each_change_of_the_group_is_one_entry_with_its_cause_and_outlives_the_p
     training.start(2)
     ends_with(training, START)
 
-    kill("digits-worker-1")
+    kill(training, "digits-worker-1")
     failed = ends_with(training, START, FAILED)[-1]
     assert re.match("digits-worker-1-[a-z0-9]{5}, rank 1: Signal, exit code -9", failed.message)
     assert (failed.restarts, failed.workers_before, failed.workers) == (1, 2, 2)
     assert failed.phases is not None
     assert None not in (failed.phases.detect, failed.phases.plan, failed.phases.first_step, failed.form_seconds)
 
-    kill("digits-worker-1", agent=True)
+    kill(training, "digits-worker-1", agent=True)
     lost, joined = ends_with(training, LOST, JOINED)
     assert "digits-worker-1" in lost.message
     assert [(lost.workers_before, lost.workers), (joined.workers_before, joined.workers)] == [(2, 1), (1, 2)]
