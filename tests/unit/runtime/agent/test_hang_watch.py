@@ -6,7 +6,7 @@ import pathlib
 import time
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from elasticjob_runtime.agent.evidence_exchange import Received
@@ -50,11 +50,11 @@ class Watched:
     def __init__(self, pid: int, error_file: str, *, restarts: bool) -> None:
         self.other = WAITS
         self.published: list[HangValue | None] = []
-        self.group: Any = Group(pid, error_file)
+        self.group = Group(pid, error_file)
         self._now = 1000.0
         self._step = (10, 990.0)
         limits = HangLimits(restarts=restarts)
-        self.watch = HangWatch(limits, self.group, "a", self.published.append, self._exchange)
+        self.watch = HangWatch(limits, cast(Any, self.group), "a", self.published.append, self._exchange)
 
     def _exchange(self, _value: EvidenceValue, on_all: Received | None) -> None:
         if on_all is not None:
