@@ -50,7 +50,7 @@ def test_every_round_has_ranks_and_a_store_of_its_own(make: Make) -> None:
 
 
 def test_the_others_learn_of_a_lost_member(make: Make) -> None:
-    a, b, c = (make((2, 3)) for _ in range(3))
+    a, b, c = (make((2, 3), start_grace=60) for _ in range(3))
     together(a, b, c)
     c.vanish()
     wait_for_restart(a, b)
@@ -99,7 +99,7 @@ def test_a_member_whose_workers_do_not_stop_does_not_hold_up_the_others(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "STOP_TIMEOUT", 1.0)
-    a, b, slow = (make((2, 3)) for _ in range(3))
+    a, b, slow = (make((2, 3), start_grace=60) for _ in range(3))
     together(a, b, slow)
     met = a.meet()
     wait_for_restart(b, slow)
