@@ -124,6 +124,8 @@ def test_a_script_that_cannot_be_run_is_named(
             "argument --max-restarts/--max_restarts: invalid int value: 'many' (see elasticrun --help)",
         ),
         (("--metrics-port=http", "train.py"), "argument --metrics-port/--metrics_port: invalid int value: 'http'"),
+        (("--preflight=,,", "train.py"), "argument --preflight: must name at least one of Basic, Network"),
+        (("--preflight=Disk", "train.py"), "argument --preflight: must be of Basic, Network, not Disk"),
         (("--start-method=magic", "train.py"), "invalid choice: 'magic'"),
         ((), "the following arguments are required: training_script"),
     ],

@@ -64,6 +64,8 @@ def names_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 
     def convert(text: str) -> tuple[str, ...]:
         names = tuple(name for name in text.split(",") if name)
+        if text and not names:
+            raise argparse.ArgumentTypeError(f"must name at least one of {', '.join(known)}")
         if unknown := [name for name in names if name not in known]:
             raise argparse.ArgumentTypeError(f"must be of {', '.join(known)}, not {unknown[0]}")
         return names
