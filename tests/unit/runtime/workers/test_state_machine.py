@@ -243,6 +243,14 @@ def test_processes_that_continue_do_not_wait_for_the_cause_of_a_failure() -> Non
     assert (view.state, view.failure, view.incomplete, group.state.deadline) == (RUNNING, LOST, True, None)
 
 
+def test_a_hang_is_the_failure_of_the_process_that_the_others_wait_for_even_if_it_has_ended() -> None:
+    group = Group().start()
+    group.exit(1)
+    assert group.state.hung_process({1}) == (1, 1)
+    assert group.state.hung_process({5}) == (0, 0), "on another machine: any that runs"
+    assert group.state.hung_process(()) == (0, 0)
+
+
 def test_processes_that_hang_have_time_to_write_their_stacks() -> None:
     group = Group().start()
     assert group.do(group.state.hung(HUNG, 5.0)) == [RequestStacks(frozenset({0, 1}))]

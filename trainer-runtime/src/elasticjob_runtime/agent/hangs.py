@@ -162,7 +162,7 @@ class HangWatch:
         for worker in culprits:
             worker.fail(HANG, text, stacks_of(self._stacks, first=worker.spec.rank))
         if not culprits:
-            self._group.fail_hung(text, now)
+            self._group.fail_hung(text, now, ranks)
 
     def _suspects(self) -> list[Suspect]:
         return [

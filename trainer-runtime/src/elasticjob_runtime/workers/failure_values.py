@@ -49,8 +49,8 @@ class FailureValues:
         """Of those that have written their error file and are about to exit."""
         return [self.of_exit(worker, 1) for worker in running if worker.spec.error_file.exists()]
 
-    def of_hang(self, worker: WorkerProcess, message: str) -> FailureValue:
-        return self._make(worker.spec.rank, worker.spec.local_rank, -signal.SIGKILL, HANG, message)
+    def of_hang(self, rank: int, local_rank: int, message: str) -> FailureValue:
+        return self._make(rank, local_rank, -signal.SIGKILL, HANG, message)
 
     def of_start(self, rank: int, local_rank: int, message: str) -> FailureValue:
         """It cannot be started."""

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from elasticjob_runtime.event_loop import EventLoop
@@ -160,10 +160,11 @@ class WorkerGroup:
         handling, catching = (self._catching(each) if grace > 0 else () for each in (signal.SIGTERM, number))
         self._apply(self._state.stop(grace, now, number, last=last, saves=saves, handling=handling, catching=catching))
 
-    def fail_hung(self, message: str, now: float) -> None:
-        """Fails the group because its workers run but make no progress."""
+    def fail_hung(self, message: str, now: float, ranks: Collection[int] = ()) -> None:
+        """Fails the group because its workers run but make no progress. `ranks`: those that keep the others waiting."""
         if self._workers:
-            self._apply(self._state.hung(self._failures.of_hang(self._workers[0], message), now))
+            failure = self._failures.of_hang(*self._state.hung_process(ranks), message)
+            self._apply(self._state.hung(failure, now))
 
     def signal(self, number: int) -> None:
         for worker in self._workers:

@@ -326,6 +326,13 @@ class GroupState:
                 state = state._with(number, dataclasses.replace(process, stopped_at=since))
         return state, effects
 
+    def hung_process(self, ranks: Collection[int]) -> tuple[int, int]:
+        """(rank, local rank) of the process whose failure a hang is. `ranks`: those that keep the others waiting.
+        Raises ValueError if none runs."""
+        named = {number: each for number, each in self.processes.items() if each.rank in ranks}
+        local_rank = min(named or self.running)
+        return self.processes[local_rank].rank, local_rank
+
     def hung(self, failure: FailureValue, now: float) -> Step:
         """Its processes run, but make no progress. They get some time to write their stacks."""
         if self.view.state is not WorkersState.RUNNING or not self.running or self.failures:
