@@ -13,6 +13,7 @@ import pytest
 from tests.contract.etcd_servers import EtcdServer, require_etcd
 from tests.integration.runtime.agents import SOURCE, Job
 from tests.integration.runtime.launcher_harness import MODULES, Harness
+from tests.integration.runtime.own_network import OwnNetwork, created
 from tests.integration.runtime.small_torch import write_small_torch
 from tests.integration.runtime.standalone import ELASTICRUN, Launch, Run
 from tests.integration.runtime.subreaper import subreaper
@@ -23,6 +24,12 @@ def job(etcd: str, tmp_path: pathlib.Path) -> Iterator[Job]:
     job = Job(etcd, tmp_path)
     yield job
     job.close()
+
+
+@pytest.fixture
+def own_network() -> Iterator[OwnNetwork]:
+    with created() as network:
+        yield network
 
 
 @pytest.fixture

@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import ExitCode
 
 from hack.support import eventually
+from tests.contract.proxy import Proxy
 from tests.integration.runtime.agents import QUICK, SOURCE, Agent, Job
+from tests.integration.runtime.own_network import OwnNetwork
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -63,7 +67,8 @@ torch.set_num_threads(1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(Samples(), 4, num_workers=1) if how == "loader" else None
-for step, batch in zip(range(16), itertools.repeat(torch.ones(4, 4)) if loader is None else loader):
+steps = 1000 if how == "network" and first else 16
+for step, batch in zip(range(steps), itertools.repeat(torch.ones(4, 4)) if loader is None else loader):
     if step == 12 and first:
         if bad:
             hang()
@@ -73,6 +78,8 @@ for step, batch in zip(range(16), itertools.repeat(torch.ones(4, 4)) if loader i
             calls = [lambda: dist.all_reduce(torch.ones(8)), lambda: dist.broadcast(torch.ones(8), 0)]
             for call in calls[::-1] if bad else calls:
                 call()
+        elif how == "network":
+            (here / "trains").touch()
         elif how == "skipped" and not bad:
             dist.all_reduce(torch.ones(3))
         elif how == "evaluation":
@@ -109,13 +116,13 @@ IN_EVERY_RUN = ("blocked", "gil", "loader", "exits", "sizes", "skipped")
 """The others repeat these in another way, or another test has them (test_hangs.py: a rank that sleeps)."""
 
 
-def start(job: Job, how: str, name: str = "a", members: int = 1) -> Agent:
+def start(job: Job, how: str, name: str = "a", members: int = 1, *flags: str, **options: Any) -> Agent:
     script = job.directory / "hanging.py"
     script.write_text(SCRIPT)
     return job.start(
         name, "--nproc-per-node", str(4 // members), "--hang-factor", "2", "--max-restarts", "1",
-        "--start-method", "zygote", nnodes=str(members), conf=f"{QUICK},hang_min=2",
-        script=[str(script), how, str(job.directory)],
+        "--start-method", "zygote", *flags, nnodes=str(members), conf=f"{QUICK},hang_min=2",
+        script=[str(script), how, str(job.directory)], **options,
     )  # fmt: skip
 
 
@@ -192,3 +199,38 @@ def test_a_rank_that_waits_for_a_disk_is_named_and_not_killed(job: Job, frozen_d
     thaw(frozen_disk)
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     assert [each for each in agent.events if each["event"] == "failure"] == []
+
+
+@pytest.fixture
+def dropped(job: Job, own_network: OwnNetwork) -> Iterator[tuple[Callable[[str], None], list[Agent]]]:
+    """Two members, one of them in a network of its own, and what drops ("--append") everything that the first one sends
+    to the second one, or no longer ("--delete"). Both reach etcd."""
+    proxy = Proxy(int(job.endpoint.rpartition(":")[2]), own_network.host)
+    try:
+        reaches = {"endpoint": f"{own_network.host}:{proxy.port}"}
+        where = [(own_network.host, own_network.device, ()), (own_network.address, "eth0", own_network.within)]
+        agents = [
+            start(
+                job, "network", name, 2, "--nproc-per-node", "1", "--local-addr", address,
+                environment={"GLOO_SOCKET_IFNAME": device}, within=within, **reaches,
+            )
+            for name, (address, device, within) in zip("ab", where, strict=True)
+        ]  # fmt: skip
+        enter = shlex.join(own_network.within)
+        rule = f"INPUT --source {own_network.host} --protocol tcp ! --sport {proxy.port} --jump DROP"
+        yield lambda change: own_network.run(f"{enter} iptables --wait 5 {change} {rule}"), agents
+    finally:
+        proxy.close()
+
+
+@pytest.mark.nightly
+def test_both_ends_of_a_connection_that_drops_packets_are_named(
+    job: Job, dropped: tuple[Callable[[str], None], list[Agent]]
+) -> None:
+    drop, agents = dropped
+    eventually((job.directory / "trains").exists, 120, what=lambda: f"it trains: {job.logs}")
+    drop("--append")
+    for agent in agents:
+        eventually(lambda agent=agent: "is not acknowledged, from 10." in agent.output, 120, what=lambda: job.logs)  # type: ignore[misc]
+    drop("--delete")
+    assert [agent.exit_code() for agent in agents] == [ExitCode.SUCCEEDED] * 2, job.logs

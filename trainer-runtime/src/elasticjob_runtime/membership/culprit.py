@@ -239,8 +239,9 @@ def _resending(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     near = tuple(rank for rank, each in evidence.items() if each.resends)
     if not near:
         return None
+    sent = f"what {_ranks(near)} {_verb(near, 'sends', 'send')} is not acknowledged"
     names = ", ".join(f"{own} to {peer}" for own, peer in pairs)
-    return Culprit(ranks=near, why=f"what {_ranks(near)} sends is not acknowledged, from {names}: look at the network")
+    return Culprit(ranks=near, why=f"{sent}, from {names}: look at the network")
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
