@@ -112,7 +112,7 @@ CASES = {
     "order": DIFFERS,
     "skipped": DIFFERS,
 }
-IN_EVERY_RUN = ("blocked", "gil", "loader", "exits", "sizes", "skipped")
+IN_EVERY_RUN = ("blocked", "loader", "exits", "sizes", "skipped")
 """The others repeat these in another way, or another test has them (test_hangs.py: a rank that sleeps)."""
 
 
