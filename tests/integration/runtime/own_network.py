@@ -14,10 +14,13 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class OwnNetwork:
+    """A namespace that a virtual cable connects with this machine."""
+
     name: str
     device: str
     """This machine's end of the cable."""
     address: str
+    """The namespace's address."""
     host: str
     """This machine's address there."""
 
@@ -38,6 +41,7 @@ class OwnNetwork:
 
 @contextlib.contextmanager
 def created() -> Iterator[OwnNetwork]:
+    """Removed at the end, with its cable and rules. Skips the test where none can be made."""
     name, subnet = f"ejp{os.getpid()}", f"10.77.{os.getpid() % 250}"
     made = OwnNetwork(name, f"{name}h", f"{subnet}.2", f"{subnet}.1")
     try:
