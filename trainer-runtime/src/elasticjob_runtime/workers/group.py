@@ -162,7 +162,7 @@ class WorkerGroup:
 
     def fail_hung(self, message: str, now: float, ranks: Collection[int] = ()) -> None:
         """Fails the group because its workers run but make no progress. `ranks`: those that keep the others waiting."""
-        if self._workers:
+        if self._state.running:
             failure = self._failures.of_hang(*self._state.hung_process(ranks), message)
             self._apply(self._state.hung(failure, now))
 
