@@ -273,6 +273,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         + ("" if it.in_place is None else f", in place {it.in_place}")
         + ("" if it.failed is None else f", failed {it.failed}")
         + ("" if it.world_over is None else f", world {it.world_over} over")
+        + ("" if it.cut_from is None else f", cut from {it.cut_from or 'none'}")
         + ("" if it.replica is None else f", in replica {it.replica.index}, world {it.replica.world}")
     ),
     PublishFailure: lambda it: f"report {it.failure.member}" + ", joining" * it.failure.joining,

@@ -12,7 +12,7 @@ from elasticjob_runtime.membership.actions import AssignReplicas
 from elasticjob_runtime.membership.decide import decide
 from elasticjob_runtime.membership.ranks import by_location
 from elasticjob_runtime.membership.replicas import assign_replicas, whole_replicas
-from elasticjob_runtime.membership.view import Member, Plan, Role, View, Workers, WorkersState
+from elasticjob_runtime.membership.view import Member, Plan, Probe, Role, View, Workers, WorkersState
 
 from tests.unit.runtime.membership.builders import (
     NOW,
@@ -133,6 +133,19 @@ PLANNED: dict[str, Case] = {
     "a member that did not answer once may be back": Case(
         view(plan=trains("ab"), probes=answers("d", reachable=False)), "wait 1 s"
     ),
+    "one that the planner reaches, and another member of its replica does not, is in no plan": Case(
+        view(there("abcd", c={"cut_from": "d"}), plan=trains("ab")), "wait"
+    ),
+    "a replica in the plan whose members do not reach each other is left out": Case(
+        view(there("abcd", c={"cut_from": "d"}), plan=trains(), probes=answers("bcd")),
+        "plan 2: a b, MemberLost, 0 restarts, in place",
+    ),
+    "if there is no other one, it keeps its state and waits": Case(
+        view(there("abcd", b={"cut_from": "a"}, c={"cut_from": "d"}), plan=trains(), probes=answers("bcd")), "wait"
+    ),
+    "whom a member could not reach in an earlier replica does not matter": Case(
+        view(there("abcd", c={"cut_from": "x"}), plan=trains()), "wait"
+    ),
     "a replica is ready to join when all of its members are": Case(
         view(there("abcd", d={"in_place": 0}), plan=trains("ab")), "wait"
     ),
@@ -171,13 +184,20 @@ def in_world(plan: Plan, world: int, state: WorkersState = WorkersState.RUNNING,
     return runs(dataclasses.replace(plan, replica=orders("ab", world=world)["a"]), state, **fields)
 
 
-def member_view(world: int, workers: Workers | None, plan: Plan | None = None, **own: Any) -> View:
+def member_view(
+    world: int,
+    workers: Workers | None,
+    plan: Plan | None = None,
+    *,
+    probes: Mapping[str, Probe] | None = None,
+    **own: Any,
+) -> View:
     """What `a`, which does not plan, sees: its replica is in `world`; 0: it knows of none, -1: it is in none."""
     order = orders("ab", world=world)["a"] if world > 0 else NONE_YET_OF_A
     known = {"a": order} if world else {}
     members = there("a", a=own)
     return view(
-        members, known, plan or OTHERS, workers=workers, role=Role.FOLLOWER, predecessor=(plan or OTHERS).value.leader,
+        members, known, plan or OTHERS, workers=workers, probes=probes or {}, role=Role.FOLLOWER, predecessor=(plan or OTHERS).value.leader,
         store={"members": {**members, **there("bcd")}},
     )  # fmt: skip
 
@@ -207,6 +227,21 @@ FOLLOWED: dict[str, Case] = {
     "nor if it belongs to none": Case(member_view(-1, Workers()), "wait"),
     "etcd has lost the replica: they run on, and say where": Case(
         member_view(0, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"
+    ),
+    "the other member of the replica did not answer a moment ago": Case(
+        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0)),
+        "publish ready of round 0, cut from b",
+    ),
+    "that counts for a while": Case(
+        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0), cut_from="b"), "wait 4 s"
+    ),
+    "and then no more": Case(
+        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=5.0), cut_from="b"),
+        "publish ready of round 0, cut from none",
+    ),
+    "it answers again": Case(
+        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b"), cut_from="b"),
+        "publish ready of round 0, cut from none",
     ),
     "etcd was restored from a backup": Case(
         member_view(1, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"

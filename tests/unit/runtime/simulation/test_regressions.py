@@ -230,6 +230,20 @@ WALKS = {
             Event(after=0.03, kind=Kind.STORE_EMPTIED, who=0, seconds=1.606, arg=3),
         ],
     ),
+    "two replicas whose members do not reach each other do not replace each other again and again": Walk(
+        agents=5,
+        least=2,
+        most=2,
+        max_restarts=100,
+        seed=1213,
+        session=True,
+        replica_size=2,
+        events=[
+            Event(after=0.4, kind=Kind.CUT_LINK, who=1, seconds=0.03, arg=4),
+            Event(after=0.0, kind=Kind.CUT_LINK, who=4, seconds=5.995, arg=5),
+            Event(after=0.3, kind=Kind.CUT_LINK, who=0, seconds=4.383, arg=5),
+        ],
+    ),
 }
 
 

@@ -180,6 +180,8 @@ class MemberValue(Value):
     data."""
     world_over: int = 0
     """Number of the last world of its replica that has ended here; 0: none."""
+    cut_from: str = ""
+    """A member of its replica that did not answer it lately; empty: none. Others may reach both."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))

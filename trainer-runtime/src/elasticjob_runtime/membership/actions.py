@@ -79,6 +79,8 @@ class PublishState(Action):
     """None: unchanged."""
     world_over: int | None = None
     """None: unchanged."""
+    cut_from: str | None = None
+    """None: unchanged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from elasticjob_runtime.contract import MemberState, PlanReason, first_failure
 from elasticjob_runtime.membership.eligibility import join_names, known_unreachable, ranks_of
 from elasticjob_runtime.membership.failures import describe_failure
 from elasticjob_runtime.membership.in_place import finished_before
-from elasticjob_runtime.membership.replicas import follows_in_replica
+from elasticjob_runtime.membership.replicas import follows_in_replica, is_cut
 from elasticjob_runtime.membership.view import Plan, View
 
 Cause = tuple[PlanReason, str]
@@ -33,6 +33,8 @@ def _lost_or_left(view: View, plan: Plan) -> Cause | None:
         member = members.get(name)
         if member is None or member.value.incarnation != rank.incarnation or known_unreachable(view, member):
             lost.append(name)
+        elif is_cut(view, member):
+            lost.append(member.value.cut_from)
         elif member.value.state is MemberState.LEAVING or name in view.spec.draining:
             left.append(name)
     if unknown := plan.value.size - len(ranks_of(plan)):

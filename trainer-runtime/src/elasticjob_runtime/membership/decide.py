@@ -51,7 +51,9 @@ from elasticjob_runtime.membership.planned_changes import has_saved, is_planned,
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.replicas import (
     can_start,
+    cut_due,
     leave_world_of_replica,
+    report_cut,
     report_lost_world,
     report_world_over,
     world_here,
@@ -67,7 +69,7 @@ AWAIT_PLAN = 1.0
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
     action = _apply_rules(view, now)
-    for due in (fence_due(view, now), in_place_due(view, now), retry_at(view)):
+    for due in (fence_due(view, now), in_place_due(view, now), retry_at(view), cut_due(view)):
         if isinstance(action, Wait) and due is not None and now < due and (action.until is None or due < action.until):
             action = dataclasses.replace(action, until=due)
     return action
@@ -76,9 +78,9 @@ def decide(view: View, now: float) -> Action:
 def _apply_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
         _end_with_job, _leave, _yield_name, fence, _register, exit_if_incompatible, _report_ready, prepare_change,
-        report_own_failure, exit_if_left_out, report_lost_world, leave_world_of_replica, _follow_plan, _report_result,
-        report_world_over, forget_own_failures, give_up_joining, _report_suspects, report_in_place, request_plan,
-        _subscribe, _restore_plan, _plan_if_first,
+        report_own_failure, exit_if_left_out, report_cut, report_lost_world, leave_world_of_replica, _follow_plan,
+        _report_result, report_world_over, forget_own_failures, give_up_joining, _report_suspects, report_in_place,
+        request_plan, _subscribe, _restore_plan, _plan_if_first,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:

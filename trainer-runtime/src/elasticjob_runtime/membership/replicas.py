@@ -12,6 +12,9 @@ and plans contain whole replicas only.
    Until there are enough they belong to no replica.
 
 A member whose order the store has lost keeps its world, and tells the planner (`MemberValue.replica`).
+
+A replica is complete only if its members reach each other. The planner knows that of itself; a member that could not
+reach another one of its replica while it planned says so for a while (`MemberValue.cut_from`), for the next planner.
 """
 
 from __future__ import annotations
@@ -20,7 +23,12 @@ from collections.abc import Iterable, Sequence
 
 from elasticjob_runtime.contract import NO_REPLICA, PEER_LOST, FailureValue, MemberState, ReplicaValue
 from elasticjob_runtime.membership.actions import Action, AssignReplicas, PublishState, stop_at_once
-from elasticjob_runtime.membership.view import ALIVE, Member, View, WorkersState
+from elasticjob_runtime.membership.view import ALIVE, Member, Probe, View, WorkersState
+
+CUT_PAUSE = 5.0
+"""Seconds for which a member that did not answer a probe counts as cut off from the one that asked, unless that one
+asks again. Longer: fewer plans with replicas that cannot train. Shorter: a replica whose network works again waits
+less."""
 
 MAX_REMOVED = 16
 """Orders of members that are gone, removed at a time."""
@@ -98,6 +106,34 @@ def report_world_over(view: View, _now: float) -> PublishState | None:
     )  # fmt: skip
 
 
+def report_cut(view: View, now: float) -> PublishState | None:
+    """Publishes that another member of this replica does not answer, and when that does not count any more."""
+    me = view.me
+    if me is None or view.store.role is None:
+        return None
+    cut_from = next((name for name, probe in _unanswered(view) if now < probe.at + CUT_PAUSE), "")
+    if me.value.cut_from == cut_from:
+        return None
+    reason = f"{cut_from}, of the same replica, does not answer" if cut_from else "the replica may be complete again"
+    return PublishState(
+        state=me.value.state, round=me.value.round, stores=view.stores, cut_from=cut_from, reason=reason
+    )
+
+
+def cut_due(view: View) -> float | None:
+    """When that does not count any more; None: nothing is published."""
+    if view.me is None or not view.me.value.cut_from:
+        return None
+    return max((probe.at + CUT_PAUSE for _, probe in _unanswered(view)), default=None)
+
+
+def _unanswered(view: View) -> list[tuple[str, Probe]]:
+    """Of the other members of this replica those whose last probe failed."""
+    replica = replica_of(view, view.me) if view.me is not None else None
+    names = replica.members if replica is not None else ()
+    return [(name, probe) for name in names if (probe := view.probes.get(name)) is not None and not probe.reachable]
+
+
 # -- the planner's part
 
 
@@ -121,10 +157,19 @@ def whole_replicas(view: View, members: Sequence[Member]) -> list[Member]:
         if replica is None or (replica.index, replica.world) in done or replica.index in indexes:
             continue
         done.add((replica.index, replica.world))
-        if all(name in there and _are_together(there[name][1], replica) for name in replica.members):
+        if all(
+            name in there and _are_together(there[name][1], replica) and not is_cut(view, there[name][0])
+            for name in replica.members
+        ):
             found += [there[name][0] for name in replica.members]
             indexes.add(replica.index)
     return found
+
+
+def is_cut(view: View, member: Member) -> bool:
+    """Whether it cannot reach another member of its replica."""
+    replica = replica_of(view, member)
+    return replica is not None and member.value.cut_from in replica.members
 
 
 def follows_in_replica(view: View, failure: FailureValue) -> bool:

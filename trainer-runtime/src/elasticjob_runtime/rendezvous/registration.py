@@ -29,7 +29,18 @@ from elasticjob_runtime.rendezvous.cache import common_range
 
 logger = logging.getLogger(__name__)
 
-_OPTIONAL = ("saves", "saved", "in_place", "broken", "failed", "failed_at", "failure", "replica", "world_over")
+_OPTIONAL = (
+    "saves",
+    "saved",
+    "in_place",
+    "broken",
+    "failed",
+    "failed_at",
+    "failure",
+    "replica",
+    "world_over",
+    "cut_from",
+)
 """Fields of PublishState that are None if they do not change."""
 
 RECENT = 100
