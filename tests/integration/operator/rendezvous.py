@@ -15,6 +15,7 @@ from elasticjob_runtime.contract import (
     PlanReason,
     PlanValue,
     ProgressValue,
+    ReplicaValue,
     SpecValue,
     Straggler,
     StragglersValue,
@@ -92,6 +93,12 @@ class Agents:
         self._store.put(
             self._keys.outcome, OutcomeValue(state=state, reason=reason, message=message, failure=failure).to_json()
         )
+
+    def put_together(self, index: int, *members: str) -> None:
+        """As a replica."""
+        for ordinal, member in enumerate(members):
+            value = ReplicaValue(index=index, world=index + 1, incarnation=member, ordinal=ordinal, members=members)
+            self._store.put(self._keys.replicas + member, value.to_json())
 
     def register(self, member: str) -> None:
         """A member key without a lease, so that only the operator can delete it."""

@@ -61,3 +61,18 @@ def test_the_autoscaler_follows_the_spec_and_edits_are_reverted(
     )
     ns.patch("elasticjobs", "digits", {"spec": {"scaling": {"metrics": []}}})
     eventually(lambda: scaler() is None, what="it is gone")
+
+
+def test_the_worker_pods_of_a_replica_are_removed_together(ns: Namespace, training: Callable[..., Agents]) -> None:
+    """Which those are, the agents decide: here by where the pods run, and not by their numbers."""
+    agents = training(replicas=4, replicaSize=2, minReplicas=2)
+    names = [ns.workers()[f"digits-worker-{index}"]["metadata"]["name"] for index in range(4)]
+    agents.put_together(0, names[0], names[3])
+    agents.put_together(1, names[1], names[2])
+    ns.scale("digits", 2)
+    eventually(lambda: ns.workers().keys() == {"digits-worker-0", "digits-worker-3"}, what="replica 1 has left")
+    spec = agents.spec()
+    assert spec is not None
+    assert spec.wanted == 2
+    ns.scale("digits", 4)
+    eventually(lambda: len(ns.workers()) == 4, what="another replica is created")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import (
+    NO_REPLICA,
     FailureValue,
     HangValue,
     Keys,
@@ -15,6 +16,7 @@ from elasticjob_runtime.contract import (
     OutcomeValue,
     PlanValue,
     ProgressValue,
+    ReplicaValue,
     SpecValue,
     StragglersValue,
     TransitionValue,
@@ -36,6 +38,8 @@ MAX_ERROR_LENGTH = 300
 MAX_VALUES = 64
 """Values of a folder to keep, those of the last keys: only the first failure of the newest round is used, and the hangs
 of members that can name a rank."""
+MAX_REPLICA_VALUES = 1024
+"""The same of members' replicas, which must be known of all: one that is not known is taken for a spare."""
 
 
 class RunKeys:
@@ -53,7 +57,10 @@ class RunKeys:
             keys.locations: LocationsValue,
             keys.outcome: OutcomeValue,
         }
-        self._folders: dict[str, type[Value]] = {keys.failures: FailureValue, keys.hangs: HangValue}
+        self._folders: dict[str, type[Value]] = {
+            keys.failures: FailureValue, keys.hangs: HangValue, keys.replicas: ReplicaValue
+        }  # fmt: skip
+        self._limits = {keys.failures: MAX_VALUES, keys.hangs: MAX_VALUES, keys.replicas: MAX_REPLICA_VALUES}
         self._unparsed: dict[str, str] = {}
         """Values not parsed yet: of several for one key, only the last is parsed."""
         self._values: dict[str, Value] = {}
@@ -69,7 +76,7 @@ class RunKeys:
         """The keys to read. Members and ranks, of which there are as many as worker pods, are left out."""
         return [
             *(Get(KeyRange(key)) for key in sorted(self._single)),
-            *(Get(KeyRange.prefix(folder), limit=MAX_VALUES, descending=True) for folder in self._folders),
+            *(Get(KeyRange.prefix(folder), limit=limit, descending=True) for folder, limit in self._limits.items()),
         ]
 
     def replace(self, kvs: Iterable[KeyValue], revision: int) -> None:
@@ -90,7 +97,7 @@ class RunKeys:
             return False
         self._set(event.key, event.value)
         if (folder := self._folder(event.key)) is not None:
-            for key in self._keys_in(folder)[:-MAX_VALUES]:
+            for key in self._keys_in(folder)[: -self._limits[folder]]:
                 self._set(key, None)
         return True
 
@@ -108,7 +115,7 @@ class RunKeys:
         buffered[event.key] = dataclasses.replace(event, value=value)
         if (folder := self._folder(event.key)) is not None:
             found = [key for key in buffered if key.startswith(folder)]
-            if len(found) > MAX_VALUES:
+            if len(found) > self._limits[folder]:
                 del buffered[min(found)]
 
     def _kind(self, key: str) -> type[Value] | None:
@@ -147,7 +154,17 @@ class RunKeys:
             outcome=self._value(keys.outcome, OutcomeValue),
             failure=self._first_failure(),
             hangs=tuple(self._values_in(keys.hangs, HangValue)),
+            replicas=self._replicas(),
         )
+
+    def _replicas(self) -> dict[str, int]:
+        folder = self._keys.replicas
+        known = ((key, self._value(key, ReplicaValue)) for key in self._keys_in(folder))
+        return {
+            key[len(folder) :]: replica.index
+            for key, replica in known
+            if replica is not None and replica.index != NO_REPLICA
+        }
 
     def _first_failure(self) -> FailureValue | None:
         known = self._values_in(self._keys.failures, FailureValue)

@@ -278,7 +278,9 @@ def classify(
     # Worker pod 0 hosts the store of c10d.
     keep = frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ())
     most = {**grant.most, **dict.fromkeys(grant.leaving, 0)} if grant is not None else {}
-    scaling = scale(job.replicas, workers, keep=keep, most=most, unit=job.replica_size or 1)
+    scaling = scale(
+        job.replicas, workers, keep=keep, most=most, unit=job.replica_size or 1, replicas=state.rendezvous.replicas
+    )
     return Context(
         job=job,
         state=state,

@@ -2,8 +2,10 @@
 
 A pod holds its index until it is being deleted, even while it waits for its replacement. So there are never more pods
 than wanted that are to stay. A scale-up takes the lowest free indices. A scale-down removes the least useful pods first
-(unreachable, ended, not running), then those with the highest index. Agents put worker pods with neighbouring indices
-together as replicas, so those of the least useful replica leave together.
+(unreachable, ended, not running), then those with the highest index. Worker pods that train as one replica leave
+together: those that belong to none first, then those of the least useful replica. Which these are, the agents decide.
+Before they have, or while that is not known, the pods with neighbouring indices count as one, as agents put them
+together by default.
 
 A request whose response is lost, or that arrives late, may create a second pod of an index. The more useful one, then
 the older one, stays.
@@ -35,9 +37,11 @@ def scale(
     keep: frozenset[int] = frozenset(),
     most: Mapping[str, int] | None = None,
     unit: int = 1,
+    replicas: Mapping[str, int] | None = None,
 ) -> Scaling:
     """`pods`: all of the run. `keep`: indices that the job always has. `most`: by Workload, how many of its pods stay,
-    however many are wanted: the others leave first. `unit`: pods of a replica."""
+    however many are wanted: the others leave first. `unit`: pods of a replica. `replicas`: the number of each pod's
+    replica, by its name."""
     holders: dict[int, tuple[Pod, PodStatus]] = {}
     twins: list[Pod] = []
     for pod, status in sorted(pods, key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name)):
@@ -50,10 +54,13 @@ def scale(
     room = max(0, wanted - len(keep - holders.keys()))
     useful = {index: _usefulness(*holder) for index, holder in holders.items()}
 
-    def order(index: int) -> tuple[bool, int, int, int, int]:
-        replica = index // unit
-        least = min(useful.get(other, 0) for other in range(replica * unit, replica * unit + unit))
-        return index in keep, least, -replica, useful[index], -index
+    members = _members(holders, unit, replicas or {})
+
+    def order(index: int) -> tuple[bool, bool, int, int, int, int]:
+        together = members.get(index, ())
+        least = min((useful.get(other, 0) for other in together), default=0)
+        is_whole = len(together) == unit
+        return index in keep, is_whole, least, -min(together, default=index), useful[index], -index
 
     by_usefulness = sorted(holders, key=order)
     leaving: list[int] = []
@@ -67,6 +74,19 @@ def scale(
         surplus=tuple(holders[index][0] for index in surplus),
         twins=tuple(twins),
     )
+
+
+def _members(
+    holders: Mapping[int, tuple[Pod, PodStatus]], unit: int, replicas: Mapping[str, int]
+) -> dict[int, tuple[int, ...]]:
+    """By index, the indices of all pods of its replica. Not of pods that belong to none."""
+    found: dict[int, list[int]] = {}
+    numbers = {index: replicas[pod.name] for index, (pod, _) in holders.items() if pod.name in replicas}
+    if not numbers:
+        return {index: tuple(range(index // unit * unit, index // unit * unit + unit)) for index in holders}
+    for index, number in numbers.items():
+        found.setdefault(number, []).append(index)
+    return {index: tuple(found[number]) for index, number in numbers.items()}
 
 
 def _usefulness(pod: Pod, status: PodStatus) -> int:

@@ -17,12 +17,14 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, JobState
 from elasticjob_runtime.contract import (
     DEFAULT_PREFIX,
+    NO_REPLICA,
     FailureValue,
     HangValue,
     Keys,
     OutcomeValue,
     PlanValue,
     ProgressValue,
+    ReplicaValue,
     SpecValue,
     Value,
 )
@@ -38,6 +40,7 @@ GOOD: dict[type[Value], Value] = {
     ProgressValue: ProgressValue(step=10**12, round=3, metrics={"loss": 0.5}, updated_at=1.0),
     OutcomeValue: make_outcome("failed", "WorkersFailed", failure=dataclasses.asdict(make_failure(1))),
     FailureValue: make_failure(1),
+    ReplicaValue: ReplicaValue(index=1, world=2, incarnation="i", members=(make_pod(0).name, make_pod(1).name)),
     HangValue: HangValue(member=make_pod(0).name, round=3, since=1.0, why="rank 1 is in main (train.py:3)", ranks=(1,)),
 }
 KEYS = Keys(DEFAULT_PREFIX, "u-1")
@@ -138,6 +141,7 @@ def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
         OutcomeValue: KEYS.outcome,
         FailureValue: KEYS.failure(3, "digits-worker-1"),
         HangValue: KEYS.hang("digits-worker-1"),
+        ReplicaValue: KEYS.replicas + make_pod(0).name,
     }[kind]
     run = RunKeys(KEYS)
     there = {KEYS.plan: GOOD[PlanValue].to_json(), key: text}
@@ -184,6 +188,16 @@ def test_counted_steps_are_not_taken_for_reported_ones() -> None:
     run.apply(Event(KEYS.progress, counted.to_json(), 1, 1))
     view = run.view(Connectivity.REACHABLE)
     assert (view.progress, view.counted) == (None, counted)
+
+
+def test_members_of_a_replica_are_known_until_they_belong_to_none() -> None:
+    run, one = RunKeys(KEYS), ReplicaValue(index=1, world=2, incarnation="i", members=("a", "b"))
+    for number, value in enumerate((one, dataclasses.replace(one, ordinal=1))):
+        run.apply(Event(KEYS.replicas + "ab"[number], value.to_json(), number + 1, 1))
+    assert run.view(Connectivity.REACHABLE).replicas == {"a": 1, "b": 1}
+    run.apply(Event(KEYS.replicas + "a", None, 3, 1))
+    run.apply(Event(KEYS.replicas + "b", ReplicaValue(index=NO_REPLICA, world=3, incarnation="i").to_json(), 4, 1))
+    assert run.view(Connectivity.REACHABLE).replicas == {}
 
 
 def test_a_flood_of_failures_is_bounded() -> None:

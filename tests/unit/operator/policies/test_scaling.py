@@ -77,6 +77,31 @@ def test_pods_of_one_replica_leave_together(
     assert (list(found.create), [pod.index for pod in found.surplus]) == (create, surplus)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "there", "replicas", "surplus"),
+    [
+        pytest.param(2, run(0, 1, 2, 3), ["03", "12"], [2, 1], id="as the agents have put them together"),
+        pytest.param(4, run(0, 1, 2, 3, 4), ["03", "14"], [2], id="one that belongs to none first"),
+        pytest.param(2, run(0, 1, 2, 3, 4), ["03", "14"], [2, 4, 1], id="then a whole replica"),
+        pytest.param(
+            4, {**run(0, 1, 2, 3), 4: TERMINATING, 5: LIVE}, ["04", "12", "35"], [0], id="one without its other"
+        ),
+        pytest.param(
+            2, {**run(1, 2, 3), 0: UNREACHABLE}, ["03", "12"], [0, 3], id="the replica of the unreachable one"
+        ),
+        pytest.param(4, run(0, 1, 2, 3, 4, 5), [], [5, 4], id="not known: neighbours"),
+        pytest.param(2, run(0, 1, 2, 3), ["12"], [3, 0], id="those that still start"),
+    ],
+)
+def test_the_replicas_that_agents_made_leave_as_a_whole(
+    wanted: int, there: Mapping[int, PodState], replicas: list[str], surplus: list[int]
+) -> None:
+    pods = [with_status(make_pod(index), state) for index, state in there.items()]
+    number_of = {int(index): number for number, members in enumerate(replicas) for index in members}
+    known = {pod.name: number_of[pod.index] for pod, _ in pods if pod.index in number_of}
+    assert [pod.index for pod in scale(wanted, pods, unit=2, replicas=known).surplus] == surplus
+
+
 def test_the_store_of_c10d_is_replaced_rather_than_given_up() -> None:
     """Worker pod 0 hosts it: a job that shrinks while that pod ends keeps the index."""
     pods = [with_status(make_pod(0), TERMINATING), *(with_status(make_pod(index), LIVE) for index in (1, 2))]
