@@ -64,6 +64,12 @@ def test_a_worker_pod_is_given_by_its_index_or_its_name(given: str) -> None:
         choose_workers(JobState("bert", "ml"), workers, Selection(worker="7"))
 
 
+def test_a_rank_of_a_job_that_trains_in_replicas_is_in_several_worker_pods() -> None:
+    job = JobState("bert", "ml", procs="1", replica_size=2)
+    with pytest.raises(UsageError, match=r"trains in replicas of 2 worker pods, .*\n.* --worker 0"):
+        choose_workers(job, [worker(index) for index in range(4)], Selection(rank=1))
+
+
 def test_processes_per_pod_follow_from_the_world_size() -> None:
     job = JobState("bert", "ml", procs="auto", world_size=8)
     assert choose_workers(job, [worker(0), worker(1)], Selection(rank=7))[0].index == 1

@@ -265,6 +265,8 @@ def test_a_page_names_failure_traceback_and_events() -> None:
     page = "\n".join(describe(failed, [], events, NOW))
     for words in ("11 of at most 10 (ApplicationError 11)", "RuntimeError: no data", "rank 3", "(x3)", "exit code 1"):
         assert words in page
+    in_replicas = describe(dataclasses.replace(failed, replica_size=2), [], events, NOW)
+    assert any("bert-worker-1, rank 3 of its replica" in line for line in in_replicas)
     assert "Events" not in "\n".join(describe(RUNNING, [], None, NOW))
 
 

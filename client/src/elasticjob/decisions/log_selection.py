@@ -50,6 +50,11 @@ def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
 def choose_workers(job: JobState, workers: Sequence[WorkerState], selection: Selection) -> list[WorkerState]:
     """Raises NotFoundError, UsageError."""
     rank, worker = selection.rank, selection.worker
+    if rank is not None and job.replica_size:
+        raise UsageError(
+            f"{job.name} trains in replicas of {job.replica_size} worker pods, and each replica has ranks from 0.",
+            "Choose a worker pod instead, by its index: --worker 0",
+        )
     if rank is not None:
         order = in_rank_order(workers) or list(workers)
         per_pod = processes_per_pod(job, workers)
@@ -68,6 +73,7 @@ def choose_workers(job: JobState, workers: Sequence[WorkerState], selection: Sel
     if len(workers) > MOST_STREAMS and not selection.everything:
         raise UsageError(
             f"{job.name} has {len(workers)} worker pods.",
-            "Read one with --rank 0, or all with --all (a connection to the API server for each).",
+            f"Read one with {'--worker' if job.replica_size else '--rank'} 0, or all with --all (a connection to the "
+            "API server for each).",
         )
     return list(workers)

@@ -132,7 +132,8 @@ def _obstacles(found: Sequence[Obstacle], width: int | None, *, color: bool) -> 
 def _failure(job: JobState, now: datetime.datetime, *, color: bool) -> Iterator[str]:
     failure = job.failure
     assert failure is not None
-    where = [failure.worker] + ([f"rank {failure.rank}"] if failure.rank is not None else [])
+    rank = f"rank {failure.rank}{' of its replica' if job.replica_size else ''}" if failure.rank is not None else ""
+    where = [failure.worker, rank]
     how = failure.reason + (f", exit code {failure.exit_code}" if failure.exit_code is not None else "")
     when = f"{age(failure.time, now)} ago" if failure.time else ""
     yield paint("Last failure:", "bold", color=color)

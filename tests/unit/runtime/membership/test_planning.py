@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from elasticjob_runtime.contract import MemberState, SpecValue, first_failure
 from elasticjob_runtime.membership import decide
+from elasticjob_runtime.membership.failures import describe_failure
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.view import WorkersState
 
@@ -223,6 +224,11 @@ def test_a_failed_outcome_names_the_first_failing_rank_and_the_budget() -> None:
     assert action.reason == "rank 1 on b failed: loss is nan; 3 of 3 restarts used"
     outcome = action.outcome  # type: ignore[attr-defined]
     assert outcome.failure == dataclasses.asdict(failure)
+
+
+def test_a_failure_in_a_replica_names_the_rank_as_its_script_knows_it() -> None:
+    failure = dataclasses.replace(make_failure("b", rank=1, message="loss is nan"), replica_world=2)
+    assert describe_failure(failure) == "rank 1 of the replica on b failed: loss is nan"
 
 
 def test_a_plan_replaces_only_the_revision_it_was_made_from() -> None:

@@ -21,7 +21,8 @@ from elasticjob_runtime.membership.view import Plan, View
 
 
 def describe_failure(failure: FailureValue) -> str:
-    return f"rank {failure.rank} on {failure.member} failed: {failure.message}"
+    rank = f"rank {failure.rank}{' of the replica' if failure.replica_world else ''}"
+    return f"{rank} on {failure.member} failed: {failure.message}"
 
 
 def may_follow_from_loss(view: View, plan: Plan) -> bool:
