@@ -43,9 +43,16 @@ ETCD = {
 
 
 def queued_job(
-    replicas: int = 4, least: int = 2, *, queue: str = "team", priority: str = "", **spec: Any
+    replicas: int = 4,
+    least: int = 2,
+    *,
+    queue: str = "team",
+    priority: str = "",
+    workers: Any = None,
+    template: Any = None,
+    **spec: Any,
 ) -> ElasticJob:
-    job = make_job(replicas=replicas, min=least, spec=spec or None)
+    job = make_job(replicas=replicas, min=least, spec=spec or None, workers=workers, template=template)
     labels = {QUEUE: queue, **({PRIORITY: priority} if priority else {})}
     return job.model_copy(
         update={
@@ -183,68 +190,50 @@ def admitted_at(minutes: float) -> dict[str, Any]:
     return {**condition("Admitted"), "lastTransitionTime": format_time(since)}
 
 
+FIRST, SECOND = f"{NAME}-surplus-0", f"{NAME}-surplus-1"
+TWO, THREE, FOUR = pods(NAME, NAME), pods(NAME, NAME, FIRST), pods(NAME, NAME, FIRST, SECOND)
+
+WAITS, RUNS, READY = base(), base(*ADMITTED), base(*ADMITTED, "PodsReady")
+EVICTED = base(*ADMITTED, more=(PREEMPTED,))
+ENDING = base(*ADMITTED, terminating=True)
+EVICTED_ENDING = base(*ADMITTED, terminating=True, more=(PREEMPTED,))
+REJECTED = base("QuotaReserved", more=(condition("Evicted", reason="AdmissionCheck"),))
+DEACTIVATED = base(*ADMITTED, active=False, more=(condition("Evicted", reason="Deactivated"),))
+"""Of the base."""
+
+MORE_WAITS, MORE_RUNS, MORE_READY = surplus(0), surplus(0, *ADMITTED), surplus(0, *ADMITTED, "PodsReady")
+MORE_EVICTED = surplus(0, *ADMITTED, more=(PREEMPTED,))
+TWO_READY = surplus(0, *ADMITTED, "PodsReady", count=2)
+"""Of the first surplus."""
+
 RELEASED = "QuotaReserved=False Admitted=False Requeued={} PodsReady=False"
-TWO, THREE, FOUR = (
-    pods(NAME, NAME),
-    pods(NAME, NAME, f"{NAME}-surplus-0"),
-    pods(NAME, NAME, f"{NAME}-surplus-0", f"{NAME}-surplus-1"),
-)
+RELEASES, RELEASES_FOR_GOOD = f"status {NAME} {RELEASED.format(True)}", f"status {NAME} {RELEASED.format(False)}"
 
 
 @pytest.mark.parametrize(
     ("workloads", "running", "held", "reason", "writes"),
     [
         ([], [], True, Reason.WAITING_FOR_QUOTA, [f"create {NAME} 2+1"]),
-        ([base()], [], True, Reason.WAITING_FOR_QUOTA, []),
+        ([WAITS], [], True, Reason.WAITING_FOR_QUOTA, []),
         ([base("QuotaReserved")], [], True, Reason.WAITING_FOR_CHECKS, []),
         ([base(terminating=True)], [], True, Reason.WAITING_FOR_QUOTA, []),
         ([base(active=False)], [], True, Reason.DEACTIVATED, []),
         # Gone while it runs: Kueue was removed, or someone deleted it. It goes on until there is one that waits.
         ([], TWO, False, Reason.WAITING_FOR_QUOTA, [f"create {NAME} 2+1"]),
-        ([base()], TWO, True, Reason.WAITING_FOR_QUOTA, []),
+        ([WAITS], TWO, True, Reason.WAITING_FOR_QUOTA, []),
         # Evicted: quota is given back after the last pod, in one write, and surplus does not return by itself.
-        ([base(*ADMITTED, more=(PREEMPTED,))], TWO, True, Reason.EVICTED, []),
-        ([base(*ADMITTED, more=(PREEMPTED,))], [], True, Reason.EVICTED, [f"status {NAME} {RELEASED.format(True)}"]),
-        (
-            [base(*ADMITTED, more=(PREEMPTED,)), surplus(0, *ADMITTED), surplus(1)],
-            THREE,
-            True,
-            Reason.EVICTED,
-            [f"delete {NAME}-surplus-1"],
-        ),
-        (
-            [base(*ADMITTED, more=(PREEMPTED,)), surplus(0, *ADMITTED)],
-            [],
-            True,
-            Reason.EVICTED,
-            [f"delete {NAME}-surplus-0", f"status {NAME} {RELEASED.format(True)}"],
-        ),
+        ([EVICTED], TWO, True, Reason.EVICTED, []),
+        ([EVICTED], [], True, Reason.EVICTED, [RELEASES]),
+        ([EVICTED, MORE_RUNS, surplus(1)], THREE, True, Reason.EVICTED, [f"delete {SECOND}"]),
+        ([EVICTED, MORE_RUNS], [], True, Reason.EVICTED, [f"delete {FIRST}", RELEASES]),
         # A rejected check evicts what is only reserved: Evicted comes before Admitted.
-        (
-            [base("QuotaReserved", more=(condition("Evicted", reason="AdmissionCheck"),))],
-            [],
-            True,
-            Reason.EVICTED,
-            [f"status {NAME} {RELEASED.format(False)}"],
-        ),
-        (
-            [base(*ADMITTED, active=False, more=(condition("Evicted", reason="Deactivated"),))],
-            [],
-            True,
-            Reason.DEACTIVATED,
-            [f"status {NAME} {RELEASED.format(False)}"],
-        ),
+        ([REJECTED], [], True, Reason.EVICTED, [RELEASES_FOR_GOOD]),
+        ([DEACTIVATED], [], True, Reason.DEACTIVATED, [RELEASES_FOR_GOOD]),
         # Being deleted, and held by a finalizer: its quota counts until then, and may be wanted.
-        ([base(*ADMITTED, terminating=True)], TWO, False, Reason.WAITING_FOR_QUOTA, []),
+        ([ENDING], TWO, False, Reason.WAITING_FOR_QUOTA, []),
         ([base(terminating=True)], TWO, True, Reason.WAITING_FOR_QUOTA, []),
-        ([base(*ADMITTED, terminating=True, more=(PREEMPTED,))], TWO, True, Reason.EVICTED, []),
-        (
-            [base(*ADMITTED, terminating=True, more=(PREEMPTED,))],
-            [],
-            True,
-            Reason.EVICTED,
-            [f"status {NAME} {RELEASED.format(True)}"],
-        ),
+        ([EVICTED_ENDING], TWO, True, Reason.EVICTED, []),
+        ([EVICTED_ENDING], [], True, Reason.EVICTED, [RELEASES]),
         # Released before: in the queue again, though Kueue leaves Evicted as it is.
         ([base(more=(PREEMPTED, condition("QuotaReserved", False)))], [], True, Reason.WAITING_FOR_QUOTA, []),
         # Changed: another template or queue, or more than was admitted.
@@ -257,39 +246,21 @@ TWO, THREE, FOUR = (
         ([base(*ADMITTED, count=1)], TWO, True, Reason.REQUEUED, []),
         ([base(count=1)], [], True, Reason.WAITING_FOR_QUOTA, [f"patch {NAME} podSets"]),
         # Admitted.
-        ([base(*ADMITTED)], [], False, Reason.PARTLY_ADMITTED, []),
-        ([base(*ADMITTED)], TWO, False, Reason.PARTLY_ADMITTED, [f"status {NAME} PodsReady=True"]),
-        ([base(*ADMITTED, "PodsReady")], TWO, False, Reason.PARTLY_ADMITTED, [f"create {NAME}-surplus-0 1"]),
-        ([base(*ADMITTED, "PodsReady"), surplus(0)], TWO, False, Reason.PARTLY_ADMITTED, []),
+        ([RUNS], [], False, Reason.PARTLY_ADMITTED, []),
+        ([RUNS], TWO, False, Reason.PARTLY_ADMITTED, [f"status {NAME} PodsReady=True"]),
+        ([READY], TWO, False, Reason.PARTLY_ADMITTED, [f"create {FIRST} 1"]),
+        ([READY, MORE_WAITS], TWO, False, Reason.PARTLY_ADMITTED, []),
         (
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)],
+            [READY, MORE_RUNS],
             THREE,
             False,
             Reason.PARTLY_ADMITTED,
-            [f"status {NAME}-surplus-0 PodsReady=True", f"create {NAME}-surplus-1 1"],
+            [f"status {FIRST} PodsReady=True", f"create {SECOND} 1"],
         ),
-        (
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady"), surplus(1, *ADMITTED, "PodsReady")],
-            FOUR,
-            False,
-            Reason.ADMITTED,
-            [],
-        ),
+        ([READY, MORE_READY, surplus(1, *ADMITTED, "PodsReady")], FOUR, False, Reason.ADMITTED, []),
         # A surplus is evicted: its pods leave first, it returns to the queue, and nothing more is asked for meanwhile.
-        (
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,))],
-            THREE,
-            False,
-            Reason.SURPLUS_EVICTED,
-            [],
-        ),
-        (
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,))],
-            TWO,
-            False,
-            Reason.SURPLUS_EVICTED,
-            [f"status {NAME}-surplus-0 {RELEASED.format(True)}"],
-        ),
+        ([READY, MORE_EVICTED], THREE, False, Reason.SURPLUS_EVICTED, []),
+        ([READY, MORE_EVICTED], TWO, False, Reason.SURPLUS_EVICTED, [f"status {FIRST} {RELEASED.format(True)}"]),
     ],
 )
 def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_its_last_pod(
@@ -303,51 +274,16 @@ def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_
 @pytest.mark.parametrize(
     ("replicas", "workloads", "running", "admitted", "leaving", "writes"),
     [
-        (2, [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)], THREE, 2, {"surplus-0"}, []),
-        (2, [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)], TWO, 2, {"surplus-0"}, ["delete surplus-0"]),
-        (2, [base(*ADMITTED, "PodsReady"), surplus(0)], TWO, 2, {"surplus-0"}, ["delete surplus-0"]),
-        (
-            3,
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady"), surplus(1)],
-            THREE,
-            3,
-            {"surplus-1"},
-            ["delete surplus-1"],
-        ),
+        (2, [READY, MORE_RUNS], THREE, 2, {"surplus-0"}, []),
+        (2, [READY, MORE_RUNS], TWO, 2, {"surplus-0"}, ["delete surplus-0"]),
+        (2, [READY, MORE_WAITS], TWO, 2, {"surplus-0"}, ["delete surplus-0"]),
+        (3, [READY, MORE_READY, surplus(1)], THREE, 3, {"surplus-1"}, ["delete surplus-1"]),
         # What is admitted is kept before what waits.
-        (
-            3,
-            [base(*ADMITTED, "PodsReady"), surplus(0), surplus(1, *ADMITTED, "PodsReady")],
-            TWO,
-            3,
-            {"surplus-0"},
-            ["delete surplus-0"],
-        ),
+        (3, [READY, MORE_WAITS, surplus(1, *ADMITTED, "PodsReady")], TWO, 3, {"surplus-0"}, ["delete surplus-0"]),
         # Part of a surplus is given back in place, once its pods have left.
-        (
-            3,
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)],
-            pods(NAME, NAME, f"{NAME}-surplus-0", f"{NAME}-surplus-0"),
-            3,
-            set(),
-            [],
-        ),
-        (
-            3,
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)],
-            THREE,
-            3,
-            set(),
-            ["patch surplus-0 podSets"],
-        ),
-        (
-            4,
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", count=2)],
-            pods(NAME, NAME, f"{NAME}-surplus-0", f"{NAME}-surplus-0"),
-            4,
-            set(),
-            [],
-        ),
+        (3, [READY, TWO_READY], pods(NAME, NAME, FIRST, FIRST), 3, set(), []),
+        (3, [READY, TWO_READY], THREE, 3, set(), ["patch surplus-0 podSets"]),
+        (4, [READY, TWO_READY], pods(NAME, NAME, FIRST, FIRST), 4, set(), []),
         # minReplicas was lowered: so much of the base is given back.
         (2, [base(*ADMITTED, "PodsReady", count=3)], pods(NAME, NAME, NAME), 2, set(), []),
         (2, [base(*ADMITTED, "PodsReady", count=3)], TWO, 2, set(), [f"patch {NAME} podSets"]),
@@ -355,7 +291,7 @@ def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_
         # job would be requeued.
         (
             3,
-            [base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, count=2, more=(PREEMPTED,))],
+            [READY, surplus(0, *ADMITTED, count=2, more=(PREEMPTED,))],
             pods(NAME),
             2,
             {"surplus-0"},
@@ -363,7 +299,7 @@ def test_job_runs_exactly_while_its_base_is_admitted_and_gives_quota_back_after_
         ),
         (
             3,
-            [base(*ADMITTED, "PodsReady"), surplus(0, "QuotaReserved", count=2, more=(admitted_at(11),))],
+            [READY, surplus(0, "QuotaReserved", count=2, more=(admitted_at(11),))],
             pods(NAME),
             2,
             {"surplus-0"},
@@ -397,25 +333,23 @@ def test_resize_asks_for_more_or_gives_back_what_is_not_used_and_never_requeues_
 def test_surplus_has_a_step_or_as_many_worker_pods_as_the_next_allowed_size_needs(
     spec: dict[str, Any], workers: dict[str, Any], replicas: int, count: int
 ) -> None:
-    job = make_job(replicas=replicas, min=2, spec=spec, workers=workers)
-    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "team"}})})
-    assert written(allowed(base(*ADMITTED, "PodsReady"), job=job, pods=TWO)) == [f"create {NAME}-surplus-0 {count}"]
+    job = queued_job(replicas, workers=workers, **spec)
+    assert written(allowed(READY, job=job, pods=TWO)) == [f"create {FIRST} {count}"]
 
 
-ONE, ONE_MORE = base(*ADMITTED, "PodsReady", count=1), surplus(0, *ADMITTED, "PodsReady")
+ONE = base(*ADMITTED, "PodsReady", count=1)
 TWO_MORE = surplus(1, *ADMITTED, "PodsReady", count=2)
-EVICTED = surplus(0, *ADMITTED, "PodsReady", more=(PREEMPTED,))
-FIRST, SECOND = f"{NAME}-surplus-0", f"{NAME}-surplus-1"
+ONE_EVICTED = surplus(0, *ADMITTED, "PodsReady", more=(PREEMPTED,))
 
 
 @pytest.mark.parametrize(
     ("workloads", "running", "replicas", "leaving", "most", "writes"),
     [
         # All of a surplus is of no use.
-        ([base(*ADMITTED, "PodsReady"), ONE_MORE], [NAME, NAME], 2, {FIRST}, {}, [f"delete {FIRST}"]),
-        ([base(*ADMITTED, "PodsReady"), ONE_MORE], [NAME, NAME, FIRST], 2, {FIRST}, {}, []),
+        ([READY, MORE_READY], [NAME, NAME], 2, {FIRST}, {}, [f"delete {FIRST}"]),
+        ([READY, MORE_READY], [NAME, NAME, FIRST], 2, {FIRST}, {}, []),
         (
-            [ONE, ONE_MORE, surplus(1, *ADMITTED)],
+            [ONE, MORE_READY, surplus(1, *ADMITTED)],
             [NAME, SECOND],
             2,
             {FIRST},
@@ -423,18 +357,11 @@ FIRST, SECOND = f"{NAME}-surplus-0", f"{NAME}-surplus-1"
             [f"delete {FIRST}", f"status {SECOND} PodsReady=True"],
         ),
         # Part of it, since another one is evicted.
-        ([ONE, EVICTED, TWO_MORE], [NAME, FIRST, SECOND, SECOND], 2, {FIRST}, {SECOND: 1}, []),
-        (
-            [ONE, surplus(0), TWO_MORE],
-            [NAME, SECOND],
-            2,
-            set(),
-            {SECOND: 1},
-            [f"patch {SECOND} podSets"],
-        ),
+        ([ONE, ONE_EVICTED, TWO_MORE], [NAME, FIRST, SECOND, SECOND], 2, {FIRST}, {SECOND: 1}, []),
+        ([ONE, MORE_WAITS, TWO_MORE], [NAME, SECOND], 2, set(), {SECOND: 1}, [f"patch {SECOND} podSets"]),
         # The next one has as many as the next size needs.
-        ([base(*ADMITTED, "PodsReady")], [NAME, NAME], 2, set(), {}, [f"create {FIRST} 2"]),
-        ([ONE, ONE_MORE, TWO_MORE], [NAME, FIRST, SECOND, SECOND], 4, set(), {}, []),
+        ([READY], [NAME, NAME], 2, set(), {}, [f"create {FIRST} 2"]),
+        ([ONE, MORE_READY, TWO_MORE], [NAME, FIRST, SECOND, SECOND], 4, set(), {}, []),
         ([ONE, surplus(1, *ADMITTED, "PodsReady")], [NAME, SECOND], 2, set(), {}, [f"create {FIRST} 2"]),
     ],
 )
@@ -446,8 +373,7 @@ def test_what_allowed_sizes_cannot_use_is_given_back(
     most: dict[str, int],
     writes: list[str],
 ) -> None:
-    job = make_job(replicas=4, min=min(2, workloads[0].counts["workers"]), workers={"allowedReplicas": [1, 2, 4]})
-    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "team"}})})
+    job = queued_job(4, min(2, workloads[0].counts["workers"]), workers={"allowedReplicas": [1, 2, 4]})
     found = allowed(*workloads, job=job, pods=pods(*running))
     assert (found.replicas, set(found.leaving), dict(found.most)) == (replicas, leaving, most)
     assert written(found) == writes
@@ -466,39 +392,37 @@ LITTLE = [
 """podSets of a base that someone has changed."""
 
 
-def job_with_cpu(replicas: int = 4) -> ElasticJob:
-    job = make_job(replicas=replicas, min=2, template=WANTS_CPU)
-    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "team"}})})
+WITH_CPU = queued_job(template=WANTS_CPU)
 
 
 def test_workload_that_waits_and_asks_for_less_than_its_pods_is_put_right_in_its_place() -> None:
     """Kueue would admit it at once."""
     little = to_bytes(LITTLE)
-    (change,) = allowed(base(pod_sets_json=little), job=job_with_cpu()).changes
+    (change,) = allowed(base(pod_sets_json=little), job=WITH_CPU).changes
     assert change.patch is not None
     assert (
         change.patch["spec"]["podSets"]
-        == workload(job_with_cpu(), Part.BASE, count=2, template_hash=HASH, priority={}, etcd=ETCD)["spec"]["podSets"]
+        == workload(WITH_CPU, Part.BASE, count=2, template_hash=HASH, priority={}, etcd=ETCD)["spec"]["podSets"]
     )
     put_right = base(pod_sets_json=to_bytes(change.patch["spec"]["podSets"]))
-    assert written(allowed(put_right, job=job_with_cpu())) == [], "once"
+    assert written(allowed(put_right, job=WITH_CPU)) == [], "once"
     for reserved in (base("QuotaReserved", pod_sets_json=little), base(*ADMITTED, pod_sets_json=little)):
-        found = allowed(reserved, job=job_with_cpu())
+        found = allowed(reserved, job=WITH_CPU)
         assert written(found) == [], "Kueue rejects it"
     assert "container trainer of podSet workers asks for 1m cpu instead of 100m" in found.queued.message
 
 
 def test_surplus_that_waits_is_put_right() -> None:
-    admitted = base(*ADMITTED, "PodsReady", pod_sets_json=to_bytes(bodies.pod_sets(job_with_cpu(), 2, ETCD)))
-    found = allowed(admitted, surplus(0, pod_sets_json=to_bytes(LITTLE[:1])), job=job_with_cpu(), pods=TWO)
+    admitted = base(*ADMITTED, "PodsReady", pod_sets_json=to_bytes(bodies.pod_sets(WITH_CPU, 2, ETCD)))
+    found = allowed(admitted, surplus(0, pod_sets_json=to_bytes(LITTLE[:1])), job=WITH_CPU, pods=TWO)
     (change,) = found.changes
     assert change.patch is not None
     (pod_set,) = change.patch["spec"]["podSets"]
     assert (pod_set["count"], pod_set["template"]["spec"]["nodeSelector"]) == (1, {"pool": "spot"})
     right = surplus(0, pod_sets_json=to_bytes([pod_set]))
-    assert written(allowed(admitted, right, job=job_with_cpu(), pods=TWO)) == [], "once"
+    assert written(allowed(admitted, right, job=WITH_CPU, pods=TWO)) == [], "once"
     boosted = surplus(0, priority_class="low", priority=2_000_000_000)
-    changed = allowed(base(*ADMITTED, "PodsReady"), boosted, pods=TWO, priorities={"low": 10}).changes
+    changed = allowed(READY, boosted, pods=TWO, priorities={"low": 10}).changes
     assert [change.patch["spec"] for change in changed if change.patch] == [{"priority": 10}]
 
 
@@ -527,7 +451,7 @@ def test_surplus_stays_below_its_base_when_the_priority_of_the_job_changes() -> 
     found = allowed(lower, surplus(0, *ADMITTED, "PodsReady", priority=999), waits, own, job=queued_job(5), pods=THREE)
     patches = [change.patch for change in found.changes]
     assert patches == [{"metadata": {"resourceVersion": "7"}, "spec": {"priority": 9}}] * 2
-    assert written(found) == [f"patch {NAME}-surplus-0 priority", f"patch {NAME}-surplus-1 priority"]
+    assert written(found) == [f"patch {FIRST} priority", f"patch {SECOND} priority"]
 
 
 def test_base_has_the_value_of_its_priority_class_and_follows_the_label() -> None:
@@ -538,7 +462,7 @@ def test_base_has_the_value_of_its_priority_class_and_follows_the_label() -> Non
     assert created["spec"]["queueName"] == "team"
     assert created["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == job.uid
     assert [each["name"] for each in created["spec"]["podSets"]] == ["workers", "etcd"]
-    assert written(allowed(base(), job=job, priorities={"high": 1000})) == [f"patch {NAME} priorityClassRef+priority"]
+    assert written(allowed(WAITS, job=job, priorities={"high": 1000})) == [f"patch {NAME} priorityClassRef+priority"]
 
 
 POD_CLASS = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "urgent"}
@@ -571,11 +495,11 @@ def test_job_without_a_class_of_its_queue_waits_with_the_priority_of_its_pods(
 @pytest.mark.parametrize(
     ("known", "changes"),
     [
-        (base(), True),
+        (WAITS, True),
         (base(priority_class="low"), True),
         (base(*ADMITTED, "PodsReady", priority_class="low"), True),
         # Kueue's webhook would reject these while quota is reserved.
-        (base(*ADMITTED, "PodsReady"), False),
+        (READY, False),
         (base(*ADMITTED, "PodsReady", priority_class="urgent", has_pod_priority=True), False),
         (base(priority_class="high", priority=1000), False),
         # Someone has changed the value.
@@ -599,7 +523,7 @@ def test_missing_priority_class_is_named_and_stops_no_job_at_once(running: bool)
 
 def test_missing_priority_class_of_the_surplus_stops_only_growth() -> None:
     job = queued_job(scheduling={"queue": {"surplusPriorityClassName": "lwo"}})
-    found = allowed(base(*ADMITTED, "PodsReady"), job=job, pods=TWO)
+    found = allowed(READY, job=job, pods=TWO)
     assert (found.held, found.replicas, written(found)) == (False, 2, [])
     assert found.queued.reason is Reason.PRIORITY_CLASS_MISSING
 
@@ -617,7 +541,7 @@ def test_without_kueue_a_job_waits_and_one_that_trains_goes_on_at_its_size(runni
 def test_job_that_is_being_stopped_does_not_start_again_when_its_base_vanishes(
     workloads: tuple[Workload, ...], problem: str
 ) -> None:
-    lost = surplus(0, *ADMITTED)
+    lost = MORE_RUNS
     found = allowed(*workloads, lost, job=running_job(0), pods=THREE, problem=problem)
     assert (found.held, found.queued.status, written(found)) == (True, True, [])
 
@@ -631,10 +555,10 @@ def test_nothing_is_asked_for_while_the_api_server_rejects_the_worker_pods() -> 
     ("finished", "queue", "running", "writes"),
     [
         (False, "team", TWO, []),
-        (False, "team", [], [f"delete {NAME}", f"delete {NAME}-surplus-0"]),
+        (False, "team", [], [f"delete {NAME}", f"delete {FIRST}"]),
         (True, "team", TWO, []),
-        (True, "team", [], [f"delete {NAME}-surplus-0", f"status {NAME} Finished=True"]),
-        (False, "", TWO, [f"delete {NAME}", f"delete {NAME}-surplus-0"]),
+        (True, "team", [], [f"delete {FIRST}", f"status {NAME} Finished=True"]),
+        (False, "", TWO, [f"delete {NAME}", f"delete {FIRST}"]),
     ],
 )
 def test_suspended_finished_or_unqueued_job_gives_everything_back(
@@ -643,7 +567,7 @@ def test_suspended_finished_or_unqueued_job_gives_everything_back(
     job = queued_job(queue=queue)
     if finished:
         job = job.model_copy(update={"status": make_status(ConditionType.SUCCEEDED)})
-    view = QueueView(workloads=(base(*ADMITTED), surplus(0, *ADMITTED)))
+    view = QueueView(workloads=(RUNS, MORE_RUNS))
     assert written(releases(job, view, running, NOW)) == writes
 
 
@@ -666,11 +590,11 @@ def test_base_asks_for_the_topology_of_the_template(
 
 
 def test_etcd_of_the_job_goes_where_the_flavor_of_its_base_says() -> None:
-    assert allowed(base(*ADMITTED)).etcd.node_selector == {"pool": "spot"}
+    assert allowed(RUNS).etcd.node_selector == {"pool": "spot"}
 
 
 def test_no_surplus_is_asked_for_while_the_api_server_rejects_the_worker_pods() -> None:
-    assert written(allowed(base(*ADMITTED, "PodsReady"), pods=TWO, accepted=False)) == []
+    assert written(allowed(READY, pods=TWO, accepted=False)) == []
 
 
 @pytest.mark.parametrize("terminating", [False, True])
@@ -681,8 +605,8 @@ def test_worker_pods_without_a_workload_count_for_the_base_unless_they_are_endin
         for pod in pods("", "")
     ]
     ready = [] if terminating else [f"status {NAME} PodsReady=True"]
-    assert written(allowed(base(*ADMITTED), pods=running)) == ready
-    assert written(allowed(base(*ADMITTED, more=(PREEMPTED,)), pods=running)) == [], "its quota is in use"
+    assert written(allowed(RUNS, pods=running)) == ready
+    assert written(allowed(EVICTED, pods=running)) == [], "its quota is in use"
 
 
 STRAY = pods(NAME, NAME, "nothing")
@@ -691,9 +615,9 @@ STRAY = pods(NAME, NAME, "nothing")
 @pytest.mark.parametrize(
     ("workloads", "held", "writes"),
     [
-        ([base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady", more=(PREEMPTED,))], False, []),
-        ([base(*ADMITTED, more=(PREEMPTED,)), surplus(0, *ADMITTED)], True, []),
-        ([base(*ADMITTED, more=(PREEMPTED,)), surplus(0)], True, [f"delete {NAME}-surplus-0"]),
+        ([READY, surplus(0, *ADMITTED, "PodsReady", more=(PREEMPTED,))], False, []),
+        ([EVICTED, MORE_RUNS], True, []),
+        ([EVICTED, MORE_WAITS], True, [f"delete {FIRST}"]),
     ],
 )
 def test_no_quota_is_given_back_while_a_worker_pod_names_a_workload_that_does_not_exist(
@@ -707,13 +631,13 @@ def test_no_quota_is_given_back_while_a_worker_pod_names_a_workload_that_does_no
 
 def test_overdue_surplus_is_not_given_back_while_a_worker_pod_may_be_on_its_quota() -> None:
     late = surplus(0, "QuotaReserved", more=(admitted_at(11),))
-    assert written(allowed(base(*ADMITTED, "PodsReady"), late, job=queued_job(3), pods=STRAY)) == []
+    assert written(allowed(READY, late, job=queued_job(3), pods=STRAY)) == []
 
 
 def test_no_part_of_a_surplus_is_given_back_while_a_worker_pod_may_be_on_its_quota() -> None:
-    larger = surplus(0, *ADMITTED, "PodsReady", count=2)
-    running = pods(NAME, NAME, f"{NAME}-surplus-0", "nothing")
-    assert written(allowed(base(*ADMITTED, "PodsReady"), larger, job=queued_job(3), pods=running)) == []
+    larger = TWO_READY
+    running = pods(NAME, NAME, FIRST, "nothing")
+    assert written(allowed(READY, larger, job=queued_job(3), pods=running)) == []
 
 
 def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate() -> None:
@@ -725,10 +649,7 @@ def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate
     place(pod, placement(workload, "workers", flavors, {}))
     assert pod["metadata"] == {
         "labels": {"a": "b", "check": "done", "kueue.x-k8s.io/podset": "workers"},
-        "annotations": {
-            "kueue.x-k8s.io/workload": NAME,
-            "kueue.x-k8s.io/podset-unconstrained-topology": "true",
-        },
+        "annotations": {"kueue.x-k8s.io/workload": NAME, "kueue.x-k8s.io/podset-unconstrained-topology": "true"},
     }
     assert pod["spec"] == {
         "nodeSelector": {"pool": "spot", "zone": "a"},
@@ -746,14 +667,8 @@ def test_worker_pods_go_where_flavor_and_checks_say_and_a_topology_gets_its_gate
         (9, THREE, False, Reason.ADMITTED, ["status surplus-0 PodsReady=True"]),
         (11, THREE, False, Reason.ADMITTED, ["status surplus-0 PodsReady=True"]),
         # Its pods leave first; then its quota is given back, and the base says when more may be asked for.
-        (11, [*TWO, *pods(f"{NAME}-surplus-0", ready=False)], True, Reason.SURPLUS_WITHDRAWN, []),
-        (
-            11,
-            TWO,
-            True,
-            Reason.SURPLUS_WITHDRAWN,
-            [f"annotate {NAME} 1 2026-01-01T12:00:00Z", "delete surplus-0"],
-        ),
+        (11, [*TWO, *pods(FIRST, ready=False)], True, Reason.SURPLUS_WITHDRAWN, []),
+        (11, TWO, True, Reason.SURPLUS_WITHDRAWN, [f"annotate {NAME} 1 2026-01-01T12:00:00Z", "delete surplus-0"]),
     ],
 )
 def test_surplus_whose_worker_pods_never_get_ready_is_given_back(
@@ -761,10 +676,10 @@ def test_surplus_whose_worker_pods_never_get_ready_is_given_back(
 ) -> None:
     """With waitForPodsReady.blockAdmission, it would keep every other job waiting."""
     late = surplus(0, "QuotaReserved", more=(admitted_at(minutes),))
-    found = allowed(base(*ADMITTED, "PodsReady"), late, job=queued_job(3), pods=running)
+    found = allowed(READY, late, job=queued_job(3), pods=running)
     shorter = [each.replace(f"{NAME}-surplus", "surplus") for each in written(found)]
     assert (found.held, found.queued.reason, shorter) == (False, reason, writes)
-    assert found.leaving == ({f"{NAME}-surplus-0"} if leaving else set())
+    assert found.leaving == ({FIRST} if leaving else set())
     if minutes == 9 and running == TWO:
         assert found.requeue_at == NOW + datetime.timedelta(minutes=1)
 
@@ -776,7 +691,7 @@ def test_surplus_whose_worker_pods_never_get_ready_is_given_back(
 def test_surplus_is_asked_for_again_after_twice_the_time(count: int, minutes: float, waits: int | None) -> None:
     before = Withdrawals(count=count, last=NOW - datetime.timedelta(minutes=minutes))
     found = allowed(base(*ADMITTED, "PodsReady", withdrawals=before), pods=TWO)
-    assert written(found) == ([] if waits else [f"create {NAME}-surplus-0 1"])
+    assert written(found) == ([] if waits else [f"create {FIRST} 1"])
     assert found.requeue_at == (NOW + datetime.timedelta(minutes=waits) if waits else None)
     assert found.queued.reason is (Reason.SURPLUS_WITHDRAWN if waits else Reason.PARTLY_ADMITTED)
     assert ("It is asked for again at 12:01:00 UTC." in found.queued.message) is bool(waits)
@@ -788,25 +703,23 @@ def test_surplus_is_asked_for_again_after_twice_the_time(count: int, minutes: fl
 def test_withdrawal_at_a_time_that_cannot_be_counts_for_nothing(last: str) -> None:
     """Anyone who may patch a Workload may write any time there."""
     before = Withdrawals(count=3, last=datetime.datetime.fromisoformat(last))
-    assert written(allowed(base(*ADMITTED, "PodsReady", withdrawals=before), pods=TWO)) == [
-        f"create {NAME}-surplus-0 1"
-    ]
+    assert written(allowed(base(*ADMITTED, "PodsReady", withdrawals=before), pods=TWO)) == [f"create {FIRST} 1"]
 
 
 @pytest.mark.parametrize("since", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59", "never"])
 def test_surplus_with_a_time_that_cannot_be_is_not_overdue(since: str) -> None:
     admitted = {**condition("Admitted"), "lastTransitionTime": since}
     late = surplus(0, "QuotaReserved", more=(admitted,))
-    found = allowed(base(*ADMITTED, "PodsReady"), late, job=queued_job(3), pods=TWO)
+    found = allowed(READY, late, job=queued_job(3), pods=TWO)
     assert (written(found), found.requeue_at) == ([], None)
 
 
 def test_surplus_that_gets_ready_ends_the_series() -> None:
     before = Withdrawals(count=3, last=NOW - datetime.timedelta(hours=3))
     job = queued_job(3)
-    found = allowed(base(*ADMITTED, "PodsReady", withdrawals=before), surplus(0, *ADMITTED), job=job, pods=THREE)
-    assert written(found) == [f"annotate {NAME} None", f"status {NAME}-surplus-0 PodsReady=True"]
-    ready = surplus(0, *ADMITTED, "PodsReady")
+    found = allowed(base(*ADMITTED, "PodsReady", withdrawals=before), MORE_RUNS, job=job, pods=THREE)
+    assert written(found) == [f"annotate {NAME} None", f"status {FIRST} PodsReady=True"]
+    ready = MORE_READY
     assert written(allowed(base(*ADMITTED, "PodsReady", withdrawals=before), ready, job=job, pods=THREE)) == []
 
 
@@ -828,34 +741,34 @@ def test_workload_of_the_jobs_name_that_is_not_its_own_is_named(foreign: Workloa
 
 
 def test_surplus_takes_no_name_of_another_jobs_workload() -> None:
-    found = allowed(base(*ADMITTED, "PodsReady"), foreign=(surplus(0, owner_uid=""),), pods=TWO)
-    assert written(found) == [f"create {NAME}-surplus-1 1"]
-    found = allowed(base(*ADMITTED, "PodsReady"), taken=frozenset({f"{NAME}-surplus-0"}), pods=TWO)
-    assert written(found) == [f"create {NAME}-surplus-1 1"]
+    found = allowed(READY, foreign=(surplus(0, owner_uid=""),), pods=TWO)
+    assert written(found) == [f"create {SECOND} 1"]
+    found = allowed(READY, taken=frozenset({FIRST}), pods=TWO)
+    assert written(found) == [f"create {SECOND} 1"]
 
 
 @pytest.mark.parametrize("running", [[], TWO])
 def test_base_is_known_by_its_name_and_another_one_is_deleted(running: list[Pod]) -> None:
     """It would stop the job, and hold the quota of the real one."""
     fake = made("a-fake", Part.BASE, 2)
-    found = allowed(fake, base(*ADMITTED, "PodsReady"), job=running_job(len(running), replicas=2), pods=running)
+    found = allowed(fake, READY, job=running_job(len(running), replicas=2), pods=running)
     assert (found.held, written(found)) == (False, ["delete a-fake"])
     assert found.slots[0].workload == NAME
 
 
 def test_base_whose_label_says_surplus_stays_the_base() -> None:
-    found = allowed(base(*ADMITTED, "PodsReady"), job=queued_job(2), pods=TWO)
-    relabelled = dataclasses.replace(base(*ADMITTED, "PodsReady"), part=Part.SURPLUS)
+    found = allowed(READY, job=queued_job(2), pods=TWO)
+    relabelled = dataclasses.replace(READY, part=Part.SURPLUS)
     assert allowed(relabelled, job=queued_job(2), pods=TWO) == found
 
 
 def test_surplus_that_is_marked_as_finished_leaves_and_is_deleted() -> None:
     """Kueue has given its quota to others."""
     ended = surplus(0, *ADMITTED, "PodsReady", "Finished")
-    found = allowed(base(*ADMITTED, "PodsReady"), ended, job=queued_job(3), pods=THREE)
+    found = allowed(READY, ended, job=queued_job(3), pods=THREE)
     assert (found.held, found.replicas, written(found)) == (False, 2, [])
     assert found.leaving == {ended.name}
-    gone = allowed(base(*ADMITTED, "PodsReady"), ended, job=queued_job(3), pods=TWO)
+    gone = allowed(READY, ended, job=queued_job(3), pods=TWO)
     assert written(gone) == [f"delete {ended.name}"]
 
 
@@ -888,10 +801,10 @@ def test_job_that_trains_goes_on_without_kueue_however_long() -> None:
 def test_base_is_missing_from_the_moment_when_it_was_first_not_there() -> None:
     job, before = queued_job(), NOW - datetime.timedelta(seconds=5)
     suspended = job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": True})})
-    none, there, away = QueueView(), QueueView(workloads=(base(),)), QueueView(problem="not served")
+    none, there, away = QueueView(), QueueView(workloads=(WAITS,)), QueueView(problem="not served")
     assert base_missing_since(job, none, None, NOW) == NOW
     assert base_missing_since(job, none, before, NOW) == before
-    assert base_missing_since(job, QueueView(workloads=(surplus(0),)), before, NOW) == before
+    assert base_missing_since(job, QueueView(workloads=(MORE_WAITS,)), before, NOW) == before
     for each, view in ((job, there), (job, away), (job, None), (suspended, none), (queued_job(queue=""), none)):
         assert base_missing_since(each, view, before, NOW) is None
 
@@ -921,5 +834,5 @@ def test_job_owns_a_workload_again_whose_owner_was_removed(
 
 def test_job_owns_a_surplus_again_whose_owner_was_removed() -> None:
     lost, other = surplus(0, *ADMITTED, "PodsReady", **OWNERLESS), made("other", Part.SURPLUS, 1, **OWNERLESS)
-    found = allowed(base(*ADMITTED, "PodsReady"), foreign=(lost, other), job=queued_job(3), pods=THREE)
+    found = allowed(READY, foreign=(lost, other), job=queued_job(3), pods=THREE)
     assert (found.held, found.replicas, written(found)) == (False, 3, [f"own {lost.name}"])
