@@ -17,8 +17,7 @@ from elasticjob_runtime.etcd.interface import (
     KeyRange,
     KeyValue,
     Operation,
-    Put,
-    RangeResult,
+    Store,
     TxnResult,
     Unavailable,
     WatchCallback,
@@ -42,8 +41,8 @@ from hack.embedded_etcd.memory_state import (
 log = logging.getLogger(__name__)
 
 
-class MemoryStore:
-    """Implements interface.Store. Any number of clients in a process may share one store.
+class MemoryStore(Store):
+    """Any number of clients in a process may share one store.
 
     `clock` (seconds) decides when leases expire; a test that passes its own clock calls `tick` after advancing it.
     """
@@ -58,17 +57,6 @@ class MemoryStore:
         self._reaper: threading.Thread | None = None
 
     # interface.Store
-
-    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
-        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
-        return kvs[0] if kvs else None
-
-    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
-        result = self.txn((), (get,), timeout=timeout)
-        return RangeResult(result.reads[0], result.revision)
-
-    def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
-        return self.txn((), (Put(key, value, lease),), timeout=timeout).revision
 
     def txn(
         self,

@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 
 from elasticjob_runtime.etcd.interface import (
     Compare,
-    Get,
     KeyRange,
-    KeyValue,
     LeaseLost,
     Operation,
     Put,
-    RangeResult,
+    Store,
     StoreError,
     TxnResult,
     Unavailable,
@@ -73,24 +71,13 @@ class Lease:
         self._server.clock.later(pause, self._renew)
 
 
-class Connection:
-    """interface.Store of one agent. Every call takes time, in which all others continue."""
+class Connection(Store):
+    """One agent's. Every call takes time, in which all others continue."""
 
     def __init__(self, server: Server, owner: Owner, on_txn: Callable[[Sequence[Operation]], None]) -> None:
         self._server = server
         self._owner = owner
         self._on_txn = on_txn
-
-    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
-        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
-        return kvs[0] if kvs else None
-
-    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
-        result = self.txn((), (get,), timeout=timeout)
-        return RangeResult(result.reads[0], result.revision)
-
-    def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
-        return self.txn((), (Put(key, value, lease),), timeout=timeout).revision
 
     def txn(
         self,

@@ -16,11 +16,11 @@ from elasticjob_runtime.etcd.interface import (
     Denied,
     Get,
     KeyRange,
-    KeyValue,
     LeaseLost,
     Operation,
     Put,
     RangeResult,
+    Store,
     TxnResult,
     WatchCallback,
 )
@@ -34,8 +34,8 @@ PROBE_INTERVAL = 5.0
 """Seconds without news after which a watch probes its server."""
 
 
-class EtcdClient:
-    """Implements interface.Store. Thread-safe; the only threads it starts are those of watches and leases.
+class EtcdClient(Store):
+    """Thread-safe; the only threads it starts are those of watches and leases.
 
     Nothing is sent before the first call, which also checks that the endpoint is an etcd (NotEtcd).
     """
@@ -66,10 +66,6 @@ class EtcdClient:
 
     def __repr__(self) -> str:
         return f"EtcdClient({', '.join(map(str, self.endpoints))})"
-
-    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
-        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
-        return kvs[0] if kvs else None
 
     def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
         protocol.check_key(get.range.key)

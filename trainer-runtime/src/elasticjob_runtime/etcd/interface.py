@@ -200,12 +200,17 @@ class LeaseKeepAlive(Protocol):
 class Store(Protocol):
     """A coordination store with etcd v3's semantics."""
 
-    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None: ...
+    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
+        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
+        return kvs[0] if kvs else None
 
-    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult: ...
+    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
+        result = self.txn((), (get,), timeout=timeout)
+        return RangeResult(result.reads[0], result.revision)
 
     def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
         """Returns the store's revision. Raises LeaseLost if `lease` is gone."""
+        return self.txn((), (Put(key, value, lease),), timeout=timeout).revision
 
     def txn(
         self,

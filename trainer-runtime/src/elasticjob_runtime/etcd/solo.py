@@ -24,7 +24,7 @@ from elasticjob_runtime.etcd.interface import (
     LeaseLost,
     Operation,
     Put,
-    RangeResult,
+    Store,
     TxnResult,
     WatchCallback,
     WatchUpdate,
@@ -32,26 +32,13 @@ from elasticjob_runtime.etcd.interface import (
 from elasticjob_runtime.etcd.lease import new_lease_id
 
 
-class SoloStore:
-    """Implements interface.Store."""
-
+class SoloStore(Store):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._revision = 1
         self._keys: dict[str, KeyValue] = {}
         self._leases: set[int] = set()
         self._watches: list[_Watch] = []
-
-    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
-        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
-        return kvs[0] if kvs else None
-
-    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
-        result = self.txn((), (get,), timeout=timeout)
-        return RangeResult(result.reads[0], result.revision)
-
-    def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
-        return self.txn((), (Put(key, value, lease),), timeout=timeout).revision
 
     def txn(
         self,
