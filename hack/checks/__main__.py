@@ -29,7 +29,6 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
     yield from outdated(pages)
     yield from reasons.unexplained(pages[reasons.PAGE])
     for page, text in pages.items():
-        yield from links.broken_links(page, pages, files)
         yield from links.missing_files(page, text, files)
         yield from promises.missing_tests(page, text, content)
         yield from promises.unproved(page, text)

@@ -1,16 +1,14 @@
-"""Links of Markdown pages, and the paths that pages and code name."""
+"""The paths that pages and code name, and what links look like. `mkdocs build --strict` finds broken links."""
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from hack.checks.pages import Problem, code_lines, spans
+from hack.checks.pages import Problem, spans
 from hack.checks.steps import SAVED
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
-HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
 NAMED_PAGE = re.compile(r"(?<![\w/.-])docs/[\w./-]+\.md\b")
 NAMED_FILE = re.compile(r"(?!\.)[\w.-]+(?:/[\w.-]+)*\.(?:py|md|yaml|toml)")
 
@@ -33,41 +31,6 @@ def slug(heading: str) -> str:
     """
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
     return re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-")
-
-
-def anchors(markdown: str) -> set[str]:
-    """Anchors of all headings; a repeated one gets -1, -2 ..."""
-    inside = code_lines(markdown)
-    found: dict[str, int] = {}
-    named: set[str] = set()
-    for number, line in enumerate(markdown.splitlines(), 1):
-        heading = HEADING.match(line)
-        if heading and number not in inside:
-            name = slug(heading[1])
-            count = found[name] = found.get(name, -1) + 1
-            named.add(f"{name}-{count}" if count else name)
-    return named
-
-
-def broken_links(page: str, pages: Mapping[str, str], files: Collection[str]) -> list[Problem]:
-    """Relative links of `page` to a file, folder or anchor that is not there.
-
-    `pages`: the text of every Markdown page by its path.
-    """
-    inside = code_lines(pages[page])
-    found: list[Problem] = []
-    for number, line in enumerate(pages[page].splitlines(), 1):
-        targets = [] if number in inside else LINK.findall(re.sub(r"`[^`]*`", "", line))
-        for target in targets:
-            if re.match(r"[a-z]+:", target):
-                continue
-            path, _, anchor = target.partition("#")
-            resolved = posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page
-            if resolved not in files and not any(file.startswith(resolved + "/") for file in files):
-                found.append(Problem(page, number, f"the link {target} leads to no file"))
-            elif anchor and resolved in pages and anchor not in anchors(pages[resolved]):
-                found.append(Problem(page, number, f"{resolved} has no heading #{anchor}"))
-    return found
 
 
 def missing_pages(path: str, text: str, files: Collection[str]) -> list[Problem]:

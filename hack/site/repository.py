@@ -14,8 +14,8 @@ DOCS = "docs/"
 FOLDER = "repository/"
 """Folder of the site with the pages that are made of other files."""
 
-PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-"""Pages of the site even where no page links to them."""
+PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
+"""Pages of the site even where no page links to them, as every other README is."""
 
 README, ABOUT = "/README.md", "/about.md"
 
@@ -87,7 +87,7 @@ def pages(root: Path, files: Collection[str]) -> dict[str, str]:
     `files`: paths of all files in the repository.
     """
     made: dict[str, str] = {}
-    waiting = [path for path in files if path.endswith(".md") and path.startswith((DOCS, "examples/"))]
+    waiting = [path for path in files if path.endswith(".md") and (path.startswith(DOCS) or path.endswith(README))]
     waiting += [path for path in PROJECT if path in files]
     while waiting:
         path = waiting.pop()
@@ -95,6 +95,8 @@ def pages(root: Path, files: Collection[str]) -> dict[str, str]:
         if page in made:
             continue
         source = path if path in files else f"{path}/README.md"
+        if source not in files and not any(file.startswith(f"{path}/") for file in files):
+            continue  # mkdocs names the link to it
         text = _text(root, source) if source in files else _listing(path, files)
         made[page] = text
         if source.endswith(".md"):
