@@ -99,6 +99,7 @@ class Driver:
             **{key: value.replace("{name}", name) for key, value in self.environment.items()},
             Env.AGENT_SOCKET: self._path,
             Env.IN_PLACE: "1",
+            Env.FENCE: f"1.0.{self.round}",  # all processes of a job must call it the same
             "WORKER_NAME": name,
             "OUTPUT": str(self._folder / name),
             "OMP_NUM_THREADS": "1",

@@ -143,6 +143,11 @@ class ReplicaDriver(Driver):
         lines = path.read_text().splitlines() if path.exists() else []
         return [(float(at), int(step), int(count)) for at, step, count in (line.split() for line in lines)]
 
+    def samples_of(self, replica: Replica, rank: int = 0) -> list[tuple[int, int, list[int]]]:
+        """Step, epoch and samples of the steps that were committed: what a rank writes right after the vote."""
+        path = self.folder / f"{replica.ranks[rank].name}.samples"
+        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
     def wait_for_step(self, replica: Replica, step: int) -> None:
         wait_until(
             self, lambda: any(found >= step for _, found, _ in self.steps_of(replica)), f"{replica.name}: step {step}"

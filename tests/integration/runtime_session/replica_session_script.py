@@ -2,7 +2,8 @@
 
 Environment: OUTPUT (prefix of what it writes), KIND (plain, fsdp, tp, fsdp+tp, pp), HIDDEN (size of layers), OPTIMIZER,
 CLIP, PARTS (of each share, whose gradients are added up), HOOK (0: without FSDP's hook, as before torch 2.7), COMPILE,
-CHECKPOINTS, EPOCHS, STEP_SECONDS; PAUSE and GO: in the step after this one, until that file exists.
+CHECKPOINTS, EPOCHS, STEP_SECONDS; STREAMS (from how many the same samples come, in the same order); PAUSE and GO: in
+the step after this one, until that file exists.
 FAULTS (JSON): what ranks do to themselves, as {"rank", "step", "place", "call", "action"}. Places: reduce, vote, voted.
 Actions: kill, stop, cut (connections to the other replicas).
 """
@@ -16,10 +17,12 @@ import os
 import pathlib
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from elasticjob_runtime.data.permutation import Permutation
 from elasticjob_runtime.training import ElasticSession
 from elasticjob_runtime.training.session import torch_private
 from torch import nn
@@ -127,8 +130,23 @@ def pause(session: ElasticSession) -> None:
         time.sleep(0.01)
 
 
+def batches(session: ElasticSession, epoch: int) -> Iterator[torch.Tensor]:
+    """Of inputs, targets, and the number of the sample."""
+    inputs = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(7)).double()
+    samples = torch.cat([inputs, torch.sin(inputs.flip(1)), torch.arange(SAMPLES).unsqueeze(1)], 1)
+    streams = int(os.environ.get("STREAMS", "0"))
+    if not streams:
+        return session.batches(samples, batch_size=BATCH, epoch=epoch)
+    order = Permutation(SAMPLES, key=f"0:{epoch}")  # as session.batches() shuffles
+
+    def open_stream(stream: int, _epoch: int) -> Iterator[torch.Tensor]:
+        return (samples[order[position]] for position in range(stream, SAMPLES, streams))
+
+    return session.stream(open_stream, streams=streams, batch_size=BATCH, epoch=epoch)
+
+
 def loss_of(model: nn.Module, pairs: torch.Tensor, samples: int, weight: float) -> torch.Tensor:
-    error = (model(pairs[:, :WIDTH]) - pairs[:, WIDTH:]).square().mean(1)
+    error = (model(pairs[:, :WIDTH]) - pairs[:, WIDTH:-1]).square().mean(1)
     result: torch.Tensor = (error if weight else error * 0).sum() / samples * weight
     return result
 
@@ -153,22 +171,22 @@ def main() -> None:
     if folder := os.environ.get("CHECKPOINTS"):
         session.checkpoint(folder, every=5)
     pipeline = Pipeline(model) if KIND == "pp" else None
-    inputs = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(7)).double()
-    samples = torch.cat([inputs, torch.sin(inputs.flip(1))], 1)
     clip, parts = float(os.environ.get("CLIP", "0")), int(os.environ.get("PARTS", "1"))
-    with pathlib.Path(f"{output}.steps").open("a", buffering=1) as steps:
+    with open(f"{output}.steps", "a", buffering=1) as steps, open(f"{output}.samples", "a", buffering=1) as taken:
         for epoch in range(session.epoch, int(os.environ.get("EPOCHS", "2"))):
-            for share in session.batches(samples, batch_size=BATCH, epoch=epoch):
+            for share in batches(session, epoch):
                 with session.step():
                     pause(session)
                     if pipeline is not None:
-                        pipeline.step(share[:, :WIDTH], share[:, WIDTH:], session.weight)
+                        pipeline.step(share[:, :WIDTH], share[:, WIDTH:-1], session.weight)
                     for part in share.tensor_split(parts) if pipeline is None else ():
                         loss_of(model, part, len(share), session.weight).backward()
                     session.reduce_gradients()
                     if clip:
                         nn.utils.clip_grad_norm_(model.parameters(), clip)
                     optimizer.step()
+                    numbers = [int(number) for number in share[:, -1]] if session.weight else []
+                    taken.write(f"{json.dumps([session.committed_steps + 1, epoch, numbers])}\n")
                     optimizer.zero_grad()
                     scheduler.step()
                     session.values["steps"] = session.values.get("steps", 0) + 1

@@ -5,6 +5,7 @@ Sums over another number of replicas differ in the last bits; with the same shar
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import json
@@ -145,6 +146,35 @@ def test_a_replica_that_joins_receives_the_state_and_all_train_on(tmp_path: path
         assert_undisturbed(found)
         assert driver.steps_of(c)[0][1] > 4
         assert [step for _, step, _ in driver.steps_of(a)] == list(range(1, STEPS + 1)), "no step is taken twice"
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "tp"])
+def test_every_item_of_streams_is_trained_on_once_while_replicas_join_and_are_lost(
+    kind: str, tmp_path: pathlib.Path
+) -> None:
+    """1, 2, 3, 2 and 1 replicas; with tensor parallelism, the ranks of one take the same items."""
+    environment: Any = {"KIND": kind, "STREAMS": "12", "EPOCHS": "6", "STEP_SECONDS": "0.05"}
+    with training(tmp_path, "A", later="BC", **environment) as (driver, (a, b, c)):
+        driver.wait_for_step(a, 3)
+        driver.plan_replicas([a, b], step_grace=0.5)
+        driver.wait_for_step(b, driver.steps_of(a)[-1][1] + 3)
+        driver.plan_replicas([b, c, a], step_grace=0.5)  # all streams move
+        driver.wait_for_step(c, driver.steps_of(a)[-1][1] + 3)
+        c.kill()
+        driver.mend()
+        driver.wait_for_step(a, driver.steps_of(c)[-1][1] + 3)
+        driver.plan_replicas([a], step_grace=0.5)
+        assert_undisturbed(driver.finish(), steps=60, EPOCHS="6", HIDDEN=HIDDEN.get(kind, "17"))
+        shares = [driver.samples_of(replica, rank) for replica in (a, b, c) for rank in range(2)]
+        if kind == "tp":
+            assert shares[0] == shares[1]
+            shares = shares[::2]
+        last = driver.samples_of(c)[-1][0]
+        taken = [(epoch, sample) for share in shares for _, epoch, samples in share for sample in samples]
+        assert len(set(taken)) == len(taken), "none twice"
+        steps = collections.Counter(step for share in shares for step, _, samples in share for _ in samples)
+        # c may have been killed after the vote, before it wrote what it has committed.
+        assert {step for step in range(1, 61) if steps[step] != 24} <= {last, last + 1}
 
 
 def test_a_checkpoint_of_one_replica_is_loaded_by_any_number(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +71,25 @@ def test_gradients_become_the_mean_over_the_replicas_that_use_them(replica: Repl
 def test_what_no_replica_uses_stays_without_a_gradient(replica: Replica) -> None:
     replica.train()
     assert replica.unused.weight.grad is None
+
+
+def test_ranks_learn_the_largest_numbers_of_all_replicas_and_each_others_values(replica: Replica) -> None:
+    replica.ballot = [-7, -1]
+    assert replica.replicas.largest([3, 5]) == [7, 5]
+    theirs = bytearray(pickle.dumps({"of": "another replica"}))
+    replica.ballot, replica.theirs = [-len(theirs)], torch.zeros(2, len(theirs), dtype=torch.uint8)
+    replica.theirs[1] = torch.frombuffer(theirs, dtype=torch.uint8)
+    assert replica.replicas.gather({}) == [{}, {"of": "another replica"}]
+
+
+def test_an_exchange_between_steps_that_fails_ends_the_world_and_is_no_vote(replica: Replica) -> None:
+    replica.train(reduce=False)
+    replica.fails = True
+    with pytest.raises(OverError):
+        replica.replicas.largest([1])
+    with pytest.raises(OverError):
+        replica.replicas.gather(1)
+    assert replica.interruption.over
 
 
 def test_a_step_whose_gradients_were_not_reduced_is_an_error_at_the_vote(replica: Replica) -> None:

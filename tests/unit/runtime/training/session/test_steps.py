@@ -117,6 +117,12 @@ def test_an_evaluation_gives_no_number_of_a_world_that_is_over() -> None:
     assert Training(waits=1).steps.evaluate(lambda: 0.7) == 0.7
 
 
+def test_an_evaluation_in_a_replica_is_no_vote_and_a_planned_change_waits_for_it() -> None:
+    training = Training(waits=0)
+    training.engine.votes = True
+    assert training.steps.evaluate(lambda: training.engine.evaluates) is True
+
+
 def test_a_step_whose_collectives_are_done_counts() -> None:
     training = Training(waits=2)
     with training.steps.take(training.commit):

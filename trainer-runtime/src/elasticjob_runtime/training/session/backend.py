@@ -55,6 +55,8 @@ class Backend(Protocol):
 
     completes_early: bool
     """Whether the future of a collective completes before it is done."""
+    votes: bool
+    """Whether `wait_for_collectives` is a vote on the step in progress, and has no place between two steps."""
 
     def connect(self, store: PrefixStore, world: World) -> Group:
         """Connects to all other processes of `world`, which meet in `store`. Blocks, possibly forever, while one of
@@ -84,11 +86,13 @@ class Backend(Protocol):
         """Whether this process leaves `world` for the plan `newest`."""
 
     def interrupts(self, error: BaseException) -> bool:
-        """Whether `error`, in a step, says that the world is over, and not that the script has failed."""
+        """Whether `error` says that the world is over, and not that the script has failed."""
 
 
 class OneProcess:
     """The part of a backend for processes that are no part of a replica."""
+
+    votes = False
 
     def begin_step(self) -> None:
         pass

@@ -90,7 +90,7 @@ class Engine:
         self._backend.wait_for_collectives(self.interruption, newest.round if newest is not None else 0)
 
     def interrupts(self, error: BaseException) -> bool:
-        """Whether `error`, in a step, says that this world is over, and not that the script has failed."""
+        """Whether `error` says that this world is over, and not that the script has failed."""
         return self._backend.interrupts(error)
 
     def all_of_replica(self, ok: bool) -> bool:
@@ -100,6 +100,10 @@ class Engine:
     @property
     def completes_early(self) -> bool:
         return self._backend.completes_early
+
+    @property
+    def votes(self) -> bool:
+        return self._backend.votes
 
     def enter(
         self,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.interruption import OVER, OverError
+from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.sharded import ranks
 
@@ -20,12 +21,14 @@ T = TypeVar("T")
 class Exchange:
     """See `stream.Ranks`."""
 
-    def __init__(self, steps: Steps, engine: Engine | None) -> None:
+    def __init__(self, steps: Steps, engine: Engine | None, replicas: Replicas | None) -> None:
         """engine: None if nothing interrupts it."""
-        self._steps, self._engine = steps, engine
+        self._steps, self._engine, self._replicas = steps, engine, replicas
         self.world = 0
 
     def largest(self, numbers: Sequence[int]) -> list[int]:
+        if self._replicas is not None:
+            return self._steps.exchange(functools.partial(self._replicas.largest, numbers))
         if ranks.size() == 1:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.int64, device=_device())
@@ -33,6 +36,8 @@ class Exchange:
         return tensor.tolist()
 
     def gather(self, value: T) -> list[T]:
+        if self._replicas is not None:
+            return self._steps.exchange(functools.partial(self._replicas.gather, value))
         if ranks.size() == 1:
             return [value]
         if self._engine is None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,9 @@ from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.world import SessionError, World
+from elasticjob_runtime.training.sharded import ranks
+
+T = TypeVar("T")
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -40,6 +44,8 @@ UNREDUCED = (
 
 class Replicas(Gloo):
     """The backend of a session whose process belongs to a replica."""
+
+    votes = True
 
     def __init__(self, parts: Parts) -> None:
         self._engine: Engine | None = None
@@ -116,20 +122,52 @@ class Replicas(Gloo):
         self._voted = True
         if not self._reduced and (missing := sum(parameter.grad is not None for parameter in self._others)):
             raise SessionError(UNREDUCED.format(missing))
-        ballot = torch.tensor([-newest, self._reductions, -self._reductions])
-        if not self._all_reduce(ballot, lowest=True):
-            ballot[:] = 0
-        committed, latest, lowest, highest = _lowest_of_replica(not self._lost, *ballot.tolist())
+        committed, (latest, lowest, highest) = self._lowest([-newest, self._reductions, -self._reductions])
         self._left_for = max(self._left_for, -latest)
-        if not committed:
-            # Of all indexes: a replica that has committed waits in the next step otherwise, where nothing has failed.
-            interruption.end()
-            raise OverError(self._lost or "another rank of this replica has lost a peer")
+        self._end_unless(committed, interruption)
         if lowest != -highest:
             raise SessionError(
                 "the replicas have reduced different gradients in this step: every replica must use the same parts of "
                 "the model in each step"
             )
+
+    def _lowest(self, numbers: Sequence[int]) -> tuple[bool, list[int]]:
+        """Of each of the numbers, the lowest of all ranks of all replicas; False: some are missing. All ranks of this
+        replica get the same answer."""
+        ballot = torch.tensor(numbers, dtype=torch.int64)
+        if not self._all_reduce(ballot, lowest=True):
+            ballot[:] = 0
+        complete, *lowest = _lowest_of_replica(not self._lost, *ballot.tolist())
+        return bool(complete), lowest
+
+    def _end_unless(self, complete: bool, interruption: Interruption) -> None:
+        """Raises OverError, on all ranks of this replica."""
+        if not complete:
+            # Of all indexes: a replica that has the answer waits in the next step otherwise, where nothing has failed.
+            interruption.end()
+            raise OverError(self._lost or "another rank of this replica has lost a peer")
+
+    # -- between two steps. Raises OverError on all ranks of this replica if the world ends.
+
+    def largest(self, numbers: Sequence[int]) -> list[int]:
+        """The largest number of all ranks of all replicas at each index."""
+        assert self._engine is not None
+        complete, lowest = self._lowest([-number for number in numbers])
+        self._end_unless(complete, self._engine.interruption)
+        return [-number for number in lowest]
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all ranks of all replicas, in this order: rank 0 of each replica, rank 1 of each ..."""
+        assert self._engine is not None
+        data = bytearray(pickle.dumps(value))
+        (longest,) = self.largest([len(data)])
+        table = torch.zeros(self.count, longest, dtype=torch.uint8)
+        table[self.place, : len(data)] = torch.frombuffer(data, dtype=torch.uint8)
+        self._end_unless(self.all_of_replica(self._all_reduce(table)), self._engine.interruption)
+        rows = ranks.gather([row.numpy().tobytes() for row in table])
+        return [pickle.loads(row) for of_index in rows for row in of_index]  # noqa: S301 of our own processes
+
+    # -- gradients
 
     def reduce_gradients(self) -> None:
         """Makes gradients that FSDP does not reduce the mean over the replicas."""

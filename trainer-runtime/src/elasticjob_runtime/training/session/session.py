@@ -102,7 +102,7 @@ class ElasticSession:
         self._engine, self._replicas = engine, _ = new_engine(self._parts)
         self._data_parallel = place_of(self._parts, data_parallel, in_replica=self._replicas is not None)
         self._steps = Steps(self._parts, self._state, engine)
-        self._exchange = Exchange(self._steps, engine)
+        self._exchange = Exchange(self._steps, engine, self._replicas)
         self._state.saves_before_changes = engine is None
         if engine is not None:
             interruptible(self._parts.ddp, self._weight, engine.communicate, engine.wait)
@@ -265,8 +265,6 @@ class ElasticSession:
         Raises TypeError or ValueError for wrong arguments. Raises SessionError if a stream is not deterministic, ends
         before its length, or has no items, and as `batches`.
         """
-        if self._replicas is not None:
-            raise SessionError("session.stream() does not work with --replica-size yet: use session.batches()")
         self._enter_newest_world()
         wanted = self._state.cursor.epoch if epoch is None else epoch
         order = stream_order(open, streams, lengths, batch_size=batch_size, drop_last=drop_last)
@@ -326,7 +324,7 @@ class ElasticSession:
             return None
         if self._replicas is not None:
             self._begin()
-            return function()
+            return steps.evaluate(function)
         self._evaluations += 1
         for _ in range(MAX_ATTEMPTS):
             if not self._formed or steps.is_over:

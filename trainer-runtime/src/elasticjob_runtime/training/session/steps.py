@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
@@ -114,10 +113,11 @@ class Steps:
         engine.between_steps = False
         try:
             result = function()
-            engine.wait_for_collectives()
+            if not engine.votes:
+                engine.wait_for_collectives()
             return result
         except Exception as error:
-            if not torch_private.is_link_error(error):
+            if not engine.interrupts(error):
                 raise
             self.broken = first_line(error)
             raise OverError(self.broken) from error
