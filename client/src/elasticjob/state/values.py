@@ -56,6 +56,6 @@ def part(kind: type[T]) -> Callable[[Any], T | None]:
 
 def _at(body: Any, path: list[str], default: Any, convert: Callable[[Any], Any] | None) -> Any:
     for key in path:
-        body = body.get(key) if isinstance(body, Mapping) else None
+        body = body.get(key) if type(body) is dict or isinstance(body, Mapping) else None  # the first is much quicker
     value = convert(body) if convert else body
     return value if default is None or isinstance(value, type(default)) else default

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from typing import TYPE_CHECKING
 
-from elasticjob_api.goodput import Goodput
+if TYPE_CHECKING:
+    from elasticjob_api.goodput import Goodput  # the models take longer to import than `elasticjob list` otherwise
 
 
 def duration(seconds: float) -> str:
