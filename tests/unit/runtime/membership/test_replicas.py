@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import NO_REPLICA, PEER_LOST, MemberState, ReplicaValue, SpecValue
+from elasticjob_runtime.contract import NO_REPLICA, PEER_LOST, MemberState, PlanReason, ReplicaValue, SpecValue
 from elasticjob_runtime.membership.actions import AssignReplicas
 from elasticjob_runtime.membership.decide import decide
 from elasticjob_runtime.membership.ranks import by_location
@@ -204,10 +204,27 @@ def member_view(
 
 NONE_YET_OF_A = ReplicaValue(index=NO_REPLICA, world=9, incarnation="a1")
 BOTH, OTHERS = trains("ba"), trains("cd")
+LEFT = trains("cd", round_number=2, reason=PlanReason.MEMBER_LEFT)
 
 FOLLOWED: dict[str, Case] = {
     "trains": Case(member_view(1, in_world(BOTH, 1), BOTH), "wait"),
     "the replica has another world: the processes end": Case(member_view(2, in_world(BOTH, 1), BOTH), "stop"),
+    "the replica is left out as planned, and has another world: first they are told": Case(
+        member_view(2, in_world(BOTH, 1, in_place=True, movable=True), LEFT), "move to plan 2, 0.5 s"
+    ),
+    "then the step ends, in which the others take part": Case(
+        member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2), LEFT),
+        "wait 0.3 s",
+    ),
+    "it takes too long": Case(
+        member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.6), LEFT), "stop"
+    ),
+    "it has ended": Case(
+        member_view(
+            2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2, waiting=True), LEFT
+        ),
+        "stop",
+    ),
     "it belongs to no replica any more": Case(member_view(-1, in_world(BOTH, 1), BOTH), "stop"),
     "they have ended, and there is a new world: another plan must come, too": Case(
         member_view(2, in_world(BOTH, 1, WorkersState.NONE), BOTH), "publish ready of round 2"

@@ -23,10 +23,12 @@ from elasticjob_runtime.contract import (
 from elasticjob_runtime.membership.actions import (
     Action,
     ProposePlan,
+    StopWorkers,
 )
 from elasticjob_runtime.membership.fencing import fence
+from elasticjob_runtime.membership.in_place import leave_world_of_replica
 from elasticjob_runtime.membership.planned_changes import PLANNED
-from elasticjob_runtime.membership.replicas import leave_world_of_replica, newest_replica, whole_replicas
+from elasticjob_runtime.membership.replicas import newest_replica, whole_replicas
 from elasticjob_runtime.membership.sizes import group_size, limit
 from elasticjob_runtime.membership.view import (
     Member,
@@ -291,7 +293,7 @@ class Invariants:
             return
         store, plan = view.store, view.store.plan
         restarts = plan is not None and (not plan.value.in_place or plan.round <= view.workers.round)
-        restarts = restarts or leave_world_of_replica(view, now) is not None
+        restarts = restarts or isinstance(leave_world_of_replica(view, now), StopWorkers)
         ends = store.outcome is not None or store.replaced_by or view.leaving_since is not None
         require(restarts or ends or fence(view, now) is not None, f"{agent} stops workers that can continue")
 

@@ -32,6 +32,7 @@ from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.in_place import (
     enter_late,
     in_place_due,
+    leave_world_of_replica,
     move_workers,
     report_in_place,
     request_plan,
@@ -52,7 +53,6 @@ from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.replicas import (
     can_start,
     cut_due,
-    leave_world_of_replica,
     report_cut,
     report_lost_world,
     report_world_over,

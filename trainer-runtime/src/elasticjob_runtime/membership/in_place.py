@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticjob_runtime.contract import MemberState, PlanReason
+from elasticjob_runtime.contract import NO_REPLICA, MemberState, PlanReason
 from elasticjob_runtime.membership.actions import (
     Action,
     AmendPlan,
@@ -23,10 +23,11 @@ from elasticjob_runtime.membership.actions import (
     PublishState,
     StartWorkers,
     Wait,
+    stop_at_once,
 )
 from elasticjob_runtime.membership.eligibility import join_names, ranks_of
 from elasticjob_runtime.membership.planned_changes import is_planned
-from elasticjob_runtime.membership.replicas import can_start, whole_replicas
+from elasticjob_runtime.membership.replicas import can_start, whole_replicas, world_here
 from elasticjob_runtime.membership.sizes import group_size
 from elasticjob_runtime.membership.view import ALIVE, Member, Plan, View, WorkersState
 
@@ -81,6 +82,24 @@ def warm_up_workers(view: View) -> StartWorkers | MoveWorkers | None:
     if workers.state in ALIVE or not can_start(view):
         return None
     return StartWorkers(plan=plan, alone=True, reason=reason)
+
+
+def leave_world_of_replica(view: View, now: float) -> Action | None:
+    """The replica has another world, or is no more: worker processes in the earlier one have lost the others. Those
+    that a planned change leaves out take part in the step that the others are in."""
+    plan, workers = view.store.plan, view.workers
+    if plan is None or plan.replica is None or workers.state not in ALIVE:
+        return None
+    if not 0 < world_here(view) < plan.replica.world:
+        return None
+    if plan.rank is None and is_planned(plan.value, after=workers.trained_round) and not workers.waiting:
+        if not view.runs_plan and move_workers(view, plan, "") is not None:
+            return None  # they are told of it first
+        if view.runs_plan and now < (until := workers.began_at + STEP_GRACE):
+            return Wait(until=until, reason="waiting for the end of the step before this replica starts again")
+    if plan.replica.index == NO_REPLICA:
+        return stop_at_once(view, "a member of this replica is gone")
+    return stop_at_once(view, f"replica {plan.replica.index} starts again")
 
 
 def report_in_place(view: View, _now: float) -> Action | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from elasticjob_runtime.contract import NO_REPLICA, PEER_LOST, FailureValue, MemberState, ReplicaValue
-from elasticjob_runtime.membership.actions import Action, AssignReplicas, PublishState, stop_at_once
+from elasticjob_runtime.membership.actions import AssignReplicas, PublishState
 from elasticjob_runtime.membership.view import ALIVE, Member, Probe, View, WorkersState
 
 CUT_PAUSE = 5.0
@@ -64,18 +64,6 @@ def can_start(view: View) -> bool:
     if replica is None or replica.index == NO_REPLICA or me is None:
         return False
     return replica.world > max(world_here(view), me.value.world_over)
-
-
-def leave_world_of_replica(view: View, _now: float) -> Action | None:
-    """The replica has another world, or is no more: worker processes in the earlier one have lost the others."""
-    plan = view.store.plan
-    if plan is None or plan.replica is None or view.workers.state not in ALIVE:
-        return None
-    if not 0 < world_here(view) < plan.replica.world:
-        return None
-    if plan.replica.index == NO_REPLICA:
-        return stop_at_once(view, "a member of this replica is gone")
-    return stop_at_once(view, f"replica {plan.replica.index} starts again")
 
 
 def report_lost_world(view: View, _now: float) -> PublishState | None:
