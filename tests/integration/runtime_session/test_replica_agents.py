@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from elasticjob_runtime.contract import MemberState, PlanValue, ReplicaValue
 
 from hack.support import eventually
 from tests.integration.runtime_session.conftest import Run
@@ -46,3 +47,47 @@ def test_replicas_continue_without_the_one_that_lost_a_process_and_it_comes_back
         assert [rank.facts["committed"] for rank in replica.ranks] == [STEPS] * 2
     assert found[0].distance(alone(ENVIRONMENT)) < 1e-10
     assert [len(job.pids(name, rank)) for name in "ac" for rank in range(2)] == [1] * 4
+
+
+def test_a_replica_leaves_after_a_step_if_one_member_does_and_the_other_one_joins_again_with_a_spare(
+    etcd: str, tmp_path: pathlib.Path
+) -> None:
+    """As when the node of one of them is drained while another worker pod waits as a spare."""
+    environment, flags = {**ENVIRONMENT, "EPOCHS": "60"}, ("--replica-size=2", "--nproc-per-node=1")
+    job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=environment)
+    try:
+        agents = {name: job.start(name, *flags, nnodes="2:4") for name in "abcde"}
+        eventually(lambda: plan_of(job).size == 4, START, what=lambda: f"four of five train\n{job.logs}")
+        (spare,) = (name for name in "abcde" if not members_of(job, name))
+        others = members_of(job, plan_of(job).leader)
+        stays, leaves = (name for name in "abcde" if name not in (*others, spare))
+        job.wait_for_world(2, *others, stays, leaves, timeout=START)
+        eventually(lambda: job.members[spare].state is MemberState.READY, START, what=lambda: f"a spare\n{job.logs}")
+        agents[leaves].signal(signal.SIGTERM)
+        assert agents[leaves].exit_code(60.0) == 143, job.logs
+        eventually(lambda: {*members_of(job, spare)} == {stays, spare}, what=lambda: f"a new replica\n{job.logs}")
+        job.wait_for_world(2, *others, stays, spare, timeout=START)
+        joined = members_of(job, spare)
+        for name in (*others, *joined):
+            assert agents[name].exit_code(180.0) == 0, job.logs
+    finally:
+        job.close()
+    for name in others:
+        assert [step for step, _ in job.steps(name)] == list(range(1, 601)), "no step is interrupted"
+        assert len(job.pids(name)) == 1
+    assert "Traceback" not in agents[leaves].output + agents[stays].output
+    found = [Trained(part[0], [Run.read(tmp_path / f"{name}-0") for name in part]) for part in (others, joined)]
+    found[1].assert_same(found[0])
+    assert found[0].distance(alone(environment)) < 1e-10
+
+
+def plan_of(job: SessionJob) -> PlanValue:
+    plan = job.plan
+    assert plan is not None
+    return plan
+
+
+def members_of(job: SessionJob, name: str) -> tuple[str, ...]:
+    """Of its replica."""
+    found = job.client.get(f"{job.keys.replicas}{name}")
+    return ReplicaValue.from_json(found.value).members if found is not None else ()
