@@ -6,10 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from elasticjob_operator import metrics as operator_metrics
 from elasticjob_runtime.contract import ExitCode
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics import MetricWrapperBase
 
 from hack.checks import promql
 from hack.checks.pages import Problem, blocks
@@ -24,22 +21,20 @@ def exit_codes() -> list[str]:
 
 def agent_metrics() -> list[str]:
     """Names of the agents' metrics, without their common prefix."""
-    return [name.removeprefix(AGENT_PREFIX) for name in _families(promql.of_an_agent())]
+    return [name.removeprefix(AGENT_PREFIX) for name in _metrics() if name.startswith(AGENT_PREFIX)]
 
 
 def metrics_of_the_operator() -> list[str]:
     """Names of the operator's metrics, as Prometheus stores them."""
-    registry = CollectorRegistry()
-    for var in vars(operator_metrics).values():
-        if isinstance(var, MetricWrapperBase):
-            registry.register(var)
-    return sorted({*_families(generate_latest(registry).decode()), "elasticjob_jobs", "elasticjob_wall_seconds"})
+    return [name for name in _metrics() if not name.startswith(AGENT_PREFIX)]
 
 
-def _families(text: str) -> list[str]:
-    """Names in Prometheus's text format. Counters' times of creation are not metrics of their own."""
-    names = re.findall(r"^# TYPE (\S+) \w+$", text, re.MULTILINE)
-    return [name for name in names if not name.endswith("_created")]
+def _metrics() -> list[str]:
+    """A histogram is one metric with three series."""
+    series = promql.exported().keys() - promql.OF_THE_PROCESS
+    histograms = {name.removesuffix("_bucket") for name in series if name.endswith("_bucket")}
+    parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+    return sorted(histograms | (series - parts))
 
 
 TABLES: dict[str, list[tuple[str, Callable[[], list[str]]]]] = {
@@ -65,9 +60,7 @@ def missing(page: str, markdown: str) -> Iterator[Problem]:
 
 
 def unknown_metrics(page: str, markdown: str) -> Iterator[Problem]:
-    """Metrics in queries that neither operator nor agents have."""
-    known = {*metrics_of_the_operator(), *(AGENT_PREFIX + name for name in agent_metrics())}
+    """Metrics and labels in queries that neither operator nor agents have."""
     for block in blocks(markdown):
-        for name in re.findall(r"\belasticjob_\w+", block.text) if block.language == "promql" else ():
-            if re.sub(r"_(bucket|sum|count)$", "", name) not in known:
-                yield Problem(page, block.line, f"there is no metric {name}")
+        for name in sorted(promql.unknown(block.text, promql.exported())) if block.language == "promql" else ():
+            yield Problem(page, block.line, f"there is no metric or label {name}")
