@@ -87,7 +87,6 @@ check-rest: setup
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
 generate: setup ## generate CRD and chart files from the models, and the reference in the docs
 	$(BIN)/python -m elasticjob_api.crd.generate
-	$(BIN)/python -m hack.checks.flags
 	$(BIN)/python -m hack.reference
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements

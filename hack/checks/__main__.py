@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hack.checks import client, commands, examples, flags, links, pins, promises, reasons, tables, words
+from hack.checks import client, commands, examples, links, pins, promises, reasons, tables, words
 from hack.checks.pages import Problem, texts, tracked
 from hack.reference import outdated
 
@@ -35,7 +35,6 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         yield from commands.missing_targets(page, text, targets)
         yield from commands.missing_modules(page, text, files)
         yield from commands.missing_flags(page, text, known_flags)
-        yield from flags.outdated(page, text)
         yield from examples.problems(page, text)
         yield from client.wrong_commands(page, text)
         yield from tables.missing(page, text)
