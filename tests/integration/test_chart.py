@@ -16,7 +16,7 @@ INVALID_VALUES = {
     "rendezvous.secretName=Shared": "/rendezvous/secretName",
     "rendezvous.jobSecretNames={a b}": "/rendezvous/jobSecretNames/0",
     "rendezvous.secretName=shared,rendezvous.endpoint=etcd:2379": "set rendezvous.endpoint to https://host:port",
-    "replicaCount=9": "/replicaCount",
+    "replicaCount=33": "/replicaCount",
     "runtime.digest=latest": "/runtime/digest",
     "runtime.pullPolicy=Sometimes": "/runtime/pullPolicy",
     "leaderElection.leaseSeconds=1": "/leaderElection/leaseSeconds",
@@ -81,7 +81,8 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_LEASE_NAMESPACE": "system",
         "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
         "ELASTICJOB_LEASE_IDENTITY": "metadata.name",
-        "ELASTICJOB_LEASE_SECONDS": "15",
+        "ELASTICJOB_LEASE_SECONDS": "4",
+        "ELASTICJOB_SHARDS": "1",
     }
 
 

@@ -30,11 +30,11 @@ from elasticjob_operator.kube import (
     EtcdSecrets,
     EventRecorder,
     KubeClient,
-    LeaderElectionConfig,
-    LeaderElector,
+    LeaseTerms,
     MetricsAccess,
     NotFoundError,
     OperatorCertificates,
+    ShardLeases,
     list_job_versions,
 )
 from elasticjob_operator.names import NamespacedName
@@ -61,9 +61,13 @@ class App:
         self._supervisor = Supervisor(self._on_fault)
         self._silent_watch = False
         self._queue: WorkQueue[NamespacedName] = WorkQueue(
-            lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD)
+            lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD),
+            lambda key: self._leads(key) or (self._reconciler is not None and self._reconciler.remembers(key)),
         )
-        self._jobs = JobCache()
+        self._leases: ShardLeases | None = None
+        """None: this operator leads all jobs."""
+        self._reconciler: Reconciler | None = None
+        self._jobs = JobCache(self._shard_of, lambda: self._leases.led if self._leases is not None else None)
         self._run_watches = RunWatches(
             self._queue.add,
             progressed=self._on_report,
@@ -73,17 +77,16 @@ class App:
             read_secret=self._read_secret,
         )
         self._job_events: JobEvents | None = None
-        self._leader_elector: LeaderElector | None = None
-        self._leading = False
         self._watching = False
         self._synced = False
 
     async def run(self) -> int:
         self._handle_signals()
         credentials = await Credentials.open()
-        api, lease_api = KubeClient(credentials.client(), self._may_write), KubeClient(credentials.client())
+        api = KubeClient(credentials.client(), self._may_write)
+        own_api = KubeClient(credentials.client())  # for what a standby may write too
         self._certificates = OperatorCertificates(
-            api, self._settings.ca_namespace, self._settings.ca_name, create=self._settings.etcd_tls
+            own_api, self._settings.ca_namespace, self._settings.ca_name, create=self._settings.etcd_tls
         )
         self._etcd_secrets = EtcdSecrets(api, self._settings.endpoint_secret, RunUsers(self._run_watches.call))
         self._cluster = Cluster(
@@ -94,25 +97,24 @@ class App:
             self._etcd_secrets,
             changed_all=self._reconcile_all,
         )
-        self._leader_elector = _leader_elector(self._settings, lease_api)
-        health = self._health(lease_api)
+        self._leases = self._shard_leases(own_api)
+        health = self._health(own_api)
         await health.start()
         log.info("Serving probes on port %d and metrics on port %d", health.port, health.metrics_port)
         stop_counting = self._count()
         self._supervisor.start(credentials.follow_ca(), "renewal of the certificate authority")
         try:
-            await self._lead()
             await self._until_stopped(self._start(api))
             if self._job_events is not None and not self._stop.is_set():
                 await self._follow_jobs(api, self._job_events)
         finally:
             await self._stop_all()
-            if self._leader_elector is not None:
-                await self._leader_elector.release()
+            if self._leases is not None:
+                await self._leases.release()
             stop_counting()
             await health.stop()
             await api.close()
-            await lease_api.close()
+            await own_api.close()
             await credentials.close()
         return 1 if self._fault else 0
 
@@ -136,7 +138,44 @@ class App:
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
 
     def _may_write(self) -> bool:
-        return self._leader_elector is None or self._leader_elector.is_leader()
+        return self._leases is None or self._leases.may_write()
+
+    def _leads(self, key: NamespacedName) -> bool:
+        return self._leases is None or self._leases.leads(key)
+
+    def _shard_of(self, key: NamespacedName) -> int:
+        return self._leases.shard_of(key) if self._leases is not None else 0
+
+    def _shard_leases(self, api: KubeClient) -> ShardLeases | None:
+        settings = self._settings
+        if not settings.lease_namespace:
+            return None
+        identity = settings.lease_identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+        return ShardLeases(
+            api,
+            settings.lease_namespace,
+            settings.lease_name,
+            identity,
+            LeaseTerms(duration=settings.lease_seconds),
+            settings.shards,
+            changed=self._on_shard,
+            busy=lambda shard: any(self._shard_of(key) == shard for key in self._queue.processing),
+        )
+
+    def _on_shard(self, shard: int, leads: bool) -> None:
+        """This operator has begun or ceased to lead the shard."""
+        remembered = self._reconciler.remembered if self._reconciler is not None else ()
+        for key in self._jobs if leads else remembered:
+            if self._shard_of(key) == shard:
+                self._queue.add(key)
+        led = len(self._leases.led) if self._leases is not None else 1
+        self._progress.set_share(led / (self._leases.count if self._leases is not None else 1))
+        metrics.LEADER.set(led > 0)
+        metrics.SHARD_LEADER.labels(str(shard)).set(leads)
+        if leads:
+            metrics.SHARD_JOBS.labels(str(shard)).set_function(lambda: self._jobs.count(shard))
+        else:
+            metrics.SHARD_JOBS.remove(str(shard))
 
     def _tls_of_etcds(self) -> ssl.SSLContext:
         """Raises Unavailable."""
@@ -148,15 +187,6 @@ class App:
     async def _read_secret(self, secret: NamespacedName) -> EtcdCredentials:
         """Raises StoreError."""
         return await self._etcd_secrets.read(secret)
-
-    async def _lead(self) -> None:
-        """Returns once this operator is the leader, or must stop."""
-        if self._leader_elector is not None:
-            await self._until_stopped(self._leader_elector.acquire())
-            if not self._stop.is_set():
-                self._supervisor.start(self._leader_elector.renew(), "leadership")
-        self._leading = not self._stop.is_set()
-        metrics.LEADER.set(self._leading)
 
     def _count(self) -> Callable[[], None]:
         metrics.LEADER.set(0)
@@ -182,8 +212,15 @@ class App:
         await self._cluster.synced()
         self._progress = ProgressWriter(self._settings, self._jobs, self._queue, self._cluster, self._run_watches.view)
         self._progress.count()
-        reconciler = Reconciler(
-            self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue, self._progress
+        self._reconciler = Reconciler(
+            self._settings,
+            self._jobs,
+            self._cluster,
+            self._run_watches,
+            recorder,
+            self._queue,
+            self._progress,
+            leads=self._leads,
         )
         resync = Resync(
             api,
@@ -194,12 +231,16 @@ class App:
             on_dead=self._on_silent_watch,
         )
         self._supervisor.start(recorder.run(), "event recorder")
-        self._supervisor.start(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
+        self._supervisor.start(self._queue.work(self._reconciler.reconcile, self._settings.workers), "reconcilers")
         self._supervisor.start(resync.run(), "resync")
         self._supervisor.start(self._progress.statuses.run(), "progress in statuses")
         self._supervisor.start(self._progress.objects.run(), "progress beside the jobs")
         self._supervisor.start(metrics.measure_loop_lag(), "measurement of the event loop")
-        self._job_events = JobEvents(self._jobs, self._queue, resync)
+        self._job_events = JobEvents(self._jobs, self._queue, resync, self._leads)
+        if self._leases is not None:
+            self._supervisor.start(self._leases.run(), "leadership")
+        else:
+            self._on_shard(0, leads=True)
         self._synced = True
 
     async def _follow_jobs(self, api: KubeClient, events: JobEvents) -> None:
@@ -236,14 +277,14 @@ class App:
         faults += [f"the informer of {informer} is stuck" for informer in informers if informer.stuck]
         if self._silent_watch:
             faults.append("kopf's watch of ElasticJobs delivers no events")
-        if self._leading and not self._may_write() and not self._stop.is_set():
-            faults.append("the lease is lost, but the operator has not stopped")
         return faults
 
     def _readiness(self) -> tuple[bool, str]:
-        if self._leading:
-            return self._synced, "ok" if self._synced else "starting"
-        return self._leader_elector is not None and self._leader_elector.observed_recently, "standby"
+        if not self._synced:
+            return False, "starting"
+        if self._leases is None:
+            return True, "ok"
+        return self._leases.observed_recently, "ok" if self._leases.led else f"standby: {self._leases.status}"
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` until it returns or the operator must stop."""
@@ -261,19 +302,6 @@ class App:
         self._stop.set()
         await self._supervisor.stop_all()
         await self._run_watches.close()
-
-
-def _leader_elector(settings: Settings, api: KubeClient) -> LeaderElector | None:
-    if not settings.lease_namespace:
-        return None
-    identity = settings.lease_identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
-    return LeaderElector(
-        api,
-        settings.lease_namespace,
-        settings.lease_name,
-        identity,
-        LeaderElectionConfig(duration=settings.lease_seconds),
-    )
 
 
 async def _wait_for_crd(settings: Settings, api: KubeClient) -> None:

@@ -46,7 +46,13 @@ API_REQUESTS = Counter(
 PODS_CREATED = Counter("elasticjob_pods_created", "Worker pods created.")
 ETCD_WRITE_ERRORS = Counter("elasticjob_etcd_write_errors", "Writes to jobs' etcds that failed; they are repeated.")
 RESTARTS = Counter("elasticjob_restarts", "Restarts that count towards maxRestarts, by kind of failure.", ["cause"])
-LEADER = Gauge("elasticjob_leader", "1: this operator is the leader; 0: it is on standby.")
+LEADER = Gauge("elasticjob_leader", "1: this operator leads a shard of the jobs; 0: it is on standby.")
+SHARD_LEADER = Gauge("elasticjob_shard_leader", "1: this operator leads that shard of the jobs.", ["shard"])
+SHARD_JOBS = Gauge("elasticjob_shard_jobs", "Jobs of a shard, reported by the operator that leads it.", ["shard"])
+SHARDS_DIVIDED = Gauge(
+    "elasticjob_shards_divided",
+    "1: this operator leads nothing, because another one with a different number of shards leads.",
+)
 
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
 RENDEZVOUS = Histogram(
@@ -171,17 +177,20 @@ class Restarts:
     _known: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     """By job UID and cause."""
 
-    def see(self, body: Mapping[str, Any]) -> None:
+    def see(self, body: Mapping[str, Any], *, count: bool = True) -> None:
+        """`count`: False where another operator counts them."""
         status, uid = body.get("status") or {}, str(body["metadata"]["uid"])
-        causes = {cause: int(count) for cause, count in ((status.get("restarts") or {}).get("byCause") or {}).items()}
+        causes = {cause: int(number) for cause, number in ((status.get("restarts") or {}).get("byCause") or {}).items()}
         known = self._known.get(uid)
         if known is None:
             self._known[uid] = causes
             return
-        for cause, count in causes.items():
-            more = count - known.get(cause, 0)
-            if more > 0:  # a late event has an older, smaller number
-                known[cause] = count
+        for cause, number in causes.items():
+            more = number - known.get(cause, 0)
+            if more <= 0:
+                continue  # a late event has an older, smaller number
+            known[cause] = number
+            if count:
                 RESTARTS.labels(cause if cause in CAUSES else OTHER_CAUSES).inc(min(more, MOST_RESTARTS))
 
     def forget(self, body: Mapping[str, Any]) -> None:

@@ -13,6 +13,8 @@ from elasticjob_operator.names import NamespacedName
 
 DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.11"
 """Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
+MOST_SHARDS = 32
+"""The chart grants the right to as many Leases."""
 
 TOPOLOGY_LABELS = (
     "topology.kubernetes.io/region",
@@ -157,19 +159,24 @@ class Settings:
     """ELASTICJOB_METRICS_PORT: port of /metrics with TLS. 0: any free port."""
 
     lease_namespace: str = ""
-    """ELASTICJOB_LEASE_NAMESPACE: namespace of the Lease for leader election. Empty: no leader election."""
+    """ELASTICJOB_LEASE_NAMESPACE: namespace of the Leases for leader election. Empty: no leader election."""
 
     lease_name: str = "elasticjob"
-    """ELASTICJOB_LEASE_NAME: name of the Lease. Of the operators with the same Lease, one is the leader."""
+    """ELASTICJOB_LEASE_NAME: name of the Lease of the first shard, and the beginning of the others' names. Of the
+    operators with the same Leases, one leads each shard."""
+
+    shards: int = 1
+    """ELASTICJOB_SHARDS: number of shards into which the jobs are divided, from 1 to 32. Operators divide the shards
+    among themselves. Needs ELASTICJOB_LEASE_NAMESPACE."""
 
     lease_identity: str = ""
     """ELASTICJOB_LEASE_IDENTITY: unique identity of this operator, such as the pod's name. A restarted operator with
     the same identity still holds its lease. Empty: a new identity for each process."""
 
-    lease_seconds: float = 15.0
-    """ELASTICJOB_LEASE_SECONDS: seconds without a renewal by the leader after which another operator takes over. If too
-    low, a briefly slow API server makes the leader step down. A leader that cannot renew stops acting after two
-    thirds of this time."""
+    lease_seconds: float = 4.0
+    """ELASTICJOB_LEASE_SECONDS: seconds without a renewal by the leader after which another operator takes over, from 2
+    to 300. If too low, a briefly slow API server makes the leader step down. A leader that cannot renew stops acting
+    after two thirds of this time."""
 
     workers: int = 8
     """ELASTICJOB_WORKERS: number of concurrent reconciliations. More do not help a busy API server, and events that
@@ -221,12 +228,15 @@ class Settings:
             lease_namespace=get.text("ELASTICJOB_LEASE_NAMESPACE", ""),
             lease_name=get.text("ELASTICJOB_LEASE_NAME", default.lease_name),
             lease_identity=get.text("ELASTICJOB_LEASE_IDENTITY", ""),
-            lease_seconds=max(2.0, get.number("ELASTICJOB_LEASE_SECONDS", default.lease_seconds)),
+            lease_seconds=min(300.0, max(2.0, get.number("ELASTICJOB_LEASE_SECONDS", default.lease_seconds))),
+            shards=int(get.number("ELASTICJOB_SHARDS", default.shards)),
             workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
             progress_status_writes=get.number("ELASTICJOB_PROGRESS_STATUS_WRITES", default.progress_status_writes),
             progress_writes=get.number("ELASTICJOB_PROGRESS_WRITES", default.progress_writes),
             resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),
         )
+        if not 1 <= settings.shards <= MOST_SHARDS:
+            raise SettingsError(f"ELASTICJOB_SHARDS must be from 1 to {MOST_SHARDS}, not {settings.shards}")
         if settings.etcd_tls and not settings.ca_namespace:
             raise SettingsError(
                 "ELASTICJOB_CA_NAMESPACE is empty: name the namespace for the Secret with the operator's certificate "

@@ -1,4 +1,4 @@
-"""Two operators of one release, as the chart starts them: one acts, the other takes over, and never do both act."""
+"""Operators of one release, as the chart starts them: they divide the jobs, take over, and never do two act on one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def control_plane(audited: Audited) -> Path:
 class Pair:
     """Operators `a` and `b`, each with a ServiceAccount of its own, so that the audit log can tell them apart."""
 
-    def __init__(self, server: Audited, ns: Namespace, folder: Path, start: Callable[..., Operator]) -> None:
+    def __init__(
+        self, server: Audited, ns: Namespace, folder: Path, start: Callable[..., Operator], **environment: str
+    ) -> None:
+        self._environment = environment
         self._server, self._ns, self._folder, self._start = server, ns, folder, start
         self.operators: dict[str, Operator] = {}
 
@@ -92,13 +95,20 @@ class Pair:
         token = self._server.kubectl("create", "token", name, "-n", self._ns.name).strip()
         config = changed_kubeconfig(self._server.kubeconfig, self._folder / f"{name}.conf", token=token, server=server)
         self.operators[name] = self._start(
-            config, ELASTICJOB_LEASE_NAMESPACE=self._ns.name, ELASTICJOB_LOG_FORMAT="json"
+            config, ELASTICJOB_LEASE_NAMESPACE=self._ns.name, ELASTICJOB_LOG_FORMAT="json", **self._environment
         )
         return self.operators[name]
 
     def lease(self) -> Json:
         spec: Json = self._ns.kube.call("GET", LEASE.format(self._ns.name))["spec"]
         return spec
+
+    def shares(self) -> list[int]:
+        """How many shards each operator says it leads."""
+        return sorted(
+            sum(line.startswith("elasticjob_shard_leader{") and line.endswith(" 1.0") for line in text.splitlines())
+            for text in (operator.metrics() for operator in self.operators.values())
+        )
 
     @property
     def leader(self) -> str:
@@ -164,17 +174,17 @@ def test_a_leader_that_was_frozen_does_not_act_after_it_thaws(
         ns.delete("pods", "two-worker-0")  # what the frozen one will see when it thaws
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
-    assert eventually(
-        lambda: frozen.returncode is not None and [frozen.returncode], what="it ends, to be started afresh"
-    ) == [1]
+    eventually(lambda: pair.leader == "b", what="it notices")
     settle(ns, "two", 2)
+    eventually(lambda: frozen.probe("/readyz") == 200, what="it is a standby")
     assert written_in_turns(audited, ns) == ["a", "b"], "never in between"
-    pair.start("a")
-    assert pair.operators["a"].probe("/readyz") == 200
-    assert pair.leader == "b"
+    pair.operators["b"].kill()
+    ns.scale("two", 3)
+    settle(ns, "two", 3)
+    assert "became leader of shard 0" in frozen.log_text().lower()
 
 
-def test_a_leader_that_is_cut_off_ends_and_never_acts_with_another(
+def test_a_leader_that_is_cut_off_stops_and_never_acts_with_another(
     audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
 ) -> None:
     kube = ns.kube
@@ -189,8 +199,35 @@ def test_a_leader_that_is_cut_off_ends_and_never_acts_with_another(
     submit("one", replicas=2)
     settle(ns, "one", 2)
     gate.shut()
-    eventually(lambda: cut_off.returncode is not None, what="it ends")
-    eventually(lambda: pair.leader == "b", what="b leads")
+    eventually(lambda: pair.leader == "b", what="b leads alone")
     submit("two", replicas=2)
     settle(ns, "two", 2)
+    assert cut_off.returncode is None
     assert written_in_turns(audited, ns) == ["a", "b"]
+
+
+def test_operators_divide_the_jobs_and_take_over_those_of_one_that_is_killed(
+    audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
+) -> None:
+    pair = Pair(audited, ns, tmp_path, start_operator, ELASTICJOB_SHARDS="4")
+    pair.start("a")
+    jobs = [submit(f"job-{number}", replicas=1) for number in range(8)]
+    for job in jobs:
+        settle(ns, job, 1)
+    pair.start("b")
+    eventually(lambda: pair.shares() == [2, 2], what="each leads two shards")
+    for job in jobs:
+        ns.scale(job, 2)
+    for job in jobs:
+        settle(ns, job, 2)
+    rest(audited, ns)
+    assert {who for _, who, what in audited.writes(ns.name) if what == "create pods"} == {"a", "b"}
+    pair.operators.pop("a").kill()
+    killed = time.monotonic()
+    for job in jobs:
+        ns.scale(job, 3)
+    for job in jobs:
+        settle(ns, job, 3)
+    print(f"all jobs were decided on {time.monotonic() - killed:.1f} s after the operator was killed")
+    assert pair.shares() == [4]
+    assert len(ns.workers()) == 24, "none was created twice"

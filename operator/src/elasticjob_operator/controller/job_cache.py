@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -58,20 +58,58 @@ class _Known:
         return len(self.body) + _PARSED_VALUE * values_in(self.body)
 
 
+@dataclasses.dataclass(slots=True)
+class _Counts:
+    """Of the jobs of one shard."""
+
+    jobs: int = 0
+    conditions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    seconds: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    below: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+
 class JobCache:
-    def __init__(self) -> None:
+    """`shard_of(key)`: the shard of a job. `led()`: the shards whose jobs are counted; None: all."""
+
+    def __init__(
+        self,
+        shard_of: Callable[[NamespacedName], int] = lambda _: 0,
+        led: Callable[[], Collection[int] | None] = lambda: None,
+    ) -> None:
+        self._shard_of, self._led = shard_of, led
+        self._counts: dict[int, _Counts] = {}
         self._known: dict[NamespacedName, _Known] = {}
         self._parsed: collections.OrderedDict[NamespacedName, ElasticJob] = collections.OrderedDict()
         """The most recently used last."""
         self._parsed_bytes = 0
         self._bytes: collections.Counter[str] = collections.Counter()
         """By namespace, of the jobs as JSON."""
-        self.conditions: collections.Counter[str] = collections.Counter()
+
+    def count(self, shard: int) -> int:
+        """Jobs of a shard."""
+        return self._counts[shard].jobs if shard in self._counts else 0
+
+    @property
+    def conditions(self) -> collections.Counter[str]:
         """By condition type, the number of jobs for which it is True."""
-        self.seconds: collections.Counter[str] = collections.Counter()
+        return self._sum(lambda counts: counts.conditions)
+
+    @property
+    def seconds(self) -> collections.Counter[str]:
         """What the time of all jobs was spent on, by part."""
-        self.below: collections.Counter[str] = collections.Counter()
+        return self._sum(lambda counts: counts.seconds)
+
+    @property
+    def below(self) -> collections.Counter[str]:
         """By percentage, the number of jobs whose goodput is below it."""
+        return self._sum(lambda counts: counts.below)
+
+    def _sum(self, part: Callable[[_Counts], collections.Counter[str]]) -> collections.Counter[str]:
+        led, total = self._led(), collections.Counter[str]()
+        for shard, counts in list(self._counts.items()):
+            if led is None or shard in led:
+                total.update(dict(part(counts)))
+        return total
 
     def __len__(self) -> int:
         return len(self._known)
@@ -122,12 +160,14 @@ class JobCache:
         self._bytes[key[0]] += (len(after.body) if after else 0) - (len(before.body) if before else 0)
         if not self._bytes[key[0]]:
             del self._bytes[key[0]]
-        self.conditions.subtract(before.true if before else ())
-        self.conditions.update(after.true if after else ())
-        self.seconds.subtract(before.seconds if before else {})
-        self.seconds.update(after.seconds if after else {})
-        self.below.subtract(before.below if before else ())
-        self.below.update(after.below if after else ())
+        counts = self._counts.setdefault(self._shard_of(key), _Counts())
+        counts.jobs += (after is not None) - (before is not None)
+        counts.conditions.subtract(before.true if before else ())
+        counts.conditions.update(after.true if after else ())
+        counts.seconds.subtract(before.seconds if before else {})
+        counts.seconds.update(after.seconds if after else {})
+        counts.below.subtract(before.below if before else ())
+        counts.below.update(after.below if after else ())
 
     def body(self, key: NamespacedName) -> Json | None:
         """The job as the API server returned it, without fields such as managedFields. A new object on each call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from elasticjob_operator import metrics
@@ -13,9 +13,16 @@ from elasticjob_operator.names import NamespacedName
 
 
 class JobEvents:
-    """Callbacks of the watch of ElasticJobs."""
+    """Callbacks of the watch of ElasticJobs. `leads(key)`: whether this operator counts the restarts of the job."""
 
-    def __init__(self, jobs: JobCache, queue: WorkQueue[NamespacedName], resync: Resync) -> None:
+    def __init__(
+        self,
+        jobs: JobCache,
+        queue: WorkQueue[NamespacedName],
+        resync: Resync,
+        leads: Callable[[NamespacedName], bool] = lambda _: True,
+    ) -> None:
+        self._leads = leads
         self._jobs = jobs
         self._queue = queue
         self._resync = resync
@@ -25,7 +32,7 @@ class JobEvents:
         """A job was added or modified."""
         key = key_of(body)
         self._resync.on_watch_event(key)
-        self._restarts.see(body)
+        self._restarts.see(body, count=self._leads(key))
         if self._jobs.put(body):
             self._queue.add(key)
 

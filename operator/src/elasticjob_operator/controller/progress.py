@@ -17,7 +17,7 @@ from elasticjob_operator import metrics
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.progress_lane import ProgressLane
 from elasticjob_operator.controller.work_queue import WorkQueue
-from elasticjob_operator.kube import Cluster, NotFoundError, RejectedError
+from elasticjob_operator.kube import Cluster, NotFoundError, RejectedError, writing_about
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.policies.progress import newest_progress
 from elasticjob_operator.resources.progress import progress_object
@@ -54,8 +54,14 @@ class ProgressWriter:
         """Jobs whose next reconciliation may write the status for progress alone."""
         self._refused: dict[str, float] = {}
         """By namespace, when an object was refused (monotonic, s)."""
+        self._settings = settings
         self.statuses = ProgressLane(settings.progress_status_writes, self._reconcile, pause=STATUS_PAUSE)
         self.objects = ProgressLane(settings.progress_writes, self._write, pause=OBJECT_PAUSE, wait=OBJECT_WAIT)
+
+    def set_share(self, share: float) -> None:
+        """What part of the budgets of all jobs is for this operator, from 0 to 1."""
+        self.statuses.set_rate(share * self._settings.progress_status_writes)
+        self.objects.set_rate(share * self._settings.progress_writes)
 
     def on_report(self, key: NamespacedName) -> None:
         """The agents reported progress and nothing else."""
@@ -101,7 +107,8 @@ class ProgressWriter:
         if found is None or not uid or (refused_at is not None and time.monotonic() - refused_at < REFUSED_SECONDS):
             return
         try:
-            await self._cluster.write_progress(progress_object(key, uid, found))
+            with writing_about(key):
+                await self._cluster.write_progress(progress_object(key, uid, found))
         except (NotFoundError, RejectedError) as error:
             self._refused[namespace] = time.monotonic()
             log.info("No ElasticJobProgress is written in namespace %s for a minute: %s", namespace, error)

@@ -63,13 +63,17 @@ class ProgressLane:
         self._write = write
         self._pause = pause
         self._wait = wait
-        self._bucket = TokenBucket(rate, burst=max(1.0, min(rate, MOST_AT_ONCE)))
+        self._changed = asyncio.Event()
+        self.set_rate(rate)
         self._waiting: dict[NamespacedName, _Waiting] = {}
         self._heap: list[tuple[float, NamespacedName]] = []
         """By `due`. An entry that differs from `_waiting` is outdated."""
         self._written_at: dict[NamespacedName, float] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
+
+    def set_rate(self, rate: float) -> None:
+        self._bucket = TokenBucket(rate, burst=max(1.0, min(rate, MOST_AT_ONCE)))
+        self._changed.set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -117,7 +121,7 @@ class ProgressLane:
     def _start_due(self, now: float) -> float | None:
         """Starts the writes that are due and within the budget. Returns after how long to look again, in s; None: after
         a change."""
-        while self._heap and len(self._running) < MOST_AT_ONCE:
+        while self._heap and self._bucket.rate > 0 and len(self._running) < MOST_AT_ONCE:
             due, key = self._heap[0]
             waiting = self._waiting.get(key)
             if waiting is not None and waiting.due == due:

@@ -22,7 +22,7 @@ from elasticjob_operator.controller.progress import ProgressWriter
 from elasticjob_operator.controller.status_writer import StatusWriter
 from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.etcd import RunWatches, set_aside_key
-from elasticjob_operator.kube import ApplyResult, Cluster, EventRecorder
+from elasticjob_operator.kube import ApplyResult, Cluster, EventRecorder, writing_about
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import (
     Action,
@@ -75,7 +75,8 @@ class _Memory:
 
 
 class Reconciler:
-    """`reconcile` is called concurrently for different keys, never for the same key."""
+    """`reconcile` is called concurrently for different keys, never for the same key. `leads(key)`: whether this
+    operator leads the job; what it remembers of others is forgotten."""
 
     def __init__(
         self,
@@ -87,7 +88,9 @@ class Reconciler:
         queue: WorkQueue[NamespacedName],
         progress: ProgressWriter,
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
+        leads: Callable[[NamespacedName], bool] = lambda _: True,
     ) -> None:
+        self._leads = leads
         self._settings = settings
         self._jobs = jobs
         self._cluster = cluster
@@ -99,8 +102,29 @@ class Reconciler:
         self._former: dict[NamespacedName, set[str]] = {}
         """UIDs of deleted jobs of that name whose keys may still be in etcd."""
 
+    def remembers(self, key: NamespacedName) -> bool:
+        return key in self._memories or key in self._former
+
+    @property
+    def remembered(self) -> set[NamespacedName]:
+        return {*self._memories, *self._former}
+
     async def reconcile(self, key: NamespacedName) -> None:
         """Raises ApiError or ConnectionError; retry later."""
+        with writing_about(key):
+            if self._leads(key):
+                await self._reconcile_current(key)
+            else:
+                await self._forget(key)
+
+    async def _forget(self, key: NamespacedName) -> None:
+        self._memories.pop(key, None)
+        self._status.forget(key)
+        self._queue.forget(key)
+        for watched in (key, *(set_aside_key(key, uid) for uid in self._former.pop(key, ()))):
+            await self._run_watches.follow(watched, None)
+
+    async def _reconcile_current(self, key: NamespacedName) -> None:
         memory = self._memories.get(key)
         if memory is not None and memory.uid != self._jobs.uid(key):
             del self._memories[key]

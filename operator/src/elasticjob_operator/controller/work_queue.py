@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from elasticjob_operator import metrics
@@ -32,10 +32,14 @@ MAX_SLOW, SLOW_WAIT = 40, 0.25
 
 
 class WorkQueue(Generic[K]):
-    """`cooldown(key)`: minimum time between two runs of a key, s. Additions in the meantime are handled in one run; the
-    first addition after a quiet time is not delayed."""
+    """`accepts(key)`: whether to process the key at all; asked when its turn would begin. `cooldown(key)`: minimum time
+    between two runs of a key, s. Additions in the meantime are handled in one run; the first addition after a quiet
+    time is not delayed."""
 
-    def __init__(self, cooldown: Callable[[K], float] = lambda _: 0.0) -> None:
+    def __init__(
+        self, cooldown: Callable[[K], float] = lambda _: 0.0, accepts: Callable[[K], bool] = lambda _: True
+    ) -> None:
+        self._accepts = accepts
         self._cooldown = cooldown
         self._cooling: dict[K, float] = {}
         """Until when (monotonic, s)."""
@@ -59,6 +63,11 @@ class WorkQueue(Generic[K]):
         return len(self._waiting) + len(self._dirty)
 
     @property
+    def processing(self) -> Iterable[K]:
+        """Keys that are being processed."""
+        return self._processing
+
+    @property
     def age(self) -> float:
         """How long the first key has waited, s."""
         waiting = list(self._waiting.values())  # at once: metrics are rendered in a thread
@@ -76,7 +85,10 @@ class WorkQueue(Generic[K]):
 
     def _put(self, key: K) -> None:
         self._cancel_timer(key)
-        if key not in self._waiting:
+        if not self._accepts(key):
+            if (aside := self._aside.pop(key, None)) is not None and not aside.done():
+                aside.set_result(None)
+        elif key not in self._waiting:
             self._waiting[key] = time.monotonic()
             self._ready.put_nowait(key)
 

@@ -29,8 +29,8 @@ from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
 from elasticjob_operator.kube.kopf_session import KopfSession
-from elasticjob_operator.kube.leader_election import LeaderElectionConfig, LeaderElector
 from elasticjob_operator.kube.metrics_access import MetricsAccess
+from elasticjob_operator.kube.shard_leases import LeaseTerms, ShardLeases, writing_about
 
 __all__ = [
     "FAULT",
@@ -45,16 +45,17 @@ __all__ = [
     "GoneError",
     "KopfSession",
     "KubeClient",
-    "LeaderElectionConfig",
-    "LeaderElector",
+    "LeaseTerms",
     "MetricsAccess",
     "NamespaceTerminatingError",
     "NotFoundError",
     "OperatorCertificates",
     "RejectedError",
+    "ShardLeases",
     "bounded_job",
     "list_job_versions",
     "read_job",
     "values_in",
     "without_spec",
+    "writing_about",
 ]

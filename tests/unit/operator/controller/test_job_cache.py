@@ -101,6 +101,17 @@ def test_conditions_are_counted_over_all_jobs() -> None:
     assert not any(jobs.conditions.values())
 
 
+def test_only_the_jobs_of_shards_that_this_operator_leads_are_counted() -> None:
+    led = {1}
+    jobs = JobCache(shard_of=lambda key: int(key[1]), led=lambda: led)
+    for name in ("0", "1", "1"):
+        metadata = {"namespace": "ml", "name": name, "uid": name, "resourceVersion": "1"}
+        jobs.put({"metadata": metadata, "status": {"conditions": [{"type": "Running", "status": "True"}]}})
+    assert (jobs.conditions["Running"], jobs.count(0), jobs.count(1), jobs.count(2)) == (1, 1, 1, 0)
+    led.add(0)
+    assert jobs.conditions["Running"] == 2
+
+
 def test_idle_jobs_are_kept_as_json_and_parsed_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PARSED", 3_000)
     jobs = JobCache()

@@ -121,3 +121,16 @@ async def test_without_a_budget_nothing_waits_and_nothing_is_written() -> None:
     async with bench.lane(rate=0.0) as lane:
         lane.add(key("a"))
         assert (len(lane), lane.age) == (0, 0.0)
+
+
+async def test_a_lane_whose_share_is_nothing_waits_until_it_has_one_again() -> None:
+    bench = Bench()
+    async with bench.lane(rate=1e-3) as lane:
+        for name in ("a", "b"):
+            lane.add(key(name))
+        await until(lambda: bench.written == ["a"])
+        lane.set_rate(0.0)
+        await asyncio.sleep(0.01)
+        assert bench.written == ["a"]
+        lane.set_rate(1000.0)
+        await until(lambda: bench.written == ["a", "b"])

@@ -206,3 +206,19 @@ async def test_what_is_added_aside_while_it_is_processed_ends_after_the_next_tim
     bench.hold["a"].set()
     await asyncio.wait_for(end, 10)
     assert bench.done == ["a", "a"]
+
+
+async def test_a_key_that_is_not_accepted_is_dropped_when_its_turn_would_begin() -> None:
+    led, processed = {"a"}, asyncio.Queue[str]()
+    queue: WorkQueue[str] = WorkQueue(accepts=lambda key: key in led)
+    work = asyncio.create_task(queue.work(processed.put, 1))
+    queue.add("b")
+    await queue.add_aside("b")
+    queue.add("a")
+    assert await processed.get() == "a"
+    led.add("b")
+    queue.add("b")
+    assert await processed.get() == "b"
+    assert processed.empty()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
