@@ -108,56 +108,6 @@ if trainer.is_global_zero:
     (here / "result").write_text(json.dumps(torch.nn.utils.parameters_to_vector(model.parameters()).tolist()))
 """
 
-ACCELERATE = f"""
-import json, os, pathlib, sys, time
-import torch
-from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs
-from elasticjob_runtime.data import ElasticDistributedSampler
-from elasticjob_runtime.training import checkpoint_wanted, load_checkpoint, save_checkpoint
-
-here = pathlib.Path(sys.argv[1])
-ledger = (here / f"ledger-{{os.getpid()}}").open("a", buffering=1)
-handlers = [InitProcessGroupKwargs(backend="gloo")] if "WORLD_SIZE" in os.environ else []
-accelerator = Accelerator(cpu=True, kwargs_handlers=handlers)
-rank, world = accelerator.process_index, accelerator.num_processes
-torch.manual_seed(0)
-inputs = torch.randn(600, 4, dtype=torch.float64)
-network = torch.nn.Linear(4, 1).double()
-model, optimizer = accelerator.prepare(network, torch.optim.Adam(network.parameters(), lr=0.01))
-sampler = ElasticDistributedSampler(inputs, drop_last=True)
-step = 0
-state = load_checkpoint(here / "checkpoints")
-if state is not None:
-    network.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    sampler.load_state_dict(state["sampler"])
-    step = state["step"]
-for epoch in range(sampler.epoch, 6):
-    sampler.set_epoch(epoch)
-    for indices in sampler.batches({BATCH}):
-        loss = (model(inputs[indices]) - inputs[indices].sum(1, keepdim=True)).pow(2).mean()
-        optimizer.zero_grad()
-        accelerator.backward(loss)
-        optimizer.step()
-        sampler.advance()
-        step += 1
-        ledger.write(json.dumps({{"step": step, "world": world, "rank": rank, "used": indices}}) + "\\n")
-        if checkpoint_wanted():
-            state = {{"model": network.state_dict(), "optimizer": optimizer.state_dict()}}
-            if rank == 0:
-                save_checkpoint(
-                    here / "checkpoints", {{**state, "sampler": sampler.state_dict(), "step": step}}, step=step
-                )
-            sys.exit()
-        if not (here / "hurry").exists():
-            time.sleep(0.1)
-assert step == {STEPS}
-if rank == 0:
-    (here / "result").write_text(json.dumps(torch.nn.utils.parameters_to_vector(network.parameters()).tolist()))
-accelerator.end_training()
-"""
-
 
 @pytest.mark.nightly
 @pytest.mark.torch
@@ -180,12 +130,3 @@ def test_a_join_loses_no_step_of_hugging_faces_trainer(job: Job, tmp_path: Path)
 def test_a_join_loses_no_step_of_lightning(job: Job, tmp_path: Path) -> None:
     python = framework_environments.interpreter(framework_environments.LIGHTNING)
     assert_a_join_loses_no_step(job, tmp_path, python, LIGHTNING)
-
-
-@pytest.mark.nightly
-@pytest.mark.torch
-@pytest.mark.transformers
-@pytest.mark.timeout(600)
-def test_a_join_loses_no_step_of_a_loop_with_accelerate(job: Job, tmp_path: Path) -> None:
-    python = framework_environments.interpreter(framework_environments.TRANSFORMERS)
-    assert_a_join_loses_no_step(job, tmp_path, python, ACCELERATE)
