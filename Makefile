@@ -75,7 +75,7 @@ bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
 check: setup ## format, lint, types, layers, words, docs, generated files, workflows, chart
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
 check-types: setup
-	$(BIN)/mypy && $(BIN)/mypy examples/fsdp2-dcp/train.py && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
+	$(BIN)/mypy && $(BIN)/mypy examples/tensor-parallel/train.py && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 check-rest: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	PYTHONPATH=api/src:client/src:operator/src:trainer-runtime/src $(BIN)/lint-imports

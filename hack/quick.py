@@ -17,7 +17,7 @@ TESTS = {
     "benchmarks": "benchmarks",
 }
 """Folder of code -> the folder in tests/unit that has the same packages."""
-SEPARATE = "examples/fsdp2-dcp/"
+SEPARATE = "examples/tensor-parallel/"
 """mypy checks it by itself: its folder is not an identifier."""
 
 

@@ -1,4 +1,4 @@
-"""What the session example prints: which process trains in which world, and each step."""
+"""What the examples with a session print: which process trains in which world, and each step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ import statistics
 
 @dataclasses.dataclass(frozen=True)
 class Entered:
-    """A process of the session example has entered a world."""
+    """A process has entered a world."""
 
     pid: int
+    replica: int
+    """Its place among the replicas; 0 without them."""
     rank: int
+    """Within its replica."""
     workers: int
+    """Or replicas, if there are any."""
     step: int
 
 
 def entered(log: str) -> list[Entered]:
     """By one worker pod, in order."""
-    found = re.findall(r"^pid=(\d+) rank=(\d+) trains with (\d+) workers after step=(\d+)$", log, re.MULTILINE)
-    return [Entered(*map(int, numbers)) for numbers in found]
+    pattern = r"^pid=(\d+)(?: replica=(\d+))? rank=(\d+) trains with (\d+) (?:workers|replicas) after step=(\d+)$"
+    return [Entered(*(int(number or 0) for number in found)) for found in re.findall(pattern, log, re.MULTILINE)]
 
 
 def steps_of(log: str) -> list[int]:

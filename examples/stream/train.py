@@ -14,6 +14,7 @@ import argparse
 import io
 import json
 import os
+import socket
 import tarfile
 import tempfile
 import time
@@ -38,6 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--loaders", type=int, default=0, help="processes that read, per worker")
     parser.add_argument("--step-seconds", type=float, default=0.05, help="simulates the compute of a larger model")
     parser.add_argument("--save-every", type=int, default=100, help="steps")
+    parser.add_argument("--ledger", type=Path, help="folder for a record of which samples each worker has trained on")
     parser.add_argument("--checkpoint-dir", default=os.environ.get("ELASTICJOB_CHECKPOINT_DIRECTORY", "checkpoints"))
     return parser.parse_args()
 
@@ -59,6 +61,14 @@ def make_shards(folder: Path, shards: int = 24, samples: int = 40) -> None:
         new.rename(folder)
     except OSError:  # another process was faster
         assert folder.exists()
+
+
+def record(folder: Path, session: ElasticSession, epoch: int, numbers: torch.Tensor) -> None:
+    """Before the step, so that no committed one is missing. One that is interrupted comes again in a later round."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entry = {"round": session.round, "step": session.committed_steps + 1, "epoch": epoch, "samples": numbers.tolist()}
+    with (folder / f"{socket.gethostname()}-{os.getpid()}.jsonl").open("a") as ledger:
+        print(json.dumps(entry), file=ledger)
 
 
 def main() -> None:
@@ -95,6 +105,8 @@ def main() -> None:
             num_workers=arguments.loaders,
         ):
             with session.step():
+                if arguments.ledger:
+                    record(arguments.ledger, session, epoch, batch["number"])
                 time.sleep(arguments.step_seconds)
                 loss = mse_loss(model(batch["inputs"]).squeeze(1), batch["target"])
                 optimizer.zero_grad()

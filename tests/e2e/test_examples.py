@@ -45,7 +45,8 @@ ENDLESS = {
 OTHERS = {
     "digits": "test_jobs.py and most other end-to-end tests run it",
     "kueue": "test_with_kueue.py runs it: Kueue is not installed before",
-    "fsdp2-dcp": "tests/integration/test_examples.py runs it: the image's torch 2.6 has no FSDP2 on CPUs",
+    "fsdp2": "tests/integration/test_examples.py runs it: the image's torch 2.6 has no FSDP2 on CPUs",
+    "tensor-parallel": "tests/integration/test_examples.py runs it",
 }
 Edit = Callable[[dict[str, Any]], None]
 
@@ -87,11 +88,12 @@ class Example:
         (self.job,) = (one for one in self.documents if one["kind"] == "ElasticJob")
         template = self.job["spec"]["workers"]["template"]["spec"]
         template.pop("nodeSelector", None)
-        container = template["containers"][0]
+        self.container = container = template["containers"][0]
         container.update(image=cluster.image("frameworks"), imagePullPolicy=cluster.pull_policy)
         container["resources"] = {"requests": {"cpu": "100m", "memory": "300Mi"}}
         container["args"] = [arg.replace("ELASTICJOB_UID", "ELASTICJOB_NAME") for arg in container["args"]]
-        container["args"] += [*SMALL.get(name, ()), *ENDLESS.get(name, ())]
+        self.arguments = container["args"]
+        self.arguments += [*SMALL.get(name, ()), *ENDLESS.get(name, ())]
         if "checkpoint" in self.job["spec"]:  # S3 needs none
             self.job["spec"]["checkpoint"]["volume"] = {"persistentVolumeClaim": {"claimName": "checkpoints"}}
 

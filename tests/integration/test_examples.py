@@ -31,14 +31,38 @@ def run(example: str, workers: int, directory: Path, *arguments: str) -> str:
 
 @pytest.mark.torch
 def test_sharded_training_continues_at_another_size_and_skips_an_incomplete_checkpoint(tmp_path: Path) -> None:
-    small = ("--samples=3000", "--epochs=1", "--save-every=20")
-    log = run("fsdp2-dcp", 2, tmp_path, *small)
-    assert "begins after step=0 with 2 workers" in log
-    assert "finished step=47 with 2 workers" in log
+    """Without replicas: all worker processes are one world."""
+    small = ("--samples=3000", "--epochs=1", "--save-every=20", "--step-seconds=0")
+    log = run("fsdp2", 2, tmp_path, *small)
+    assert log.count("trains with 1 replicas after step=0") == 2
+    assert "finished step=47 " in log
     max(tmp_path.glob("step-*.ckpt")).unlink()  # as a crash while it was written leaves it: without a manifest
-    log = run("fsdp2-dcp", 3, tmp_path, *small)
-    assert "begins after step=20 with 3 workers" in log
-    assert "finished step=47 with 3 workers" in log
+    log = run("fsdp2", 3, tmp_path, *small)
+    assert log.count("trains with 1 replicas after step=20") == 3
+    assert "finished step=47 " in log
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("example", "processes", "arguments"),
+    [("fsdp2", 2, ()), ("tensor-parallel", 2, ()), ("tensor-parallel", 4, ("--tensor=2",))],
+    ids=["fsdp2", "tensor-parallel", "tensor-parallel-2d"],
+)
+def test_an_example_of_replicas_is_one_replica_under_torchrun(
+    example: str, processes: int, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = [str(ROOT / "examples" / example / "train.py"), "--epochs=1", "--samples=640", "--step-seconds=0"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"),
+            *(*script, f"--checkpoint-dir={tmp_path}", *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "finished step=10 with 1 replicas" in done.stdout, done.stderr
 
 
 @pytest.mark.torch
