@@ -79,6 +79,7 @@ EPOCHS_OF_DATA = {
     "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "hack/release/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "tests/e2e/test_examples.py": "arguments of the examples",
+    "tests/e2e/test_replicas.py": "arguments of the examples",
     "tests/integration/test_examples.py": "arguments of an example",
     "tests/integration/test_digits_example.py": "reads the example's output",
     "tests/integration/client/test_files.py": "reads the starter's output",

@@ -45,8 +45,8 @@ ENDLESS = {
 OTHERS = {
     "digits": "test_jobs.py and most other end-to-end tests run it",
     "kueue": "test_with_kueue.py runs it: Kueue is not installed before",
-    "fsdp2": "tests/integration/test_examples.py runs it: the image's torch 2.6 has no FSDP2 on CPUs",
-    "tensor-parallel": "tests/integration/test_examples.py runs it",
+    "fsdp2": "test_replicas.py runs it",
+    "tensor-parallel": "test_replicas.py runs it",
 }
 Edit = Callable[[dict[str, Any]], None]
 
