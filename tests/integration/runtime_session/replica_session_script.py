@@ -2,8 +2,9 @@
 
 Environment: OUTPUT (prefix of what it writes), KIND (plain, fsdp, tp, fsdp+tp, pp), HIDDEN (size of layers), OPTIMIZER,
 CLIP, PARTS (of each share, whose gradients are added up), HOOK (0: without FSDP's hook, as before torch 2.7), COMPILE,
-CHECKPOINTS, EPOCHS, STEP_SECONDS; STREAMS (from how many the same samples come, in the same order); PAUSE and GO: in
-the step after this one, until that file exists.
+CHECKPOINTS, EVERY (steps), EPOCHS, STEP_SECONDS; STREAMS (from how many the same samples come, in the same order);
+WRONG (samples: each rank takes its own; blocks: rank 1 does not shard the first one); PAUSE and GO: in the step after
+this one, until that file exists.
 FAULTS (JSON): what ranks do to themselves, as {"rank", "step", "place", "call", "action"}. Places: reduce, vote, voted.
 Actions: kill, stop, cut (connections to the other replicas).
 """
@@ -33,7 +34,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 SAMPLES, BATCH, WIDTH = 240, 24, 6
-KIND = os.environ["KIND"]
+KIND, WRONG = os.environ["KIND"], os.environ.get("WRONG")
 
 
 class Block(nn.Module):
@@ -60,7 +61,7 @@ def build() -> tuple[nn.Sequential, DeviceMesh | None]:
     for block in model if "tp" in KIND else ():
         parallelize_module(block, tensor, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     if "fsdp" in KIND:
-        for block in model:
+        for block in model[1:] if (WRONG, dist.get_rank()) == ("blocks", 1) else model:
             if backend := os.environ.get("COMPILE"):
                 block.compile(backend=backend)
             fully_shard(block, mesh=data)
@@ -68,7 +69,7 @@ def build() -> tuple[nn.Sequential, DeviceMesh | None]:
     if KIND == "pp":
         for name in ("2",) if dist.get_rank() == 0 else ("0", "1"):
             delattr(model, name)  # the other stage's
-    return model, data if KIND == "fsdp+tp" else None
+    return model, data if KIND == "fsdp+tp" or WRONG == "samples" else None
 
 
 class Pipeline:
@@ -169,7 +170,7 @@ def main() -> None:
     session = ElasticSession(model=model, optimizer=optimizer, scheduler=scheduler, data_parallel=data)
     inject(session)
     if folder := os.environ.get("CHECKPOINTS"):
-        session.checkpoint(folder, every=5)
+        session.checkpoint(folder, every=int(os.environ.get("EVERY", "5")))
     pipeline = Pipeline(model) if KIND == "pp" else None
     clip, parts = float(os.environ.get("CLIP", "0")), int(os.environ.get("PARTS", "1"))
     with open(f"{output}.steps", "a", buffering=1) as steps, open(f"{output}.samples", "a", buffering=1) as taken:

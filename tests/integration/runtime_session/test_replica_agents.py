@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from elasticjob_runtime.contract import MemberState, PlanValue, ReplicaValue
+from elasticjob_runtime.contract import ExitCode, MemberState, PlanValue, ReplicaValue
 
 from hack.support import eventually
 from tests.integration.runtime_session.conftest import Run
@@ -20,6 +20,16 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 ENVIRONMENT = {"KIND": "fsdp", "HIDDEN": "17", "EPOCHS": "40", "STEP_SECONDS": "0.05"}
 STEPS = 400
+
+ALONE = """
+import time, torch
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(60):
+    weight.sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
 
 
 @pytest.fixture
@@ -47,6 +57,45 @@ def test_replicas_continue_without_the_one_that_lost_a_process_and_it_comes_back
         assert [rank.facts["committed"] for rank in replica.ranks] == [STEPS] * 2
     assert found[0].distance(alone(ENVIRONMENT)) < 1e-10
     assert [len(job.pids(name, rank)) for name in "ac" for rank in range(2)] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("replica", "count"), [("--replica-size=1 --nproc-per-node=2", 2), ("--replica-size=2 --nproc-per-node=1", 1)]
+)
+def test_replicas_that_all_leave_save_and_go_on_after_that_step(
+    replica: str, count: int, etcd: str, tmp_path: pathlib.Path
+) -> None:
+    environment = {**ENVIRONMENT, "CHECKPOINTS": str(tmp_path / "checkpoints"), "EVERY": "1000", "EPOCHS": "8"}
+    steps = []
+    for number in range(2):
+        (folder := tmp_path / str(number)).mkdir()
+        job = SessionJob(etcd, folder, script=SCRIPT, environment=environment)
+        try:
+            for name in "ab":
+                job.start(name, *replica.split(), nnodes="2")
+            job.wait_for_world(count, "a", "b", timeout=START)
+            for agent in job.agents if number == 0 else ():
+                agent.signal(signal.SIGTERM)
+            for agent in job.agents:
+                assert agent.exit_code(120.0) == (ExitCode.TERMINATED if number == 0 else 0), job.logs
+            steps.append([step for step, _ in job.steps("a")])
+        finally:
+            job.close()
+    assert steps[0][-1] < 80
+    assert steps[1] == list(range(steps[0][-1] + 1, 81))
+
+
+def test_replicas_without_a_session_are_said_to_train_apart(etcd: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    job = SessionJob(etcd, tmp_path, script=tmp_path / "alone.py")
+    try:
+        for name in "ab":
+            job.start(name, "--replica-size=1", nnodes="2")
+        for agent in job.agents:
+            assert agent.exit_code(120.0) == 0, job.logs
+            assert agent.log.read_text().count("trains apart from the others") == 1
+    finally:
+        job.close()
 
 
 def test_a_replica_leaves_after_a_step_if_one_member_does_and_the_other_one_joins_again_with_a_spare(

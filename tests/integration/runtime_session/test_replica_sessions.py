@@ -138,6 +138,15 @@ def test_a_step_of_which_one_rank_has_lost_its_peers_counts_once_in_all_replicas
         assert a.ranks[0].process.returncode == b.ranks[1].process.returncode == 0
 
 
+def test_a_replica_that_misses_the_answer_of_the_last_step_does_not_take_it_again_alone(tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "AB", [fault("A1", "voted", "cut", step=STEPS - 1)]) as (driver, (a, b)):
+        found = driver.finish()
+        assert [replica.name for replica in found] == ["A", "B"], "B stays, although it has committed all steps"
+        assert_undisturbed(found)
+        assert [step for _, step, _ in driver.steps_of(a)][-2:] == [STEPS - 1] * 2, "A has received what it missed"
+        assert [step for _, step, _ in driver.steps_of(b)] == list(range(1, STEPS + 1))
+
+
 def test_a_replica_that_joins_receives_the_state_and_all_train_on(tmp_path: pathlib.Path) -> None:
     with training(tmp_path, "AB", later="C", STEP_SECONDS="0.05") as (driver, (a, b, c)):
         driver.wait_for_step(a, 4)
@@ -195,6 +204,32 @@ def test_the_same_script_is_one_replica_under_torchrun(kind: str, tmp_path: path
     subprocess.run(command, env=given, check=True, timeout=200)
     trained = Trained("A", [Run.read(tmp_path / f"A{rank}") for rank in range(2)])
     assert_undisturbed([trained], **environment)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"),
+    [
+        ("tp", "samples", "ranks 0 and 1 compute parts of the same layers, and were given different samples"),
+        ("fsdp", "blocks", "ranks 0 and 1 have sharded different models"),
+    ],
+)
+def test_ranks_of_a_replica_that_do_not_fit_together_end_before_the_first_step(
+    kind: str, wrong: str, message: str, tmp_path: pathlib.Path
+) -> None:
+    driver = ReplicaDriver(tmp_path, {"KIND": kind, "HIDDEN": HIDDEN.get(kind, "17"), "WRONG": wrong})
+    try:
+        replica = driver.start_replica("A")
+        replica.lost = True  # it ends with an error
+        if wrong == "samples":
+            wait_until(driver, lambda: replica.ready, "says hello")
+            driver.plan_replicas([replica])
+        wait_until(driver, lambda: None not in [rank.process.poll() for rank in replica.ranks], "all ranks end")
+        for rank in replica.ranks:
+            assert rank.process.returncode == 1
+            assert message in driver.log_of(rank)
+        assert driver.steps_of(replica) == []
+    finally:
+        driver.close()
 
 
 def test_a_planned_change_and_a_loss_leave_the_same_weights(tmp_path: pathlib.Path) -> None:

@@ -650,6 +650,15 @@ def test_a_replica_ends_as_a_whole_when_one_of_its_processes_fails() -> None:
     assert group.state.view.state is DIED
 
 
+@pytest.mark.parametrize(("size", "hello", "apart"), [(4, False, True), (4, True, False), (2, False, False)])
+def test_replicas_whose_processes_have_no_session_train_apart(size: int, hello: bool, apart: bool) -> None:
+    value = dataclasses.replace(PLAN.value, size=size, replica_size=2)
+    group = Group().start(dataclasses.replace(IN_REPLICA, value=value))
+    if hello:
+        group.do(group.state.said_hello(0, 1.0))
+    assert group.state.trains_apart is apart
+
+
 def test_no_process_of_a_replica_is_started_alone() -> None:
     group = Group().start(IN_REPLICA).entered(0, 1)
     group.exit(1)

@@ -262,6 +262,7 @@ class Agent:
         else:
             if counted := self._progress.count(self._processes.group.error_files, now):
                 self._recorder.counted(counted.steps, counted.passes, counted.per_second)
+                self._processes.group.warn_if_apart(counted.steps)
             self._look_for_hangs(now)
             plan = self._runner.loop.store_view.plan
             self._stragglers.tick(self._processes.group.error_files, plan, now, leads=self._leads)

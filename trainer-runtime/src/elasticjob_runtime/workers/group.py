@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from elasticjob_runtime.contract import Env
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.training import flight_recorder
@@ -89,6 +90,8 @@ class WorkerGroup:
         self._workers: list[WorkerProcess] = []
         self._state = GroupState(spec=group)
         self._check_handlers_at: float | None = None
+        self._warned = False
+        """That this replica trains apart from the others."""
         self._handler_check_interval = FIRST_HANDLER_CHECK
 
     @property
@@ -124,6 +127,17 @@ class WorkerGroup:
     def finished_ranks(self) -> list[int]:
         """Of those that have ended with code 0."""
         return [self._state.processes[local_rank].rank for local_rank in self._state.finished]
+
+    def warn_if_apart(self, steps: int) -> None:
+        """Says once if this replica does not train with the others. steps: that an optimizer has taken; a session's own
+        first one comes before it says hello."""
+        if steps > 1 and not self._warned and self._state.trains_apart:
+            self._warned = True
+            logger.warning(
+                "this replica trains apart from the others: the script runs with %s and has no ElasticSession, which "
+                "makes the gradients the mean over all replicas (--replica-size, workers.replicaSize)",
+                Env.REPLICA,
+            )
 
     # -- what the agent does with it
 

@@ -136,6 +136,14 @@ class GroupState:
         return {number: each for number, each in self.processes.items() if each.phase is Phase.RUNNING}
 
     @property
+    def trains_apart(self) -> bool:
+        """Whether it is one of several replicas, and none of its processes has a session, which joins it with the
+        others."""
+        plan = self.view.plan
+        several = plan is not None and plan.replica is not None and plan.value.size > plan.value.replica_size
+        return several and not any(process.connected for process in self.processes.values())
+
+    @property
     def finished(self) -> set[int]:
         return {number for number, each in self.processes.items() if each.phase is Phase.FINISHED}
 

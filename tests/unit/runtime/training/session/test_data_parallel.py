@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 import torch.distributed as dist
-from elasticjob_runtime.training.session.data_parallel import place_of
+from elasticjob_runtime.training.session.data_parallel import check_samples, place_of
 from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.world import SessionError
 from elasticjob_runtime.training.sharded import ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -76,6 +80,36 @@ def test_a_model_that_is_sharded_in_two_ways_needs_to_say() -> None:
 def test_a_data_parallel_place_that_is_none_is_named(wrong: object) -> None:
     with pytest.raises(TypeError, match="data_parallel"):
         place(nn.Linear(2, 1), wrong)
+
+
+def together(given: list[Any], own: Any) -> list[Any]:
+    """What the ranks before this one have given, and this one."""
+    given.append(own)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("positions", "batch", "same"),
+    [
+        ((0, 2), {"input": torch.ones(2), "name": "b"}, True),
+        ((1, 3), {"input": torch.ones(2), "name": "b"}, False),
+        ((0, 2), {"input": torch.zeros(2), "name": "b"}, False),
+        ((0, 2), {"input": torch.ones(2), "name": "c"}, False),
+    ],
+)
+def test_ranks_of_one_layer_that_were_given_different_samples_are_told(
+    monkeypatch: pytest.MonkeyPatch, positions: tuple[int, int], batch: Any, same: bool
+) -> None:
+    parts, given = Parts({"model": tensor_parallel()}), list[Any]()
+    monkeypatch.setattr(ranks, "gather", functools.partial(together, given))
+    check_samples(parts, (0, 2), {"input": torch.ones(2), "name": "b"})
+    with contextlib.nullcontext() if same else pytest.raises(SessionError, match="given different samples"):
+        check_samples(parts, positions, batch)
+
+
+def test_ranks_at_different_places_of_fsdp_may_have_different_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "gather", lambda own: [((1,), "other"), own])
+    check_samples(Parts({"model": sharded()}), (0, 2), torch.ones(2))
 
 
 def test_a_mesh_of_two_dimensions_is_not_one_of_them() -> None:

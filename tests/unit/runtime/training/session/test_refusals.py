@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
+from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import refusal, refusal_in_replica
 from torch import nn
@@ -52,7 +53,7 @@ def test_what_cannot_continue_in_place_says_why() -> None:
     sharded = fully_shard(nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
     elsewhere = DistributedDataParallel(nn.Linear(2, 1)).to("meta")  # as on a GPU
     zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam)
-    assert "FSDP" in refused(model=sharded)
+    assert "workers.replicaSize, or elasticrun --replica-size" in refused(model=sharded)
     assert "no model of the session is in DistributedDataParallel" in refused(model=nn.Linear(2, 1))
     assert "SyncBatchNorm" in refused(model=normed)
     assert "ELASTICJOB_IN_PLACE_NCCL=1 tries it" in refused(model=ddp, backend="cpu:gloo,cuda:nccl")
@@ -109,7 +110,8 @@ def refused_in_replica(**parts: Any) -> str:
 @pytest.mark.usefixtures("group")
 def test_what_cannot_be_in_a_replica_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     model, other = nn.Linear(2, 1), nn.Linear(2, 1)
-    adam, sgd = torch.optim.Adam(model.parameters()), torch.optim.SGD(other.parameters(), lr=0.1)
+    adam: Any = torch.optim.Adam(model.parameters())
+    sgd = torch.optim.SGD(other.parameters(), lr=0.1)
     assert refused_in_replica(model=model, optimizer=adam) == ""
     sharded: Any = fully_shard(nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
     assert refused_in_replica(model=sharded, optimizer=torch.optim.Adam(sharded.parameters())) == ""
@@ -121,6 +123,11 @@ def test_what_cannot_be_in_a_replica_says_why(monkeypatch: pytest.MonkeyPatch) -
     assert "exactly one optimizer" in refused_in_replica(model=model, optimizer=adam, other=other, sgd=sgd)
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
     assert "ZeroRedundancyOptimizer" in refused_in_replica(model=model, optimizer=zero)
+    adam.group = dist.GroupMember.WORLD
+    assert refused_in_replica(model=model, optimizer=adam) == "", "what it does inside of the replica is its own"
+    adam.group = torch_private.connect(dist.HashStore(), 0, 1, 5.0)  # type: ignore[attr-defined,arg-type]
+    assert "could communicate with other replicas" in refused_in_replica(model=model, optimizer=adam)
+    del adam.group
     assert "another device" in refused_in_replica(model=nn.Linear(2, 1, device="meta"), optimizer=adam)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "init_process_group() before the session" in refused_in_replica(model=model, optimizer=adam)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -108,14 +109,16 @@ def test_a_failed_reduction_raises_only_at_the_vote_and_ends_the_connections(rep
 
 def test_a_plan_of_which_a_vote_tells_is_due_and_no_other(replica: Replica) -> None:
     world, newer = (World(round=number, attempt="", step_grace=0.0, environment={}) for number in (1, 2))
+    end = dataclasses.replace(world, ends=True)
     replica.train()
-    replica.vote(newest=1)
+    replica.vote(newest=world.order)
     assert not replica.replicas.is_due(newer, world)
     replica.replicas.begin_step()
     replica.train()
-    replica.ballot = [-2, 0, 0]
-    replica.vote(newest=1)
-    assert replica.replicas.is_due(world, world)
+    replica.ballot = [-end.order, 0, 0]
+    replica.vote(newest=world.order)
+    assert replica.replicas.is_due(world, world), "the end of this world, which has its round"
+    assert not replica.replicas.is_due(newer, newer)
 
 
 def test_replicas_that_reduce_different_parts_of_the_model_are_told(replica: Replica) -> None:

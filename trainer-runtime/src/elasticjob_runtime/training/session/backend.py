@@ -71,16 +71,20 @@ class Backend(Protocol):
 
     def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:
         """Returns when all collectives that this thread has waited for are known to be done, before the end of the
-        world. Raises OverError if that cannot be known. newest: the round of the newest plan of which this process
-        knows."""
+        world. Raises OverError if that cannot be known. newest: the order of the newest plan of which this process
+        knows, see `World`."""
+
+    def meet(self, interruption: Interruption, newest: int) -> None:
+        """Returns when all replicas have come here, between two steps. Raises OverError if this is not known of all.
+        newest: as above."""
 
     # -- what the ranks of a replica do together. A process that is no part of a replica decides alone.
 
     def all_of_replica(self, ok: bool) -> bool:
         """Whether all ranks of this replica say so. Collective."""
 
-    def rounds_of_replica(self, newest: int) -> tuple[int, int]:
-        """The lowest and the highest of all ranks' rounds. Collective."""
+    def orders_of_replica(self, newest: int) -> tuple[int, int]:
+        """The lowest and the highest of all ranks' newest plans. Collective."""
 
     def is_due(self, newest: World | None, world: World | None) -> bool:
         """Whether this process leaves `world` for the plan `newest`."""
@@ -97,10 +101,13 @@ class OneProcess:
     def begin_step(self) -> None:
         pass
 
+    def meet(self, interruption: Interruption, newest: int) -> None:
+        pass
+
     def all_of_replica(self, ok: bool) -> bool:
         return ok
 
-    def rounds_of_replica(self, newest: int) -> tuple[int, int]:
+    def orders_of_replica(self, newest: int) -> tuple[int, int]:
         return newest, newest
 
     def is_due(self, newest: World | None, world: World | None) -> bool:

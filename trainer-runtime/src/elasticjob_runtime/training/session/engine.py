@@ -87,7 +87,12 @@ class Engine:
     def wait_for_collectives(self) -> None:
         """Returns when those of the step are known to be done. Raises OverError if they may not be."""
         newest = self._newest
-        self._backend.wait_for_collectives(self.interruption, newest.round if newest is not None else 0)
+        self._backend.wait_for_collectives(self.interruption, newest.order if newest is not None else 0)
+
+    def meet(self) -> None:
+        """Returns when all replicas have come here, between two steps. Raises OverError."""
+        newest = self._newest
+        self._backend.meet(self.interruption, newest.order if newest is not None else 0)
 
     def interrupts(self, error: BaseException) -> bool:
         """Whether `error` says that this world is over, and not that the script has failed."""
@@ -118,8 +123,8 @@ class Engine:
 
         process_state: how far this process is; agree: gives all processes of the formed group the same state, over what
         has `send` and `recv`; give_up: called if a rank of this replica could not enter; save: called before the last
-        world ends, in one process. broken: how the current world has failed, so wait for a newer plan. A process that
-        is not in it waits for the next one.
+        world ends, in one process or replica. broken: how the current world has failed, so wait for a newer plan. A
+        process that is not in it waits for the next one.
 
         Raises SessionError if none comes.
         """
@@ -133,7 +138,7 @@ class Engine:
             if not world.environment:
                 # It is not in this plan. It keeps its model, so that it can enter a later one without a start; if this
                 # was the last world of all, it may be the one that saves.
-                if world.saves:
+                if not self._backend.all_of_replica(not world.saves):  # its ranks save together
                     save()
                 self._agent.report("waiting", world)
                 over = world
@@ -141,7 +146,11 @@ class Engine:
             failed = self._try(world, process_state, agree)
             if not self._backend.all_of_replica(not failed):
                 give_up()
-                over, broken = world, failed or "another rank of this replica could not enter the world"
+                failed = failed or "another rank of this replica could not enter the world"
+            else:
+                failed = self._meet_others()
+            if failed:
+                over, broken = world, failed
                 if self._newest is not world:
                     continue  # superseded: no failure, however often
                 logger.info("the world of plan %d could not be formed: %s", world.round, broken)
@@ -178,6 +187,15 @@ class Engine:
             return first_line(error) or repr(error)
         return ""
 
+    def _meet_others(self) -> str:
+        """Why not; empty: all replicas have entered this world. Else one that goes on, and may end the training, would
+        leave another one without a state."""
+        try:
+            self.meet()
+        except OverError as error:
+            return first_line(error)
+        return ""
+
     def _form(self, world: World, process_state: ProcessState) -> Formed:
         interruption = Interruption()
         with self._changed:
@@ -199,16 +217,16 @@ class Engine:
         return formed
 
     def _wait_for_common_plan(self, over: World | None, broken: str) -> World:
-        """The same: of the round that all ranks of this replica have heard of. Collective."""
+        """The same: the one that all ranks of this replica have heard of. Collective."""
         world = self._wait_for_plan(over, broken)
         while True:
-            lowest, highest = self._backend.rounds_of_replica(world.round)
+            lowest, highest = self._backend.orders_of_replica(world.order)
             if lowest == highest:
                 return world
             world = self._wait_for_plan(over, broken, at_least=highest)
 
     def _wait_for_plan(self, over: World | None, broken: str, *, at_least: int = 0) -> World:
-        """The newest plan, as soon as it is another one than `over`, and its round `at_least` this one."""
+        """The newest plan, as soon as it is another one than `over`, and its order `at_least` this one."""
         # A process that is in no plan waits for one as long as its agent lives.
         timeout = None if over is not None and not over.environment else self._plan_timeout
         with self._changed:
@@ -221,7 +239,7 @@ class Engine:
             return self._newest
 
     def _is_new(self, over: World | None, at_least: int) -> bool:
-        return self._newest is not None and self._newest != over and self._newest.round >= at_least
+        return self._newest is not None and self._newest != over and self._newest.order >= at_least
 
     # -- the watching thread
 

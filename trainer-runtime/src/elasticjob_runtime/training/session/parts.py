@@ -81,6 +81,26 @@ class Parts:
                     digest.update(f"{tuple(torch_private.local(tensor).shape)};".encode())
         return digest.hexdigest()
 
+    def sharded_layouts(self) -> dict[tuple[int, ...], str]:
+        """For each mesh, as the ranks in it: a digest of what is sharded over it, in order. All of these ranks must
+        have the same one."""
+        found: dict[tuple[int, ...], Any] = {}
+
+        def add(mesh: Any, text: str) -> None:
+            found.setdefault(torch_private.mesh_ranks(mesh), hashlib.blake2b(digest_size=8)).update(text.encode())
+
+        for model in self.modules:
+            for name, parameter in model.named_parameters():
+                if torch_private.is_dtensor(parameter):
+                    sharding: Any = parameter
+                    text = f"{name} {tuple(parameter.shape)} {parameter.dtype} {sharding.placements};"
+                    add(sharding.device_mesh, f"{text}{parameter.requires_grad};")
+            for name, module in model.named_modules():
+                if torch_private.is_fsdp_module(module):
+                    for mesh in torch_private.fsdp_meshes(module):
+                        add(mesh, f"{name};")
+        return {ranks: digest.hexdigest() for ranks, digest in found.items()}
+
     def memory(self) -> set[int]:
         """Where the tensors of models and optimizers are."""
         of_models = (each for module in self.modules for each in (*module.parameters(), *module.buffers()))

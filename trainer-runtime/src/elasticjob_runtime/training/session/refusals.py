@@ -14,6 +14,7 @@ from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.session import agent, torch_private
 from elasticjob_runtime.training.session.agent import SessionAgent
 from elasticjob_runtime.training.session.backend import Backend, Gloo
+from elasticjob_runtime.training.session.data_parallel import check_models
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replicas import Replicas
@@ -30,6 +31,7 @@ def new_engine(parts: Parts) -> tuple[Engine | None, Replicas | None]:
             raise TypeError("ElasticSession: replicas need an agent that continues in place (elasticrun --in-place=on)")
         if problem := torch_private.missing() or refusal_in_replica(parts):
             raise TypeError(f"ElasticSession: {problem}")
+        check_models(parts)
         _warm_up()
         replicas = Replicas(parts)
         engine = Engine(connected, replicas)
@@ -61,10 +63,7 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
         yield "a model in a replica is in DistributedDataParallel: leave that out, and call session.reduce_gradients()"
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
         yield "a model in a replica is in FullyShardedDataParallel (FSDP1): use fully_shard (FSDP2)"
-    if len(parts.optimizers) != 1:
-        yield f"in a replica, a session has exactly one optimizer, and this one has {len(parts.optimizers)}"
-    if any(type(optimizer).__name__ == "ZeroRedundancyOptimizer" for optimizer in parts.optimizers):
-        yield "the optimizer's state is sharded by ZeroRedundancyOptimizer: use fully_shard (FSDP2)"
+    yield from _problems_of_optimizers(parts)
     fsdp = [found for model in parts.modules for found in torch_private.fsdp_modules(model)]
     if any(len(mesh) > 1 for module in fsdp for mesh in torch_private.mesh_sizes(module)):
         yield "a model in a replica is in HSDP: give fully_shard() a mesh of one dimension; replicas are the other one"
@@ -72,6 +71,19 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
         yield f"replicas have been tested with gloo only, and the process group uses {backend}"
     if any(parameter.device.type != "cpu" for model in parts.modules for parameter in model.parameters()):
         yield "replicas have been tested on CPUs only, and the model is on another device"
+
+
+def _problems_of_optimizers(parts: Parts) -> Iterator[str]:
+    if len(parts.optimizers) != 1:
+        yield f"in a replica, a session has exactly one optimizer, and this one has {len(parts.optimizers)}"
+    for optimizer in parts.optimizers:
+        if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+            yield "the optimizer's state is sharded by ZeroRedundancyOptimizer: use fully_shard (FSDP2)"
+        if names := [name for name, value in vars(optimizer).items() if torch_private.is_foreign_group(value)]:
+            yield (
+                f"the optimizer has a process group of its own ({type(optimizer).__name__}.{names[0]}), and could "
+                "communicate with other replicas, which come and go: leave that to the session"
+            )
 
 
 def _engine_of_one_world(parts: Parts, connected: SessionAgent) -> Engine | None:
@@ -93,8 +105,9 @@ def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
     continue in place with NCCL."""
     if parts.are_sharded:
         return (
-            "the model is sharded (FSDP), and no process has the state of a lost one; it continues from the latest "
-            "snapshot in the memory of the agents"
+            "the model is sharded, and no process has the state of a lost one; it continues from the latest snapshot "
+            "in the memory of the agents. To continue in place, divide the job into replicas that each have the whole "
+            "model: workers.replicaSize, or elasticrun --replica-size"
         )
     if any(type(each).__name__ == "ZeroRedundancyOptimizer" for each in parts.optimizers):
         return "the optimizer's state is sharded (ZeroRedundancyOptimizer), and no process has that of a lost one"

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from elasticjob_runtime.training.checkpoint import CheckpointError
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.sharded import contents_of
@@ -55,4 +56,12 @@ class ReplicaState(TrainingState):
         saving.save(storage.path, contents_of(self), self.committed, storage.keep, block=storage.block)
 
     def save_last(self) -> None:
-        logger.warning("the steps since the last checkpoint will be repeated: replicas do not save when all leave")
+        """Collective in one replica."""
+        storage = self._storage
+        if storage is None or not self._live or (storage.block and self._saves_at(self.committed)):
+            return
+        try:
+            saving.save(storage.path, contents_of(self), self.committed, storage.keep, block=True)
+            logger.info("saved step %d, because all members leave", self.committed)
+        except (CheckpointError, OSError) as error:
+            logger.warning("step %d could not be saved before all members left: %s", self.committed, error)

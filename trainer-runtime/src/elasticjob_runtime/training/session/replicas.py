@@ -53,7 +53,7 @@ class Replicas(Gloo):
         self.place, self.count = 0, 1
         """Of this replica among those of this world, and how many there are."""
         self._left_for = 0
-        """The newest plan of which a vote has told."""
+        """The order of the newest plan of which a vote has told."""
         self._lost = ""
         """Why the step in progress cannot be committed; empty: it can, as far as this rank knows."""
         self._voted = self._reduced = False
@@ -92,13 +92,13 @@ class Replicas(Gloo):
     def all_of_replica(self, ok: bool) -> bool:
         return bool(_lowest_of_replica(ok)[0])
 
-    def rounds_of_replica(self, newest: int) -> tuple[int, int]:
+    def orders_of_replica(self, newest: int) -> tuple[int, int]:
         lowest, highest = _lowest_of_replica(newest, -newest)
         return lowest, -highest
 
     def is_due(self, newest: World | None, world: World | None) -> bool:  # noqa: ARG002
         # Not what this rank alone has heard of: the others of its replica may be in the next step already.
-        return world is not None and self._left_for > world.round
+        return world is not None and self._left_for > world.order
 
     def interrupts(self, error: BaseException) -> bool:
         # Another error of communication is one inside this replica, which has lost a rank, and is over.
@@ -122,14 +122,22 @@ class Replicas(Gloo):
         self._voted = True
         if not self._reduced and (missing := sum(parameter.grad is not None for parameter in self._others)):
             raise SessionError(UNREDUCED.format(missing))
-        committed, (latest, lowest, highest) = self._lowest([-newest, self._reductions, -self._reductions])
-        self._left_for = max(self._left_for, -latest)
-        self._end_unless(committed, interruption)
-        if lowest != -highest:
+        lowest, highest = self._vote(interruption, newest, self._reductions)
+        if lowest != highest:
             raise SessionError(
                 "the replicas have reduced different gradients in this step: every replica must use the same parts of "
                 "the model in each step"
             )
+
+    def meet(self, interruption: Interruption, newest: int) -> None:
+        self._vote(interruption, newest, 0)
+
+    def _vote(self, interruption: Interruption, newest: int, digest: int) -> tuple[int, int]:
+        """The lowest and the highest of all digests. Raises OverError if a rank of a replica has lost a peer."""
+        committed, (latest, lowest, highest) = self._lowest([-newest, digest, -digest])
+        self._left_for = max(self._left_for, -latest)
+        self._end_unless(committed, interruption)
+        return lowest, -highest
 
     def _lowest(self, numbers: Sequence[int]) -> tuple[bool, list[int]]:
         """Of each of the numbers, the lowest of all ranks of all replicas; False: some are missing. All ranks of this

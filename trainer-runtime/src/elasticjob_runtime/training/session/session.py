@@ -16,7 +16,7 @@ from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session import torch_private
-from elasticjob_runtime.training.session.data_parallel import place_of
+from elasticjob_runtime.training.session.data_parallel import check_samples, place_of
 from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
 from elasticjob_runtime.training.session.exchange import Exchange
 from elasticjob_runtime.training.session.feed import Cursor, Feed, LoaderOptions, Order, Share
@@ -98,6 +98,8 @@ class ElasticSession:
         """The first step of this world is reported."""
         self._evaluations = 0
         """Since the last batch."""
+        self._compared = not (in_replica() or self._parts.are_sharded)
+        """Whether the first batch was compared with that of other ranks. In place, a DDP rank joins others alone."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._engine, self._replicas = engine, _ = new_engine(self._parts)
         self._data_parallel = place_of(self._parts, data_parallel, in_replica=self._replicas is not None)
@@ -353,7 +355,7 @@ class ElasticSession:
         if self._formed:
             raise SessionError("session.checkpoint() must be called before anything else of the session")
         self._state.load(Storage(path=path, every=every, keep=keep, block=block))
-        if self._engine is not None and self._replicas is None and every:
+        if self._engine is not None and every:
             self._engine.saves_at_end()
 
     # -- inside
@@ -398,11 +400,21 @@ class ElasticSession:
                 self._state.cursor = Cursor(epoch=epoch + 1)
                 return
             batch, self._offered = found
+            if not self._compared:
+                self._compared = True
+                check_samples(self._parts, self._offered.positions, batch)
             self._state.together, self._evaluations = True, 0
             yield batch
-            if self._offered is not None:
-                self._offered = None
-                raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
+            self._end_batch(epoch)
+
+    def _end_batch(self, epoch: int) -> None:
+        if self._offered is not None:
+            self._offered = None
+            raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
+        if self._replicas is not None and self._state.cursor.epoch != epoch:
+            self._steps.meet()  # this process may end now, and another one need it
+            if self._steps.broken:
+                self._enter_newest_world()
 
     def _commit(self, offered: Share) -> None:
         self._state.commit(offered)
@@ -457,7 +469,7 @@ class ElasticSession:
         """This process is in a world, also its first one, and has its state; see `AdapterSession`."""
 
     def _save_last(self) -> None:
-        """In one process, before all of them end."""
+        """In one process, or on all ranks of one replica, before all of them end."""
         self._state.save_last()
 
 

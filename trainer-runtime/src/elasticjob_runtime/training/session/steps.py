@@ -82,6 +82,17 @@ class Steps:
             engine.between_steps = True
         commit()
 
+    def meet(self) -> None:
+        """Returns when all replicas have committed the last step, or the world is over."""
+        if self._engine is not None and not self.repeats:
+            self._engine.between_steps = False
+            try:
+                self._engine.meet()
+            except OverError as error:
+                self.broken = first_line(error)
+            finally:
+                self._engine.between_steps = True
+
     @property
     def is_over(self) -> bool:
         """Whether nothing can communicate in this world any more."""

@@ -398,12 +398,27 @@ def as_dtensor(part: torch.Tensor, like: Any) -> torch.Tensor:
 
 def fsdp_modules(module: torch.nn.Module) -> list[Any]:
     """Those that `fully_shard` was called for."""
-    return [part for part in module.modules() if any(base.__name__ == "FSDPModule" for base in type(part).__mro__)]
+    return [part for part in module.modules() if is_fsdp_module(part)]
+
+
+def is_fsdp_module(module: torch.nn.Module) -> bool:
+    # By name: importing the class takes longer than a restart may.
+    return any(base.__name__ == "FSDPModule" for base in type(module).__mro__)
 
 
 def mesh_sizes(fsdp: Any) -> list[tuple[int, ...]]:
     """Shapes of the meshes over which an FSDP module shards its parameters; two dimensions mean HSDP."""
-    return [tuple(group.mesh_info.mesh.shape) for group in _param_groups(fsdp)]
+    return [tuple(mesh.shape) for mesh in fsdp_meshes(fsdp)]
+
+
+def mesh_ranks(mesh: Any) -> tuple[int, ...]:
+    """Of the default process group, in the part of a mesh that this process belongs to."""
+    return tuple(mesh.mesh.flatten().tolist())
+
+
+def fsdp_meshes(fsdp: Any) -> list[Any]:
+    """Over which an FSDP module shards its parameters."""
+    return [group.mesh_info.mesh for group in _param_groups(fsdp)]
 
 
 def _param_groups(fsdp: Any) -> list[Any]:
@@ -425,6 +440,12 @@ def hook_reductions(fsdp: Any, hook: Callable[[torch.Tensor], None]) -> bool:
 def groups() -> int:
     """How many process groups this process has."""
     return len(distributed_c10d._world.pg_map)
+
+
+def is_foreign_group(value: Any) -> bool:
+    """Whether `value` is a process group that torch has not made in the world of this process."""
+    kinds = (dist.ProcessGroup, torch._C._distributed_c10d.Backend)
+    return isinstance(value, kinds) and value not in distributed_c10d._world.pg_map
 
 
 def not_compiled(part: Any) -> Any:

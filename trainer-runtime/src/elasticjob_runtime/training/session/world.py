@@ -85,6 +85,11 @@ class World:
         return world
 
     @property
+    def order(self) -> int:
+        """A later message of the agent has a higher one. The end of a plan's world follows it, with its round."""
+        return 2 * self.round + self.ends
+
+    @property
     def rank(self) -> int:
         """In the group that the session forms: of all worker processes or, with replicas, of those with the same RANK
         in all replicas."""
