@@ -97,14 +97,19 @@ class Replicas:
         return int(status.get("restarts", {}).get("total", 0))
 
     def continued(self, worlds: dict[str, Entered], pods: Sequence[str]) -> None:
-        """Raises AssertionError unless the processes of these pods are those of `worlds`, and took every step once."""
-        processes = {pod: {world.pid for world in entered(self.example.log(pod))} for pod in pods}
-        assert all(worlds[pod].pid in pids for pod, pids in processes.items()), (worlds, processes)
-        assert len({len(pids) for pids in processes.values()}) == 1, processes
-        first = max(world.step for world in worlds.values()) + 1
-        steps = [step for step in self.steps() if step >= first]
+        """Raises AssertionError unless the processes of these pods are those of `worlds`, and took every step once:
+        from their first one, or from when they lead because the first replica was lost."""
+        logs = {pod: self.example.log(pod) for pod in pods}
+        # Processes may restart until all pods are there; what came before that is not looked at.
+        logs = {pod: log[log.index(f"pid={worlds[pod].pid} ") :] for pod, log in logs.items()}
+        processes = {pod: {world.pid for world in entered(log)} for pod, log in logs.items()}
+        per_pod = self.example.job["spec"]["workers"]["procsPerWorker"]
+        assert all(len(pids) == per_pod for pids in processes.values()), processes
+        steps = sorted(step for log in logs.values() for step in steps_of(log))
+        begun = {world.step + 1 for log in logs.values() for world in entered(log)}
+        assert steps[0] in begun, (steps[0], begun)
         print(f"{len(steps)} steps, {steps[0]} to {steps[-1]}; restarts: {self.restarts}")
-        assert steps == list(range(first, steps[-1] + 1)), "no step is lost, and none is taken twice"
+        assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
 
 
 def use_torch_of_this_machine(example: Example) -> None:
