@@ -24,9 +24,9 @@ class Entered:
 
 
 def entered(log: str) -> list[Entered]:
-    """By one worker pod, in order."""
-    pattern = r"^pid=(\d+)(?: replica=(\d+))? rank=(\d+) trains with (\d+) (?:workers|replicas) after step=(\d+)$"
-    return [Entered(*(int(number or 0) for number in found)) for found in re.findall(pattern, log, re.MULTILINE)]
+    """By one worker pod, in order. Two of its processes may write into one line."""
+    pattern = r"pid=(\d+)(?: replica=(\d+))? rank=(\d+) trains with (\d+) (?:workers|replicas) after step=(\d+)"
+    return [Entered(*(int(number or 0) for number in found)) for found in re.findall(pattern, log)]
 
 
 def steps_of(log: str) -> list[int]:
