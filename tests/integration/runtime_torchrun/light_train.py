@@ -10,26 +10,23 @@ import os
 import pathlib
 import socket
 import time
+from typing import TextIO
 
 folder = pathlib.Path(os.environ["FOLDER"])
 member = os.environ["ELASTICJOB_MEMBER_ID"]
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TIMEOUT = 60.0
 
+saved = folder / "step"
+
 
 def main() -> None:
     peers = connect_as_rank_0() if RANK == 0 else [connect_to_rank_0()]
-    saved = folder / "step"
     step = exchange(peers, int(saved.read_text()) if RANK == 0 and saved.exists() else 0)
     with (folder / "steps" / member).open("a", buffering=1) as log:
         while not exchange(peers, int((folder / "stop").exists())):
             step += 1
-            if RANK == 0:
-                (folder / "step.new").write_text(str(step))
-                (folder / "step.new").rename(saved)
-            log.write(f"{step} {RANK} {WORLD} {os.getpid()}\n")
-            follow_commands()
-            time.sleep(0.05)
+            end_of_step(step, log)
 
 
 def port_file() -> pathlib.Path:
@@ -72,6 +69,16 @@ def receive(peer: socket.socket) -> int:
     if len(data) < 8:
         raise ConnectionError("lost a peer")
     return int.from_bytes(data, "big")
+
+
+def end_of_step(step: int, log: TextIO) -> None:
+    """Saves and records the step, and follows commands."""
+    if RANK == 0:
+        (folder / "step.new").write_text(str(step))
+        (folder / "step.new").rename(saved)
+    log.write(f"{step} {RANK} {WORLD} {os.getpid()}\n")
+    follow_commands()
+    time.sleep(0.05)
 
 
 def follow_commands() -> None:
