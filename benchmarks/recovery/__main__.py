@@ -19,14 +19,21 @@ from rich.console import Console
 
 import benchmarks.recovery
 from benchmarks.recovery import machine, picture, report, scenarios
-from benchmarks.recovery.report import GOAL_SYSTEM, Measured, Row, Sample
-from benchmarks.recovery.systems import SYSTEMS, torchft_packages
+from benchmarks.recovery.report import GOAL_SYSTEM, REPLICAS, Measured, Row, Sample
+from benchmarks.recovery.systems import ALL, SHARDED, SYSTEMS, Torchft, torchft_packages
 from hack.chaos.members import JobError
 from hack.cluster.output import ClusterError
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = Path("docs/bench")
-PARTS = {"changes": Row.KILL, "overhead": Row.OVERHEAD, "state": Row.STATE, "silence": Row.SILENT}
+PARTS = {
+    "changes": Row.KILL,
+    "overhead": Row.OVERHEAD,
+    "state": Row.STATE,
+    "silence": Row.SILENT,
+    "replicas": Row.REPLICA_KILL,
+    "replicas-overhead": Row.REPLICA_OVERHEAD,
+}
 """What can be measured, and the row that a failure at the start counts for."""
 SPARE = 2
 """Runs more, at most, of what has failed."""
@@ -36,9 +43,10 @@ def main() -> int:
     arguments = _parse()
     console = Console(highlight=False, soft_wrap=True)
     if arguments.render:
-        write(report.from_json(json.loads((ROOT / BENCH / "recovery.json").read_text())), ROOT)
+        for measured in saved(ROOT):
+            write(measured, ROOT)
         return 0
-    if "torchft" in arguments.systems:
+    if any(isinstance(ALL[name], Torchft) for name in arguments.systems):
         torchft_packages()
     facts, started = machine.facts(), time.monotonic()
     logs = Path(tempfile.mkdtemp(prefix="elasticjob-bench-"))
@@ -62,24 +70,48 @@ def main() -> int:
     measured = Measured(facts, datetime.datetime.now(datetime.timezone.utc).date().isoformat(), samples)
     if not failed:
         shutil.rmtree(logs, ignore_errors=True)
-    console.print(f"{report.page(measured)}\n{time.monotonic() - started:.0f} s", markup=False)
-    if arguments.save:
-        write(measured, ROOT)
+    _show(measured, console, save=arguments.save)
+    console.print(f"{time.monotonic() - started:.0f} s")
     return 1 if failed else 0
+
+
+def _show(measured: Measured, console: Console, *, save: bool) -> None:
+    for group in (measured.only(SYSTEMS), measured.only(SHARDED)):
+        if group.samples:
+            console.print(_page(group), markup=False)
+            if save:
+                write(group, ROOT)
 
 
 def write(measured: Measured, root: Path) -> None:
     """Writes the figures, their page, and the parts of other pages that show them."""
-    (root / BENCH / "recovery.json").write_text(json.dumps(report.to_json(measured), indent=1) + "\n")
-    for name, text in rendered(measured, root).items():
-        (root / name).write_text(text, encoding="utf-8")
+    name = "replicas.json" if _of_replicas(measured) else "recovery.json"
+    (root / BENCH / name).write_text(json.dumps(report.to_json(measured), indent=1) + "\n")
+    for page, text in rendered(measured, root).items():
+        (root / page).write_text(text, encoding="utf-8")
+
+
+def saved(root: Path) -> list[Measured]:
+    """What `write` has written."""
+    files = [root / BENCH / name for name in ("recovery.json", "replicas.json")]
+    return [report.from_json(json.loads(file.read_text())) for file in files if file.exists()]
 
 
 def rendered(measured: Measured, root: Path) -> dict[str, str]:
     """Page -> its text with these figures."""
+    if _of_replicas(measured):
+        return {str(BENCH / "replicas.md"): _page(measured)}
     parts = report.pages(measured)
     shown = {name: report.inserted((root / name).read_text(encoding="utf-8"), part) for name, part in parts.items()}
-    return {str(BENCH / "recovery.md"): report.page(measured), picture.FILE: picture.kill(measured), **shown}
+    return {str(BENCH / "recovery.md"): _page(measured), picture.FILE: picture.kill(measured), **shown}
+
+
+def _page(measured: Measured) -> str:
+    return report.replicas_page(measured) if _of_replicas(measured) else report.page(measured)
+
+
+def _of_replicas(measured: Measured) -> bool:
+    return bool(measured.only(SHARDED).samples)
 
 
 def _runs(arguments: argparse.Namespace, failed: collections.Counter[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -88,22 +120,29 @@ def _runs(arguments: argparse.Namespace, failed: collections.Counter[tuple[str, 
     for _ in range(arguments.runs + SPARE):
         for part in arguments.parts:
             for system in arguments.systems:
-                if part != "changes" and system != GOAL_SYSTEM:
+                if (system in SHARDED) != part.startswith("replicas"):
+                    continue
+                if part not in ("changes", "replicas") and system not in (GOAL_SYSTEM, REPLICAS):
                     continue
                 if part != "silence" and runs[part, system] < arguments.runs + failed[part, system]:
                     runs[part, system] += 1
                     yield part, system
     if "silence" in arguments.parts:
-        yield from (("silence", name) for name in arguments.systems if not SYSTEMS[name].notices_silence)
+        yield from (("silence", name) for name in arguments.systems if not ALL[name].notices_silence)
 
 
 def _measure(part: str, name: str, folder: Path, runs: int) -> Iterator[Sample]:
-    system = SYSTEMS[name]
-    if part == "changes":
-        return scenarios.changes(system, folder)
-    if part == "overhead":
-        return scenarios.overhead(system, folder)
-    return scenarios.state(system, folder) if part == "state" else scenarios.silences(system, folder, runs)
+    system = ALL[name]
+    if part == "silence":
+        return scenarios.silences(system, folder, runs)
+    measure = {
+        "changes": scenarios.changes,
+        "overhead": scenarios.overhead,
+        "state": scenarios.state,
+        "replicas": scenarios.replicas,
+        "replicas-overhead": scenarios.replicas_overhead,
+    }[part]
+    return measure(system, folder)
 
 
 def _parse() -> argparse.Namespace:
@@ -113,9 +152,7 @@ def _parse() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=report.ENOUGH, help=f"of each (default: {report.ENOUGH})")
-    parser.add_argument(
-        "--systems", type=_list_of(list(SYSTEMS)), default=list(SYSTEMS), help=f"of {', '.join(SYSTEMS)}"
-    )
+    parser.add_argument("--systems", type=_list_of(list(ALL)), default=list(ALL), help=f"of {', '.join(ALL)}")
     parser.add_argument("--parts", type=_list_of(list(PARTS)), default=list(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument(
         "--save", action="store_true", help="write docs/bench/recovery.json and every page that shows its figures"

@@ -6,10 +6,10 @@ import dataclasses
 import enum
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from benchmarks.recovery.systems import SYSTEMS
+from benchmarks.recovery.systems import ALL, SHARDED, SYSTEMS
 
 Parser = Callable[[str], list[str]]
 Facts = Mapping[str, str | int]
@@ -37,6 +37,11 @@ class Row(str, enum.Enum):
     COORDINATOR = "etcd ends: longest pause"
     STATE = "1 GiB of state to a joiner: pause / the bytes alone"
     OVERHEAD = "a step of 50 ms: with a session / without"
+    REPLICA_KILL = "a replica is killed: next step, less a step"
+    RANK_KILL = "one rank of a replica is killed: next step, less a step"
+    REPLICA_BACK = "the killed replica is back: pause"
+    REPLICA_JOIN = "a replica joins: pause"
+    REPLICA_OVERHEAD = "a step of 50 ms: in replicas with a session / HSDP"
 
 
 GOALS = {
@@ -50,10 +55,16 @@ GOALS = {
     Row.COORDINATOR: 0.05,
     Row.STATE: 1.3,
     Row.OVERHEAD: 1.01,
+    Row.REPLICA_KILL: 0.05,
+    Row.RANK_KILL: 0.05,
+    Row.REPLICA_BACK: 0.04,
+    Row.REPLICA_JOIN: 0.04,
+    Row.REPLICA_OVERHEAD: 1.01,
 }
 """At most, of what continues in place."""
-GOAL_SYSTEM = "level-2"
-RATIOS = (Row.STATE, Row.OVERHEAD)
+GOAL_SYSTEM, REPLICAS = "level-2", "replicas"
+OF_REPLICAS = (Row.REPLICA_KILL, Row.RANK_KILL, Row.REPLICA_BACK, Row.REPLICA_JOIN, Row.REPLICA_OVERHEAD)
+RATIOS = (Row.STATE, Row.OVERHEAD, Row.REPLICA_OVERHEAD)
 HEADLINES = (Row.KILL, Row.RESET, Row.SILENT, Row.JOIN, Row.LEAVE)
 
 
@@ -66,6 +77,8 @@ class Sample:
     value: float | None = None
     steps_lost: int | None = None
     samples_lost: int | None = None
+    restarted: int | None = None
+    """Processes that the change did not end, and that started again all the same."""
     detail: float | None = None
     """An absolute figure next to a ratio, s."""
     load: float = 0.0
@@ -95,7 +108,7 @@ class Measured:
         values = self.values(row, system)
         if values:
             return figure(row, statistics.median(values))
-        with_row_above = row is Row.REPLACEMENT and SYSTEMS[system].restarts
+        with_row_above = row in (Row.REPLACEMENT, Row.REPLICA_BACK) and ALL[system].restarts
         return "part of the row above" if with_row_above else "not measured"
 
     def number(self, row: Row, systems: Sequence[str]) -> str:
@@ -121,16 +134,18 @@ class Measured:
         losses: list[tuple[str, list[int]]] = [
             ("steps", [sample.steps_lost for sample in samples if sample.steps_lost is not None]),
             ("samples", [sample.samples_lost for sample in samples if sample.samples_lost is not None]),
+            ("processes", [sample.restarted for sample in samples if sample.restarted is not None]),
         ]
         for what, numbers in losses:
             if any(numbers):
-                text += f"; lost {what}: {statistics.median(numbers):g}, at most {max(numbers)}"
+                lost = "restarted" if what == "processes" else "lost"
+                text += f"; {lost} {what}: {statistics.median(numbers):g}, at most {max(numbers)}"
         failed = len(samples) - len(values)
         return text + (f"; {failed} of {len(samples)} failed" if failed else "")
 
     def goal(self, row: Row) -> str:
         """Empty where what continues in place was not measured."""
-        values = self.values(row, GOAL_SYSTEM)
+        values = self.values(row, goal_system(row))
         if not values:
             return ""
         return f"<= {figure(row, GOALS[row])}: " + ("met" if statistics.median(values) <= GOALS[row] else "missed")
@@ -138,20 +153,33 @@ class Measured:
     def misses(self) -> list[str]:
         """Goals that were missed: what, what was measured, and the goal."""
         return [
-            f"{row.value} {self.median(row, GOAL_SYSTEM)}, goal {figure(row, GOALS[row])}"
-            for row in self.rows(list(Row), [GOAL_SYSTEM])
+            f"{row.value} {self.median(row, goal_system(row))}, goal {figure(row, GOALS[row])}"
+            for row in self.rows(list(Row), [GOAL_SYSTEM, REPLICAS])
             if self.goal(row).endswith("missed")
         ]
 
+    def only(self, systems: Collection[str]) -> Measured:
+        return dataclasses.replace(self, samples=[sample for sample in self.samples if sample.system in systems])
+
+    def facts_text(self) -> str:
+        return ", ".join(
+            f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in self.facts.items() if value
+        )
+
     def _of(self, row: Row, system: str) -> list[Sample]:
         return [sample for sample in self.samples if (sample.row, sample.system) == (row, system)]
+
+
+def goal_system(row: Row) -> str:
+    """The system that the row's goal is for."""
+    return REPLICAS if row in OF_REPLICAS else GOAL_SYSTEM
 
 
 def figure(row: Row, value: float, *, unit: bool = True) -> str:
     if value == NEVER:
         return f"not within {NEVER_SECONDS} s"
     if row in RATIOS:
-        return f"{value:.3f}" if row == Row.OVERHEAD else f"{value:.2f}"
+        return f"{value:.2f}" if row is Row.STATE else f"{value:.3f}"
     return f"{value:.2f} s" if unit and value >= 1 else f"{value * 1000:.0f} ms" if unit else f"{value:.3f}"
 
 
@@ -188,9 +216,6 @@ def page(measured: Measured) -> str:
         [row.value, measured.details(row, GOAL_SYSTEM), measured.number(row, [GOAL_SYSTEM]), measured.goal(row)]
         for row in measured.rows(RATIOS, [GOAL_SYSTEM])
     ]
-    facts = ", ".join(
-        f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in measured.facts.items() if value
-    )
     lines = [
         "# Recovery",
         "",
@@ -205,7 +230,7 @@ def page(measured: Measured) -> str:
         "",
         "## Method",
         "",
-        f"Measured on {measured.day} with `make bench-recovery`: {facts}.",
+        f"Measured on {measured.day} with `make bench-recovery`: {measured.facts_text()}.",
         "Four agents of one worker process each on loopback, DDP over gloo, steps of 20 ms; every system goes through "
         "the same changes in the same order, and the systems take turns.",
         f"A figure is the median of all its n runs; what was measured less than {ENOUGH} times is not shown.",
@@ -226,6 +251,50 @@ def page(measured: Measured) -> str:
         "",
     ]
     return "\n".join(line for line, before in zip(lines, ["#", *lines], strict=False) if line or before)
+
+
+def replicas_page(measured: Measured) -> str:
+    shown = [name for name in SHARDED if measured.rows(OF_REPLICAS, [name])]
+    rows = [
+        [row.value, *(measured.details(row, name) for name in shown), measured.number(row, shown), measured.goal(row)]
+        for row in measured.rows([row for row in OF_REPLICAS if row not in RATIOS], shown)
+    ]
+    overhead = measured.details(Row.REPLICA_OVERHEAD, REPLICAS)
+    lines = [
+        "# Replicas",
+        "",
+        "What a change costs a sharded model (FSDP2) that continues [in place in replicas]"
+        "(../explanation/in-place.md#replicas), next to torchft and to torchrun with checkpoints.",
+        "Median (minimum-maximum), and what was lost or restarted if anything was.",
+        "",
+        table(["", *(ALL[name].title for name in shown), "n of each", "goal in place"], rows),
+        "",
+        f"{Row.REPLICA_OVERHEAD.value}, and the latter: {overhead} (goal {measured.goal(Row.REPLICA_OVERHEAD)}).",
+        "",
+        f"Missed goals: {'; '.join(measured.misses()) or 'none'}.",
+        "",
+        "## Method",
+        "",
+        f"Measured on {measured.day} with `make bench-recovery ARGS=--parts=replicas,replicas-overhead`: "
+        f"{measured.facts_text()}.",
+        "Three replicas of two worker processes each on loopback, over gloo, a small model; each step sleeps 30 ms in "
+        "place of computation. The systems go through the same changes, and take turns.",
+        _quiet(measured.samples),
+        "",
+        "*Next step, less a step*: from the kill to the first step that the others commit, less the usual time of a "
+        "step, which they have to take in any case.",
+        "*Pause*: the longest time between a step before the change and one after it, less the usual time between "
+        "steps.",
+        "*Restarted processes*: were not killed, and started again nevertheless; where one rank of a replica is "
+        "killed, the rest of that replica always is.",
+        "*Lost steps* and *lost samples* are as in [Recovery](recovery.md).",
+        "The last figure is of two replicas of two. A session's job and a plain one take turns of 25 steps, so that "
+        "both find the machine in the same state.",
+        "",
+        table(["system", "what it is"], [[ALL[name].title, ALL[name].what] for name in shown]),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _quiet(samples: Sequence[Sample]) -> str:

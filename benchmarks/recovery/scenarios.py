@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.recovery.report import NEVER, NEVER_SECONDS, OUTAGE, Row, Sample
-from benchmarks.recovery.systems import HERE, Coordinator, System, coordinator, job
-from hack.chaos.costs import Change, commits_of, longest_pause, samples_lost
+from benchmarks.recovery.systems import HERE, SHARDED, Coordinator, System, coordinator, job
+from hack.chaos.costs import Change, commits_of, longest_pause, samples_lost, usual_step
 from hack.chaos.members import Job, JobError
 
 AGENTS = 4
+REPLICAS, SHARDS = 3, 2
+SHARDED_SETTINGS = {"SAMPLES": "2400", "BATCH": "24", "PACE": "0.03"}
+OVERHEAD_STEPS = 300
 START_LIMIT = 120.0
-LIMIT = 60.0
+LIMIT = 120.0
 """s after which a change in a job counts as failed."""
 
 
@@ -81,14 +84,76 @@ class Round:
             raise JobError(f"no training within {LIMIT:g} s")
         return cost
 
-    def _sample(self, row: Row, value: float, cost: Change) -> Sample:
+    def _sample(self, row: Row, value: float, cost: Change, restarted: int | None = None) -> Sample:
         before, self._lost = self._lost, samples_lost(self._job.ledger())
-        return Sample(row=row, value=value, steps_lost=cost.steps_lost, samples_lost=max(0, self._lost - before))
+        samples = max(0, self._lost - before)
+        return Sample(row=row, value=value, steps_lost=cost.steps_lost, samples_lost=samples, restarted=restarted)
+
+
+class ReplicaRound(Round):
+    """The same for replicas: each agent's worker processes are one."""
+
+    def samples(self) -> Iterator[Sample]:
+        job, world = self._job, REPLICAS * SHARDS
+        job.start(REPLICAS)
+        job.wait_training(world, START_LIMIT)
+        self._lost = samples_lost(job.ledger())
+        yield from self._loss(Row.REPLICA_KILL)
+        yield from self._loss(Row.RANK_KILL, last=True)
+        cost = self._cost(job.start(1), world=world + SHARDS)
+        job.wait_training(world + SHARDS, LIMIT)
+        yield self._sample(Row.REPLICA_JOIN, cost.stall, cost)
+
+    def _loss(self, row: Row, *, last: bool = False) -> Iterator[Sample]:
+        """A replica, or one of its ranks, is killed, and starts again."""
+        job, world = self._job, REPLICAS * SHARDS
+        others = {process.name for process in job.training()}
+        step = usual_step(commits_of(job.ledger()))
+        event, victims = job.kill(job.members()[-2], last=last)
+        cost = self._cost(event, victims=victims)
+        job.wait_training(world, LIMIT)
+        restarted = others - set(victims) - {process.name for process in job.training()}
+        yield self._sample(row, cost.first_step - step, cost, len(restarted))
+        if cost.world < world:
+            cost = self._cost(event + cost.first_step, world=world)
+            yield self._sample(Row.REPLICA_BACK, cost.stall, cost)
 
 
 def changes(system: System, folder: Path) -> Iterator[Sample]:
     with coordinator(system, folder) as service, job(system, folder / "job", service.endpoint) as training:
         yield from Round(system, service, training).samples()
+
+
+def replicas(system: System, folder: Path) -> Iterator[Sample]:
+    with (
+        coordinator(system, folder) as service,
+        job(system, folder / "job", service.endpoint, script=system.script, **SHARDED_SETTINGS) as training,
+    ):
+        yield from ReplicaRound(system, service, training).samples()
+
+
+def replicas_overhead(system: System, folder: Path) -> Iterator[Sample]:
+    """The time of a step of two replicas with a session, as a multiple of one of HSDP in the same layout. Two jobs take
+    turns."""
+    turn = folder / "turn"
+    turn.write_text(system.mode)
+    settings = {**SHARDED_SETTINGS, "PACE": "0.045", "TURN": str(turn), "EVERY": "1000000000"}
+    with (
+        coordinator(system, folder) as service,
+        job(system, folder / "session", service.endpoint, script=system.script, **settings) as session,
+        job(SHARDED["torchrun-dcp"], folder / "plain", "", script=system.script, **settings) as plain,
+    ):
+        for training in (session, plain):
+            training.start(2)
+        for training in (session, plain):
+            training.wait_training(2 * SHARDS, START_LIMIT)
+        end = time.monotonic() + START_LIMIT
+        while min(process.done[-1].step for process in plain.training()) < OVERHEAD_STEPS:
+            if time.monotonic() > end:
+                raise JobError(f"less than {OVERHEAD_STEPS} steps after {START_LIMIT:g} s")
+            time.sleep(0.5)
+        bare = usual_step(commits_of(plain.ledger()))
+        yield Sample(row=Row.REPLICA_OVERHEAD, value=usual_step(commits_of(session.ledger())) / bare, detail=bare)
 
 
 def silences(system: System, folder: Path, jobs: int) -> Iterator[Sample]:

@@ -47,24 +47,27 @@ class System:
     survives_coordinator: bool = False
     mode: str = "checkpoint"
     """Of the script."""
+    processes: int = 1
+    """Worker processes of each agent."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def command(self, endpoint: str, run_id: str, least: int, most: int) -> list[str]:
         """`endpoint`: of etcd, or where torchrun's first agent hosts its store. Without the script."""
         return [
-            *(sys.executable, *self.launcher, "--nnodes", f"{least}:{most}", "--nproc-per-node", "1"),
+            *(sys.executable, *self.launcher, "--nnodes", f"{least}:{most}"),
+            *("--nproc-per-node", str(self.processes)),
             *("--max-restarts", "1000", "--rdzv-backend", "etcd-v3" if self.on_etcd else "c10d"),
             *("--rdzv-endpoint", endpoint, "--rdzv-id", run_id, "--local-addr", "127.0.0.1"),
         ]
 
 
 class Torchft(System):
-    """Each replica of one process, under a launcher that starts it again. `endpoint` is the lighthouse's."""
+    """Each replica under a launcher that starts it again. `endpoint` is the lighthouse's."""
 
     def command(self, endpoint: str, run_id: str, least: int, most: int) -> list[str]:  # noqa: ARG002
         return [
-            *("env", f"TORCHFT_LIGHTHOUSE=http://{endpoint}", f"PYTHONPATH={torchft_packages()}"),
-            *(sys.executable, str(HERE / "replica.py")),
+            *("env", f"TORCHFT_LIGHTHOUSE=http://{endpoint}", f"PYTHONPATH={torchft_packages()}:{ROOT}"),
+            *(sys.executable, *self.launcher),
         ]
 
 
@@ -91,7 +94,7 @@ SYSTEMS: dict[str, System] = {
     ),
     "torchft": Torchft(
         title="torchft, tuned",
-        launcher=(),
+        launcher=(str(HERE / "replica.py"),),
         script=HERE / "torchft_script.py",
         restarts=False,
         what=f"torchft {TORCHFT}: heartbeat 50 ms, time-out 300 ms, join 200 ms, communication hook patched (as "
@@ -112,6 +115,43 @@ SYSTEMS: dict[str, System] = {
         what="a script with an `ElasticSession`, no checkpoint on disk; elasticrun as shipped",
     ),
 }
+
+SHARDED_SCRIPT = HERE / "sharded_script.py"
+SHARDED: dict[str, System] = {
+    "torchrun-dcp": System(
+        title="torchrun, tuned, and DCP",
+        launcher=SYSTEMS["torchrun"].launcher,
+        on_etcd=False,
+        script=SHARDED_SCRIPT,
+        processes=2,
+        what="HSDP over the whole world; torch.distributed.checkpoint saves every 25 steps; flags as for DDP",
+        environment=SYSTEMS["torchrun"].environment,
+    ),
+    "torchft-hsdp": Torchft(
+        title="torchft HSDP, tuned",
+        launcher=(*_TORCHRUN, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1000"),
+        script=SHARDED_SCRIPT,
+        restarts=False,
+        mode="torchft",
+        processes=2,
+        what=f"torchft {TORCHFT}: FSDP2 in each replica, and its all-reduce hook with a `ManagedProcessGroup`; a "
+        "torchrun for each replica, with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` (otherwise, a replica that starts "
+        "again may find the address of its old manager); times as for DDP",
+        environment=SYSTEMS["torchrun"].environment,
+    ),
+    "replicas": System(
+        title="ElasticJob, replicas in place",
+        launcher=("-m", "elasticjob_runtime", "--replica-size", "1"),
+        script=SHARDED_SCRIPT,
+        mode="session",
+        restarts=False,
+        processes=2,
+        what="FSDP2 in each replica, with an `ElasticSession`, no checkpoint on disk; elasticrun with "
+        "`--replica-size=1 --nproc-per-node=2`",
+    ),
+}
+"""What trains a sharded model."""
+ALL = {**SYSTEMS, **SHARDED}
 
 _LIGHTHOUSE = """
 import signal

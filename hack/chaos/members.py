@@ -67,9 +67,9 @@ class Job:
             self._start_one()
         return now
 
-    def kill(self, *members: str) -> tuple[float, list[str]]:
-        """Kills the members' worker processes at once."""
-        return self._signal_workers(signal.SIGKILL, *members)
+    def kill(self, *members: str, last: bool = False) -> tuple[float, list[str]]:
+        """Kills the members' worker processes at once; `last`: only the last rank of each."""
+        return self._signal_workers(signal.SIGKILL, *members, last=last)
 
     def freeze(self, member: str) -> tuple[float, list[str]]:
         """Stops the member's worker process, but not its agent."""
@@ -98,7 +98,7 @@ class Job:
 
     def members(self) -> list[str]:
         """Those that train, in the order of their start."""
-        return sorted(process.member for process in self.training())
+        return sorted({process.member for process in self.training()})
 
     def training(self) -> list[Process]:
         """The processes of the newest generation, if it is complete."""
@@ -168,9 +168,11 @@ class Job:
     def _mark(self, member: str) -> str:
         return f"{self._token}-{member}"
 
-    def _signal_workers(self, number: signal.Signals, *members: str) -> tuple[float, list[str]]:
-        victims = self._processes_of(*members)
-        if len(victims) != len(members):
+    def _signal_workers(self, number: signal.Signals, *members: str, last: bool = False) -> tuple[float, list[str]]:
+        victims = sorted(self._processes_of(*members), key=lambda process: process.rank)
+        if last:
+            victims = list({process.member: process for process in victims}.values())
+        if {process.member for process in victims} != set(members):
             raise JobError(f"{members} do not all train")
         if gone := [one for one in victims if one.process not in marked(MARK, self._mark(one.member))]:
             raise JobError(f"{gone[0].name} has ended")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from benchmarks.recovery import report
-from benchmarks.recovery.__main__ import ROOT, rendered
+from benchmarks.recovery.__main__ import ROOT, rendered, saved
 from benchmarks.recovery.report import Measured, Row, Sample
-from benchmarks.recovery.systems import SYSTEMS, Torchft
+from benchmarks.recovery.systems import ALL, SHARDED, SYSTEMS, Torchft
 
 
 def measured(*samples: Sample) -> Measured:
@@ -58,16 +58,30 @@ def test_a_missed_goal_is_told_with_the_headline() -> None:
     assert "with a session / without 1.038, goal 1.010" in part
 
 
+def test_replicas_have_a_page_of_their_own_with_the_processes_that_restarted() -> None:
+    ours = of("replicas", Row.REPLICA_KILL, *[0.03] * 5)
+    theirs = [
+        Sample(row=Row.REPLICA_KILL, system="torchrun-dcp", value=9.5, steps_lost=4, restarted=count, busy=0.0)
+        for count in (4, 4, 4, 4, 6)
+    ]
+    found = measured(*of("level-2", Row.KILL, *[0.04] * 5), *ours, *theirs)
+    page = report.replicas_page(found.only(SHARDED))
+    assert "9.50 s; lost steps: 4, at most 4; restarted processes: 4, at most 6" in page
+    assert "| 30 ms | 5 | <= 50 ms: met |" in page
+    assert Row.REPLICA_KILL.value not in report.page(found.only(SYSTEMS))
+
+
 def test_the_docs_show_the_figures_that_are_saved() -> None:
-    saved = report.from_json(json.loads((ROOT / "docs/bench/recovery.json").read_text()))
-    for page, text in rendered(saved, ROOT).items():
+    pages = {page: text for found in saved(ROOT) for page, text in rendered(found, ROOT).items()}
+    assert "README.md" in pages
+    for page, text in pages.items():
         assert (ROOT / page).read_text(encoding="utf-8") == text, (
             f"{page}: run `.venv/bin/python -m benchmarks.recovery --render`"
         )
 
 
 def test_every_launcher_runs_the_same_job() -> None:
-    for system in SYSTEMS.values():
+    for system in ALL.values():
         assert system.script.exists()
         if not isinstance(system, Torchft):
             command = system.command("127.0.0.1:1", "id", 2, 4)
