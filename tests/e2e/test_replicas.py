@@ -79,11 +79,6 @@ class Replicas:
         """All that have been printed by pods that are there."""
         return sorted(step for log in self.logs().values() for step in steps_of(log))
 
-    def kill(self, pod: str, pid: int) -> None:
-        kill = f"import os; os.kill({pid}, 9)"
-        python = self.example.container["command"][0]
-        self._cluster.kubectl.run("exec", pod, "-n", self._namespace, "--", python, "-c", kill)
-
     def delete_pod(self, pod: str) -> None:
         self._cluster.kubectl.delete("pod", pod, self._namespace, wait=False)
 
@@ -138,6 +133,10 @@ def start(cluster: ClusterDriver, namespace: str) -> Iterator[Callable[[str, int
 
 
 Start = Callable[[str, int], Replicas]
+
+
+def kill(cluster: ClusterDriver, namespace: str, pod: str, pid: int) -> None:
+    cluster.kubectl.run("exec", pod, "-n", namespace, "--", "python3", "-c", f"import os; os.kill({pid}, 9)")
 
 
 def split(worlds: dict[str, Entered], replica: int) -> tuple[list[str], list[str]]:
@@ -212,14 +211,16 @@ def test_a_sharded_model_continues_where_it_was_when_it_was_suspended(
 
 
 @pytest.mark.nightly
-def test_the_other_replicas_continue_without_one_that_lost_a_process(start: Start) -> None:
+def test_the_other_replicas_continue_without_one_that_lost_a_process(
+    start: Start, cluster: ClusterDriver, namespace: str
+) -> None:
     """Tensor parallelism: two processes in each worker pod."""
     job = start("tensor-parallel", 3)
     worlds = job.together(3)
     victim, *_ = split(worlds, 2)[0]
     others = [pod for pod in worlds if pod != victim]
     changes = job.changes(others)
-    job.kill(victim, worlds[victim].pid)
+    kill(cluster, namespace, victim, worlds[victim].pid)
     job.continue_without(changes, 2)
     job.together(3)
     assert worlds[victim].pid != entered(job.example.log(victim))[-1].pid
@@ -227,17 +228,25 @@ def test_the_other_replicas_continue_without_one_that_lost_a_process(start: Star
 
 
 @pytest.mark.nightly
-def test_a_stream_is_read_exactly_once_although_a_pod_is_lost(cluster: ClusterDriver, namespace: str) -> None:
+def test_a_stream_is_read_exactly_once_although_a_process_and_a_pod_are_lost(
+    cluster: ClusterDriver, namespace: str
+) -> None:
     assert cluster.shared_directory is not None
     example = Example(cluster, namespace, "stream")
     name = f"{namespace}-ledger"
-    example.arguments += ("--epochs=6", f"--ledger=$(ELASTICJOB_CHECKPOINT_DIRECTORY)/{name}")
+    shared = f"$(ELASTICJOB_CHECKPOINT_DIRECTORY)/{name}"
+    example.arguments += ("--epochs=15", f"--ledger={shared}", f"--checkpoint-dir={shared}/saved")
     example.apply(replicas=3, least=1)
     eventually(lambda: example.step > 20, 180, 0.3, "it trains")
-    cluster.kubectl.delete("pod", example.pods[-1], namespace, wait=False)
+    folder, (first, *_, last) = pathlib.Path(cluster.shared_directory) / name, example.pods
+    (ledger,) = folder.glob(f"{first.rpartition('-')[0]}-*.jsonl")  # hostname and process
+    kill(cluster, namespace, first, int(ledger.stem.rpartition("-")[2]))
+    before = example.step
+    eventually(lambda: example.step > before + 20, 60, 0.3, "it continues without the process")
+    cluster.kubectl.delete("pod", last, namespace, wait=False)
     example.succeeds()
-    trained = samples_of(pathlib.Path(cluster.shared_directory) / name)
-    assert sorted(trained) == list(range(6))
+    trained = samples_of(folder)
+    assert sorted(trained) == list(range(15))
     for epoch, samples in trained.items():
         assert sorted(samples) == list(range(960)), f"epoch {epoch}: each sample exactly once"
     example.delete()
