@@ -94,8 +94,23 @@ class Process:
 
 
 def batch(processes: Sequence[Process], cursor: Cursor) -> list[Any]:
-    with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
-        return list(pool.map(lambda process: process.next(cursor), processes))
+    """In plain threads. A process of a loader that is forked in one of a ThreadPoolExecutor ends with exit code 1,
+    because it joins all threads of the pool, itself among them; torch's handler of SIGCHLD, which tests before this one
+    may have set, then raises an error in whatever the main thread does."""
+    outcomes: list[concurrent.futures.Future[Any]] = [concurrent.futures.Future() for _ in processes]
+
+    def take(process: Process, outcome: concurrent.futures.Future[Any]) -> None:
+        try:
+            outcome.set_result(process.next(cursor))
+        except BaseException as error:  # noqa: BLE001 for the main thread
+            outcome.set_exception(error)
+
+    threads = [threading.Thread(target=take, args=pair) for pair in zip(processes, outcomes, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [outcome.result() for outcome in outcomes]
 
 
 def enter(processes: Sequence[Process], breaks: Callable[[], bool] = lambda: False) -> None:
@@ -281,7 +296,6 @@ def in_loader() -> int:
     return -1 if info is None else info.id
 
 
-@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_sources_in_processes_of_a_loader_do_not_see_them() -> None:
     """Those of Hugging Face and WebDataset would give a part of their items only."""
