@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,7 @@ from elasticjob_operator.state import LONG_AGO, POD, JobState, Kind, OwnedObject
 Pods = tuple[tuple[Pod, PodStatus], ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
     job: ElasticJob
     """Its replicas are those of `size`."""
@@ -79,7 +80,7 @@ class Context:
     def view(self) -> RendezvousView:
         return self.state.rendezvous
 
-    @property
+    @functools.cached_property
     def staying(self) -> Pods:
         """Worker pods of the current run that hold a wanted index, or have not been replaced yet."""
         removed = {pod.uid for pod in (*self.scaling.surplus, *self.scaling.twins)}
@@ -89,7 +90,7 @@ class Context:
             if pod.uid not in removed and (status.holds_index or pod.index in self.scaling.create)
         )
 
-    @property
+    @functools.cached_property
     def leaving(self) -> tuple[Pod, ...]:
         """Worker pods that are removed because fewer are wanted."""
         staying = {pod.uid for pod, _ in self.staying}
@@ -202,7 +203,7 @@ class Assessment(Context):
     def may_have_pods(self) -> bool:
         return bool(self.acceptance.status or self.workers)
 
-    @property
+    @functools.cached_property
     def due(self) -> tuple[tuple[Pod, PodFailure, Replacement], ...]:
         """Failed pods, with when each is replaced."""
         policy, counted = self.job.spec.failure_policy, self.job.status.last_failure
@@ -212,7 +213,7 @@ class Assessment(Context):
             if (failure := status.failure) is not None
         )
 
-    @property
+    @functools.cached_property
     def ends_attempt(self) -> bool:
         """A failed pod is replaced now, or leaves as surplus, that has closed the rendezvous. Not once a pod has
         succeeded: the group ends, and the others have their grace period."""
