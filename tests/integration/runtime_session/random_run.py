@@ -4,7 +4,8 @@
 Four agents of one worker process each on loopback. Every few seconds a worker process is killed or stopped, two are
 killed at once, an agent is killed with its worker process and replaced, a member leaves or joins, or all leave and
 others continue from storage. At the end, the training must be that of one process that nothing disturbed, bit by bit:
-a sample that is lost, seen twice, or used after another one shows in the weights.
+a sample that is lost, seen twice, or used after another one shows in the weights. With --streams, the members read the
+same samples from that many streams without a length.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Kind(enum.Enum):
 class RandomJob(Job):
     """Steps take STEP_SECONDS until `hurry`."""
 
-    def __init__(self, endpoint: str, folder: pathlib.Path, epochs: int) -> None:
+    def __init__(self, endpoint: str, folder: pathlib.Path, epochs: int, streams: int = 0) -> None:
         command = [
             *(sys.executable, "-m", "elasticjob_runtime", "--nnodes", f"{LEAST}:{MOST}", "--rdzv-backend", "etcd-v3"),
             *("--rdzv-endpoint", endpoint, "--rdzv-id", "random", "--rdzv-conf", QUICK),
@@ -61,6 +62,7 @@ class RandomJob(Job):
         settings = {
             **SETTINGS, "EPOCHS": str(epochs), "EVERY": "100", "CHECKPOINTS": str(folder / "checkpoints"),
             "SLOW": str(folder / "slow"), "SLOW_SECONDS": str(STEP_SECONDS), "OUTPUT": str(folder / "{member}"),
+            "STREAMS": str(streams),
         }  # fmt: skip
         super().__init__(command, folder, settings)
         (folder / "slow").touch()
@@ -127,11 +129,18 @@ def undisturbed(folder: pathlib.Path, epochs: int) -> Run:
     return Run.read(folder / "undisturbed")
 
 
-def run(folder: pathlib.Path, seconds: float, every: float, chance: random.Random) -> None:
+def say_samples(run: Run, epochs: int) -> None:
+    """Which samples the weights have seen, and how often: the model has minus the number for each."""
+    seen = [-int(number) for number in run.state["model"]["seen"].tolist()]
+    missing, repeated = sum(max(0, epochs - times) for times in seen), sum(max(0, times - epochs) for times in seen)
+    print(f"{sum(seen)} samples in {epochs} epochs of {len(seen)}: {missing} missing, {repeated} repeated", flush=True)
+
+
+def run(folder: pathlib.Path, seconds: float, every: float, chance: random.Random, streams: int = 0) -> None:
     """Raises AssertionError where the training is not the undisturbed one, and JobError where it does not go on."""
     epochs = int(seconds / STEP_SECONDS / EPOCH) + 2
     struck: list[tuple[float, Kind]] = []
-    with Etcd(folder / "etcd") as etcd, RandomJob(etcd.endpoint, folder / "job", epochs) as job:
+    with Etcd(folder / "etcd") as etcd, RandomJob(etcd.endpoint, folder / "job", epochs, streams) as job:
         job.start(AGENTS)
         job.wait_training(AGENTS, START)
         end = time.monotonic() + seconds
@@ -151,7 +160,9 @@ def run(folder: pathlib.Path, seconds: float, every: float, chance: random.Rando
         assert names, f"no process took the last step; logs: {job.folder}"
     expected = undisturbed(folder, epochs)
     for name in names:
-        Run.read(folder / "job" / name).assert_same_training(expected)
+        found = Run.read(folder / "job" / name)
+        say_samples(found, epochs)
+        found.assert_same_training(expected)
     usual, last = costs.usual_step(commits), max(commit.time for commit in commits)
     ends = [*(at for at, _ in struck[1:]), last]
     stalls: dict[Kind, list[float]] = {}
@@ -160,7 +171,11 @@ def run(folder: pathlib.Path, seconds: float, every: float, chance: random.Rando
     for kind, values in stalls.items():
         median, most = statistics.median(values) * 1000, max(values) * 1000
         print(f"{kind.value}: {len(values)} times, stalls: median {median:.0f} ms, longest {most:.0f} ms")
-    print(f"{len(struck)} faults, {epochs * EPOCH} steps: {', '.join(names)} are equal to the undisturbed run")
+    worlds = len({commit.generation for commit in commits})
+    print(
+        f"{len(struck)} faults, {worlds} worlds, {epochs * EPOCH} steps: {', '.join(names)} are equal to the "
+        f"undisturbed run; load {os.getloadavg()[0]:.1f}"
+    )
 
 
 def main() -> int:
@@ -170,11 +185,12 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, default=random.randrange(2**31), help="what happens when (default: a random one)"
     )
+    parser.add_argument("--streams", type=int, default=0, help="streams that the samples come from (0: a data set)")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="elasticjob-random-"))
     print(f"seed {arguments.seed}, load {os.getloadavg()[0]:.1f}, logs: {folder}", flush=True)
     try:
-        run(folder, arguments.seconds, arguments.every, random.Random(arguments.seed))
+        run(folder, arguments.seconds, arguments.every, random.Random(arguments.seed), arguments.streams)
     except (AssertionError, JobError) as error:
         print(f"failed: {error}")
         return 1
