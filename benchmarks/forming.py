@@ -54,10 +54,12 @@ def _size(value: Any) -> int:
 
 
 def member(pipe: Connection, rank: int, size: int, port: int) -> None:
-    """Forms a world for each number, and sends when it had, the calls and the bytes. None ends it."""
+    """Says that it is ready, then forms a world for each number, and sends when it had, calls and bytes. None
+    ends it."""
     torch.set_num_threads(1)
     setattr(forming, "PrefixStore", CountedStore)  # noqa: B010 mypy
     old: list[Group] = []
+    pipe.send(rank)  # it has imported everything
     while (number := pipe.recv()) is not None:
         environment = {
             "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -82,6 +84,8 @@ def measure(size: int) -> None:
         FORKS.Process(target=member, args=(theirs, rank, size, store.port), daemon=True).start()
         theirs.close()
         pipes.append(mine)
+    for pipe in pipes:
+        pipe.recv()
     times, calls, sizes = [], [], []
     for number in range(WORLDS):
         began = time.monotonic()
