@@ -12,12 +12,15 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.distributed as dist
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.world import SessionError, World
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import init_device_mesh
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -133,3 +136,27 @@ def test_a_second_step_of_the_optimizer_in_one_step_is_an_error(replica: Replica
     replica.vote()
     with pytest.raises(SessionError, match=r"once in each session.step\(\)"):
         replica.vote()
+
+
+def test_parameters_that_fsdp_ignores_are_reduced_by_reduce_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp.FSDPModule, "set_all_reduce_hook"):
+        pytest.skip("this torch has no hook: reduce_gradients() reduces all parameters")
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        apart = nn.Linear(2, 2)
+        block = nn.Sequential(apart, nn.Linear(2, 1))
+        model = nn.Sequential(nn.Linear(2, 2), block)
+        ignored = set(apart.parameters())
+        fsdp.fully_shard(block, mesh=mesh, ignored_params=ignored)
+        fsdp.fully_shard(model, mesh=mesh, ignored_params=ignored)
+        replicas = Replicas(Parts({"model": model}))
+        reduced: list[int] = []
+        monkeypatch.setattr(replicas, "_reduce", lambda gradients: reduced.append(gradients.numel()))
+        model(torch.ones(1, 2)).sum().backward()
+        assert reduced == [3, 6]
+        replicas.reduce_gradients()
+        assert reduced[2:] == [6 + 2], "the gradients of the ignored ones, and two flags"
+    finally:
+        dist.destroy_process_group()

@@ -64,8 +64,7 @@ class Replicas(Gloo):
             for module in parts.modules
             for fsdp in torch_private.fsdp_modules(module)
             if torch_private.hook_reductions(fsdp, self._reduce_for_fsdp)
-            for parameter in fsdp.parameters()
-            if torch_private.is_dtensor(parameter)
+            for parameter in torch_private.fsdp_parameters(fsdp)
         }
         self._others = [
             parameter

@@ -428,6 +428,11 @@ def _param_groups(fsdp: Any) -> list[Any]:
     return [group for group in found if group is not None]
 
 
+def fsdp_parameters(fsdp: Any) -> list[torch.nn.Parameter]:
+    """What an FSDP module shards itself: not what another one inside it does, nor what it was told to ignore."""
+    return [managed.sharded_param for group in _param_groups(fsdp) for managed in group.fsdp_params]
+
+
 def hook_reductions(fsdp: Any, hook: Callable[[torch.Tensor], None]) -> bool:
     """Calls `hook` with what each reduce-scatter of the module leaves. False: it has several groups of parameters, or
     this torch has no such hook (2.6)."""

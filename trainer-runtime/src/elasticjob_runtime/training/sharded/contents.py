@@ -91,7 +91,7 @@ def missing_support(version: str, devices: Collection[str]) -> str:
     if (major, minor) < (2, 6):
         return f"sharded models (FSDP2) need torch 2.6 or newer, and this is torch {version}"
     if (major, minor) < (2, 7) and "cpu" in devices:
-        return f"sharded models (FSDP2) on CPUs need torch 2.7 or newer, and this is torch {version}"
+        return f"sharded models (FSDP2, tensor parallel) on CPUs need torch 2.7 or newer, and this is torch {version}"
     return ""
 
 
