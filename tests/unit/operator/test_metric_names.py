@@ -39,7 +39,8 @@ def alerts() -> dict[str, str]:
     """Name -> expression."""
     template = (ROOT / "charts" / "elasticjob" / "templates" / "metrics.yaml").read_text(encoding="utf-8")
     selected = template.replace('{{- include "elasticjob.ownSeries" . -}}', 'job="ej"')
-    return dict(re.findall(r"(?m)^ *- alert: (\w+)\n *expr: (.*)$", selected))
+    found = re.findall(r"(?m)^ *- alert: (\w+)\n *expr: (.*)$", selected)
+    return {name: re.sub(r"\{\{ \.Values\.\w+ \}\}", "1", expression) for name, expression in found}
 
 
 @pytest.mark.parametrize("alert", alerts())
