@@ -13,9 +13,11 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.replica_state import ReplicaState
 from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.world import SessionError, World
 from torch import nn
@@ -26,13 +28,14 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Replica:
-    """Of one rank. Another one reduces the gradients of `theirs`, and votes."""
+    """Of one rank. Another one adds `theirs` to what is reduced, in turn, and votes."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, frozen: bool = False) -> None:
         self.used, self.unused = nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False)
+        self.used.requires_grad_(not frozen)
         self.replicas = Replicas(Parts({"used": self.used, "unused": self.unused}))
         self.replicas.count = 2
-        self.theirs = torch.zeros(0)
+        self.theirs: list[torch.Tensor] = []
         self.ballot: list[int] = []
         self.fails = False
         self.interruption = Interruption()
@@ -45,8 +48,8 @@ class Replica:
             raise RuntimeError("gloo: connection closed")
         if lowest:
             tensor.copy_(torch.minimum(tensor, torch.tensor(self.ballot or tensor.tolist())))
-        elif self.theirs.numel():
-            tensor.add_(self.theirs)
+        elif self.theirs:
+            tensor.add_(self.theirs.pop(0))
 
     def train(self, *, reduce: bool = True) -> None:
         self.used(torch.ones(1, 2)).sum().backward()
@@ -63,8 +66,8 @@ def replica(monkeypatch: pytest.MonkeyPatch) -> Replica:
 
 
 def test_gradients_become_the_mean_over_the_replicas_that_use_them(replica: Replica) -> None:
-    """Here the other one has used only the second module: one flag for each, then the gradients."""
-    replica.theirs = torch.tensor([0.0, 1.0, 0.0, 0.0, 8.0])
+    """Here the other one has used only the second module."""
+    replica.theirs = [torch.tensor([0, 1]), torch.tensor([0.0, 0.0, 8.0])]
     replica.train()
     assert replica.used.weight.grad is not None
     assert replica.used.weight.grad.tolist() == [[0.5, 0.5]]
@@ -81,8 +84,9 @@ def test_ranks_learn_the_largest_numbers_of_all_replicas_and_each_others_values(
     replica.ballot = [-7, -1]
     assert replica.replicas.largest([3, 5]) == [7, 5]
     theirs = bytearray(pickle.dumps({"of": "another replica"}))
-    replica.ballot, replica.theirs = [-len(theirs)], torch.zeros(2, len(theirs), dtype=torch.uint8)
-    replica.theirs[1] = torch.frombuffer(theirs, dtype=torch.uint8)
+    table = torch.zeros(2, len(theirs), dtype=torch.uint8)
+    table[1] = torch.frombuffer(theirs, dtype=torch.uint8)
+    replica.ballot, replica.theirs = [-len(theirs)], [table]
     assert replica.replicas.gather({}) == [{}, {"of": "another replica"}]
 
 
@@ -94,6 +98,43 @@ def test_an_exchange_between_steps_that_fails_ends_the_world_and_is_no_vote(repl
     with pytest.raises(OverError):
         replica.replicas.gather(1)
     assert replica.interruption.over
+
+
+def test_a_backward_pass_after_the_reduction_is_an_error_at_the_vote(replica: Replica) -> None:
+    replica.replicas.reduce_gradients()
+    replica.train(reduce=False)
+    with pytest.raises(SessionError, match=r"call session.reduce_gradients\(\) after the last backward"):
+        replica.vote()
+
+
+def test_parameters_that_are_frozen_at_first_are_reduced_once_they_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica(monkeypatch, frozen=True)
+    replica.used.weight.requires_grad_(True)
+    replica.theirs = [torch.tensor([1, 0]), torch.tensor([3.0, 5.0])]
+    replica.train()
+    assert replica.used.weight.grad is not None
+    assert replica.used.weight.grad.tolist() == [[2.0, 3.0]]
+
+
+def test_a_rank_forgets_a_world_that_another_rank_of_its_replica_could_not_enter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ELASTICJOB_REPLICA", "0")
+    state = ReplicaState(Parts({"model": nn.Linear(1, 1)}))
+
+    def enter(number: int) -> None:
+        world = World(
+            round=number, attempt="", step_grace=0.0, environment={"ELASTICJOB_FENCE": f"1.0.{number}", "RANK": "0"}
+        )
+        state.agree([state.process_state()], Interruption(), world)
+
+    enter(6)
+    before = state.process_state()
+    enter(7)
+    assert state.process_state() != before, "in a later world"
+    enter(8)
+    state.give_up(lambda ok: ok)
+    assert state.process_state().state.fence == Fence.parse("1.0.7")
 
 
 def test_a_step_whose_gradients_were_not_reduced_is_an_error_at_the_vote(replica: Replica) -> None:
@@ -131,6 +172,19 @@ def test_replicas_that_reduce_different_parts_of_the_model_are_told(replica: Rep
         replica.vote()
 
 
+def test_replicas_that_reduce_modules_of_the_same_size_in_another_order_are_told(replica: Replica) -> None:
+    digests = []
+    for numbers in ((0, 1), (1, 0)):
+        replica.replicas.begin_step()
+        for number in numbers:
+            replica.replicas._reduce_for_fsdp(number, torch.zeros(4))
+        replica.replicas._reduced = True
+        digests.append(replica.replicas._reductions)
+    replica.ballot = [-1, digests[0], -digests[0]]
+    with pytest.raises(SessionError, match="every replica must use the same parts of the model"):
+        replica.vote()
+
+
 def test_a_second_step_of_the_optimizer_in_one_step_is_an_error(replica: Replica) -> None:
     replica.train()
     replica.vote()
@@ -152,11 +206,13 @@ def test_parameters_that_fsdp_ignores_are_reduced_by_reduce_gradients(monkeypatc
         fsdp.fully_shard(block, mesh=mesh, ignored_params=ignored)
         fsdp.fully_shard(model, mesh=mesh, ignored_params=ignored)
         replicas = Replicas(Parts({"model": model}))
+        replicas.count = 2
         reduced: list[int] = []
+        monkeypatch.setattr(replicas, "_all_reduce", lambda _used: True)
         monkeypatch.setattr(replicas, "_reduce", lambda gradients: reduced.append(gradients.numel()))
         model(torch.ones(1, 2)).sum().backward()
         assert reduced == [3, 6]
         replicas.reduce_gradients()
-        assert reduced[2:] == [6 + 2], "the gradients of the ignored ones, and two flags"
+        assert reduced[2:] == [6], "the gradients of the ignored ones"
     finally:
         dist.destroy_process_group()

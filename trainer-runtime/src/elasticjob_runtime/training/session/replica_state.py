@@ -25,6 +25,12 @@ class ReplicaState(TrainingState):
         super().__init__(parts, snapshots=False)
         self._layout = parts.layout(shards=True)
         self._saves_here = False
+        self._before = (self.committed, self._live, self._origin)
+        """What this rank said of its state before the world that it enters."""
+
+    def process_state(self) -> ProcessState:
+        self._before = (self.committed, self._live, self._origin)
+        return super().process_state()
 
     def load(self, storage: Storage) -> None:
         """Collective."""
@@ -42,8 +48,11 @@ class ReplicaState(TrainingState):
         self._saves_here = world is not None and world.rank == 0
 
     def give_up(self, all_of_replica: Callable[[bool], bool]) -> None:
-        """What this rank has received is of no use without what the others have not."""
-        if not all_of_replica(not self._received and self.committed != BETWEEN_STEPS):
+        """What this rank has received is of no use without what the others have not. That it was in this world does not
+        count either: other ranks were not, and all must choose the same replica's state in the next."""
+        if all_of_replica(not self._received and self.committed != BETWEEN_STEPS):
+            self.committed, self._live, self._origin = self._before
+        else:
             self.tear()
 
     def keep(self) -> None:

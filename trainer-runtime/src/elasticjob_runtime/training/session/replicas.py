@@ -11,6 +11,7 @@ docs/design/0031-replicas.md.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import pickle
@@ -58,20 +59,21 @@ class Replicas(Gloo):
         """Why the step in progress cannot be committed; empty: it can, as far as this rank knows."""
         self._voted = self._reduced = False
         self._reductions = 0
-        """Digest of sizes and order of what FSDP has reduced in this step."""
-        hooked = {
-            id(parameter)
-            for module in parts.modules
-            for fsdp in torch_private.fsdp_modules(module)
-            if torch_private.hook_reductions(fsdp, self._reduce_for_fsdp)
-            for parameter in torch_private.fsdp_parameters(fsdp)
-        }
+        """Digest of which FSDP modules have reduced gradients in this step, in order, and of their sizes."""
+        hooked: set[int] = set()
+        modules = [fsdp for module in parts.modules for fsdp in torch_private.fsdp_modules(module)]
+        for number, fsdp in enumerate(modules):
+            if torch_private.hook_reductions(fsdp, functools.partial(self._reduce_for_fsdp, number)):
+                hooked.update(id(parameter) for parameter in torch_private.fsdp_parameters(fsdp))
         self._others = [
             parameter
             for parameter in dict.fromkeys(found for module in parts.modules for found in module.parameters())
-            if id(parameter) not in hooked and parameter.requires_grad
+            if id(parameter) not in hooked
         ]
         """Parameters whose gradients no hook reduces."""
+        for parameter in self._others:
+            if parameter.is_leaf and parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._accumulated)
 
     def use(self, engine: Engine) -> None:
         """The engine that has this backend."""
@@ -179,29 +181,39 @@ class Replicas(Gloo):
     def reduce_gradients(self) -> None:
         """Makes gradients that FSDP does not reduce the mean over the replicas."""
         self._reduced = True
-        trained = [parameter for parameter in self._others if parameter.grad is not None or self.count > 1]
+        if self.count == 1 or not self._others:
+            return
+        used = torch.tensor([parameter.grad is not None for parameter in self._others], dtype=torch.int32)
+        if not self._all_reduce(used):
+            return
+        trained = [parameter for parameter, count in zip(self._others, used.tolist(), strict=True) if count]
         for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
             for bucket in _buckets([parameter for parameter in trained if parameter.dtype == dtype]):
                 self._reduce_bucket(bucket)
 
     def _reduce_bucket(self, bucket: Sequence[torch.Tensor]) -> None:
-        locals_ = [torch_private.local(parameter) for parameter in bucket]
+        """Of parameters that some replica has used in this step."""
         grads = [None if one.grad is None else torch_private.local(one.grad) for one in bucket]
-        used = torch.tensor([float(grad is not None) for grad in grads], dtype=locals_[0].dtype)
+        locals_ = [torch_private.local(parameter) for parameter in bucket]
         parts = [torch.zeros_like(part) if grad is None else grad for part, grad in zip(locals_, grads, strict=True)]
-        flat = torch.cat([used, *(part.reshape(-1) for part in parts)])
+        flat = torch.cat([part.reshape(-1) for part in parts])
         self._reduce(flat)
-        used, *means = flat.split([len(bucket), *(part.numel() for part in parts)])
-        for parameter, grad, mean, count in zip(bucket, grads, means, used.tolist(), strict=True):
+        means = flat.split([part.numel() for part in parts])
+        for parameter, grad, mean in zip(bucket, grads, means, strict=True):
             if grad is not None:
                 grad.copy_(mean.view_as(grad))
-            elif count:  # another replica has used it in this step
+            else:
                 found = mean.view_as(torch_private.local(parameter)).clone()
                 is_sharded = torch_private.is_dtensor(parameter)
                 parameter.grad = torch_private.as_dtensor(found, parameter) if is_sharded else found
 
-    def _reduce_for_fsdp(self, gradients: torch.Tensor) -> None:
-        self._reductions = (self._reductions * 31 + gradients.numel()) % (1 << 31)
+    def _accumulated(self, _parameter: torch.Tensor) -> None:
+        """After a backward pass: what was reduced before it is not the mean any more."""
+        self._reduced = False
+
+    def _reduce_for_fsdp(self, number: int, gradients: torch.Tensor) -> None:
+        """number: of the FSDP module, whose reduce-scatter has left `gradients`."""
+        self._reductions = hash((self._reductions, number, gradients.numel())) % (1 << 31)
         self._reduce(gradients)
 
     def _reduce(self, gradients: torch.Tensor) -> None:
