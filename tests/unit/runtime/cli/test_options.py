@@ -45,6 +45,20 @@ WRONG = {
     "replicas that restart": (
         ("--replica-size=1", "--in-place=off", *ETCD), 2, "--replica-size=1: replicas train together in place only", "",
     ),
+    "replicas that are spawned": (
+        ("--replica-size=1", "--start-method=spawn", *ETCD), 2, "--replica-size=1: replicas need a Python script",
+        "--start-method is not zygote",
+    ),
+    "replicas with a backend of torchrun": (
+        ("--replica-size=1", "--rdzv-backend=c10d", "--nnodes=2"), 2, "--replica-size=1: --rdzv-backend=c10d is torchrun's own",
+        "use --rdzv-backend=etcd-v3",
+    ),
+    "replicas with torchrun's default backend": (
+        ("--replica-size=2", "--nnodes=2"), 2, "--replica-size=2: --rdzv-backend=static is torchrun's own", "or --standalone",
+    ),
+    "a fixed number of members that are no whole replicas": (
+        ("--nnodes=3", "--replica-size=2", *ETCD), 2, "but --nnodes is 3", "write multiples of 2",
+    ),
     "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; use one of etcd-v3, c10d", ""),
     "an unknown signal": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "'SIGTREM' is not a signal", "write names such as SIGTERM,SIGINT"),
     "a misspelled key": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl' (did you mean lease_ttl?)", "valid keys: ca_cert"),
@@ -138,6 +152,16 @@ def test_an_unparsable_flag_gets_one_line_without_the_whole_usage(
     output = capsys.readouterr().err
     assert says in output
     assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", [("--standalone",), ETCD])
+def test_replicas_of_a_program_that_is_not_python_are_refused(
+    where: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*where, "--replica-size=1", "--no-python", "true"]) == ExitCode.USAGE
+    assert "--replica-size=1: replicas need a Python script that is forked, and the command is not Python" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_metrics_port_in_use_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ def configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
     settings = _member_settings(args, conf)
     command = script.command(args)
     preload = script.preload(args, command)
+    script.check_replicas(settings.replica_size, command, preload)
     store, run_id, address = _store(args, conf, several=settings.max > 1)
     config = AgentConfig(
         member=MemberConfig(

@@ -73,7 +73,12 @@ def _for_torchrun(args: argparse.Namespace) -> bool:
 
 
 def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Replaces this process with torchrun. Raises OSError if that fails; never returns."""
+    """Replaces this process with torchrun. Raises OSError if that fails, and UsageError; never returns."""
+    if args.replica_size:
+        raise UsageError(
+            f"--replica-size={args.replica_size}: --rdzv-backend={args.rdzv_backend} is torchrun's own, and has no "
+            "replicas; use --rdzv-backend=etcd-v3, or --standalone on one machine"
+        )
     logger.warning(
         "--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery",
         args.rdzv_backend,

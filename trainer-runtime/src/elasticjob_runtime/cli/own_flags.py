@@ -142,8 +142,8 @@ OWN_FLAGS = (
         convert=int,
         default=default_of(MemberSettings, "replica_size"),
         about="members (agents) of each [replica](../explanation/in-place.md#replicas), whose worker processes are a "
-        "world of their own: for sharded models, whose script has an ElasticSession. `--nnodes` must be multiples of "
-        "it. 0 (default): all worker processes are one world",
+        "world of their own: for sharded models, whose Python script has an ElasticSession. `--nnodes` must be "
+        "multiples of it. 0 (default): all worker processes are one world",
         sets=(MemberSettings, "replica_size"),
         check=at_least_0,
     ),

@@ -59,3 +59,11 @@ def preload(args: argparse.Namespace, command: Command) -> list[str] | None:
         logger.info("workers are spawned: %s", problem)
         return None
     return [name for name in args.preload.split(",") if name]
+
+
+def check_replicas(size: int, command: Command, preload: list[str] | None) -> None:
+    """--replica-size. The zygote forks the process that hosts the store in which the replicas meet. Raises
+    UsageError."""
+    if size and preload is None:
+        why = no_fork_reason(command) or "--start-method is not zygote"
+        raise UsageError(f"--replica-size={size}: replicas need a Python script that is forked, and {why}")
