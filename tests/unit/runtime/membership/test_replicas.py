@@ -89,6 +89,19 @@ PLANNED: dict[str, Case] = {
     "the first plan has whole replicas only": Case(
         view("abcde", {}, store={"members": there("abcde")}), "replica 0 in world 1: a b; replica 1 in world 1: c d"
     ),
+    "no agent hosts a store in which the replicas meet: the job fails": Case(
+        view(there("abcd", **{name: {"stores": False} for name in "abcd"}), settings={"max": 4}, stores=False),
+        "outcome failed",
+    ),
+    "and before that, one that was lost may be started again": Case(
+        view(there("abcd", **{name: {"stores": False, "seen_at": NOW - 1} for name in "abcd"}),
+             settings={"max": 4}, stores=False),
+        "wait 29 s",
+    ),
+    "one is enough": Case(
+        view(there("abcd", **{name: {"stores": False} for name in "abd"}), settings={"max": 4}, stores=False),
+        "plan 1: c d a b, Start, 0 restarts, in place",
+    ),
     "half a replica cannot train": Case(view("a", {}), "wait"),
     "a member is gone: its replica is left out": Case(
         view("abc", plan=trains(), probes=answers("bc")), "plan 2: a b, MemberLost, 0 restarts, in place"

@@ -53,6 +53,10 @@ from elasticjob_runtime.membership.sizes import group_size, largest
 from elasticjob_runtime.membership.unready import publish_unready
 from elasticjob_runtime.membership.view import Member, Plan, Stop, View
 
+STORE_SECONDS = 30.0
+"""How long replicas wait, before the first plan, for an agent that hosts a store. Longer: a job that cannot train ends
+later. Shorter: one ends whose only store host was lost and is being started again."""
+
 
 def next_plan(view: View, now: float) -> Action | None:
     """What the planner does; None: nothing is due."""
@@ -115,7 +119,23 @@ def _first_plan(view: View, now: float) -> Action:
     size = group_size(view.spec, len(eligible))
     if size is None:
         return _wait_for_members(view, now, _too_few_members(view, len(eligible)))
-    return propose_plan(view, eligible, size, PlanReason.START)
+    return _end_without_store(view, eligible, now) or propose_plan(view, eligible, size, PlanReason.START)
+
+
+def _end_without_store(view: View, members: Sequence[Member], now: float) -> PublishOutcome | Wait | None:
+    """Replicas have no store in which to meet, and would wait for ever: a member is ready only once its agent has tried
+    to host one. None: there is one, or no replicas."""
+    if not view.settings.replica_size or any(member.value.stores for member in members):
+        return None
+    until = max(member.seen_at for member in members) + STORE_SECONDS
+    if now < until:
+        return Wait(until=until, reason="waiting for an agent that hosts a store in which the replicas meet")
+    message = (
+        "no agent can host the store in which replicas meet (--replica-size, workers.replicaSize): the warnings of the "
+        "agents have the reason, often that torch cannot be imported"
+    )
+    outcome = OutcomeValue(state=OutcomeState.FAILED, reason="NoStoreForReplicas", message=message)
+    return PublishOutcome(outcome=outcome, expected_mod_revision=0, reason=message)
 
 
 def _assign(view: View, *, short: bool = False) -> AssignReplicas | None:
