@@ -8,7 +8,7 @@ import json
 import pathlib
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from elasticjob_runtime.contract import Env
@@ -84,15 +84,22 @@ class ReplicaDriver(Driver):
         self.plan_replicas(replicas[: len(names)])
         return replicas
 
-    def plan_replicas(self, replicas: Sequence[Replica], *, step_grace: float = 0.0) -> int:
-        """Sends the next plan, with `replicas` in this order, to these and those of earlier plans."""
+    def plan_replicas(
+        self, replicas: Sequence[Replica], *, step_grace: float = 0.0, told: Sequence[Replica] | None = None
+    ) -> int:
+        """Sends the next plan, with `replicas` in this order, to these and those of earlier plans. told: only to
+        these, as if it took longer to reach the others."""
         self.round += 1
         self.members = list(replicas)
-        for replica in self.replicas.values():
-            for rank, worker in enumerate(replica.ranks):
-                if replica in replicas or worker.heard:
-                    self._send(worker, self._message(replica, rank, step_grace))
+        self.tell(self.replicas.values() if told is None else told, step_grace=step_grace)
         return self.round
+
+    def tell(self, those: Iterable[Replica], *, step_grace: float) -> None:
+        """Sends the newest plan."""
+        for replica in those:
+            for rank, worker in enumerate(replica.ranks):
+                if replica in self.members or worker.heard:
+                    self._send(worker, self._message(replica, rank, step_grace))
 
     def _message(self, replica: Replica, rank: int, step_grace: float) -> dict[str, object]:
         planned = replica in self.members

@@ -245,6 +245,24 @@ def test_a_planned_change_and_a_loss_leave_the_same_weights(tmp_path: pathlib.Pa
             replica.assert_same(same)
 
 
+def test_a_replica_that_has_joined_keeps_its_state_if_one_that_leaves_hears_of_the_plan_first(
+    tmp_path: pathlib.Path,
+) -> None:
+    """It leaves with the other one, whose vote tells of the plan, and does not enter the world that is over again."""
+    with training(tmp_path, "A", later="B", STEP_SECONDS="0.02") as (driver, (a, b)):
+        driver.wait_for_step(a, 2)
+        joined = driver.plan_replicas([a, b], step_grace=0.5)
+        wait_until(driver, lambda: all(rank.entered == joined for rank in b.ranks), "B has joined")
+        driver.wait_for_step(b, 8)
+        number = driver.plan_replicas([b], step_grace=0.5, told=[a])
+        wait_until(driver, lambda: all(rank.waiting == number for rank in a.ranks), "A has left")
+        for _ in range(100):
+            driver.pump(0.01)  # B's ranks wait for the plan, or have entered the old world again
+        driver.tell([b], step_grace=0.5)
+        (found,) = driver.finish()
+        assert found.distance(alone({})) < 1e-12
+
+
 KINDS: dict[str, dict[str, str]] = {
     "clipping": {"CLIP": "0.05"},
     "accumulation": {"PARTS": "3"},

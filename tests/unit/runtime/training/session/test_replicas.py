@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.contract import Fence
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_private, transfer
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replica_state import ReplicaState
@@ -190,6 +190,38 @@ def test_a_second_step_of_the_optimizer_in_one_step_is_an_error(replica: Replica
     replica.vote()
     with pytest.raises(SessionError, match=r"once in each session.step\(\)"):
         replica.vote()
+
+
+class Average:
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"shadow": self.shadow}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.shadow = state["shadow"]
+
+
+def test_a_part_of_the_script_with_sharded_tensors_gets_such_tensors_from_another_replica() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        model = fsdp.fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (1,)))
+        average = Average(model)
+        parts = Parts({"model": model, "average": average})
+        sent: list[torch.Tensor] = []
+        structure = transfer._take_out(parts.collect(), sent)
+        received: list[torch.Tensor] = []
+        state = transfer._put_in(structure, received, None)
+        for mine, theirs in zip(received, sent, strict=True):
+            mine.copy_(theirs + 1)
+        parts.apply(state)
+        for name, parameter in model.named_parameters():
+            assert torch_private.is_dtensor(average.shadow[name])
+            assert torch.equal(torch_private.local(average.shadow[name]), torch_private.local(parameter))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_parameters_that_fsdp_ignores_are_reduced_by_reduce_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

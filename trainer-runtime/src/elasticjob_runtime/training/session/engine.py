@@ -123,13 +123,13 @@ class Engine:
 
         process_state: how far this process is; agree: gives all processes of the formed group the same state, over what
         has `send` and `recv`; give_up: called if a rank of this replica could not enter; save: called before the last
-        world ends, in one process or replica. broken: how the current world has failed, so wait for a newer plan. A
-        process that is not in it waits for the next one.
+        world ends, in one process or replica. broken: how the current world has failed; empty: it has not, but is
+        due to end. A process that is not in the newest plan waits for the next one.
 
         Raises SessionError if none comes.
         """
-        over = self.world if broken else None
-        if over is not None and not self.due:  # a lost process brings a plan anyway; a lost connection does not
+        over = self.world  # another replica may have told that it is, before the agent tells what follows
+        if broken and over is not None and not self.due:  # a lost process brings a plan anyway; a connection does not
             self._agent.report("failed", over, why=broken)
         attempts = 0
         while True:
@@ -164,6 +164,7 @@ class Engine:
                 continue
             self.world = world
             if self.due:
+                over = world
                 continue  # no step begins in a world that is over, or about to be
             torch_private.release(self._old_groups)
             os.environ.update(world.environment)

@@ -231,14 +231,22 @@ def _with_own_sharding(state: Any, part: Any) -> Any:
             for number, values in state["state"].items()
         }
         return {**state, "state": of_parameters}
-    if isinstance(part, torch.nn.Module):
-        own = part.state_dict()
-        return {name: _sharded_as(value, own.get(name)) for name, value in state.items()}
-    return state
+    return _sharded_as(state, part.state_dict())
 
 
 def _sharded_as(value: Any, like: Any) -> Any:
-    return torch_private.as_dtensor(value.local, like) if isinstance(value, Shard) else value
+    """Raises ValueError for a shard of which this process has no tensor."""
+    if isinstance(value, Shard):
+        if not isinstance(like, torch.Tensor):
+            raise ValueError("the state has a sharded tensor that this process's part of it does not have")
+        return torch_private.as_dtensor(value.local, like)
+    if isinstance(value, Mapping):
+        own = like if isinstance(like, Mapping) else {}
+        return {key: _sharded_as(found, own.get(key)) for key, found in value.items()}
+    if type(value) in (list, tuple):
+        same = like if type(like) is type(value) and len(like) == len(value) else [None] * len(value)
+        return type(value)(_sharded_as(found, mine) for found, mine in zip(value, same, strict=True))
+    return value
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
