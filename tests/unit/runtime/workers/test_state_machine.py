@@ -659,6 +659,14 @@ def test_replicas_whose_processes_have_no_session_train_apart(size: int, hello: 
     assert group.state.trains_apart is apart
 
 
+def test_a_replica_whose_processes_have_ended_does_not_train_apart() -> None:
+    value = dataclasses.replace(PLAN.value, size=4, replica_size=2)
+    group = Group(nproc=1).start(dataclasses.replace(IN_REPLICA, value=value)).entered(0)
+    group.fail(0, failure=LOST)
+    assert group.state.view.state is RUNNING, "the cause is still looked for"
+    assert not group.state.trains_apart
+
+
 def test_no_process_of_a_replica_is_started_alone() -> None:
     group = Group().start(IN_REPLICA).entered(0, 1)
     group.exit(1)

@@ -137,11 +137,12 @@ class GroupState:
 
     @property
     def trains_apart(self) -> bool:
-        """Whether it is one of several replicas, and none of its processes has a session, which joins it with the
-        others."""
+        """Whether it is one of several replicas, and none of its running processes has a session, which joins it
+        with the others."""
         plan = self.view.plan
         several = plan is not None and plan.replica is not None and plan.value.size > plan.value.replica_size
-        return several and not any(process.connected for process in self.processes.values())
+        running = self.running.values()
+        return several and bool(running) and not any(process.connected for process in running)
 
     @property
     def finished(self) -> set[int]:
