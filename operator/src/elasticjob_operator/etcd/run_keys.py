@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from elasticjob_api.spec import MAX_WORKERS
 from elasticjob_runtime.contract import (
     NO_REPLICA,
     FailureValue,
@@ -38,8 +39,6 @@ MAX_ERROR_LENGTH = 300
 MAX_VALUES = 64
 """Values of a folder to keep, those of the last keys: only the first failure of the newest round is used, and the hangs
 of members that can name a rank."""
-MAX_REPLICA_VALUES = 1024
-"""The same of members' replicas, which must be known of all: one that is not known is taken for a spare."""
 
 
 class RunKeys:
@@ -60,7 +59,8 @@ class RunKeys:
         self._folders: dict[str, type[Value]] = {
             keys.failures: FailureValue, keys.hangs: HangValue, keys.replicas: ReplicaValue
         }  # fmt: skip
-        self._limits = {keys.failures: MAX_VALUES, keys.hangs: MAX_VALUES, keys.replicas: MAX_REPLICA_VALUES}
+        # One of whose replica nothing is known would be taken for a spare.
+        self._limits = {keys.failures: MAX_VALUES, keys.hangs: MAX_VALUES, keys.replicas: MAX_WORKERS}
         self._unparsed: dict[str, str] = {}
         """Values not parsed yet: of several for one key, only the last is parsed."""
         self._values: dict[str, Value] = {}

@@ -41,7 +41,7 @@ MAX_LENGTH: dict[type[Value], int] = {
     OutcomeValue: 64 * 1024,
     FailureValue: 32 * 1024,  # of which 64 are kept
     HangValue: 16 * 1024,  # likewise
-    ReplicaValue: 16 * 1024,  # of which 1024 are kept; the names of the members of one
+    ReplicaValue: 16 * 1024,  # one for each worker pod; the names of the members of one
 }
 """Characters of a value of each kind."""
 

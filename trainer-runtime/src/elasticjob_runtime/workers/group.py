@@ -92,6 +92,8 @@ class WorkerGroup:
         self._check_handlers_at: float | None = None
         self._warned = False
         """That this replica trains apart from the others."""
+        self._has_session = False
+        """Whether a worker process has ever said hello. All run the same script."""
         self._handler_check_interval = FIRST_HANDLER_CHECK
 
     @property
@@ -131,7 +133,7 @@ class WorkerGroup:
     def warn_if_apart(self, steps: int) -> None:
         """Says once if this replica does not train with the others. steps: that an optimizer has taken; a session's own
         first one comes before it says hello."""
-        if steps > 1 and not self._warned and self._state.trains_apart:
+        if steps > 1 and not (self._warned or self._has_session) and self._state.trains_apart:
             self._warned = True
             logger.warning(
                 "this replica trains apart from the others: the script runs with %s and has no ElasticSession, which "
@@ -221,6 +223,7 @@ class WorkerGroup:
 
     def said_hello(self, local_rank: int, now: float) -> None:
         """The worker of `local_rank` can continue under another plan."""
+        self._has_session = True
         self._apply(self._state.said_hello(local_rank, now))
 
     def reported(self, report: PlanReport, now: float) -> None:

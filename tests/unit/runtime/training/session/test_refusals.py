@@ -128,7 +128,11 @@ def test_what_cannot_be_in_a_replica_says_why(monkeypatch: pytest.MonkeyPatch) -
     adam.group = torch_private.connect(dist.HashStore(), 0, 1, 5.0)  # type: ignore[attr-defined,arg-type]
     assert "could communicate with other replicas" in refused_in_replica(model=model, optimizer=adam)
     del adam.group
-    assert "another device" in refused_in_replica(model=nn.Linear(2, 1, device="meta"), optimizer=adam)
+    sparse = nn.Embedding(2, 1, sparse=True)
+    assert "sparse=True" in refused_in_replica(model=sparse, optimizer=torch.optim.SGD(sparse.parameters(), lr=0.1))
+    assert "2 parameters of the optimizer belong to no model" in refused_in_replica(model=model, optimizer=sgd)
+    meta = nn.Linear(2, 1, device="meta")
+    assert "another device" in refused_in_replica(model=meta, optimizer=torch.optim.Adam(meta.parameters()))
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "init_process_group() before the session" in refused_in_replica(model=model, optimizer=adam)
 

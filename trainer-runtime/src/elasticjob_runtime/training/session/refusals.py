@@ -64,6 +64,8 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
         yield "a model in a replica is in FullyShardedDataParallel (FSDP1): use fully_shard (FSDP2)"
     yield from _problems_of_optimizers(parts)
+    if any(isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse for module in modules):
+        yield "the model has an embedding with sparse gradients, which replicas cannot reduce: leave sparse=True out"
     fsdp = [found for model in parts.modules for found in torch_private.fsdp_modules(model)]
     if any(len(mesh) > 1 for module in fsdp for mesh in torch_private.mesh_sizes(module)):
         yield "a model in a replica is in HSDP: give fully_shard() a mesh of one dimension; replicas are the other one"
@@ -76,7 +78,14 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
 def _problems_of_optimizers(parts: Parts) -> Iterator[str]:
     if len(parts.optimizers) != 1:
         yield f"in a replica, a session has exactly one optimizer, and this one has {len(parts.optimizers)}"
+    known = {id(parameter) for module in parts.modules for parameter in module.parameters()}
     for optimizer in parts.optimizers:
+        given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if unknown := sum(id(parameter) not in known for parameter in given):
+            yield (
+                f"{unknown} parameters of the optimizer belong to no model of the session, so their gradients would "
+                "differ between replicas: give the session all models"
+            )
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             yield "the optimizer's state is sharded by ZeroRedundancyOptimizer: use fully_shard (FSDP2)"
         if names := [name for name, value in vars(optimizer).items() if torch_private.is_foreign_group(value)]:
