@@ -128,7 +128,13 @@ def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
         )
 
 
+MOST_NAMES = 3
+"""Of worker pods in an Event."""
+
+
 def _summarized(names: Sequence[str]) -> str:
     """A job with a thousand worker pods must not get a thousand Events."""
     in_order = sorted(names, key=lambda name: [int(part) if part.isdigit() else 0 for part in name.split("-")])
-    return names[0] if len(names) == 1 else f"{len(names)} worker pods, {in_order[0]} to {in_order[-1]}"
+    if len(names) <= MOST_NAMES:
+        return ", ".join(in_order)
+    return f"{len(names)} worker pods, the first {in_order[0]}, the last {in_order[-1]}"

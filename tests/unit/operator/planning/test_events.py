@@ -94,7 +94,7 @@ def test_many_pods_are_one_event() -> None:
     ]
     etcd = CreateObject(kind=Kind.STATEFUL_SET, body={"metadata": {"name": "digits-etcd"}}, reason="")
     assert [(event.reason, event.message) for event in events_of_actions([*created, etcd])] == [
-        (Reason.WORKER_CREATED, "Created 1000 worker pods, digits-worker-0 to digits-worker-999."),
+        (Reason.WORKER_CREATED, "Created 1000 worker pods, the first digits-worker-0, the last digits-worker-999."),
         (Reason.ETCD_CREATED, "Created StatefulSet digits-etcd for the job's etcd."),
     ]
 
@@ -102,7 +102,7 @@ def test_many_pods_are_one_event() -> None:
 def test_worker_pods_are_named_in_the_order_of_their_indices() -> None:
     created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, reason="") for index in (2, 10, 1)]
     (event,) = events_of_actions(created)
-    assert event.message == "Created 3 worker pods, digits-worker-1 to digits-worker-10."
+    assert event.message == "Created digits-worker-1, digits-worker-2, digits-worker-10."
 
 
 def test_conditions_with_the_same_cause_are_one_event() -> None:
@@ -123,7 +123,10 @@ def test_many_deletions_for_one_reason_are_one_event() -> None:
         DeletePod(name=f"digits-worker-{index}-wgz5q", uid="u", reason="the job is suspended") for index in range(1000)
     ]
     (event,) = events_of_actions(gone)
-    assert event.message == "Deleted 1000 worker pods, digits-worker-0 to digits-worker-999: the job is suspended"
+    assert (
+        event.message
+        == "Deleted 1000 worker pods, the first digits-worker-0, the last digits-worker-999: the job is suspended"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.parts import Parts
-from elasticjob_runtime.training.session.refusals import refusal, refusal_in_replica
+from elasticjob_runtime.training.session.refusals import _warm_up, refusal, refusal_in_replica
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.unit.runtime.training.sharded.worlds import needs_fsdp2
 
@@ -143,3 +144,13 @@ def test_replicas_need_an_agent_that_continues_in_place(monkeypatch: pytest.Monk
     model = nn.Linear(2, 1)
     with pytest.raises(TypeError, match="--in-place=on"):
         ElasticSession(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_what_warms_torch_up_is_no_step_of_the_training() -> None:
+    steps: list[object] = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(optimizer))
+    try:
+        _warm_up()
+    finally:
+        hook.remove()
+    assert steps == []

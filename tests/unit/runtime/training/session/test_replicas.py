@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training.session import torch_private, transfer
+from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replica_state import ReplicaState
@@ -135,6 +136,13 @@ def test_a_rank_forgets_a_world_that_another_rank_of_its_replica_could_not_enter
     enter(8)
     state.give_up(lambda ok: ok)
     assert state.process_state().state.fence == Fence.parse("1.0.7")
+
+
+def test_ranks_of_a_replica_that_have_received_different_steps_end() -> None:
+    engine = Engine.__new__(Engine)
+    engine._backend = SimpleNamespace(range_in_replica=lambda step: (step, step + 1))
+    with pytest.raises(SessionError, match="the state after step 10 and after step 11"):
+        engine._check_same_step(10)
 
 
 def test_a_step_whose_gradients_were_not_reduced_is_an_error_at_the_vote(replica: Replica) -> None:

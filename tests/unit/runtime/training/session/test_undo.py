@@ -48,6 +48,15 @@ def test_a_step_that_changes_a_large_buffer_again_and_again_is_undone(model: Mod
     assert model.small.unique().tolist() == [2.0]
 
 
+def test_what_a_step_does_to_parameters_without_gradients_is_undone() -> None:
+    online, momentum = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1).requires_grad_(False)
+    before = momentum.weight.clone()
+    undo = Undo(Parts({"online": online, "momentum": momentum}))
+    momentum.weight.lerp_(online.weight, 0.5)
+    assert undo.restore()
+    assert torch.equal(momentum.weight, before)
+
+
 def test_the_first_change_of_a_large_buffer_cannot_be_undone(model: Model) -> None:
     parts = Parts({"model": model})
     for _ in range(3):

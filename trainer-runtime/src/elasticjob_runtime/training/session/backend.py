@@ -83,8 +83,8 @@ class Backend(Protocol):
     def all_of_replica(self, ok: bool) -> bool:
         """Whether all ranks of this replica say so. Collective."""
 
-    def orders_of_replica(self, newest: int) -> tuple[int, int]:
-        """The lowest and the highest of all ranks' newest plans. Collective."""
+    def range_in_replica(self, number: int) -> tuple[int, int]:
+        """The lowest and the highest number of all its ranks. Collective."""
 
     def is_due(self, newest: World | None, world: World | None) -> bool:
         """Whether this process leaves `world` for the plan `newest`."""
@@ -107,8 +107,8 @@ class OneProcess:
     def all_of_replica(self, ok: bool) -> bool:
         return ok
 
-    def orders_of_replica(self, newest: int) -> tuple[int, int]:
-        return newest, newest
+    def range_in_replica(self, number: int) -> tuple[int, int]:
+        return number, number
 
     def is_due(self, newest: World | None, world: World | None) -> bool:
         return newest is not world

@@ -148,6 +148,7 @@ class Engine:
                 give_up()
                 failed = failed or "another rank of this replica could not enter the world"
             else:
+                self._check_same_step(process_state().state.step)
                 failed = self._meet_others()
             if failed:
                 over, broken = world, failed
@@ -188,6 +189,15 @@ class Engine:
             return first_line(error) or repr(error)
         return ""
 
+    def _check_same_step(self, step: int) -> None:
+        """Each rank of a replica has received its part of the state from another rank; they must be of one step."""
+        lowest, highest = self._backend.range_in_replica(step)
+        if lowest != highest:
+            raise SessionError(
+                f"the ranks of this replica have the state after step {lowest} and after step {highest}: the training "
+                "continues from its last checkpoint. Please report this as a defect of ElasticJob"
+            )
+
     def _meet_others(self) -> str:
         """Why not; empty: all replicas have entered this world. Else one that goes on, and may end the training, would
         leave another one without a state."""
@@ -221,7 +231,7 @@ class Engine:
         """The same: the one that all ranks of this replica have heard of. Collective."""
         world = self._wait_for_plan(over, broken)
         while True:
-            lowest, highest = self._backend.orders_of_replica(world.order)
+            lowest, highest = self._backend.range_in_replica(world.order)
             if lowest == highest:
                 return world
             world = self._wait_for_plan(over, broken, at_least=highest)

@@ -117,7 +117,16 @@ class Parts:
         return self._all
 
     def buffers(self) -> Iterable[torch.Tensor]:
-        found = (each for module in self.all_modules() if module._buffers for each in module._buffers.values())
+        """And parameters that no backward pass reaches, which a script may change itself: of a momentum encoder, say.
+        Not those that are sharded, as FSDP replaces them while they are used."""
+        modules = self.all_modules()
+        found = [each for module in modules if module._buffers for each in module._buffers.values()]
+        found += [
+            each
+            for module in modules
+            for each in module._parameters.values()
+            if each is not None and not each.requires_grad and not torch_private.is_dtensor(each)
+        ]
         return dict.fromkeys(buffer for buffer in found if buffer is not None)  # modules may share one
 
     def is_constant(self, buffer: torch.Tensor) -> bool:

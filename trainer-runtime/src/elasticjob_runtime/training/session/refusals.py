@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training import channel
 from elasticjob_runtime.training.session import agent, torch_private
 from elasticjob_runtime.training.session.agent import SessionAgent
 from elasticjob_runtime.training.session.backend import Backend, Gloo
@@ -169,6 +168,6 @@ def _warm_up() -> None:
     optimizer = torch.optim.SGD([parameter], lr=0.0)
     state = torch.get_rng_state()
     (parameter @ torch.ones(8, 8)).square().mean().backward()
-    with channel.muted():  # the hook that reports the first step
-        optimizer.step()
+    step = type(optimizer).step
+    getattr(step, "__wrapped__", step)(optimizer)  # without torch's hooks, which count the training's steps
     torch.set_rng_state(state)

@@ -93,8 +93,8 @@ class Replicas(Gloo):
     def all_of_replica(self, ok: bool) -> bool:
         return bool(_lowest_of_replica(ok)[0])
 
-    def orders_of_replica(self, newest: int) -> tuple[int, int]:
-        lowest, highest = _lowest_of_replica(newest, -newest)
+    def range_in_replica(self, number: int) -> tuple[int, int]:
+        lowest, highest = _lowest_of_replica(number, -number)
         return lowest, -highest
 
     def is_due(self, newest: World | None, world: World | None) -> bool:  # noqa: ARG002
