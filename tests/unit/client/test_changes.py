@@ -44,6 +44,12 @@ def test_a_replaced_worker_pod_comes_and_goes() -> None:
     assert texts(JOB, JOB, [worker(1)], [worker(1, problem="OOMKilled")]) == ["bert-worker-1: OOMKilled"]
 
 
+def test_a_worker_pod_that_ends_as_asked_has_no_problem_and_another_one_says_its_last_line() -> None:
+    ended = dataclasses.replace(worker(1, problem="Error"), exit_code=143, detail="of its log\nleft the job")
+    assert texts(JOB, JOB, [worker(1)], [dataclasses.replace(ended, deleting=True)]) == []
+    assert texts(JOB, JOB, [worker(1)], [ended]) == ["bert-worker-1: Error left the job"]
+
+
 def test_a_thousand_worker_pods_are_one_line() -> None:
     many = [worker(index) for index in range(1000)]
     assert texts(JOB, JOB, [], many) == ["1000 worker pods (bert-worker-0 to bert-worker-999) created"]

@@ -8,6 +8,10 @@ from typing import NamedTuple
 from elasticjob.decisions.waiting import why_failed
 from elasticjob.state import Condition, JobState, WorkerState
 
+TERMINATED = 143
+"""Exit code of a worker pod that was asked to end."""
+MOST_DETAIL = 300
+"""Characters of what a container said at its end."""
 STEP_SECONDS = 10.0
 """Progress is worth a line this often, s."""
 _ROUTINE = ("NotFinished", "Progressing", "Complete", "NotTraining", "Resized", "Finished")
@@ -81,8 +85,12 @@ def _of_workers(before: Sequence[WorkerState], after: Sequence[WorkerState]) -> 
             yield Change(f"{_names(names)} {verb if len(names) == 1 else verb.replace('is ', 'are ')}", style)
     for each in after:
         known = old.get(each.uid)
+        if each.deleting and each.exit_code == TERMINATED:
+            continue  # it is about to be gone, as asked
         if each.problem and (known is None or known.problem != each.problem) and each.problem != "Completed":
-            yield Change(f"{each.name}: {each.problem} {each.detail}".strip(), "warn")
+            # A container without a message of its own has the end of its log.
+            detail = each.detail.rpartition("\n")[2][-MOST_DETAIL:]
+            yield Change(f"{each.name}: {each.problem} {detail}".strip(), "warn")
 
 
 def _names(names: Sequence[str]) -> str:
