@@ -81,14 +81,17 @@ def test_the_operator_is_allowed_nothing_else(release: Release, verb: str, what:
     assert not release.may(verb, what, "anywhere")
 
 
-def test_the_operator_may_hold_its_own_lease_and_no_other(release: Release) -> None:
+def test_the_operator_may_hold_the_leases_of_its_shards_and_no_others(release: Release) -> None:
     lease = "leases.coordination.k8s.io"
     for verb in ("get", "update"):
         assert release.may(verb, lease, release.namespace, name="ej-elasticjob")
+        assert release.may(verb, lease, release.namespace, name="ej-elasticjob-shard-31")
         assert not release.may(verb, lease, release.namespace, name="another")
         assert not release.may(verb, lease, "kube-system", name="ej-elasticjob")
-    assert release.may("create", lease, release.namespace)
-    for verb in ("list", "delete", "patch"):
+    for verb in ("create", "list"):
+        assert release.may(verb, lease, release.namespace)
+        assert not release.may(verb, lease, "kube-system")
+    for verb in ("delete", "patch"):
         assert not release.may(verb, lease, release.namespace, name="ej-elasticjob")
 
 
