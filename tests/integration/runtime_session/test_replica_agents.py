@@ -98,6 +98,7 @@ def test_replicas_without_a_session_are_said_to_train_apart(etcd: str, tmp_path:
         job.close()
 
 
+@pytest.mark.nightly  # a minute or three
 def test_a_replica_leaves_after_a_step_if_one_member_does_and_the_other_one_joins_again_with_a_spare(
     etcd: str, tmp_path: pathlib.Path
 ) -> None:
