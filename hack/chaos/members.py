@@ -153,7 +153,8 @@ class Job:
         member = f"agent-{len(self.agents)}"
         given = {key: value.replace("{member}", member) for key, value in self.environment.items()}
         environment = {
-            "PYTHONPATH": str(ROOT),
+            # of this checkout, also if the virtual environment was made for another one
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'trainer-runtime' / 'src'}",
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "ELASTICJOB_MEMBER_ID": member,

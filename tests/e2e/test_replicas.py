@@ -73,7 +73,7 @@ class Replicas:
 
     def advances(self) -> None:
         before = max(self.steps(), default=0)
-        eventually(lambda: max(self.steps()) > before + 3, 60, 0.3, f"it trains after step {before}")
+        eventually(lambda: max(self.steps(), default=0) > before + 3, 60, 0.3, f"it trains after step {before}")
 
     def steps(self) -> list[int]:
         """All that have been printed by pods that are there."""
