@@ -36,6 +36,7 @@ from elasticjob_api.status import (
     OptimizerSteps,
     Progress,
     RendezvousStatus,
+    ReplicaWorkers,
     Restarts,
     Status,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "RendezvousBackend",
     "RendezvousStatus",
     "RendezvousType",
+    "ReplicaWorkers",
     "Restarts",
     "RuleAction",
     "Sample",

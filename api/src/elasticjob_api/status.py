@@ -22,6 +22,7 @@ from elasticjob_api.fields import (
     Time,
     keyed,
 )
+from elasticjob_api.spec import MAX_WORKERS
 from elasticjob_api.stored_history import StoredHistory
 
 MAX_CHECK = 512
@@ -185,6 +186,15 @@ class FreeEnds(Model, frozen=True):
     """When the newest of them ended."""
 
 
+class ReplicaWorkers(Model, frozen=True):
+    """The worker pods of a replica."""
+
+    replica: Count
+    """Number of the replica (ELASTICJOB_REPLICA)."""
+    workers: Annotated[tuple[Count, ...], Field(max_length=MAX_WORKERS, json_schema_extra=ATOMIC)]
+    """Indices of its worker pods, in the order of their ranks."""
+
+
 class Status(Model, frozen=True):
     """Observed state of the job, written by the operator."""
 
@@ -234,6 +244,10 @@ class Status(Model, frozen=True):
     free_ends: Annotated[tuple[FreeEnds, ...], Field(max_length=32, json_schema_extra=keyed("index"))] | None = None
     """Worker pods that keep ending soon after their start without costing a restart, such as those that a kubelet
     rejects. An hour without such an end, or a pod that trains for five minutes, removes an entry."""
+    replica_workers: (
+        Annotated[tuple[ReplicaWorkers, ...], Field(max_length=MAX_WORKERS, json_schema_extra=keyed("replica"))] | None
+    ) = None
+    """With spec.workers.replicaSize, the replicas that the agents have put together; kept when the job ends."""
     conditions: Annotated[tuple[Condition, ...], Field(json_schema_extra=keyed("type"))] = ()
     """Conditions of the job, by type. `kubectl wait --for=condition=Succeeded` works."""
     summary: str = ""

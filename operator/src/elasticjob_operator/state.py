@@ -19,6 +19,7 @@ from elasticjob_runtime.contract import (
     OutcomeValue,
     PlanValue,
     ProgressValue,
+    ReplicaValue,
     SpecValue,
     StragglersValue,
     TransitionValue,
@@ -249,8 +250,8 @@ class RendezvousView:
     """The first failure of the newest round with a failure."""
     hangs: tuple[HangValue, ...] = ()
     """What agents know of worker processes that take no step, by member."""
-    replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """The number of the replica to which a member belongs, by member. Not of those that belong to none."""
+    replicas: Mapping[str, ReplicaValue] = dataclasses.field(default_factory=dict)
+    """The replica to which a member belongs, by member. Not of those that belong to none."""
 
     @property
     def empty(self) -> bool:

@@ -68,7 +68,9 @@ def test_the_worker_pods_of_a_replica_are_removed_together(ns: Namespace, traini
     agents = training(replicas=4, replicaSize=2, minReplicas=2)
     names = [ns.workers()[f"digits-worker-{index}"]["metadata"]["name"] for index in range(4)]
     agents.put_together(0, names[0], names[3])
-    agents.put_together(1, names[1], names[2])
+    agents.put_together(1, names[2], names[1])
+    replicas = [{"replica": 0, "workers": [0, 3]}, {"replica": 1, "workers": [2, 1]}]
+    eventually(lambda: ns.job("digits")["status"].get("replicaWorkers") == replicas, what="status says which they are")
     ns.scale("digits", 2)
     eventually(lambda: ns.workers().keys() == {"digits-worker-0", "digits-worker-3"}, what="replica 1 has left")
     spec = agents.spec()

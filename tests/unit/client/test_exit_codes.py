@@ -50,6 +50,7 @@ def test_every_error_says_which_code_it_is() -> None:
         (["submit", "a", "-f", "job.yaml"], "NAME and --filename cannot be used together"),
         (["submit"], "elasticjob submit bert --image IMAGE"),
         (["logs", "a", "--rank", "1", "--all"], "Only one of --rank"),
+        (["stacks", "a", "--replica", "1", "--worker", "0"], "--replica goes with --rank only"),
         (["submit", "a", "--dry-run", "--", "python"], "The job needs an image"),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
+from typing import Any
 
 import pytest
 from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
 from elasticjob.decisions.log_selection import Selection, choose_workers
-from elasticjob.errors import NotFoundError, UsageError
-from elasticjob.state import Change, JobState, WorkerState
+from elasticjob.errors import ElasticJobError, NotFoundError, UsageError
+from elasticjob.state import Change, JobState, WorkerState, job_state
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
 
@@ -66,8 +68,46 @@ def test_a_worker_pod_is_given_by_its_index_or_its_name(given: str) -> None:
 
 def test_a_rank_of_a_job_that_trains_in_replicas_is_in_several_worker_pods() -> None:
     job = JobState("bert", "ml", procs="1", replica_size=2)
-    with pytest.raises(UsageError, match=r"trains in replicas of 2 worker pods, .*\n.* --worker 0"):
+    with pytest.raises(UsageError, match=r"trains in replicas of 2 worker pods, .*\n.* --replica 0 --rank 1"):
         choose_workers(job, [worker(index) for index in range(4)], Selection(rank=1))
+
+
+IN_REPLICAS = {
+    "spec": {"workers": {"replicaSize": 2, "procsPerWorker": 2}},
+    "status": {"replicaWorkers": [{"replica": 0, "workers": [3, 0]}, {"replica": 2, "workers": [1, 2]}]},
+    "metadata": {"name": "bert"},
+}
+
+
+@pytest.mark.parametrize(
+    ("replica", "rank", "indices"),
+    [(0, None, [3, 0]), (0, 0, [3]), (0, 1, [3]), (0, 2, [0]), (2, 3, [2])],
+)
+def test_a_rank_of_a_replica_is_in_the_worker_pod_that_has_it(
+    replica: int, rank: int | None, indices: list[int]
+) -> None:
+    workers = [*(worker(index) for index in range(4)), worker(3, age=1)]  # one that replaces worker pod 3
+    found = choose_workers(job_state(IN_REPLICAS), workers, Selection(replica=replica, rank=rank))
+    assert [each.index for each in found] == indices
+    assert all(each is workers[-1] for each in found if each.index == 3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "replica", "rank", "said"),
+    [
+        ({}, 1, 0, "There is no replica 1: the replicas of bert are 0, 2."),
+        ({}, 2, 4, "There is no rank 4: replica 2 of bert has ranks 0 to 3."),
+        ({}, 0, 1, "Replica 0 of bert has lost worker pod 3; another one takes its place."),
+        ({"status": {}}, 0, None, "bert has no replicas yet: its worker processes have not started."),
+        ({"spec": {}}, 0, None, "bert does not train in replicas, so its ranks need no --replica."),
+    ],
+)
+def test_a_replica_or_rank_that_does_not_exist_is_an_error(
+    changed: dict[str, Any], replica: int, rank: int | None, said: str
+) -> None:
+    job = job_state({**IN_REPLICAS, **changed})
+    with pytest.raises(ElasticJobError, match=re.escape(said)):
+        choose_workers(job, [worker(0), worker(1)], Selection(replica=replica, rank=rank))
 
 
 def test_processes_per_pod_follow_from_the_world_size() -> None:

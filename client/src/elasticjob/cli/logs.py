@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticjob.cli.options import OptionalJobName, Selector, connect
+from elasticjob.cli.options import (
+    AllWorkers,
+    OptionalJobName,
+    Rank,
+    Replica,
+    Selector,
+    Worker,
+    check_choice,
+    connect,
+)
 from elasticjob.errors import ElasticJobError, Exit, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -24,16 +33,10 @@ def logs(
     name: OptionalJobName = None,
     selector: Selector = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job until it has finished.")] = False,
-    rank: Annotated[
-        int | None, typer.Option("--rank", help="Show only the worker pod that runs this rank.", metavar="N")
-    ] = None,
-    worker: Annotated[
-        str | None,
-        typer.Option("--worker", help="Show only this worker pod, by its index or its name.", metavar="N|NAME"),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show all worker pods, even if there are more than 64.")
-    ] = False,
+    rank: Rank = None,
+    replica: Replica = None,
+    worker: Worker = None,
+    everything: AllWorkers = False,
     since: Annotated[
         str | None, typer.Option("--since", help="Show only lines newer than this, for example 5m.", metavar="TIME")
     ] = None,
@@ -55,8 +58,7 @@ def logs(
     ] = None,
 ) -> None:
     """Show the log of a job: all its worker pods, merged by time; with --follow, as the lines arrive."""
-    if (rank is not None) + (worker is not None) + everything > 1:
-        raise UsageError("Only one of --rank, --worker and --all can be used.")
+    check_choice(rank, replica, worker, everything=everything)
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together: a container that has ended prints no more.")
     from elasticjob.decisions.flag_values import seconds
@@ -72,7 +74,7 @@ def logs(
     if not names:
         raise NotFoundError(f"No job in namespace {client.namespace} has the labels {selector}.")
     newer = seconds("--since", since) if since else None
-    selection = Selection(newer, tail, container, previous, rank, worker, everything)
+    selection = Selection(newer, tail, container, previous, rank, replica, worker, everything)
     if print_logs(client, names, selection, follow=follow, timestamps=timestamps, prefix=prefix):
         raise typer.Exit(Exit.DELETED)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticjob.errors import ElasticJobError
+from elasticjob.errors import ElasticJobError, UsageError
 
 if TYPE_CHECKING:
     from elasticjob.sdk.client import ElasticJobClient
@@ -150,6 +150,18 @@ OutputFormat = Annotated[
 NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Omit the header of the table.")]
 Selector = Annotated[str, typer.Option("--selector", "-l", help="Show only jobs with these labels.", metavar="LABELS")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show jobs of all namespaces.")]
+Rank = Annotated[
+    int | None,
+    typer.Option("--rank", help="Show only the worker pod that runs this rank; with --replica, of it.", metavar="N"),
+]
+Replica = Annotated[
+    int | None, typer.Option("--replica", help="Show only the worker pods of this replica.", metavar="N")
+]
+Worker = Annotated[
+    str | None,
+    typer.Option("--worker", help="Show only this worker pod, by its index or its name.", metavar="N|NAME"),
+]
+AllWorkers = Annotated[bool, typer.Option("--all", help="Show all worker pods, even if there are more than 64.")]
 Timeout = Annotated[
     str | None,
     typer.Option("--timeout", help="Maximum time to wait, for example 10m. Default: no limit.", metavar="TIME"),
@@ -160,6 +172,12 @@ def namespace() -> str | None:
     """Of the flag."""
     found: str | None = chosen.get("namespace")
     return found
+
+
+def check_choice(rank: int | None, replica: int | None, worker: str | None, *, everything: bool) -> None:
+    """Raises UsageError if these say twice which worker pods to show."""
+    if (rank is not None or replica is not None) + (worker is not None) + everything > 1:
+        raise UsageError("Only one of --rank, --worker and --all can be used; --replica goes with --rank only.")
 
 
 def connect(*, quiet: bool = False) -> ElasticJobClient:

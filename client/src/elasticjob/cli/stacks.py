@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from elasticjob.cli.options import JobName, chosen, connect
+from elasticjob.cli.options import AllWorkers, JobName, Rank, Replica, Worker, check_choice, chosen, connect
 from elasticjob.errors import ElasticJobError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -21,16 +19,10 @@ AT_ONCE = 16
 
 def stacks(
     name: JobName,
-    rank: Annotated[
-        int | None, typer.Option("--rank", help="Show only the worker pod that runs this rank.", metavar="N")
-    ] = None,
-    worker: Annotated[
-        str | None,
-        typer.Option("--worker", help="Show only this worker pod, by its index or its name.", metavar="N|NAME"),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show all worker pods, even if there are more than 64.")
-    ] = False,
+    rank: Rank = None,
+    replica: Replica = None,
+    worker: Worker = None,
+    everything: AllWorkers = False,
 ) -> None:
     """Show the stacks of all worker processes, which go on; after a hang has ended the job, those of then."""
     from concurrent.futures import ThreadPoolExecutor
@@ -43,12 +35,11 @@ def stacks(
 
     if chosen.get("local"):
         raise UsageError("stacks needs worker pods, which jobs on this machine do not have.")
-    if (rank is not None) + (worker is not None) + everything > 1:
-        raise UsageError("Only one of --rank, --worker and --all can be used.")
+    check_choice(rank, replica, worker, everything=everything)
     client = connect()
     job = job_state(client.cluster.job(name, client.namespace))
     pods = {pod["metadata"]["name"]: pod for pod in client.cluster.workers(name, client.namespace)}
-    selection = Selection(rank=rank, worker=worker, everything=everything)
+    selection = Selection(rank=rank, replica=replica, worker=worker, everything=everything)
     running = [pod for pod in choose_workers(job, worker_states(pods.values()), selection) if pod.phase == "Running"]
     if not running:
         say(_kept(job))

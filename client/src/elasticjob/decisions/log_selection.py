@@ -23,7 +23,9 @@ class Selection:
     """None: the one that trains."""
     previous: bool = False
     rank: int | None = None
-    """Only the worker pod of that rank."""
+    """Only the worker pod of that rank; with `replica`, of that rank in the replica."""
+    replica: int | None = None
+    """Only the worker pods of that replica."""
     worker: str | None = None
     """Only those of that index, or the one with that name."""
     everything: bool = False
@@ -50,10 +52,12 @@ def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
 def choose_workers(job: JobState, workers: Sequence[WorkerState], selection: Selection) -> list[WorkerState]:
     """Raises NotFoundError, UsageError."""
     rank, worker = selection.rank, selection.worker
+    if selection.replica is not None:
+        return _of_replica(job, workers, selection.replica, rank)
     if rank is not None and job.replica_size:
         raise UsageError(
             f"{job.name} trains in replicas of {job.replica_size} worker pods, and each replica has ranks from 0.",
-            "Choose a worker pod instead, by its index: --worker 0",
+            f"Choose a replica, too: --replica 0 --rank {rank}",
         )
     if rank is not None:
         order = in_rank_order(workers) or list(workers)
@@ -73,7 +77,31 @@ def choose_workers(job: JobState, workers: Sequence[WorkerState], selection: Sel
     if len(workers) > MOST_STREAMS and not selection.everything:
         raise UsageError(
             f"{job.name} has {len(workers)} worker pods.",
-            f"Read one with {'--worker' if job.replica_size else '--rank'} 0, or all with --all (a connection to the "
+            f"Read some with {'--replica' if job.replica_size else '--rank'} 0, or all with --all (a connection to the "
             "API server for each).",
         )
     return list(workers)
+
+
+def _of_replica(job: JobState, workers: Sequence[WorkerState], replica: int, rank: int | None) -> list[WorkerState]:
+    """Those of the replica that are there, by their ranks; the one of `rank` alone, if it is given."""
+    if not job.replica_size:
+        raise UsageError(f"{job.name} does not train in replicas, so its ranks need no --replica.")
+    if not job.replica_workers:
+        raise NotFoundError(f"{job.name} has no replicas yet: its worker processes have not started.")
+    if replica not in job.replica_workers:
+        numbers = ", ".join(map(str, sorted(job.replica_workers)))
+        raise NotFoundError(f"There is no replica {replica}: the replicas of {job.name} are {numbers}.")
+    indices = job.replica_workers[replica]
+    if rank is not None:
+        per_pod = processes_per_pod(job, workers)
+        if not 0 <= rank < len(indices) * per_pod:
+            raise NotFoundError(
+                f"There is no rank {rank}: replica {replica} of {job.name} has ranks 0 to {len(indices) * per_pod - 1}."
+            )
+        indices = indices[rank // per_pod :][:1]
+    newest = {worker.index: worker for worker in workers}  # of two with one index, the newer is the later
+    if found := [newest[index] for index in indices if index in newest]:
+        return found
+    gone = " and ".join(map(str, indices))
+    raise NotFoundError(f"Replica {replica} of {job.name} has lost worker pod {gone}; another one takes its place.")

@@ -234,17 +234,19 @@ class ElasticJobClient:
         *,
         follow: bool = False,
         rank: int | None = None,
+        replica: int | None = None,
         since: str | None = None,
         tail: int | None = None,
         namespace: str | None = None,
     ) -> Iterator[str]:
         """Lines of all worker pods, merged by time, each after the name of its pod.
 
-        `rank`: those of its worker pod only, without a name. `follow`: as they arrive until the job has finished, also
-        of worker pods that are created meanwhile. `since`: such as 5m. `tail`: only the last lines of each pod.
+        `rank`: those of its worker pod only, without a name. `replica`: those of a replica's worker pods only, and
+        `rank` is the replica's. `follow`: as they arrive until the job has finished, also of worker pods that are
+        created meanwhile. `since`: such as 5m. `tail`: only the last lines of each pod.
         """
         newer = seconds("--since", since) if since else None
-        selection = Selection(newer, tail, rank=rank, everything=True)
+        selection = Selection(newer, tail, rank=rank, replica=replica, everything=True)
         for line in self.log_lines(name, selection, follow=follow, namespace=namespace):
             yield line.text if rank is not None else f"{line.source}: {line.text}"
 

@@ -106,8 +106,12 @@ class LogFollower:
         """`notify`: called when the API server goes away, or the job is suspended or deleted. `timeout`: follows no
         longer than this, s."""
         self._cluster, self._selection, self._notify = cluster, selection, notify
-        self._all = selection.everything or selection.is_of_one
+        self._moves = selection.rank is not None or selection.replica is not None
+        """Whether what is followed may move to other worker pods."""
+        self._all = selection.everything or self._moves or selection.is_of_one
         """Whether there are never more worker pods to follow than are wanted."""
+        self._missing = ""
+        """Why nothing is chosen."""
         self._end = float("inf") if timeout is None else time.monotonic() + timeout
         self._watch = JobWatch(cluster, name, namespace, workers=True)
         self._logs: dict[str, PodLog] = {}
@@ -155,9 +159,13 @@ class LogFollower:
         listed, now = self._watch.knows_workers, self._watch.snapshot()
         pods = {pod["metadata"]["uid"]: pod for pod in self._watch.pods()}
         if now.job is not None:
-            for worker in self._chosen(now.job, now.workers):
+            chosen = self._chosen(now.job, now.workers)
+            for worker in chosen:
                 if worker.uid in pods:
                     self._open(worker, pods[worker.uid], self._selection.container or now.job.container)
+            if self._moves and any(worker.uid in self._logs for worker in chosen):
+                for uid in self._logs.keys() - {worker.uid for worker in chosen}:
+                    self._logs[uid].gone = True
         self._began = self._began or listed
         for uid, log in self._logs.items():
             pod = pods.get(uid)
@@ -172,23 +180,22 @@ class LogFollower:
     def _chosen(self, job: JobState, workers: list[WorkerState]) -> list[WorkerState]:
         if self._began and not self._all:
             return workers[:MOST_STREAMS]  # `_say` tells of the others
+        self._missing = ""
         try:
             return choose_workers(job, workers, self._selection)
-        except NotFoundError:  # the rank or index comes back with the next worker pod
+        except NotFoundError as error:  # the rank or index comes back with the next worker pod
             if not job.is_finished or self._logs:
+                self._missing = str(error)
                 return []
             raise
 
     def _open(self, worker: WorkerState, pod: Json, container: str) -> None:
         if worker.uid in self._logs or (worker.phase == "Pending" and not worker.deleting):
             return
-        took_over = self._selection.rank is not None and bool(self._logs)
+        took_over = self._moves and bool(self._logs) and self._began
         selection = Selection(since_seconds=JOINED_SECONDS) if took_over and worker.ready else self._selection
         if self._began and not took_over:
             selection = Selection()  # a new worker pod: all of it
-        for uid, log in self._logs.items():
-            if took_over and uid != worker.uid:
-                log.gone = True
         self._logs[worker.uid] = PodLog(self._cluster.api, pod, container, selection, self._lines, self._watch.wake)
 
     def _say(self, now: Snapshot) -> None:
@@ -201,7 +208,7 @@ class LogFollower:
         elif now.job.is_true("Suspended"):
             said = f"{now.job.name} is suspended; waiting until it is resumed."
         elif not self._logs and not now.job.is_finished and self._watch.knows_workers:
-            said = f"Waiting for worker pods: {waits_for(now.job)}"
+            said = f"Waiting for worker pods: {(now.workers and self._missing) or waits_for(now.job)}"
         elif len(now.workers) > MOST_STREAMS and not self._all:
             said = f"{len(now.workers)} worker pods: following the first {MOST_STREAMS}, and all of them with --all."
         if said and said != self._said:

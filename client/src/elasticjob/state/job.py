@@ -78,6 +78,10 @@ class Change:
     resume_seconds: float | None = at("resumeSeconds", None)
 
 
+def _replica_workers(value: object) -> Mapping[int, tuple[int, ...]]:
+    return {each["replica"]: tuple(each["workers"]) for each in value} if isinstance(value, list) else {}
+
+
 def _queue(labels: object) -> str:
     return str(labels.get(QUEUE) or "") if isinstance(labels, Mapping) else ""
 
@@ -98,6 +102,8 @@ class JobState:
     least: int = 1
     most: int = 1
     replica_size: int = at("spec.workers.replicaSize", 0)
+    replica_workers: Mapping[int, tuple[int, ...]] = at("status.replicaWorkers", {}, _replica_workers)
+    """By the number of a replica, the indices of its worker pods in the order of their ranks."""
     procs: str = at("spec.workers.procsPerWorker", "auto", lambda value: None if value is None else str(value))
     image: str = ""
     command: tuple[str, ...] = ()

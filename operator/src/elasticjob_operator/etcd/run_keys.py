@@ -157,13 +157,11 @@ class RunKeys:
             replicas=self._replicas(),
         )
 
-    def _replicas(self) -> dict[str, int]:
+    def _replicas(self) -> dict[str, ReplicaValue]:
         folder = self._keys.replicas
         known = ((key, self._value(key, ReplicaValue)) for key in self._keys_in(folder))
         return {
-            key[len(folder) :]: replica.index
-            for key, replica in known
-            if replica is not None and replica.index != NO_REPLICA
+            key[len(folder) :]: replica for key, replica in known if replica is not None and replica.index != NO_REPLICA
         }
 
     def _first_failure(self) -> FailureValue | None:

@@ -29,6 +29,7 @@ from elasticjob_operator.policies.node_avoidance import suspected
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.progress import counted_steps, reported_progress
 from elasticjob_operator.policies.rendezvous import rendezvous_ready, store_ready
+from elasticjob_operator.policies.replicas import replica_workers
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.running import Training, at_work
 from elasticjob_operator.policies.stalling import stalled
@@ -332,6 +333,7 @@ def _status(assessment: Assessment, conditions: _Conditions) -> Status:
             "optimizer_steps": optimizer_steps_of(assessment),
             "last_failure": budget.last_failure,
             "free_ends": budget.free_ends or None,
+            "replica_workers": replica_workers(assessment.view.replicas.values()) or job.status.replica_workers,
             "conditions": conditions.all,
             "summary": summary_of(conditions.all),
             **_counts(assessment),

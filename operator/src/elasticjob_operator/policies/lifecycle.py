@@ -89,7 +89,9 @@ def outlived_its_template(job: ElasticJob, template: RunTemplate) -> bool:
 def forget_last_run(status: Status) -> Status:
     """The status that a new run starts with: without what describes the last run only, with the job's history."""
     restarts = status.restarts.model_copy(update={"reported": 0})
-    return status.model_copy(update={"round": 0, "world_size": 0, "start_time": None, "restarts": restarts})
+    return status.model_copy(
+        update={"round": 0, "world_size": 0, "start_time": None, "restarts": restarts, "replica_workers": None}
+    )
 
 
 def deadlines(job: ElasticJob, *, trained: bool, waiting: str, now: datetime.datetime) -> ConditionUpdate:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Mapping, Sequence
 
+from elasticjob_runtime.contract import ReplicaValue
+
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import Pod
 
@@ -37,11 +39,10 @@ def scale(
     keep: frozenset[int] = frozenset(),
     most: Mapping[str, int] | None = None,
     unit: int = 1,
-    replicas: Mapping[str, int] | None = None,
+    replicas: Mapping[str, ReplicaValue] | None = None,
 ) -> Scaling:
     """`pods`: all of the run. `keep`: indices that the job always has. `most`: by Workload, how many of its pods stay,
-    however many are wanted: the others leave first. `unit`: pods of a replica. `replicas`: the number of each pod's
-    replica, by its name."""
+    however many are wanted: the others leave first. `unit`: pods of a replica. `replicas`: each pod's, by its name."""
     holders: dict[int, tuple[Pod, PodStatus]] = {}
     twins: list[Pod] = []
     for pod, status in sorted(pods, key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name)):
@@ -77,11 +78,11 @@ def scale(
 
 
 def _members(
-    holders: Mapping[int, tuple[Pod, PodStatus]], unit: int, replicas: Mapping[str, int]
+    holders: Mapping[int, tuple[Pod, PodStatus]], unit: int, replicas: Mapping[str, ReplicaValue]
 ) -> dict[int, tuple[int, ...]]:
     """By index, the indices of all pods of its replica. Not of pods that belong to none."""
     found: dict[int, list[int]] = {}
-    numbers = {index: replicas[pod.name] for index, (pod, _) in holders.items() if pod.name in replicas}
+    numbers = {index: replicas[pod.name].index for index, (pod, _) in holders.items() if pod.name in replicas}
     if not numbers:
         return {index: tuple(range(index // unit * unit, index // unit * unit + unit)) for index in holders}
     for index, number in numbers.items():

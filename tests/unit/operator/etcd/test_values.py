@@ -192,9 +192,10 @@ def test_counted_steps_are_not_taken_for_reported_ones() -> None:
 
 def test_members_of_a_replica_are_known_until_they_belong_to_none() -> None:
     run, one = RunKeys(KEYS), ReplicaValue(index=1, world=2, incarnation="i", members=("a", "b"))
-    for number, value in enumerate((one, dataclasses.replace(one, ordinal=1))):
+    two = dataclasses.replace(one, ordinal=1)
+    for number, value in enumerate((one, two)):
         run.apply(Event(KEYS.replicas + "ab"[number], value.to_json(), number + 1, 1))
-    assert run.view(Connectivity.REACHABLE).replicas == {"a": 1, "b": 1}
+    assert run.view(Connectivity.REACHABLE).replicas == {"a": one, "b": two}
     run.apply(Event(KEYS.replicas + "a", None, 3, 1))
     run.apply(Event(KEYS.replicas + "b", ReplicaValue(index=NO_REPLICA, world=3, incarnation="i").to_json(), 4, 1))
     assert run.view(Connectivity.REACHABLE).replicas == {}

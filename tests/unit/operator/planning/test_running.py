@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_api import ConditionType, OptimizerSteps, RendezvousStatus
+from elasticjob_api import ConditionType, OptimizerSteps, RendezvousStatus, ReplicaWorkers
 from elasticjob_operator.planning import (
     CreatePod,
     DeletePod,
     EvictMember,
     PublishSpec,
 )
+from elasticjob_operator.policies.lifecycle import forget_last_run
 from elasticjob_operator.state import Connectivity
-from elasticjob_runtime.contract import ProgressValue
+from elasticjob_runtime.contract import ProgressValue, ReplicaValue
 
 from tests.unit.operator.builders import (
     NOW,
@@ -57,6 +58,16 @@ def test_status_has_the_world_size_and_round_of_the_plan() -> None:
     assert condition(found, ConditionType.RUNNING) == ("True", "Training")
     assert (found.status.world_size, found.status.round, found.status.workers) == (4, 3, "4/4")
     assert (found.status.replicas, found.status.ready_replicas) == (4, 4)
+
+
+def test_status_keeps_which_worker_pods_are_a_replica_until_the_next_run() -> None:
+    replica = ReplicaValue(index=0, world=1, incarnation="i", members=("digits-worker-1-gwtch", "digits-worker-0-x"))
+    job, pods = trained(workers={"replicaSize": 2}), [make_pod(0), make_pod(1)]
+    found = ask(job, *pods, rendezvous=make_view(plan=make_plan(), replicas={"digits-worker-0-x": replica}))
+    assert found.status.replica_workers == (ReplicaWorkers(replica=0, workers=(1, 0)),)
+    lost = ask(follow(job, found), *pods, rendezvous=make_view())
+    assert lost.status.replica_workers == found.status.replica_workers
+    assert forget_last_run(lost.status).replica_workers is None
 
 
 def test_the_spec_is_published_again_to_an_etcd_that_lost_its_data() -> None:

@@ -6,6 +6,7 @@ import pytest
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.scaling import scale
 from elasticjob_operator.state import PodPhase
+from elasticjob_runtime.contract import ReplicaValue
 
 from tests.unit.operator.builders import failed_pod, make_pod, with_status
 
@@ -97,8 +98,9 @@ def test_the_replicas_that_agents_made_leave_as_a_whole(
     wanted: int, there: Mapping[int, PodState], replicas: list[str], surplus: list[int]
 ) -> None:
     pods = [with_status(make_pod(index), state) for index, state in there.items()]
-    number_of = {int(index): number for number, members in enumerate(replicas) for index in members}
-    known = {pod.name: number_of[pod.index] for pod, _ in pods if pod.index in number_of}
+    values = [ReplicaValue(index=number, world=1, incarnation="i") for number in range(len(replicas))]
+    replica_of = {int(index): values[number] for number, members in enumerate(replicas) for index in members}
+    known = {pod.name: replica_of[pod.index] for pod, _ in pods if pod.index in replica_of}
     assert [pod.index for pod in scale(wanted, pods, unit=2, replicas=known).surplus] == surplus
 
 

@@ -1,0 +1,30 @@
+"""Which worker pods are a replica."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.policies.replicas import replica_workers
+from elasticjob_runtime.contract import ReplicaValue
+
+Told = tuple[int, int, str]
+"""(number of the replica, world, its members: one letter each)."""
+
+
+def value(index: int, world: int, members: str) -> ReplicaValue:
+    names = tuple(f"bert-worker-{member}-gwtch" if member.isdigit() else member for member in members)
+    return ReplicaValue(index=index, world=world, incarnation="i", members=names)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        pytest.param([], {}, id="nothing is known"),
+        pytest.param([(1, 2, "12"), (0, 1, "30"), (0, 1, "30")], {0: (3, 0), 1: (1, 2)}, id="in the order of ranks"),
+        pytest.param([(0, 1, "01"), (0, 3, "02")], {0: (0, 2)}, id="the newest counts"),
+        pytest.param([(0, 1, "01"), (1, 3, "12")], {1: (1, 2)}, id="no worker pod is in two"),
+        pytest.param([(0, 1, "0x"), (1, 1, "12"), (10_000, 1, "34")], {1: (1, 2)}, id="what cannot be is left out"),
+    ],
+)
+def test_status_says_which_worker_pods_are_a_replica(told: list[Told], expected: dict[int, tuple[int, ...]]) -> None:
+    found = replica_workers(value(*each) for each in told)
+    assert {each.replica: each.workers for each in found} == expected
