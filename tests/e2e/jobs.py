@@ -62,8 +62,6 @@ class Job:
         arguments: tuple[str, ...] = ARGUMENTS,
         command: tuple[str, ...] | None = None,
         max_restarts: int = 3,
-        endpoint: str = "",
-        lifecycle: dict[str, Any] | None = None,
         edit: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         """`edit`: changes the finished manifest."""
@@ -74,10 +72,6 @@ class Job:
         workers = manifest["spec"]["workers"]
         workers.update(replicas=replicas, minReplicas=least, maxReplicas=most)
         manifest["spec"]["failurePolicy"] = {"maxRestarts": max_restarts}
-        if endpoint:
-            manifest["spec"]["rendezvous"] = {"type": "External", "endpoint": endpoint}
-        if lifecycle:
-            manifest["spec"]["lifecycle"] = lifecycle
         container = workers["template"]["spec"]["containers"][0]
         container["args"] = [*container["args"], *arguments]
         if command is not None:

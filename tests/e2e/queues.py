@@ -48,7 +48,7 @@ class Queue:
         self._kubectl = cluster.kubectl
         self.name = name
 
-    def create(self, cpu: int, covered: Sequence[str] = ("cpu", "memory")) -> None:
+    def create(self, cpu: int) -> None:
         """`cpu`: the quota, in thousandths of a CPU."""
         classes = [
             {**_head("WorkloadPriorityClass", self.priority(level)), "value": value}
@@ -56,29 +56,23 @@ class Queue:
         ]
         local = {**_head("LocalQueue", self.name), "spec": {"clusterQueue": self.name}}
         self._apply({**_head("ResourceFlavor", self.name), "spec": {}}, *classes, local)
-        self.edit(cpu, covered=covered)
+        self.edit(cpu)
         self._kubectl.wait(f"clusterqueue.kueue.x-k8s.io/{self.name}", "condition=Active")
 
-    def edit(
-        self,
-        cpu: int | dict[str, int],
-        stop: str = "None",
-        covered: Sequence[str] = ("cpu", "memory"),
-        checks: Sequence[str] = (),
-    ) -> None:
+    def edit(self, cpu: int | dict[str, int], stop: str = "None", checks: Sequence[str] = ()) -> None:
         """`cpu`: the quota of the queue's own flavor, or of these flavors, in thousandths of a CPU.
         `stop`: the ClusterQueue's stopPolicy. `checks`: names of AdmissionChecks."""
         quotas = cpu if isinstance(cpu, dict) else {self.name: cpu}
         flavors = []
         for name, value in quotas.items():
             quota = {"cpu": f"{value}m", "memory": "64Gi"}
-            resources = [{"name": resource, "nominalQuota": quota[resource]} for resource in covered]
+            resources = [{"name": resource, "nominalQuota": nominal} for resource, nominal in quota.items()]
             flavors.append({"name": name, "resources": resources})
         spec: Json = {
             "namespaceSelector": {},
             "stopPolicy": stop,
             "preemption": {"withinClusterQueue": "LowerPriority"},  # by default nothing is given back
-            "resourceGroups": [{"coveredResources": list(covered), "flavors": flavors}],
+            "resourceGroups": [{"coveredResources": ["cpu", "memory"], "flavors": flavors}],
         }
         if checks:
             spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": name} for name in checks]}

@@ -27,21 +27,3 @@ def test_a_job_succeeds_and_its_deletion_leaves_nothing(cluster: ClusterDriver, 
     )
     job.delete()
     eventually(lambda: not job.leftovers(), 60, 0.5, "nothing of the deleted job is left")
-
-
-def test_a_deleted_pod_is_replaced_while_the_others_train(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """Complaints: kubeflow/trainer#1638 (c10d restarts every pod, etcd fails the job), pytorch/elastic#115 (hang after
-    rank 0's pod)."""
-    job = new_job("pod-loss", replicas=3, least=2)
-    job.trains(3)
-    names = {pod["spec"]["hostname"]: pod["metadata"]["name"] for pod in job.pods}
-    victim = job.pod_of_rank_zero()
-    before = job.step
-    cluster.kubectl.delete("pod", victim, wait=False)
-    eventually(lambda: job.status.get("worldSize") == 2, 60, 0.2, "the other workers continue")
-    job.trains(3)
-    assert job.step >= before - 10  # a checkpoint every 5 steps
-    assert job.restarts == 0  # a lost pod is free
-    after = {pod["spec"]["hostname"]: pod["metadata"]["name"] for pod in job.pods}
-    assert set(after) == set(names)
-    assert [name for host, name in names.items() if after[host] != name] == [victim]

@@ -82,10 +82,6 @@ class Replicas:
     def delete_pod(self, pod: str) -> None:
         self._cluster.kubectl.delete("pod", pod, self._namespace, wait=False)
 
-    def scale(self, pods: int) -> None:
-        name = self.example.name
-        self._cluster.kubectl.run("scale", "elasticjob", name, "-n", self._namespace, f"--replicas={pods}")
-
     @property
     def restarts(self) -> int:
         status = self._cluster.kubectl.get("elasticjob", self.example.name, self._namespace)["status"]
@@ -159,20 +155,6 @@ def test_the_other_replica_continues_without_one_that_lost_a_pod_and_it_comes_ba
 
 
 @pytest.mark.nightly
-def test_a_sharded_model_scales_by_replicas(start: Start) -> None:
-    job = start("fsdp2", 4)
-    worlds = job.together(2)
-    job.scale(6)
-    more = job.together(3)
-    job.continued(worlds, list(worlds))
-    job.scale(4)
-    fewer = job.together(2)
-    assert set(fewer) <= set(more)
-    job.continued(worlds, [pod for pod in worlds if pod in fewer])
-    assert job.restarts == 0
-
-
-@pytest.mark.nightly
 def test_a_replica_of_which_one_pods_node_is_drained_leaves_and_comes_back(
     start: Start, cluster: ClusterDriver, namespace: str
 ) -> None:
@@ -193,21 +175,6 @@ def test_a_replica_of_which_one_pods_node_is_drained_leaves_and_comes_back(
         assert job.restarts == 0
     finally:
         cluster.kubectl.run("uncordon", node)
-
-
-@pytest.mark.nightly
-def test_a_sharded_model_continues_where_it_was_when_it_was_suspended(
-    start: Start, cluster: ClusterDriver, namespace: str
-) -> None:
-    job = start("fsdp2", 4)
-    job.together(2)
-    last = job.steps()[-1]
-    job.example.suspend(True)
-    cluster.kubectl.wait("elasticjob/fsdp2", "condition=Suspended", namespace, timeout=120)
-    job.example.suspend(False)
-    job.together(2)
-    resumed = {entered(log)[0].step for log in job.logs().values()}
-    assert min(resumed) >= last, f"it was saved when the job was suspended after step {last}"
 
 
 @pytest.mark.nightly

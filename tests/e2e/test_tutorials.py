@@ -6,9 +6,7 @@ all nodes can mount.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -67,38 +65,6 @@ def nothing_installed(cluster: ClusterDriver, clone: Path, release: Release) -> 
     cluster.kubectl.delete("persistentvolume", "rwx", wait=False)
 
 
-@pytest.fixture
-def eight_gpus_a_node(cluster: ClusterDriver) -> Iterator[None]:
-    """Nodes that say they have them: the scheduler counts, and no container here opens a device."""
-    nodes = [node["metadata"]["name"] for node in cluster.kubectl.items("nodes")]
-
-    def patch(operation: dict[str, str]) -> None:
-        path = {"path": "/status/capacity/nvidia.com~1gpu"}
-        for node in nodes:
-            words = ("patch", "node", node, "--subresource=status", "--type=json")
-            cluster.kubectl.run(*words, "--patch", json.dumps([operation | path]))
-
-    patch({"op": "add", "value": "8"})
-    yield
-    patch({"op": "remove"})
-
-
-OWN_SCRIPT = """
-import argparse
-import time
-
-import torch.distributed as dist
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, required=True)
-parser.parse_args()
-dist.init_process_group("gloo")
-while True:
-    dist.barrier()
-    time.sleep(0.5)
-"""
-
-
 def provide_etcd(archive: Path) -> None:
     """The image that the chart names for jobs' etcds."""
     name = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["etcdImage"]
@@ -140,18 +106,3 @@ def test_your_first_job_works_as_it_is_written(cluster: ClusterDriver, clone: Pa
     assert "scaled" in resized
     assert float(result.splitlines()[-1]) > 0.95
     assert cluster.kubectl.items("elasticjobs") == []
-
-
-@pytest.mark.usefixtures("eight_gpus_a_node")
-def test_an_image_of_the_readers_own_works_as_the_page_says(cluster: ClusterDriver, clone: Path) -> None:
-    (clone / "train.py").write_text(OWN_SCRIPT, encoding="utf-8")
-    (clone / "own.dockerfile").write_text("FROM python:3.13\nCOPY train.py /app/\n", encoding="utf-8")
-    image = "docker.io/my-company/train:1.4"
-    docker = str(clone.parent / "bin" / "docker")
-    for words in (["build", "-t", image, "-f", "own.dockerfile", "."], ["push", image]):
-        subprocess.run([docker, *words], cwd=clone, check=True, timeout=300)
-    try:
-        (log,) = follow("docs/guides/images.md", clone, cluster.kubectl.kubeconfig)
-        assert re.search(r"(?m)^elasticjob: runtime \S+ from .+, Python 3\S+ \(\S+\); elasticrun runs the python", log)
-    finally:
-        cluster.kubectl.delete("elasticjob", "my-job")

@@ -17,8 +17,8 @@ from hack.drivers import ClusterDriver, KubeError
 from hack.images.recipe import ROOT
 from hack.session_log import entered, pause_above_step, steps_of
 from hack.support import eventually
-from tests.e2e.jobs import COUNTING, Job
-from tests.e2e.queues import API, BASE, QUOTA, WORKER_CPU, Json, Queue, Watch, holds, waits
+from tests.e2e.jobs import Job
+from tests.e2e.queues import BASE, QUOTA, WORKER_CPU, Queue, Watch, holds, waits
 
 pytestmark = pytest.mark.alone
 nightly = pytest.mark.nightly
@@ -111,32 +111,6 @@ def test_a_job_starts_small_grows_gives_back_its_surplus_without_a_lost_step_and
 
 
 @nightly
-def test_a_stopped_cluster_queue_drains_jobs_that_return_when_it_goes_on(queue: Queue, queued: NewJob) -> None:
-    job = queued("drained-queue")
-    job.trains(4)
-    queue.edit(QUOTA, stop="HoldAndDrain")
-    waits(job, "WaitingForQuota")
-    assert not job.pods
-    before = job.step
-    queue.edit(QUOTA)
-    assert job.trains(4) >= before
-
-
-@nightly
-def test_a_workload_that_a_person_deactivates_stops_the_job_until_it_is_active_again(
-    queue: Queue, queued: NewJob
-) -> None:
-    job = queued("deactivated", replicas=2)
-    job.trains(2)
-    queue.patch_workload("deactivated", '{"spec": {"active": false}}')
-    waits(job, "Deactivated", "active")
-    eventually(lambda: not job.pods, 60, 0.3, "its pods are gone")
-    before = job.step
-    queue.patch_workload("deactivated", '{"spec": {"active": true}}')
-    assert job.trains(2) >= before
-
-
-@nightly
 @pytest.mark.parametrize("state", ["pending", "admitted", "evicting"])
 def test_a_deleted_job_leaves_no_workload(
     queue: Queue, batch: Callable[[str, int], None], queued: NewJob, state: str
@@ -154,38 +128,6 @@ def test_a_deleted_job_leaves_no_workload(
         eventually(lambda: holds(queue.workloads(job.name)[job.name], "Evicted"), 30, 0.1, "its base is evicted")
     job.delete()
     eventually(queue.left_nothing(job.name), 60, 0.3, "no Workload is left")
-
-
-@nightly
-def test_a_job_in_a_queue_that_covers_no_memory_says_so(queue: Queue, queued: NewJob) -> None:
-    queue.edit(QUOTA, covered=["cpu"])
-    job = queued("uncovered")
-    waits(job, "WaitingForQuota", "memory")
-
-
-@nightly
-def test_a_job_in_a_queue_that_does_not_exist_says_so(queue: Queue, new_job: NewJob) -> None:
-    def edit(manifest: Json) -> None:
-        queue.label(manifest)
-        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "absent"
-
-    job = new_job("no-queue", replicas=2, least=2, command=COUNTING, edit=edit)
-    waits(job, "WaitingForQuota", "absent")
-    assert not job.pods
-
-
-@nightly
-def test_a_resize_by_hand_changes_the_surplus_and_restarts_nothing(queue: Queue, queued: NewJob) -> None:
-    job = queued("resized")
-    job.trains(4)
-    base = {pod["metadata"]["uid"] for pod in job.pods if pod["metadata"]["name"] in queue.pods_of("resized")}
-    job.scale(3)
-    job.trains(3)
-    eventually(lambda: queue.admitted("resized") == 2, 60, 0.3, "quota for one worker pod is given back")
-    job.scale(4)
-    job.trains(4)
-    assert base <= {pod["metadata"]["uid"] for pod in job.pods}
-    assert job.restarts == 0
 
 
 @nightly
@@ -249,24 +191,6 @@ def test_training_goes_on_while_kueue_is_down_and_a_lost_pod_is_replaced_afterwa
     cluster.kubectl.run("rollout", "status", *manager, "--timeout=60s", timeout=70)
     job.trains(4)
     assert job.restarts == 0
-
-
-@nightly
-def test_a_deleted_namespace_takes_a_queued_job_with_it(cluster: ClusterDriver, queue: Queue) -> None:
-    job = Job(cluster, "leaving", replicas=4, least=2, command=STUBBORN, edit=queue.label)
-    local = {"apiVersion": API, "kind": "LocalQueue", "metadata": {"name": queue.name}}
-    documents = [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leaving"}},
-        {**local, "spec": {"clusterQueue": queue.name}},
-        job.manifest,
-    ]
-    cluster.kubectl.apply(yaml.safe_dump(documents[0]))
-    cluster.kubectl.apply(yaml.safe_dump_all(documents[1:]), "leaving")
-    eventually(
-        lambda: len(cluster.kubectl.items("workloads.kueue.x-k8s.io", "leaving")) == 3,
-        *(60, 0.3, "base and surplus are there"),
-    )
-    cluster.kubectl.delete("namespace", "leaving", timeout=120)
 
 
 @nightly

@@ -13,7 +13,7 @@ from hack.cluster import kueue as own_kueue
 from hack.drivers import ClusterDriver
 from hack.support import eventually
 from tests.e2e.jobs import COUNTING, Job
-from tests.e2e.queues import API, BASE, QUOTA, WORKER_CPU, Json, Queue, holds, waits
+from tests.e2e.queues import API, BASE, QUOTA, Queue, holds, waits
 
 pytestmark = [pytest.mark.alone, pytest.mark.nightly]
 
@@ -65,35 +65,6 @@ def test_surplus_is_placed_on_the_flavor_of_its_base(queue: Queue, queued: NewJo
     queue.edit({first: QUOTA, second: QUOTA})
     job.trains(4)
     assert nodes_of(job) == {first}
-
-
-def test_a_job_whose_template_no_flavor_meets_says_so(queue: Queue, new_job: NewJob, hosts: list[str]) -> None:
-    first, second, third = hosts
-
-    def edit(manifest: Json) -> None:
-        queue.label(manifest)
-        manifest["spec"]["workers"]["template"]["spec"]["nodeSelector"] = {HOST: third}
-
-    queue.edit({first: QUOTA, second: QUOTA})
-    job = new_job("contradicts", command=COUNTING, edit=edit)
-    waits(job, "WaitingForQuota", "doesn't match node affinity")
-
-
-def test_a_job_larger_than_the_whole_quota_says_so(queue: Queue, queued: NewJob) -> None:
-    queue.edit(BASE - 1)
-    waits(queued("larger"), "WaitingForQuota", "insufficient", "cpu")
-
-
-def test_a_raised_quota_lets_a_job_grow_and_a_cut_one_takes_nothing_away(queue: Queue, queued: NewJob) -> None:
-    queue.edit(BASE + WORKER_CPU)
-    job = queued("edited")
-    job.trains(3)
-    queue.edit(QUOTA)
-    job.trains(4)
-    queue.edit(BASE)
-    before = job.step
-    eventually(lambda: job.step > before + 20, 60, 0.3, "it trains on")
-    assert job.trains(4)
 
 
 def test_a_topology_places_the_pods_of_a_job(cluster: ClusterDriver, queue: Queue, queued: NewJob) -> None:
