@@ -1,15 +1,12 @@
-"""The life of a job from apply to its end, on a real API server and a real etcd."""
+"""How a job starts, on a real API server and a real etcd."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from elasticjob_runtime.contract import OutcomeState, PlanReason
 
-from hack.cluster.loopback import ControlPlane
 from hack.support import eventually
-from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
@@ -37,46 +34,6 @@ def test_a_job_without_an_endpoint_gets_pods_services_and_an_etcd(
     assert ns.all("services")["digits"]["spec"]["clusterIP"] == "None"
     starting = eventually(lambda: ns.condition("digits", "RendezvousReady"), what="RendezvousReady is told")
     assert (starting["status"], starting["reason"]) == ("False", "EtcdStarting")
-
-
-def test_status_shows_plan_and_progress(ns: Namespace, training: Callable[..., Agents]) -> None:
-    agents = training(replicas=2)
-    status = ns.status("digits")
-    assert (status["worldSize"], status["round"], status["workers"], status["readyReplicas"]) == (2, 1, "2/2", 2)
-    agents.progress(120, steps_per_second=3.5, last_checkpoint_step=100, metrics={"loss": 0.25})
-    eventually(lambda: ns.status("digits").get("progress", {}).get("step") == 120, what="progress")
-    progress = ns.status("digits")["progress"]
-    assert (progress["lastCheckpointStep"], progress["metrics"]) == (100, {"loss": "0.25"})
-    agents.plan(2, size=2, restart_count=1, reason=PlanReason.WORKER_FAILED)
-    eventually(lambda: ns.status("digits").get("restarts", {}).get("total") == 1, what="the agents' restart is counted")
-    assert ns.status("digits")["round"] == 2
-
-
-def test_a_succeeded_job_keeps_finished_pods_and_frees_everything_else(
-    ns: Namespace, control_plane_server: ControlPlane, training: Callable[..., Agents]
-) -> None:
-    agents = training(replicas=3)
-    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
-    control_plane_server.kubectl(
-        "--namespace", ns.name, "wait", "ej/digits", "--for=condition=Succeeded", "--timeout=30s"
-    )
-    for pod in ("digits-worker-0", "digits-worker-1"):
-        ns.end(pod, 0, at=rfc3339())
-    # The third agent never ends: its pod is deleted after the grace.
-    eventually(lambda: set(ns.workers()) == {"digits-worker-0", "digits-worker-1"}, what="only ended pods are left")
-    eventually(lambda: not ns.all("services"), what="the services are gone")
-    eventually(lambda: not agents.keys_left(), what="the run's keys are gone")
-    status = ns.status("digits")
-    assert status["worldSize"] == 0
-    assert status["completionTime"]
-    assert ns.condition("digits", "Failed")["status"] == "False"
-
-
-def test_a_deleted_job_leaves_nothing_behind(ns: Namespace, training: Callable[..., Agents]) -> None:
-    agents = training(replicas=2)
-    ns.delete("elasticjobs", "digits")
-    eventually(lambda: not ns.all("pods") and not ns.all("services"), what="the garbage collector took everything")
-    eventually(lambda: not agents.keys_left(), what="the run's keys are gone")
 
 
 def test_an_invalid_pod_template_is_rejected_with_the_servers_message(

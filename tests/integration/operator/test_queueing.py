@@ -19,7 +19,6 @@ from tests.integration.operator.process import Operator
 from tests.integration.operator.queue import QUEUE, PodSet, Queue, queued
 from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.shared import operator
-from tests.integration.operator.test_suspension import environment
 from tests.integration.operator.test_workers import nodes
 
 __all__ = ["nodes", "operator"]
@@ -39,6 +38,10 @@ def manifest(endpoint: str, **spec: Any) -> Json:
             **spec,
         },
     }
+
+
+def environment(pod: Json) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
 
 
 def on(pool: str, count: int) -> PodSet:

@@ -75,35 +75,6 @@ def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
     ]
 
 
-def test_a_deleted_pod_is_replaced_at_once_and_left_to_its_kubelet(
-    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
-) -> None:
-    training(replicas=2, node=nodes[0])
-    name, before = ns.pod_name("digits-worker-1"), uid_of(ns, "digits-worker-1")
-    ns.delete("pods", name)
-    new = successor(ns, "digits-worker-1", before)
-    assert new["metadata"]["labels"]["elasticjob.dev/worker-index"] == "1"
-    old = ns.get("pods", name)
-    assert old is not None
-    assert old["metadata"]["deletionGracePeriodSeconds"] == 30, "never by force"
-    selector = ns.all("services")["digits"]["spec"]["selector"]
-
-    def resolved() -> list[str]:
-        """Names of the pods whose addresses the host name has."""
-        return [
-            pod["metadata"]["name"]
-            for pod in ns.pods()
-            if pod["spec"].get("hostname") == "digits-worker-1"
-            and selector.items() <= pod["metadata"]["labels"].items()
-        ]
-
-    eventually(lambda: resolved() == [new["metadata"]["name"]], what="the host name is the replacement's")
-    ns.remove(name)
-    eventually(lambda: ns.get("pods", name) is None, what="its end")
-    assert uid_of(ns, "digits-worker-1") == new["metadata"]["uid"]
-    assert ns.status("digits")["restarts"]["total"] == 0
-
-
 def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
@@ -136,28 +107,6 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     created = ["Created digits-worker-0, digits-worker-1.", "Created digits-worker-2."]
     eventually(lambda: sorted(told("WorkerCreated")) == created, what="told when it came")
     assert ns.status("digits")["restarts"]["total"] == 0
-
-
-@pytest.mark.nightly
-def test_a_recreated_job_starts_although_pods_of_its_predecessor_do_not_end(
-    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str]
-) -> None:
-    """Its Services go with it. Keys of its agents are in an etcd of others."""
-    training(replicas=2, node=nodes[0])
-    old = {pod["metadata"]["name"] for pod in ns.pods()}
-    ns.delete("elasticjobs", "digits")
-    eventually(lambda: ns.get("elasticjobs", "digits") is None, 60, what="it is deleted")
-    submit(replicas=2)
-
-    def new() -> list[Json]:
-        return [pod for pod in ns.pods() if pod["metadata"]["name"] not in old]
-
-    # 120 s: the API server's garbage collector looks only every 30 s whether there are new kinds.
-    eventually(lambda: len(new()) == 2 and ns.get("services", "digits"), 120, what="the new pods and their Service")
-    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in new()} == {ns.job("digits")["metadata"]["uid"]}
-    assert {pod["metadata"]["name"] for pod in ns.pods()} > old, "the old pods are still there"
-    eventually(lambda: ns.is_true("digits", "Accepted"), what="its own status")
-    assert ns.status("digits")["round"] == 0, "nothing of the old job's status"
 
 
 def test_a_job_starts_once_the_orphans_of_its_predecessor_are_deleted(
