@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from benchmarks.recovery import report
 from benchmarks.recovery.__main__ import ROOT, rendered, saved
 from benchmarks.recovery.report import Measured, Row, Sample
-from benchmarks.recovery.systems import ALL, SHARDED, SYSTEMS, Torchft
+from benchmarks.recovery.systems import ALL, SYSTEMS, Torchft
 
 
 def measured(*samples: Sample) -> Measured:
@@ -21,13 +19,6 @@ def of(system: str, row: Row, *values: float | None, lost: int = 0) -> list[Samp
     ]
 
 
-def test_a_figure_is_the_plain_median_of_all_runs() -> None:
-    """Not the higher one of the two in the middle."""
-    found = measured(*of("torchrun", Row.RESET, 8.0, 9.5, 8.5, 9.0, 7.0, 10.0))
-    assert found.median(Row.RESET, "torchrun") == "8.75 s"
-    assert found.details(Row.RESET, "torchrun") == "8.75 s (7.000-10.000)"
-
-
 def test_what_was_measured_less_than_five_times_is_not_shown() -> None:
     few = of("torchrun", Row.KILL, 8.0, 9.0, 9.0, 9.0)
     ours = of("level-2", Row.KILL, 0.04, 0.05, 0.03, 0.04, 0.04)
@@ -38,37 +29,11 @@ def test_what_was_measured_less_than_five_times_is_not_shown() -> None:
     assert Row.JOIN.value not in report.page(found)
 
 
-def test_a_failed_run_is_no_measurement() -> None:
-    found = measured(*of("level-2", Row.KILL, 0.04, 0.05, 0.03, 0.04, None))
-    assert found.values(Row.KILL, "level-2") == []
-    more = measured(*found.samples, *of("level-2", Row.KILL, 0.04, lost=2))
-    assert more.details(Row.KILL, "level-2") == "40 ms (0.030-0.050); lost steps: 0, at most 2; 1 of 6 failed"
-
-
-def test_training_that_never_continues_is_a_result_and_no_failure() -> None:
-    found = measured(*of("torchrun", Row.SILENT, *[report.NEVER] * 5), *of("level-1", Row.SILENT, *[2.5] * 5))
-    assert found.median(Row.SILENT, "torchrun") == "not within 90 s"
-    assert report.from_json(json.loads(json.dumps(report.to_json(found)))) == found
-
-
 def test_a_missed_goal_is_told_with_the_headline() -> None:
     found = measured(*of("level-2", Row.KILL, 0.07, 0.08, 0.09, 0.07, 0.07), *of("level-2", Row.OVERHEAD, *[1.038] * 5))
     part = report.pages(found)["README.md"]
     assert "next step 70 ms, goal 50 ms" in part
     assert "with a session / without 1.038, goal 1.010" in part
-
-
-def test_replicas_have_a_page_of_their_own_with_the_processes_that_restarted() -> None:
-    ours = of("replicas", Row.REPLICA_KILL, *[0.03] * 5)
-    theirs = [
-        Sample(row=Row.REPLICA_KILL, system="torchrun-dcp", value=9.5, steps_lost=4, restarted=count, busy=0.0)
-        for count in (4, 4, 4, 4, 6)
-    ]
-    found = measured(*of("level-2", Row.KILL, *[0.04] * 5), *ours, *theirs)
-    page = report.replicas_page(found.only(SHARDED))
-    assert "9.50 s; lost steps: 4, at most 4; restarted processes: 4, at most 6" in page
-    assert "| 30 ms | 5 | <= 50 ms: met |" in page
-    assert Row.REPLICA_KILL.value not in report.page(found.only(SYSTEMS))
 
 
 def test_the_docs_show_the_figures_that_are_saved() -> None:

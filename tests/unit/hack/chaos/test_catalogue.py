@@ -8,8 +8,6 @@ import pytest
 
 from hack.chaos.faults import FAULTS
 from hack.chaos.network import CONTROL_PLANE, rules
-from hack.chaos.report import complaints, table
-from hack.chaos.run import Result
 from hack.chaos.storm import AT_RANDOM, draw, storm
 from hack.images.recipe import ROOT
 
@@ -51,14 +49,3 @@ def test_a_storm_may_cost_at_most_the_restarts_of_its_faults() -> None:
     least, most = storm(1, 120).expect.restarts
     assert least == 0
     assert most > 0
-
-
-def test_the_report_has_a_row_per_fault_and_names_every_broken_promise() -> None:
-    kept, broken = (
-        Result(fault="pod-deleted", pause=2.0),
-        Result(fault="pod-deleted", pause=4.0, redone=3, broken=["lost a step"]),
-    )
-    rows = table([kept, broken, Result(fault="pod-deleted", with_operator_killed=True)]).splitlines()[2:]
-    assert rows[0] == "| a pod is deleted | 2 | 1 of 2 | 3.0 s (4.0 s) | 0 to 3 | 0 | 0 | 0.0 s | 0 |"
-    assert rows[1].startswith("| a pod is deleted, and the operator is killed | 1 |")
-    assert complaints([kept, broken]) == ["a pod is deleted: lost a step"]
