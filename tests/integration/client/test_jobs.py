@@ -124,17 +124,6 @@ def test_a_large_list_comes_page_by_page_in_one_table(
     assert len(cli("list", "-o", "name").out.splitlines()) == FIRST_PAGE + 21
 
 
-def test_get_shows_jobs_again_when_they_change(
-    start: Callable[..., subprocess.Popen[str]], submitted: str, operator: Operator
-) -> None:
-    process = start("get", submitted, "--watch")
-    assert process.stdout is not None
-    assert process.stdout.readline().split()[:2] == ["NAME", "STATUS"]
-    assert process.stdout.readline().split()[:2] == ["bert", "Pending"]
-    operator.conditions(submitted, "Accepted", "Running")
-    assert process.stdout.readline().split()[:2] == ["bert", "Running"]
-
-
 def test_get_prints_names_and_documents_as_they_change(
     start: Callable[..., subprocess.Popen[str]], submitted: str, cli: Cli
 ) -> None:
@@ -163,29 +152,6 @@ def test_get_shows_the_worker_pods(cli: Cli, submitted: str, operator: Operator)
     out = cli("get", submitted).out
     assert "bert-worker-0" in out
     assert "Pending" in out
-
-
-def test_a_job_that_is_not_there_is_guessed(cli: Cli, submitted: str) -> None:
-    result = cli("get", "brt")
-    assert result.code == Exit.NOT_FOUND
-    assert "There is no ElasticJob brt in namespace" in result.err
-    assert f"Did you mean {submitted}?" in result.err
-
-
-def test_describe_says_what_is_in_the_way(cli: Cli, submitted: str, operator: Operator, ns: Namespace) -> None:
-    operator.conditions(
-        submitted,
-        Running="Unschedulable",
-        message="No node takes Pod bert-worker-2: 0/3 nodes: insufficient nvidia.com/gpu. What to do: add nodes.",
-    )
-    uid = ns.job(submitted)["metadata"]["uid"]
-    about = {"kind": "ElasticJob", "name": submitted, "namespace": ns.name, "uid": uid}
-    event = {"metadata": {"name": "e1"}, "involvedObject": about, "reason": "Unschedulable", "message": "no node"}
-    ns.create("events", {**event, "type": "Warning"})
-    out = cli("describe", submitted).out
-    assert "insufficient nvidia.com/gpu" in out
-    assert "→ add nodes." in out
-    assert "no node" in out
 
 
 def test_scaling_stays_within_the_limits(cli: Cli, submitted: str, ns: Namespace) -> None:
@@ -257,12 +223,6 @@ def test_a_job_that_does_not_start_in_time_is_followed_no_longer(cli: Cli) -> No
     assert cli("submit", *words).code == Exit.TIMEOUT
 
 
-def test_wait_ends_with_the_job(cli: Cli, submitted: str, operator: Operator) -> None:
-    timer = threading.Timer(0.5, lambda: operator.conditions(submitted, "Succeeded"))
-    timer.start()
-    assert cli("wait", submitted, "--timeout", "60s").code == Exit.OK
-
-
 def test_wait_fails_with_the_job_and_says_why(cli: Cli, submitted: str, operator: Operator) -> None:
     operator.conditions(submitted, "Failed", reason="MaxRestartsExceeded", message="Failed 11 times.")
     operator.status(submitted, lastFailure={"worker": "bert-worker-1", "message": "RuntimeError: no data"})
@@ -270,12 +230,6 @@ def test_wait_fails_with_the_job_and_says_why(cli: Cli, submitted: str, operator
     assert result.code == Exit.JOB_FAILED
     assert "Failed 11 times." in result.err
     assert "RuntimeError: no data" in result.err
-
-
-def test_wait_says_what_it_waited_for_in_vain(cli: Cli, submitted: str) -> None:
-    result = cli("wait", submitted, "--timeout", "1s")
-    assert result.code == Exit.TIMEOUT
-    assert "the operator has not seen the job yet" in result.err
 
 
 def test_wait_ends_when_the_job_is_deleted(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import pathlib
 import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -20,25 +18,6 @@ from tests.contract.etcd_servers import EtcdServer, enable_users, require_etcd
 from tests.integration.runtime.agents import QUICK, SOURCE, Job
 
 
-@pytest.fixture
-def web_server() -> Iterator[str]:
-    """A web server that is not an etcd."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(404)
-
-        def do_POST(self) -> None:
-            self.send_error(404)
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     """An etcd with one user, who may read and write under /ours."""
@@ -46,14 +25,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     enable_users(server, {"jane": ("secret", "/ours/")})
     yield server
     server.stop()
-
-
-def test_an_endpoint_that_is_not_etcd_is_reported_as_such(job: Job, web_server: str) -> None:
-    agent = job.start("a", nnodes="1", endpoint=web_server)
-    assert agent.exit_code() == ExitCode.UNAVAILABLE
-    assert web_server in agent.output
-    assert "HTTP 404 from BaseHTTP" in agent.output
-    assert "Traceback" not in agent.output
 
 
 REJECTED_CREDENTIALS = {
@@ -77,26 +48,6 @@ def test_rejected_credentials_end_the_agent_at_once(
         assert "Traceback" not in agent.output
         written = (agent.output + message).replace("/agents-secret", "")  # the name of a key
         assert not [word for word in ("secret", "guessed") if word in written]
-    finally:
-        job.close()
-
-
-def test_a_user_for_an_etcd_without_authentication_ends_the_agent(job: Job) -> None:
-    """It would accept every client, so that the user protects nothing."""
-    agent = job.start("a", nnodes="1", conf="user=jane,password=secret")
-    assert agent.exit_code() == ExitCode.DENIED, agent.output
-    assert "user 'jane': authentication is not enabled on this server" in agent.output.splitlines()[-1]
-    assert "etcdctl auth enable" in agent.termination_file.read_text()
-    assert not job.members
-
-
-def test_valid_credentials_let_the_agent_train(guarded: EtcdServer, tmp_path: pathlib.Path) -> None:
-    job = Job(guarded.url, tmp_path)
-    try:
-        agent = job.start("a", nnodes="1", conf="user=jane,password=secret,prefix=/ours")
-        eventually(lambda: "training" in agent.output, what=f"the agent trains; log:\n{agent.output}")
-        job.finish()
-        assert agent.exit_code() == ExitCode.SUCCEEDED
     finally:
         job.close()
 
