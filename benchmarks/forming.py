@@ -1,6 +1,9 @@
 """What it takes a session's processes to form a world: `python -m benchmarks.forming [SIZE ...]` (50, 100 and 200).
 
 All processes are on this machine, and reach the store at the same time. The first world is not counted.
+
+torch's store client looks up the name of the store's host, so this also measures a slow DNS, which some sandboxes have
+for many requests at once. A line `::ffff:127.0.0.1 localhost` in /etc/hosts leaves it out.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from elasticjob_runtime.training.session import forming
 from elasticjob_runtime.training.session.backend import Gloo, Group
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.world import ProcessState, World
+from elasticjob_runtime.workers.environment import RES_OPTIONS
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from tests.integration.runtime_session.forks import FORKS
@@ -110,5 +114,6 @@ def measure(size: int) -> None:
 
 if __name__ == "__main__":
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.setdefault("RES_OPTIONS", RES_OPTIONS)
     for size in [int(text) for text in sys.argv[1:]] or [50, 100, 200]:
         measure(size)

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from elasticjob_runtime.training import round_store
 from elasticjob_runtime.training.checkpoint.order import Kind, State
 from elasticjob_runtime.training.session import forming, torch_private
-from elasticjob_runtime.training.session.backend import Gloo
+from elasticjob_runtime.training.session.backend import Gloo, form_timeout
 from elasticjob_runtime.training.session.forming import form
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.links import Links, socket_names
@@ -47,6 +47,10 @@ def a_world(store: TCPStore, rank: int, size: int = 2) -> World:
         "ELASTICJOB_ROUND": "1", "ELASTICJOB_FENCE": "1.0.1",
     }  # fmt: skip
     return World(round=1, attempt="1", step_grace=0.0, environment=environment)
+
+
+def test_a_group_has_more_time_to_form_the_more_processes_connect_to_each_other() -> None:
+    assert [form_timeout(size) for size in (2, 200)] == [pytest.approx(5.06), pytest.approx(11.0)]
 
 
 def test_the_end_of_a_world_cuts_no_connection_that_another_thread_opened_meanwhile(

@@ -13,13 +13,19 @@ from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.links import Links, socket_names
 from elasticjob_runtime.training.session.world import World
 
-FORM_TIMEOUT = 5.0
-"""s that forming a group may take once all its processes have arrived. gloo waits for connections five times that."""
+STORE_TIMEOUT = 5.0
+"""s that an operation of the store may take in which processes meet."""
 OPERATION_TIMEOUT = 1800.0
 """s that a collective may wait in a formed group. Plans interrupt it long before."""
 
 Begin = Callable[[], "torch.futures.Future[Any]"]
 """Begins a collective."""
+
+
+def form_timeout(size: int) -> float:
+    """s that forming a group of `size` processes may take once all have arrived. Each connects to all others, which
+    takes 200 processes on 2 cores 9 s. gloo waits for connections five times that."""
+    return 5.0 + 0.03 * size
 
 
 class Group(Protocol):
@@ -134,7 +140,7 @@ class GlooGroup:
     def __init__(self, store: PrefixStore, world: World) -> None:
         before = socket_names()
         self._world = world
-        self.gloo = torch_private.connect(store, world.rank, world.size, FORM_TIMEOUT)
+        self.gloo = torch_private.connect(store, world.rank, world.size, form_timeout(world.size))
         links = Links(before)
         # Methods of `links`, and not of this object: who keeps one of them does not keep the group.
         self.interrupt, self.is_silent, self.forget = links.cut, links.are_closed, links.forget

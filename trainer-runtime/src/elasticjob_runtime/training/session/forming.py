@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training import round_store
-from elasticjob_runtime.training.session.backend import FORM_TIMEOUT, Backend, Group
+from elasticjob_runtime.training.session.backend import STORE_TIMEOUT, Backend, Group, form_timeout
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.world import ProcessState, World
 
@@ -36,14 +36,14 @@ def form(world: World, process_state: ProcessState, interruption: Interruption, 
     before the timeout.
     """
     host, port = world.store
-    store = round_store.connect(host, port, FORM_TIMEOUT)
+    store = round_store.connect(host, port, STORE_TIMEOUT)
     here = PrefixStore(world.prefix, store)
     texts = _gather(here, "standing", process_state.to_json(), world, None, interruption)
     process_states = [ProcessState.from_json(text) for text in texts]
     group = backend.connect(PrefixStore("group", here), world)
     try:
         # No process begins to communicate, or closes a connection, while another one still connects to it.
-        formed = _gather(here, "formed", json.dumps(group.addresses), world, FORM_TIMEOUT, interruption)
+        formed = _gather(here, "formed", json.dumps(group.addresses), world, form_timeout(world.size), interruption)
         addresses = [(host, port) for text in formed for host, port in json.loads(text)]
         group.keep(addresses, world.size)
     except BaseException:
