@@ -99,6 +99,10 @@ class Reason(enum.StrEnum):
     """The operator or etcd does not accept the other's certificate."""
     ETCD_CREDENTIALS_UNUSABLE = "EtcdCredentialsUnusable"
     """The Secret with the credentials for etcd is missing or incomplete, or the operator may not read it."""
+    NO_ETCD_TIER = "NoEtcdTier"
+    """Each etcd tier is full, closed or unreachable, so the run has no etcd yet. Also of Running."""
+    ETCD_TIER_REMOVED = "EtcdTierRemoved"
+    """The operator no longer knows the etcd tier that the run uses. Also of Running."""
     VALUE_NOT_UNDERSTOOD = "ValueNotUnderstood"
     """etcd is reachable, but a value of the run is invalid."""
     STORE_READY = "StoreReady"
@@ -252,6 +256,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.ETCD_UNTRUSTED: "The operator and etcd at {endpoint} do not accept each other's certificates: "
     "{error}{remedy}",
     Reason.ETCD_CREDENTIALS_UNUSABLE: "The credentials for etcd at {endpoint} cannot be used: {error}",
+    Reason.NO_ETCD_TIER: "{object} takes no new run: {detail}",
+    Reason.ETCD_TIER_REMOVED: "{object} was removed: {detail}",
     Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} holds an invalid value for this run, which is ignored: {error}",
     Reason.STORE_READY: "Worker pod 0 is running and hosts the c10d store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker pod 0, which hosts the c10d store at {endpoint}.",

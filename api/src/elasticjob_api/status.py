@@ -57,7 +57,10 @@ class RendezvousStatus(Model, frozen=True):
     backend: str = ""
     """Rendezvous backend in use."""
     endpoint: str = ""
-    """Endpoint in use: https://host:port, or host:port if that etcd does not use TLS."""
+    """Endpoint in use: https://host:port, or host:port if that etcd does not use TLS. Empty: no etcd tier has taken the
+    run yet."""
+    tier: str = ""
+    """Name of the etcd tier that the run uses until it ends. Empty: it uses none."""
     store_generation: LongCount | None = None
     """Generation of the job's own etcd, incremented whenever it is replaced. A group that still trains with an earlier
     generation is fenced: its commits are rejected."""

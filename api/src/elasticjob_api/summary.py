@@ -16,6 +16,8 @@ BLOCKING_REASONS = frozenset(
         Reason.UNSCHEDULABLE,
         Reason.CLAIM_UNBOUND,
         Reason.NAME_IN_USE,
+        Reason.NO_ETCD_TIER,
+        Reason.ETCD_TIER_REMOVED,
         Reason.NAMESPACE_TERMINATING,
         Reason.NODE_SILENT,
         Reason.NODES_UNHEALTHY,

@@ -69,6 +69,11 @@ def is_allowed(endpoint: str, patterns: tuple[Pattern, ...]) -> bool:
     return all(any(pattern.matches(endpoint.host, endpoint.port) for pattern in patterns) for endpoint in endpoints)
 
 
+def uses_tls(endpoint: str) -> bool:
+    """Whether all addresses of an endpoint start with https://. Raises ValueError."""
+    return all(each.tls for each in parse_endpoints(endpoint))
+
+
 def _split(text: str) -> tuple[str, str]:
     """Host or network, and port."""
     if text.startswith("["):

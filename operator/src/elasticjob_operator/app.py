@@ -20,7 +20,7 @@ from elasticjob_operator import metrics
 from elasticjob_operator.controller import JobCache, JobEvents, ProgressWriter, Reconciler, Resync, WorkQueue
 from elasticjob_operator.controller.kopf_source import follow_jobs, register
 from elasticjob_operator.credentials import EtcdCredentials
-from elasticjob_operator.etcd import RunUsers, RunWatches
+from elasticjob_operator.etcd import RunUsers, RunWatches, Tiers
 from elasticjob_operator.health import Health, ServerCertificate
 from elasticjob_operator.kube import (
     ApiError,
@@ -35,6 +35,7 @@ from elasticjob_operator.kube import (
     NotFoundError,
     OperatorCertificates,
     ShardLeases,
+    TierSecrets,
     list_job_versions,
 )
 from elasticjob_operator.names import NamespacedName
@@ -97,6 +98,8 @@ class App:
             self._etcd_secrets,
             changed_all=self._reconcile_all,
         )
+        tier_secrets = TierSecrets(own_api, self._settings, self._certificates)
+        self._tiers = Tiers(self._settings, tier_secrets.prepare, self._read_secret, self._jobs.runs_in_tiers)
         self._leases = self._shard_leases(own_api)
         health = self._health(own_api)
         await health.start()
@@ -221,6 +224,7 @@ class App:
             self._queue,
             self._progress,
             leads=self._leads,
+            tiers=lambda: self._tiers.views,
         )
         resync = Resync(
             api,
@@ -241,6 +245,8 @@ class App:
             self._supervisor.start(self._leases.run(), "leadership")
         else:
             self._on_shard(0, leads=True)
+        for tier in self._settings.etcd_tiers.tiers:
+            self._supervisor.start(self._tiers.follow(tier), f"etcd tier {tier.name}")
         self._synced = True
 
     async def _follow_jobs(self, api: KubeClient, events: JobEvents) -> None:

@@ -2,7 +2,8 @@
 
     operator CA    one per installation; signs the certificate of each etcd server, and the operator's own
     run CA         one per etcd; signs the certificate of the job's worker pods; its key is never stored
-    peer CA        one per etcd with several members; signs what they use among each other; its key is never stored
+    peer CA        one per etcd with several members; signs what they use among each other; its key is never stored,
+                   but for an etcd tier, whose certificates are renewed
 
 An etcd accepts clients of both CAs. No client certificate has a common name: etcd's JSON gateway rejects those that
 have one. All keys are ECDSA P-256, which cost a tenth of a millisecond each; RSA keys would cost a hundred times that.
@@ -35,6 +36,8 @@ SERVER_CERTIFICATE_FILE, SERVER_KEY_FILE = "server.crt", "server.key"
 WORKER_CERTIFICATE_FILE, WORKER_KEY_FILE = "worker.crt", "worker.key"
 PEER_CA_FILE = "peer-ca.crt"
 """What the members of an etcd trust in each other."""
+PEER_CA_KEY = "peer-ca.key"
+"""Of an etcd tier; its pods do not mount it."""
 PEER_SERVER_CERTIFICATE_FILE, PEER_SERVER_KEY_FILE = "peer-server.crt", "peer-server.key"
 PEER_CLIENT_CERTIFICATE_FILE, PEER_CLIENT_KEY_FILE = "peer-client.crt", "peer-client.key"
 
@@ -171,6 +174,36 @@ def etcd_certificates(
     }
 
 
+def tier_certificates(
+    operator_ca: CertificateAuthority,
+    dns_names: Sequence[str],
+    now: datetime.datetime,
+    peer_ca: tuple[str, str] = ("", ""),
+) -> dict[str, str]:
+    """The files for one etcd tier, which outlives its certificates: name -> PEM. Its clients need none, they log in.
+
+    `peer_ca`: certificate and key of the one that its members trust already; empty: there is none. Raises
+    InvalidCertificateError.
+    """
+    peers = CertificateAuthority.load(*peer_ca) if all(peer_ca) else _peer_ca(dns_names, now, CA_LIFETIME)
+    server = operator_ca.sign(Usage.SERVER, now, dns_names=dns_names, lifetime=LEAF_LIFETIME)
+    return {
+        CA_FILE: operator_ca.certificate,
+        SERVER_CERTIFICATE_FILE: server.certificate,
+        SERVER_KEY_FILE: server.key,
+        PEER_CA_KEY: peers.key,
+        **_of_peers(peers, dns_names, now),
+    }
+
+
+def expires_at(certificate: str) -> datetime.datetime:
+    """`certificate`: PEM. Raises InvalidCertificateError."""
+    try:
+        return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+    except ValueError as error:
+        raise InvalidCertificateError(f"it has no certificate in PEM format: {error}") from error
+
+
 def peer_certificates(dns_names: Sequence[str], now: datetime.datetime) -> dict[str, str]:
     """The files with which the members of one etcd reach each other: name -> PEM. No other etcd's, and no worker pod's
     certificate opens the port of the members.
@@ -178,7 +211,14 @@ def peer_certificates(dns_names: Sequence[str], now: datetime.datetime) -> dict[
     Two certificates, because etcd checks the names in a client's against the address from which it connects, which DNS
     may not know yet.
     """
-    ca = CertificateAuthority.create(f"etcd peers {dns_names[0]}"[:64], now, LEAF_LIFETIME)
+    return _of_peers(_peer_ca(dns_names, now, LEAF_LIFETIME), dns_names, now)
+
+
+def _peer_ca(dns_names: Sequence[str], now: datetime.datetime, lifetime: datetime.timedelta) -> CertificateAuthority:
+    return CertificateAuthority.create(f"etcd peers {dns_names[0]}"[:64], now, lifetime)
+
+
+def _of_peers(ca: CertificateAuthority, dns_names: Sequence[str], now: datetime.datetime) -> dict[str, str]:
     server = ca.sign(Usage.SERVER, now, dns_names=dns_names, lifetime=LEAF_LIFETIME)
     client = ca.sign(Usage.CLIENT, now, lifetime=LEAF_LIFETIME)
     return {

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from elasticjob_operator.allowed import Pattern
+from elasticjob_operator.allowed import Pattern, uses_tls
 from elasticjob_operator.names import NamespacedName
 
 DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.11"
@@ -40,6 +40,7 @@ _POD_FIELDS = {
     "resources": dict,
 }
 _POLICY_FIELDS = {"operator": list, "metricsPort": int, "metricsFrom": list}
+_TIER_FIELDS = {"tiers": list, "maxRuns": int, "maxBytes": int}
 _WORDS = {list: "a list", dict: "an object", str: "a string", int: "an integer"}
 
 
@@ -77,6 +78,30 @@ class NetworkPolicySettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EtcdTier:
+    """An etcd that the chart runs for many jobs."""
+
+    name: str
+    """Of the tier, of its StatefulSet, and of the Secret with its certificates and its user root."""
+    endpoint: str
+    """https://host:port of its Service and of each member, separated by commas."""
+    open: bool = True
+    """It takes new runs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EtcdTiers:
+    tiers: tuple[EtcdTier, ...] = ()
+    max_runs: int = 500
+    """Runs of one tier, beyond which it takes no more."""
+    max_bytes: int = 1 << 30
+    """The same of what its database has in use."""
+
+    def named(self, name: str) -> EtcdTier | None:
+        return next((tier for tier in self.tiers if tier.name == name), None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     etcd_image: str = DEFAULT_ETCD_IMAGE
     """ELASTICJOB_ETCD_IMAGE: image of a job's own etcd, unless the job sets one."""
@@ -111,6 +136,11 @@ class Settings:
     """ELASTICJOB_RENDEZVOUS_SECRET: namespace/name of the Secret with the operator's credentials for that etcd, in
     which each run then gets a user of its own. Must not be readable by the owners of jobs. Requires an https endpoint.
     None: the etcd is used without credentials."""
+
+    etcd_tiers: EtcdTiers = EtcdTiers()
+    """ELASTICJOB_ETCD_TIERS: a JSON object with tiers, a list of objects with name, endpoint and open, and with maxRuns
+    and maxBytes. The runs of jobs that set no endpoint are divided among the open tiers; without any, each job gets its
+    own etcd. Requires ELASTICJOB_CA_NAMESPACE, where the Secrets of the tiers are."""
 
     allowed_endpoints: tuple[Pattern, ...] = ()
     """ELASTICJOB_ALLOWED_ENDPOINTS: comma-separated patterns (see `allowed`) of the endpoints that jobs may use.
@@ -197,7 +227,13 @@ class Settings:
     @property
     def own_secrets(self) -> frozenset[NamespacedName]:
         """Secrets whose content goes to no endpoint that a job names."""
-        return frozenset({(self.ca_namespace, self.ca_name), *([self.endpoint_secret] if self.endpoint_secret else [])})
+        of_tiers = map(self.secret_of, self.etcd_tiers.tiers)
+        of_endpoint = [self.endpoint_secret] if self.endpoint_secret else []
+        return frozenset({(self.ca_namespace, self.ca_name), *of_tiers, *of_endpoint})
+
+    def secret_of(self, tier: EtcdTier) -> NamespacedName:
+        """The Secret with the certificates and the user root of a tier."""
+        return self.ca_namespace, tier.name
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -213,6 +249,7 @@ class Settings:
             ca_name=get.text("ELASTICJOB_CA_NAME", default.ca_name),
             endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
             endpoint_secret=get.namespaced_name("ELASTICJOB_RENDEZVOUS_SECRET"),
+            etcd_tiers=_etcd_tiers(get.object("ELASTICJOB_ETCD_TIERS", _TIER_FIELDS)),
             allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
             namespaces=get.words("ELASTICJOB_WATCH_NAMESPACES"),
             topology_labels=get.words("ELASTICJOB_TOPOLOGY_LABELS") or default.topology_labels,
@@ -247,7 +284,30 @@ class Settings:
                 "ELASTICJOB_RENDEZVOUS_SECRET has credentials, which are sent over TLS only: set "
                 f"ELASTICJOB_RENDEZVOUS_ENDPOINT to https://host:port instead of {settings.endpoint!r}"
             )
+        if settings.etcd_tiers.tiers and not settings.ca_namespace:
+            raise SettingsError("ELASTICJOB_ETCD_TIERS needs ELASTICJOB_CA_NAMESPACE: the certificates are made there")
+        if settings.endpoint and any(tier.open for tier in settings.etcd_tiers.tiers):
+            raise SettingsError(
+                "ELASTICJOB_RENDEZVOUS_ENDPOINT and ELASTICJOB_ETCD_TIERS both say which etcd jobs use: remove one of "
+                "them, or set open to false for each tier"
+            )
         return settings
+
+
+def _etcd_tiers(given: Mapping[str, Any]) -> EtcdTiers:
+    limits = {field: given[key] for key, field in (("maxRuns", "max_runs"), ("maxBytes", "max_bytes")) if key in given}
+    try:
+        tiers = tuple(EtcdTier(**each) for each in given.get("tiers", ()))
+    except TypeError as error:
+        raise SettingsError(f"ELASTICJOB_ETCD_TIERS: each tier has name, endpoint and open: {error}") from None
+    for tier in tiers:
+        try:
+            insecure = not uses_tls(tier.endpoint)
+        except ValueError as error:
+            raise SettingsError(f"ELASTICJOB_ETCD_TIERS: {tier.name}: {error}") from None
+        if insecure:
+            raise SettingsError(f"ELASTICJOB_ETCD_TIERS: {tier.name} needs https://, not {tier.endpoint!r}")
+    return EtcdTiers(tiers=tiers, **limits)
 
 
 def _network_policies(given: Mapping[str, Any]) -> NetworkPolicySettings | None:

@@ -261,6 +261,23 @@ class RendezvousView:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TierView:
+    """What the operator knows of one etcd tier."""
+
+    asked: bool = False
+    """It has been asked since the operator started."""
+    error: str = ""
+    """Why it cannot be used, one clause. Empty: it answers."""
+    runs: int = 0
+    """Runs that use it, as far as the statuses of jobs say."""
+    bytes: int = 0
+    """What its database has in use."""
+    leases: int = 0
+    since: datetime.datetime | None = None
+    """Since when it has taken no new run, as far as this operator has seen."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Admission:
     """The API server's response to a dry-run create of a worker pod."""
 
@@ -327,6 +344,8 @@ class JobState:
     node_counts: NodeCounts | None = None
     """Counts of `nodes`. None: not counted yet."""
     rendezvous: RendezvousView = RendezvousView()
+    tiers: Mapping[str, TierView] = dataclasses.field(default_factory=dict)
+    """By name."""
     admission: Admission | None = None
     rejection: Rejection | None = None
     image_volume_rejected: bool = False

@@ -11,6 +11,7 @@ from elasticjob_operator.certificates import (
     InvalidCertificateError,
     Usage,
     etcd_certificates,
+    tier_certificates,
 )
 
 NOW = datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.timezone.utc)
@@ -26,6 +27,17 @@ def ca() -> CertificateAuthority:
 @pytest.fixture(scope="module")
 def files(ca: CertificateAuthority) -> dict[str, str]:
     return etcd_certificates(ca, NAMES, NOW)
+
+
+def test_only_members_of_a_tier_trust_each_other(ca: CertificateAuthority) -> None:
+    """Its own authority, not the operator's, which signs the certificates of all etcds."""
+    tier, other = (tier_certificates(ca, NAMES, NOW) for _ in range(2))
+    peer = load(tier["peer-client.crt"])
+    peer.verify_directly_issued_by(load(tier["peer-ca.crt"]))
+    for stranger in (other["peer-ca.crt"], ca.certificate):
+        with pytest.raises((InvalidSignature, ValueError)):
+            peer.verify_directly_issued_by(load(stranger))
+    assert usages(load(tier["server.crt"])) == [ExtendedKeyUsageOID.SERVER_AUTH]
 
 
 def load(pem: str) -> x509.Certificate:

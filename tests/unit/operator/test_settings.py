@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.settings import LogFormat, NetworkPolicySettings, Settings, SettingsError
+from elasticjob_operator.settings import EtcdTier, EtcdTiers, LogFormat, NetworkPolicySettings, Settings, SettingsError
 
 
 def test_an_empty_environment_gives_the_defaults_but_for_the_ca() -> None:
@@ -46,6 +46,34 @@ def test_every_variable_is_read() -> None:
         progress_writes=50,
         resync_seconds=30,
     )
+
+
+ONE_TIER = '{"tiers": [{"name": "t0", "endpoint": "https://t0:2379"}]}'
+
+
+def test_tiers_are_read_and_their_secrets_are_the_operators_own() -> None:
+    text = '{"tiers": [{"name": "t0", "endpoint": "https://t0:2379", "open": false}], "maxRuns": 7, "maxBytes": 8}'
+    found = Settings.from_environment({"ELASTICJOB_CA_NAMESPACE": "ops", "ELASTICJOB_ETCD_TIERS": text})
+    tier = EtcdTier(name="t0", endpoint="https://t0:2379", open=False)
+    assert found.etcd_tiers == EtcdTiers(tiers=(tier,), max_runs=7, max_bytes=8)
+    assert ("ops", "t0") in found.own_secrets
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"ELASTICJOB_CA_NAMESPACE": "", "ELASTICJOB_ETCD_TLS": "false"}, "needs ELASTICJOB_CA_NAMESPACE"),
+        ({"ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379"}, "both say which etcd jobs use"),
+        ({"ELASTICJOB_ETCD_TIERS": ONE_TIER.replace("https://", "")}, "t0 needs https://, not 't0:2379'"),
+        ({"ELASTICJOB_ETCD_TIERS": ONE_TIER.replace("t0:2379", "")}, "ELASTICJOB_ETCD_TIERS: t0: "),
+        ({"ELASTICJOB_ETCD_TIERS": ONE_TIER.replace("name", "nam")}, "each tier has name, endpoint and open"),
+        ({"ELASTICJOB_ETCD_TIERS": '{"tiers": ["t0"]}'}, "each tier has name, endpoint and open"),
+    ],
+)
+def test_tiers_that_cannot_be_used_are_rejected(more: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_environment({"ELASTICJOB_CA_NAMESPACE": "ops", "ELASTICJOB_ETCD_TIERS": ONE_TIER, **more})
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ class _Known:
     """What its time was spent on, by part."""
     below: tuple[str, ...]
     """Of GOODPUTS, those that it is below."""
+    tier: str
+    """The etcd tier that its run uses; empty: none."""
     body: bytes
     """JSON."""
 
@@ -78,6 +80,8 @@ class JobCache:
     ) -> None:
         self._shard_of, self._led = shard_of, led
         self._counts: dict[int, _Counts] = {}
+        self.runs_in_tiers: collections.Counter[str] = collections.Counter()
+        """By etcd tier, of the jobs of all shards."""
         self._known: dict[NamespacedName, _Known] = {}
         self._parsed: collections.OrderedDict[NamespacedName, ElasticJob] = collections.OrderedDict()
         """The most recently used last."""
@@ -160,6 +164,8 @@ class JobCache:
         self._bytes[key[0]] += (len(after.body) if after else 0) - (len(before.body) if before else 0)
         if not self._bytes[key[0]]:
             del self._bytes[key[0]]
+        self.runs_in_tiers.subtract([before.tier] if before and before.tier else ())
+        self.runs_in_tiers.update([after.tier] if after and after.tier else ())
         counts = self._counts.setdefault(self._shard_of(key), _Counts())
         counts.jobs += (after is not None) - (before is not None)
         counts.conditions.subtract(before.true if before else ())
@@ -236,7 +242,22 @@ def _below(body: Json) -> tuple[str, ...]:
     return tuple(sys.intern(str(limit)) for limit in GOODPUTS if percent < limit)
 
 
+def _tier(body: Json) -> str:
+    """A run that has ended uses none."""
+    tier = str(((body.get("status") or {}).get("rendezvous") or {}).get("tier") or "")
+    return "" if {"Succeeded", "Failed", "Suspended"} & set(_true(body)) else sys.intern(tier)
+
+
 def _known(body: Json) -> _Known:
     metadata = body["metadata"]
     version, generation = int(metadata.get("resourceVersion") or 0), int(metadata.get("generation") or 0)
-    return _Known(str(metadata["uid"]), version, generation, _true(body), _seconds(body), _below(body), to_bytes(body))
+    return _Known(
+        str(metadata["uid"]),
+        version,
+        generation,
+        _true(body),
+        _seconds(body),
+        _below(body),
+        _tier(body),
+        to_bytes(body),
+    )

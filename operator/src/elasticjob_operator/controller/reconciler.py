@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from elasticjob_api import ElasticJob, InvalidJobError, Status
 from elasticjob_runtime.etcd import StoreError
@@ -38,7 +38,7 @@ from elasticjob_operator.policies.injection import is_about_volumes
 from elasticjob_operator.queueing.job import base_missing_since
 from elasticjob_operator.resources.injection import has_image_volume
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import POD, Admission, Connectivity, Explanation, JobState, Rejection
+from elasticjob_operator.state import POD, Admission, Connectivity, Explanation, JobState, Rejection, TierView
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class _Memory:
 
 class Reconciler:
     """`reconcile` is called concurrently for different keys, never for the same key. `leads(key)`: whether this
-    operator leads the job; what it remembers of others is forgotten."""
+    operator leads the job; what it remembers of others is forgotten. `tiers`: what is known of the etcd tiers."""
 
     def __init__(
         self,
@@ -89,8 +89,9 @@ class Reconciler:
         progress: ProgressWriter,
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
         leads: Callable[[NamespacedName], bool] = lambda _: True,
+        tiers: Callable[[], Mapping[str, TierView]] = dict,
     ) -> None:
-        self._leads = leads
+        self._leads, self._tiers = leads, tiers
         self._settings = settings
         self._jobs = jobs
         self._cluster = cluster
@@ -173,6 +174,7 @@ class Reconciler:
             queue=queue,
             unconfirmed=memory.unconfirmed,
             rendezvous=dataclasses.replace(self._run_watches.view(key), run_id=memory.run_id),
+            tiers=self._tiers(),
             admission=memory.admission,
             rejection=memory.rejection,
             explanations=dict(memory.explanations),

@@ -57,6 +57,7 @@ def actions_wait(written: Status, desired: Status) -> bool:
         or _phase_changes(written) != _phase_changes(desired)
         or _etcd_is_given_up(written, desired)
         or _run_id_changes(written, desired)
+        or _tier_changes(written, desired)
         or not marked_nodes(desired) <= marked_nodes(written)
     )
 
@@ -65,6 +66,12 @@ def _run_id_changes(written: Status, desired: Status) -> bool:
     """A successor that does not know the new attempt or run would create pods of the last one."""
     before, after = written.rendezvous, desired.rendezvous
     return before is not None and after is not None and before.id != after.id
+
+
+def _tier_changes(written: Status, desired: Status) -> bool:
+    """A successor would choose a tier again, and perhaps another one."""
+    before, after = written.rendezvous, desired.rendezvous
+    return after is not None and after.tier != (before.tier if before is not None else "")
 
 
 def _etcd_is_given_up(written: Status, desired: Status) -> bool:

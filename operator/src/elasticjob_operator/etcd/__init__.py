@@ -2,6 +2,7 @@
 operator's only I/O."""
 
 from elasticjob_operator.etcd.run_watches import RunWatches, set_aside_key
+from elasticjob_operator.etcd.tiers import Tiers
 from elasticjob_operator.etcd.users import RunUsers
 
-__all__ = ["RunUsers", "RunWatches", "set_aside_key"]
+__all__ = ["RunUsers", "RunWatches", "Tiers", "set_aside_key"]

@@ -20,6 +20,8 @@ Call = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 CREATIONS = 2
 """Concurrent creations of users: etcd spends 75 ms of CPU on each password, and the heartbeats of all jobs wait."""
+_ROOT = "root"
+"""Name of the user and of the role without which etcd enables no authentication."""
 _EXISTS, _NOT_FOUND = "already exists", "not found"
 
 
@@ -67,6 +69,17 @@ async def create(call: Call, user: str, password: str, keys: KeyRange) -> None:
     await call("/v3/auth/role/grant", {"name": user, "perm": permission})
     await call("/v3/auth/user/add", {"name": user, "password": password})
     await call("/v3/auth/user/grant", {"user": user, "role": user})
+
+
+async def enable(call: Call, password: str) -> None:
+    """Turns authentication on in an etcd that has none yet, with a user root and no other: until now, anyone could
+    create some. May be repeated whenever it was interrupted."""
+    for user in (await call("/v3/auth/user/list", {})).get("users") or []:
+        await call("/v3/auth/user/delete", {"name": user})
+    await call("/v3/auth/user/add", {"name": _ROOT, "password": password})
+    await _unless(_EXISTS, call("/v3/auth/role/add", {"name": _ROOT}))
+    await call("/v3/auth/user/grant", {"user": _ROOT, "role": _ROOT})
+    await call("/v3/auth/enable", {})
 
 
 async def remove(call: Call, user: str) -> None:

@@ -31,6 +31,7 @@ from elasticjob_operator.kube.jobs import list_job_versions, read_job
 from elasticjob_operator.kube.kopf_session import KopfSession
 from elasticjob_operator.kube.metrics_access import MetricsAccess
 from elasticjob_operator.kube.shard_leases import LeaseTerms, ShardLeases, writing_about
+from elasticjob_operator.kube.tier_secrets import TierSecrets
 
 __all__ = [
     "FAULT",
@@ -52,6 +53,7 @@ __all__ = [
     "OperatorCertificates",
     "RejectedError",
     "ShardLeases",
+    "TierSecrets",
     "bounded_job",
     "list_job_versions",
     "read_job",

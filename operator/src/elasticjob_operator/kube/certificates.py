@@ -1,7 +1,7 @@
 """The operator's certificate authority, and what is made with it: certificates of jobs' etcds, and the operator's own.
 
 The CA is in a Secret in the operator's namespace, created at the first start: the first create wins, and the
-other operators read it. It is the only Secret that the operator reads. Its own certificate is in memory only and is
+other operators read it. Its own certificate is in memory only and is
 replaced long before it expires.
 """
 
@@ -14,16 +14,22 @@ import datetime
 import logging
 import ssl
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from elasticjob_operator import names
 from elasticjob_operator.certificates import (
+    CA_FILE,
+    PEER_CA_FILE,
+    PEER_CA_KEY,
+    SERVER_CERTIFICATE_FILE,
     CertificateAuthority,
     InvalidCertificateError,
     Usage,
     etcd_certificates,
+    expires_at,
     peer_certificates,
+    tier_certificates,
 )
 from elasticjob_operator.kube.api_resources import SECRETS
 from elasticjob_operator.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
@@ -110,6 +116,17 @@ class OperatorCertificates:
         of the members for each other, if there are several."""
         files = await asyncio.to_thread(etcd_certificates, self._authority(), dns_names, self._clock())
         return files | (await asyncio.to_thread(peer_certificates, peers, self._clock()) if peers else {})
+
+    async def for_tier(
+        self, dns_names: Sequence[str], known: Mapping[str, str], *, needed: datetime.timedelta
+    ) -> dict[str, str]:
+        """The files for one etcd tier. `known`: those that it has; empty where they are good for the time `needed`.
+        Raises InvalidCertificateError too."""
+        ca, now = self._authority(), self._clock()
+        if known.get(CA_FILE) == ca.certificate and expires_at(known.get(SERVER_CERTIFICATE_FILE, "")) >= now + needed:
+            return {}
+        peer_ca = known.get(PEER_CA_FILE, ""), known.get(PEER_CA_KEY, "")
+        return await asyncio.to_thread(tier_certificates, ca, dns_names, now, peer_ca)
 
     def context(self) -> ssl.SSLContext:
         """For connections to jobs' etcds, with the operator's certificate."""

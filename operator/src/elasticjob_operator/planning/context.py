@@ -128,6 +128,8 @@ class Context:
         """Why wanted worker pods are not created, if etcd has not accepted the job's credentials."""
         if not self.scaling.create:
             return None
+        if self.rendezvous.wait is not None:
+            return self.rendezvous.wait.cause
         return waits_for_etcd(self.job, self.rendezvous.access, self.view, self.rendezvous.endpoint)
 
     @property
@@ -137,7 +139,9 @@ class Context:
 
     @property
     def etcd_wait(self) -> Wait | None:
-        """What the job's own etcd waits for."""
+        """What the job's own etcd waits for, or its run for a tier."""
+        if self.rendezvous.wait is not None:
+            return self.rendezvous.wait
         if self.left_behind or self.certificates_lost:
             return self.left_behind
         stateful_set, pods = self._own_etcd
@@ -259,14 +263,14 @@ def classify(
     own_etcd = existing_etcd(job, state)
     secret = secret_of(own_etcd.body) if own_etcd is not None else ""
     tls = bool(secret) if own_etcd is not None else None
-    rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0), tls)
+    rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0), tls, state.tiers)
     template = template_of_run(job, rendezvous.run, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job))
     since = own_etcd.created_at if own_etcd is not None else None
     lost = _is_missing(secret, since or LONG_AGO, job, state)
     active = not job.is_suspended and not job.status.is_finished
     if outlived_its_template(job, template) or (lost and active and any(pod.run == rendezvous.run for pod in pods)):
         # Pods with other certificates are of another run, and none is created before those of the last one have ended.
-        rendezvous = rendezvous_of(job, settings, rendezvous.run + 1, tls)
+        rendezvous = rendezvous_of(job, settings, rendezvous.run + 1, tls, state.tiers)
         template = template_of_run(job, rendezvous.run, [], hash_of(job))
     all_workers = [(pod, status_of(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     current = (rendezvous.run, rendezvous.attempt)

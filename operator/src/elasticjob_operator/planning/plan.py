@@ -55,6 +55,7 @@ from elasticjob_operator.planning.status import (
 from elasticjob_operator.policies import admission, lifecycle, stragglers
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, cause
+from elasticjob_operator.policies.etcd_tiers import look_again_at
 from elasticjob_operator.policies.history import with_history
 from elasticjob_operator.policies.node_avoidance import failing_nodes
 from elasticjob_operator.policies.pod_state import PodState
@@ -223,6 +224,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
                 assessment.size.scale_up_at,
                 stragglers.replace_again_at(job, slow, now),
                 rejection.retry_at if rejection and now < rejection.retry_at else None,
+                look_again_at(assessment.rendezvous.wait, now),
                 now if slow_node is not None or _continues_at_once(assessment) else None,
             ]
         ),
@@ -283,13 +285,14 @@ def _silence_timers(assessment: Assessment, trains: Training) -> list[datetime.d
 
 def _continues_at_once(assessment: Assessment) -> bool:
     """The next plan does what must wait for this one's status or reads: it deletes a failed pod that is counted now, or
-    an etcd that is superseded now; it replaces all pods of an attempt that ends now; it uses the answer to a dry-run
-    create or the heartbeat of a node."""
+    an etcd that is superseded now; it uses the etcd tier that is chosen now; it replaces all pods of an attempt that
+    ends now; it uses the answer to a dry-run create or the heartbeat of a node."""
     lost_etcd = [pod for pod, status in assessment.etcd if status.state is PodState.LOST]
     return bool(
         assessment.budget.new_failure
         or assessment.ends_attempt
         or assessment.acceptance.dry_run
         or assessment.nodes_to_verify
+        or assessment.rendezvous.unwritten
         or any(not is_superseded(pod, assessment.job.status.rendezvous) for pod in lost_etcd)
     )

@@ -299,6 +299,8 @@ def _rendezvous_ready(assessment: Assessment, training: Training) -> ConditionUp
         return update(False, Reason.ENDPOINT_NOT_ALLOWED, endpoint=rendezvous.endpoint)
     if not rendezvous.access.allowed:
         return update(False, Reason.SECRET_NOT_ALLOWED, secret=job.spec.rendezvous.secret_name)
+    if rendezvous.wait is not None:
+        return ConditionUpdate(status=False, reason=rendezvous.wait.reason, message=rendezvous.wait.cause.message)
     left = assessment.left_behind
     if left is not None and left.serious and rendezvous.managed and not assessment.workers:
         return ConditionUpdate(status=False, reason=left.reason, message=left.cause.message)

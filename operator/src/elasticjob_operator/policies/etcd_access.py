@@ -4,6 +4,7 @@ not accepted.
     the etcd of                    the operator connects with        worker pods get
     spec.rendezvous.endpoint       spec.rendezvous.secretName        the same Secret
     the operator's settings        the Secret in its settings        a user of the run, in a Secret of the job
+    an etcd tier                   the Secret of the tier            a user of the run, in a Secret of the job
 
 Credentials go only to the endpoint that they were named with.
 """
@@ -48,8 +49,13 @@ def access_of(job: ElasticJob, settings: Settings, endpoint: str, run: int) -> E
         return EtcdAccess(secret=secret if allowed else None, mounted=named, allowed=allowed)
     if settings.endpoint_secret is None or endpoint != settings.endpoint:
         return NO_ACCESS
+    return user_of_run(job, settings.endpoint_secret, run)
+
+
+def user_of_run(job: ElasticJob, secret: NamespacedName, run: int) -> EtcdAccess:
+    """`secret`: with the operator's credentials for an etcd that jobs share."""
     return EtcdAccess(
-        secret=settings.endpoint_secret,
+        secret=secret,
         mounted=names.run_secret_name(job.name, job.uid, run),
         user=names.run_user(names.run_id(job.uid, run)),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from elasticjob_api import (
     ConditionType,
@@ -22,11 +23,12 @@ from elasticjob_operator import names
 from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
-from elasticjob_operator.policies.etcd_access import NO_ACCESS, EtcdAccess, access_of, remedy
+from elasticjob_operator.policies.etcd_access import NO_ACCESS, EtcdAccess, access_of, remedy, user_of_run
+from elasticjob_operator.policies.etcd_tiers import choose, removed, wait_for_tier
 from elasticjob_operator.policies.first_step import fails_fast
 from elasticjob_operator.policies.waits import Wait
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Connectivity, Pod, RendezvousView
+from elasticjob_operator.state import Connectivity, Pod, RendezvousView, TierView
 
 SILENT_SECONDS = 3.0
 """How long an etcd that is not ready may be silent before the condition RendezvousReady says so, in seconds. While a
@@ -47,7 +49,14 @@ class Rendezvous:
     run_id: str
     attempt: int = names.FIRST_ATTEMPT
     endpoint: str
-    """host:port; with TLS: https://host:port."""
+    """host:port; with TLS: https://host:port. Empty: no etcd tier has taken the run."""
+    tier: str = ""
+    """The etcd tier of the run; empty: it uses none."""
+    wait: Wait | None = None
+    """Why the run has no tier, or lost it."""
+    unwritten: bool = False
+    """Status does not name the tier yet. Nothing is created in a tier before that: a successor of this operator might
+    choose another one."""
     managed: bool
     """The etcd is the job's own: the operator creates and deletes it."""
     several: bool = False
@@ -70,6 +79,7 @@ class Rendezvous:
             id=self.run_id,
             backend=backend,
             endpoint=self.endpoint,
+            tier=self.tier,
             store_generation=self.store_generation or None,
             store_pod=self.store_pod,
             template_hash=template.hash,
@@ -77,7 +87,13 @@ class Rendezvous:
         )
 
 
-def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd_tls: bool | None = None) -> Rendezvous:
+def rendezvous_of(
+    job: ElasticJob,
+    settings: Settings,
+    newest_run: int = 0,
+    etcd_tls: bool | None = None,
+    tiers: Mapping[str, TierView] = MappingProxyType({}),
+) -> Rendezvous:
     """The endpoint in status is kept, so that another default endpoint in a new release of the operator never moves a
     running job, and its own etcd keeps or lacks TLS. A new run uses what spec and settings say now.
 
@@ -89,8 +105,10 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
     own = _managed_endpoint(job, job.etcd_members, tls=settings.etcd_tls if etcd_tls is None else etcd_tls)
     ours = _own_endpoints(job)
     before, run = job.status.rendezvous, max(_run(job), newest_run)
-    known = before.endpoint if before is not None and not _starts_new_rendezvous(job) else ""
-    endpoint = known or _wanted_endpoint(job, settings, own, ours)
+    known = before if before is not None and before.endpoint and not _starts_new_rendezvous(job) else None
+    if known.tier if known is not None else _uses_tiers(job, settings):
+        return _in_tier(job, settings, tiers, known, run)
+    endpoint = known.endpoint if known is not None else _wanted_endpoint(job, settings, own, ours)
     managed = endpoint in ours
     allowed = managed or endpoint == settings.endpoint or is_allowed(endpoint, settings.allowed_endpoints)
     access = NO_ACCESS if managed else access_of(job, settings, endpoint, run)
@@ -104,6 +122,35 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
         access=access,
         followed=allowed and access.allowed,
         allowed=allowed,
+    )
+
+
+def _uses_tiers(job: ElasticJob, settings: Settings) -> bool:
+    return job.spec.rendezvous.type is RendezvousType.AUTO and any(tier.open for tier in settings.etcd_tiers.tiers)
+
+
+def _in_tier(
+    job: ElasticJob, settings: Settings, views: Mapping[str, TierView], known: RendezvousStatus | None, run: int
+) -> Rendezvous:
+    """In the tier that status names, or in one that takes new runs. A job that is not to run gets none: it would hold
+    the place of others. `known`: of this run."""
+    run_id, tiers, held = names.run_id(job.uid, run), settings.etcd_tiers, lifecycle.is_held(job)
+    chosen = None if held or known is not None else choose(job.uid, tiers, views)
+    tier = tiers.named(known.tier) if known is not None else chosen
+    found = Rendezvous(run=run, run_id=run_id, endpoint="", managed=False, followed=False)
+    if tier is None:
+        wait = removed(job, known) if known is not None else wait_for_tier(job.uid, tiers, views)
+        where = (known.endpoint, known.tier) if known is not None else ("", "")
+        return dataclasses.replace(found, endpoint=where[0], tier=where[1], wait=None if held else wait)
+    before = job.status.rendezvous
+    unwritten = before is None or (before.id, before.tier) != (run_id, tier.name)
+    return dataclasses.replace(
+        found,
+        endpoint=tier.endpoint,  # as the operator knows it, whatever status says: its credentials go there
+        tier=tier.name,
+        unwritten=unwritten,
+        access=user_of_run(job, settings.secret_of(tier), run),
+        followed=not unwritten,
     )
 
 

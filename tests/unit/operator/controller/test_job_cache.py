@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import tracemalloc
 from typing import Any
 
@@ -99,6 +100,28 @@ def test_conditions_are_counted_over_all_jobs() -> None:
     jobs.remove(("ml", "a"), "u")
     jobs.remove(("ml", "a"), "u")
     assert not any(jobs.conditions.values())
+
+
+def test_the_runs_of_each_etcd_tier_are_counted_until_they_end() -> None:
+    jobs = JobCache()
+
+    def put(version: int, tier: str, *conditions: str) -> collections.Counter[str]:
+        found = body(version)
+        found["status"] = {
+            "rendezvous": {"id": "u-1", "tier": tier},
+            "conditions": [{"type": each, "status": "True"} for each in conditions],
+        }
+        jobs.put(found)
+        return +jobs.runs_in_tiers
+
+    assert not put(1, "")
+    assert put(2, "t0") == {"t0": 1}
+    assert not put(3, "t0", "Suspended"), "its keys are gone, and its next run chooses again"
+    assert put(4, "t1", "Running") == {"t1": 1}
+    assert not put(5, "t1", "Succeeded")
+    assert put(6, "t1") == {"t1": 1}
+    jobs.remove(KEY, "u")
+    assert not +jobs.runs_in_tiers
 
 
 def test_only_the_jobs_of_shards_that_this_operator_leads_are_counted() -> None:

@@ -39,6 +39,9 @@ AT_ONCE = {
     "pods go once the job has failed": make_status(ConditionType.FAILED),
     "a job that rests can begin a new run": make_status(ConditionType.SUSPENDED),
     "pods go once the next attempt is known": TRAINS.model_copy(update={"rendezvous": _run("8c-1.2")}),
+    "a run uses its etcd tier once it is written which": TRAINS.model_copy(
+        update={"rendezvous": _run("8c-1").model_copy(update={"tier": "t0"})}
+    ),
     "a slow rank's pod goes once its node is marked": TRAINS.model_copy(
         update={"failing_nodes": (FailingNode(name="b", failures=3, last_time=at(0), check="slow: rank 1 in digits"),)}
     ),

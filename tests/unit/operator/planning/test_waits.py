@@ -9,12 +9,21 @@ from typing import Any
 
 import orjson
 import pytest
-from elasticjob_api import BLOCKING_REASONS, MESSAGES, REMEDY, ConditionType, ElasticJob, OnPartition, Reason
+from elasticjob_api import (
+    BLOCKING_REASONS,
+    MESSAGES,
+    REMEDY,
+    ConditionType,
+    ElasticJob,
+    OnPartition,
+    Reason,
+    RendezvousStatus,
+)
 from elasticjob_operator.node_state import NodeHealth
 from elasticjob_operator.planning import Plan, ReadEvents
 from elasticjob_operator.planning.events import repeatable
 from elasticjob_operator.resources.pods import hash_of
-from elasticjob_operator.settings import Settings
+from elasticjob_operator.settings import EtcdTier, EtcdTiers, Settings
 from elasticjob_operator.state import (
     Blocked,
     Connectivity,
@@ -25,10 +34,12 @@ from elasticjob_operator.state import (
     Pod,
     PodPhase,
     Rejection,
+    TierView,
 )
 from elasticjob_runtime.contract import UnreadyValue
 
 from tests.unit.operator.builders import (
+    NOW,
     TEMPLATE,
     UID,
     at,
@@ -46,6 +57,12 @@ from tests.unit.operator.planning.plans import ADMITTED, ask, trained
 RUNNING, READY, ACCEPTED = ConditionType.RUNNING, ConditionType.RENDEZVOUS_READY, ConditionType.ACCEPTED
 SUSPENDED = ConditionType.SUSPENDED
 OWN_ETCD = Settings(etcd_tls=False)
+IN_TIERS = Settings(
+    etcd_tiers=EtcdTiers(tiers=(EtcdTier(name="t0", endpoint="https://t0:2379"),), max_runs=1), ca_namespace="ops"
+)
+IN_REMOVED_TIER = make_status(
+    ACCEPTED, RUNNING, round=1, rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint="https://t0:2379", tier="t0")
+)
 HASTY = {"spec": {**TEMPLATE["spec"], "terminationGracePeriodSeconds": 5}}
 HASTY_JOB = make_job(template=HASTY)
 RESTRICTED = Settings.from_environment({"ELASTICJOB_ALLOWED_ENDPOINTS": "c:1", "ELASTICJOB_ETCD_TLS": "false"})
@@ -447,6 +464,18 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         RUNNING,
         Reason.WAITING_FOR_ETCD,
         ["e:1", "condition RendezvousReady"],
+    ),
+    "no etcd tier takes the run": (
+        ask(make_job(), settings=IN_TIERS, admission=ADMITTED, tiers={"t0": TierView(asked=True, runs=1, since=NOW)}),
+        READY,
+        Reason.NO_ETCD_TIER,
+        ["Etcd tier t0", "1 runs, and the chart's etcd.tier.maxRuns is 1", "Since 2026-01-01", "etcd.tiers"],
+    ),
+    "the tier of the run was removed": (
+        ask(trained(status=IN_REMOVED_TIER), make_pod(0)),
+        READY,
+        Reason.ETCD_TIER_REMOVED,
+        ["Etcd tier t0", "elasticjob suspend digits -n ml"],
     ),
     "a value in etcd is invalid": (
         starting(make_pod(0), rendezvous=dataclasses.replace(make_view(), unreadable="plan: no JSON")),
