@@ -7,6 +7,7 @@ import json
 import pytest
 from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.settings import Settings
+from elasticjob_runtime.etcd import parse_endpoints
 
 from hack.cluster import ClusterError
 from tests.integration.chart import CHART, of_kind, rendered
@@ -27,6 +28,12 @@ INVALID_VALUES = {
     "watchNamespaces={Team_A}": "/watchNamespaces/0",
     "rendezvous.allowedEndpoints={a b}": "/rendezvous/allowedEndpoints/0",
     "etcd.affinity=x": "'affinity' not allowed",
+    "etcd.mode=shared": "/etcd/mode",
+    "etcd.mode=Shared": "needs etcd.tiers",
+    "etcd.mode=Shared,etcd.tiers=1,etcd.closedTiers={0}": "needs a tier that takes runs",
+    "etcd.mode=Shared,etcd.tiers=1,rendezvous.endpoint=etcd:2379": "remove one of them",
+    "etcd.tiers=33": "/etcd/tiers",
+    "etcd.tier.maxMiB=8192": "/etcd/tier/maxMiB",
     "resources.limits.memry=1Gi": "'memry' not allowed",
     "resources.limits.memory=much": "/resources/limits/memory",
     "etcd.resources.request.cpu=1": "'request' not allowed",
@@ -231,3 +238,35 @@ def test_dashboards_are_config_maps_that_grafanas_sidecar_finds() -> None:
 def test_dashboards_can_be_put_where_grafana_runs() -> None:
     settings = ("metrics.dashboards.enabled=true", "metrics.dashboards.namespace=monitoring")
     assert {each["metadata"]["namespace"] for each in of_kind(rendered(*settings), "ConfigMap")} == {"monitoring"}
+
+
+def test_tiers_reach_the_operator_as_the_chart_runs_them() -> None:
+    objects = rendered("etcd.mode=Shared", "etcd.tiers=2", "etcd.closedTiers={1}", "etcd.tier.maxRuns=7")
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    environment = {each["name"]: each.get("value", "") for each in container["env"]}
+    found = Settings.from_environment(environment).etcd_tiers
+    assert [(tier.name, tier.open) for tier in found.tiers] == [
+        ("ej-elasticjob-tier-0", True),
+        ("ej-elasticjob-tier-1", False),
+    ]
+    assert (found.max_runs, found.max_bytes) == (7, 1 << 30)
+    services = {each["metadata"]["name"] for each in of_kind(objects, "Service")}
+    for tier, stateful_set in zip(found.tiers, of_kind(objects, "StatefulSet"), strict=True):
+        peers = stateful_set["spec"]["serviceName"]
+        assert {tier.name, peers} <= services
+        pods = [f"{tier.name}-{number}.{peers}" for number in range(stateful_set["spec"]["replicas"])]
+        hosts = [endpoint.host for endpoint in parse_endpoints(tier.endpoint)]
+        assert hosts == [f"{host}.system.svc" for host in (tier.name, *pods)]
+        (volume,) = stateful_set["spec"]["template"]["spec"]["volumes"]
+        assert volume["secret"]["secretName"] == tier.name
+        assert not {"username", "password", "peer-ca.key"} & {each["key"] for each in volume["secret"]["items"]}
+
+
+def test_tiers_stay_with_an_etcd_per_job_until_no_run_is_left_in_them() -> None:
+    objects = rendered("etcd.tiers=1")
+    assert len(of_kind(objects, "StatefulSet")) == 1
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (text,) = (each["value"] for each in container["env"] if each["name"] == "ELASTICJOB_ETCD_TIERS")
+    assert [each["open"] for each in json.loads(text)["tiers"]] == [False]

@@ -29,6 +29,49 @@
 {{- printf "%s-ca" (include "elasticjob.fullname" . | trunc 60 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* Of an etcd tier, its StatefulSet, its Service and its Secret, which the operator creates: include "elasticjob.tierName" (dict "number" 0 "root" $) */}}
+{{- define "elasticjob.tierName" -}}
+{{- printf "%s-tier-%d" (include "elasticjob.fullname" .root | trunc 40 | trimSuffix "-") (int .number) -}}
+{{- end -}}
+
+{{/* JSON: the names of the Secrets of all tiers. */}}
+{{- define "elasticjob.tierSecrets" -}}
+{{- $names := list -}}
+{{- range $number := until (int .Values.etcd.tiers) -}}
+{{- $names = append $names (include "elasticjob.tierName" (dict "number" $number "root" $)) -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
+{{- define "elasticjob.tierLabels" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: etcd-tier
+elasticjob.dev/tier: {{ include "elasticjob.tierName" . }}
+{{- end -}}
+
+{{/* JSON: what the operator must know of the tiers. A client leaves a member at once whose node is gone, because it knows the others' addresses. */}}
+{{- define "elasticjob.etcdTiers" -}}
+{{- $closed := list -}}
+{{- range .Values.etcd.closedTiers }}{{ $closed = append $closed (int .) }}{{ end -}}
+{{- $tiers := list -}}
+{{- $open := 0 -}}
+{{- range $number := until (int .Values.etcd.tiers) -}}
+{{- $name := include "elasticjob.tierName" (dict "number" $number "root" $) -}}
+{{- $urls := list (printf "https://%s.%s.svc:2379" $name $.Release.Namespace) -}}
+{{- range $member := until 3 -}}
+{{- $urls = append $urls (printf "https://%s-%d.%s-peers.%s.svc:2379" $name $member $name $.Release.Namespace) -}}
+{{- end -}}
+{{- $takes := and (eq $.Values.etcd.mode "Shared") (not (has $number $closed)) -}}
+{{- if $takes }}{{ $open = add1 $open }}{{ end -}}
+{{- $tiers = append $tiers (dict "name" $name "endpoint" (join "," $urls) "open" $takes) -}}
+{{- end -}}
+{{- if and (eq .Values.etcd.mode "Shared") (not $open) -}}
+{{- fail "etcd.mode Shared needs a tier that takes runs: raise etcd.tiers, or leave one out of etcd.closedTiers" -}}
+{{- end -}}
+{{- dict "tiers" $tiers "maxRuns" (int .Values.etcd.tier.maxRuns) "maxBytes" (mul (int .Values.etcd.tier.maxMiB) 1048576) | toJson -}}
+{{- end -}}
+
 {{- define "elasticjob.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
