@@ -86,7 +86,7 @@ def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Resu
     with ExitStack() as stack:
         etcd = stack.enter_context(Etcd(folder))
         crowds = stack.enter_context(
-            _crowds(etcd.endpoint.removeprefix("http://"), members, min(processes, members - 1), nofile)
+            crowds_of(etcd.endpoint.removeprefix("http://"), members, min(processes, members - 1), nofile)
         )
         last = min(processes, members - 1)
         ready = crowds.wait(0)
@@ -129,7 +129,8 @@ def _phase(
 
 
 @contextmanager
-def _crowds(endpoint: str, members: int, processes: int, nofile: int) -> Iterator[Crowds]:
+def crowds_of(endpoint: str, members: int, processes: int, nofile: int = 0) -> Iterator[Crowds]:
+    """Of a new run. The first member has a process of its own."""
     started: list[subprocess.Popen[str]] = []
     run_id = secrets.token_hex(6)
     edges = [0, *(1 + (members - 1) * number // processes for number in range(processes + 1))]
