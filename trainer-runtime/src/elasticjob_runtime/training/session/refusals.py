@@ -17,6 +17,7 @@ from elasticjob_runtime.training.session.data_parallel import check_models
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replicas import Replicas
+from elasticjob_runtime.training.sharded import ranks
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -30,6 +31,7 @@ def new_engine(parts: Parts) -> tuple[Engine | None, Replicas | None]:
             raise TypeError("ElasticSession: replicas need an agent that continues in place (elasticrun --in-place=on)")
         if problem := torch_private.missing() or refusal_in_replica(parts):
             raise TypeError(f"ElasticSession: {problem}")
+        ranks.talk_over_gloo()
         check_models(parts)
         _warm_up()
         replicas = Replicas(parts)
@@ -51,11 +53,11 @@ def refusal_in_replica(parts: Parts) -> str:
 
 def _problems_in_replica(parts: Parts) -> Iterator[str]:
     backend = dist.get_backend_config() if dist.is_initialized() else ""
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
     modules = [module for model in parts.modules for module in model.modules()]
-    if ranks > 1 and (not backend or dist.get_world_size() != ranks):
+    if size > 1 and (not backend or dist.get_world_size() != size):
         yield (
-            f"this replica has {ranks} ranks, so call torch.distributed.init_process_group() before the session; it "
+            f"this replica has {size} ranks, so call torch.distributed.init_process_group() before the session; it "
             "takes rank and size from the environment"
         )
     if parts.ddp:

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training.session import torch_private
@@ -91,10 +90,10 @@ class Replicas(Gloo):
     # -- the ranks of this replica together
 
     def all_of_replica(self, ok: bool) -> bool:
-        return bool(_lowest_of_replica(ok)[0])
+        return bool(ranks.lowest(ok)[0])
 
     def range_in_replica(self, number: int) -> tuple[int, int]:
-        lowest, highest = _lowest_of_replica(number, -number)
+        lowest, highest = ranks.lowest(number, -number)
         return lowest, -highest
 
     def is_due(self, newest: World | None, world: World | None) -> bool:  # noqa: ARG002
@@ -146,7 +145,7 @@ class Replicas(Gloo):
         ballot = torch.tensor(numbers, dtype=torch.int64)
         if not self._all_reduce(ballot, lowest=True):
             ballot[:] = 0
-        complete, *lowest = _lowest_of_replica(not self._lost, *ballot.tolist())
+        complete, *lowest = ranks.lowest(not self._lost, *ballot.tolist())
         return bool(complete), lowest
 
     def _end_unless(self, complete: bool, interruption: Interruption) -> None:
@@ -241,16 +240,6 @@ class ReplicateGroup(GlooGroup):
     def install(self, _store: PrefixStore) -> Any | None:
         torch_private.set_timeout(self.gloo, OPERATION_TIMEOUT)
         return self._replicas.enter(self.gloo, self._world)
-
-
-def _lowest_of_replica(*values: int) -> list[int]:
-    """Of each of the values, the lowest of all ranks of this replica. Collective. Raises what torch raises if one of
-    them is lost: this replica is over then."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [int(value) for value in values]
-    lowest = torch.tensor(values, dtype=torch.int64)
-    dist.all_reduce(lowest, dist.ReduceOp.MIN)
-    return [int(value) for value in lowest.tolist()]
 
 
 def _buckets(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

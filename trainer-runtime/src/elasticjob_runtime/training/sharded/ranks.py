@@ -9,11 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from elasticjob_runtime.training.checkpoint import CheckpointError, FencedError
 
 T = TypeVar("T")
+
+_group: Any = None
+"""Over which ranks tell each other values; None: the default process group."""
+
+
+def talk_over_gloo() -> None:
+    """From now on, also where the default process group has none: over NCCL, a value would wait for all that is queued
+    on the GPU. Collective."""
+    global _group  # noqa: PLW0603
+    over_nccl = dist.is_initialized() and "gloo" not in dist.get_backend_config()
+    _group = dist.new_group(backend="gloo") if over_nccl else None
 
 
 def rank() -> int:
@@ -29,8 +41,18 @@ def gather(value: T) -> list[T]:
     if size() == 1:
         return [value]
     values: list[Any] = [None] * size()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group=_group)
     return values
+
+
+def lowest(*numbers: int) -> list[int]:
+    """Of each of the numbers, the lowest of all ranks. Collective, for a group with gloo. Raises what torch raises if a
+    rank is lost."""
+    if size() == 1:
+        return [int(number) for number in numbers]
+    found = torch.tensor(numbers, dtype=torch.int64)
+    dist.all_reduce(found, dist.ReduceOp.MIN, group=_group)
+    return [int(number) for number in found.tolist()]
 
 
 def from_first(function: Callable[[], T]) -> T:
@@ -41,7 +63,7 @@ def from_first(function: Callable[[], T]) -> T:
     result: Any = _outcome(function) if rank() == 0 else None
     if size() > 1:
         held = [result]
-        dist.broadcast_object_list(held, src=0)
+        dist.broadcast_object_list(held, src=0, group=_group)
         result = held[0]
     value, error = result
     if error is not None:
