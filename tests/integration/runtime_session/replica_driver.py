@@ -53,10 +53,13 @@ class Replica:
 
 
 class ReplicaDriver(Driver):
-    def __init__(self, folder: pathlib.Path, environment: Mapping[str, str], *, size: int = 2) -> None:
+    def __init__(
+        self, folder: pathlib.Path, environment: Mapping[str, str], *, size: int = 2, on_gpus: bool = False
+    ) -> None:
+        """on_gpus: each rank has the next one."""
         folder.mkdir(exist_ok=True)
         super().__init__(folder, environment, SCRIPT)
-        self.folder, self._size = folder, size
+        self.folder, self._size, self._on_gpus = folder, size, on_gpus
         self.replicas: dict[str, Replica] = {}
         self.members: list[Replica] = []
         """Of the newest plan, by place."""
@@ -71,6 +74,7 @@ class ReplicaDriver(Driver):
                 **common, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
                 Env.REPLICA: str(index), "SEED": str(index),
+                "DEVICE": f"cuda:{index * self._size + rank}" if self._on_gpus else "cpu",
             }  # fmt: skip
             ranks += self.start(f"{name}{rank}")
         self.environment = common

@@ -2,9 +2,9 @@
 
 Environment: OUTPUT (prefix of what it writes), KIND (plain, fsdp, tp, fsdp+tp, pp), HIDDEN (size of layers), OPTIMIZER,
 CLIP, PARTS (of each share, whose gradients are added up), HOOK (0: without FSDP's hook, as before torch 2.7), COMPILE,
-CHECKPOINTS, EVERY (steps), EPOCHS, STEP_SECONDS; STREAMS (from how many the same samples come, in the same order);
-WRONG (samples: each rank takes its own; blocks: rank 1 does not shard the first one); PAUSE and GO: in the step after
-this one, until that file exists.
+CHECKPOINTS, EVERY (steps), EPOCHS, STEP_SECONDS; BACKEND (inside a replica), DEVICE, FAKE_NCCL (see `fake_nccl`);
+STREAMS (from how many the same samples come, in the same order); WRONG (samples: each rank takes its own; blocks:
+rank 1 does not shard the first one); PAUSE and GO: in the step after this one, until that file exists.
 FAULTS (JSON): what ranks do to themselves, as {"rank", "step", "place", "call", "action"}. Places: reduce, vote, voted.
 Actions: kill, stop, cut (connections to the other replicas).
 """
@@ -35,6 +35,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 SAMPLES, BATCH, WIDTH = 240, 24, 6
 KIND, WRONG = os.environ["KIND"], os.environ.get("WRONG")
+DEVICE = torch.device(os.environ.get("DEVICE", "cpu"))
 
 
 class Block(nn.Module):
@@ -51,12 +52,12 @@ def build() -> tuple[nn.Sequential, DeviceMesh | None]:
     """The model as this rank has it, and the mesh of the ranks that take different samples."""
     torch.manual_seed(int(os.environ.get("SEED", "0")))
     hidden = int(os.environ["HIDDEN"])
-    model = nn.Sequential(*(Block(hidden) for _ in range(3))).double()
+    model = nn.Sequential(*(Block(hidden) for _ in range(3))).double().to(DEVICE)
     if KIND == "plain":
         return model, None
-    data = tensor = init_device_mesh("cpu", (dist.get_world_size(),))
+    data = tensor = init_device_mesh(DEVICE.type, (dist.get_world_size(),))
     if KIND == "fsdp+tp":
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+        mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("data", "tensor"))
         data, tensor = mesh["data"], mesh["tensor"]
     for block in model if "tp" in KIND else ():
         parallelize_module(block, tensor, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -82,7 +83,7 @@ class Pipeline:
         self._weight = weight
         if len(inputs) != self._size:
             self._size = len(inputs)
-            stage = PipelineStage(self._model, dist.get_rank(), 2, torch.device("cpu"))
+            stage = PipelineStage(self._model, dist.get_rank(), 2, DEVICE)
             self._schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=self._loss)
         if dist.get_rank() == 0:
             self._schedule.step(inputs)
@@ -114,10 +115,10 @@ def inject(session: ElasticSession) -> None:
             replicas._lost = "cut by the test"
             replicas._engine.interruption.end()
 
-    def all_reduce(tensor: torch.Tensor, *, lowest: bool = False) -> bool:
+    def all_reduce(tensor: torch.Tensor, *, lowest: bool = False, **where: Any) -> bool:
         calls[0] = 0 if lowest else calls[0] + 1
         act("vote" if lowest else "reduce")
-        original(tensor, lowest=lowest)
+        original(tensor, lowest=lowest, **where)
         if lowest:
             act("voted")
         return not replicas._lost
@@ -152,6 +153,17 @@ def loss_of(model: nn.Module, pairs: torch.Tensor, samples: int, weight: float) 
     return result
 
 
+def connect() -> None:
+    if DEVICE.type != "cpu":
+        torch.cuda.set_device(DEVICE)
+    if KIND != "plain":
+        dist.init_process_group(os.environ.get("BACKEND", "gloo"))
+    if os.environ.get("FAKE_NCCL"):
+        from tests.integration.runtime_session import fake_nccl
+
+        fake_nccl.install()
+
+
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.INFO)
@@ -159,8 +171,7 @@ def main() -> None:
     output = os.environ["OUTPUT"].replace("{local_rank}", os.environ.get("LOCAL_RANK", "0"))
     with pathlib.Path(f"{output}.pids").open("a") as pids:
         pids.write(f"{os.getpid()}\n")
-    if KIND != "plain":
-        dist.init_process_group("gloo")
+    connect()
     model, data = build()
     kind: Any = getattr(torch.optim, os.environ.get("OPTIMIZER", "AdamW"))
     optimizer = kind(model.parameters(), lr=0.01)
@@ -175,7 +186,8 @@ def main() -> None:
     clip, parts = float(os.environ.get("CLIP", "0")), int(os.environ.get("PARTS", "1"))
     with open(f"{output}.steps", "a", buffering=1) as steps, open(f"{output}.samples", "a", buffering=1) as taken:
         for epoch in range(session.epoch, int(os.environ.get("EPOCHS", "2"))):
-            for share in batches(session, epoch):
+            for batch in batches(session, epoch):
+                share = batch.to(DEVICE)
                 with session.step():
                     pause(session)
                     if pipeline is not None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+from elasticjob_runtime.contract import Env
 
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.history import wait_until
@@ -33,6 +34,16 @@ RANKS = {"fsdp+tp": 4, "plain": 1}
 HIDDEN = {"tp": "18", "fsdp+tp": "20"}
 """Tensor parallelism divides evenly; FSDP pads one of two shards of 17 rows."""
 
+FAKE_NCCL: Any = {"FAKE_NCCL": "1"}
+ON_GPUS: Any = {"BACKEND": "nccl", Env.IN_PLACE_NCCL: "1"}
+NCCL = [
+    pytest.param(2, FAKE_NCCL, id="a second gloo in its place"),
+    pytest.param(1, ON_GPUS, id="replicas of one GPU", marks=pytest.mark.gpu(2)),
+    pytest.param(2, ON_GPUS, id="of two", marks=pytest.mark.gpu(4)),
+    pytest.param(2, {**ON_GPUS, "BACKEND": "cpu:gloo,cuda:nccl"}, id="of two, with gloo", marks=pytest.mark.gpu(4)),
+]
+"""Ranks of a replica, and where they are. Two replicas are on as many GPUs."""
+
 
 def fault(rank: str, place: str, action: str = "kill", *, step: int = 5, call: int | None = None) -> dict[str, Any]:
     return {"rank": rank, "place": place, "action": action, "step": step} | ({} if call is None else {"call": call})
@@ -44,11 +55,17 @@ def killed(replica: str, place: str, *indexes: int, **where: Any) -> list[dict[s
 
 @contextlib.contextmanager
 def training(
-    folder: pathlib.Path, names: str, faults: list[dict[str, Any]] | None = None, later: str = "", **environment: str
+    folder: pathlib.Path,
+    names: str,
+    faults: list[dict[str, Any]] | None = None,
+    later: str = "",
+    ranks: int | None = None,
+    **environment: str,
 ) -> Iterator[tuple[ReplicaDriver, list[Replica]]]:
     given = {"KIND": "fsdp", "FAULTS": json.dumps(faults or []), "GO": str(folder / "go"), **environment}
     given["HIDDEN"] = HIDDEN.get(given["KIND"], "17")
-    driver = ReplicaDriver(folder, given, size=RANKS.get(given["KIND"], 2))
+    size = ranks or RANKS.get(given["KIND"], 2)
+    driver = ReplicaDriver(folder, given, size=size, on_gpus="BACKEND" in environment)
     try:
         yield driver, driver.begin(names, later)
     finally:
@@ -87,6 +104,47 @@ def test_the_other_replicas_continue_when_one_is_killed_in_a_reduction(optimizer
         assert_undisturbed(found, OPTIMIZER=optimizer)
         assert [step for _, step, _ in driver.steps_of(a)] == [1, 2, 3, 4, 5, 5, *range(6, STEPS + 1)]
         assert {count for _, step, count in driver.steps_of(c) if step > 5} == {2}
+
+
+@pytest.mark.parametrize(("ranks", "nccl"), NCCL)
+def test_nothing_that_aborted_reductions_on_a_gpu_leave_reaches_the_weights(
+    ranks: int, nccl: Any, tmp_path: pathlib.Path
+) -> None:
+    faults = killed("B", "reduce", *range(ranks), call=2)
+    with training(tmp_path, "AB", faults, ranks=ranks, **nccl) as (driver, (a, _)):
+        found = driver.finish()
+        assert [replica.name for replica in found] == ["A"]
+        assert_undisturbed(found)
+        for rank in a.ranks if nccl is FAKE_NCCL else ():
+            assert "aborted with 1 reductions" in driver.log_of(rank)
+
+
+@pytest.mark.parametrize(("ranks", "nccl"), NCCL)
+def test_replicas_on_gpus_join_leave_and_are_lost(ranks: int, nccl: Any, tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "A", later="B", ranks=ranks, EPOCHS="4", STEP_SECONDS="0.05", **nccl) as (driver, (a, b)):
+
+        def more_steps(of: Replica) -> None:
+            driver.wait_for_step(of, driver.steps_of(a)[-1][1] + 2)
+
+        driver.wait_for_step(a, 2)
+        driver.plan_replicas([a, b], step_grace=0.5)
+        more_steps(b)
+        number = driver.plan_replicas([a], step_grace=0.5)
+        wait_until(driver, lambda: all(rank.waiting == number for rank in b.ranks), "B has left")
+        more_steps(a)
+        driver.plan_replicas([b, a], step_grace=0.5)
+        more_steps(b)
+        b.kill()
+        assert_undisturbed(driver.finish(), steps=40, EPOCHS="4")
+
+
+@pytest.mark.gpu
+def test_a_replica_on_a_gpu_continues_after_its_communicator_is_aborted(tmp_path: pathlib.Path) -> None:
+    with training(tmp_path, "A", ranks=1, STEP_SECONDS="0.05", **ON_GPUS) as (driver, (a,)):
+        for step in (3, 6, 9):
+            driver.wait_for_step(a, step)
+            driver.plan_replicas([a])  # in the midst of a step
+        assert_undisturbed(driver.finish())
 
 
 @pytest.mark.nightly
@@ -294,10 +352,15 @@ def test_what_runs_inside_a_replica_goes_on_without_another_one(kind: str, tmp_p
 
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("kind", "seed"), [("fsdp", 1), ("fsdp", 2), ("tp", 3)])
-def test_any_history_of_replicas_is_the_same_training(kind: str, seed: int, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "seed", "fake_nccl"), [("fsdp", 1, ""), ("fsdp", 2, ""), ("tp", 3, ""), ("fsdp", 4, "1"), ("tp", 5, "1")]
+)
+def test_any_history_of_replicas_is_the_same_training(
+    kind: str, seed: int, fake_nccl: str, tmp_path: pathlib.Path
+) -> None:
     choose = random.Random(seed)
     environment: Any = {"KIND": kind, "EPOCHS": "15", "STEP_SECONDS": "0.05", "HIDDEN": HIDDEN.get(kind, "17")}
+    environment["FAKE_NCCL"] = fake_nccl
     with training(tmp_path, "ABC", later="DE", **environment) as (driver, replicas):
         outside, history = replicas[3:], []
         for _ in range(10):

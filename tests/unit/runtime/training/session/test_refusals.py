@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import refusals, torch_private
+from elasticjob_runtime.training.session.nccl import Nccl
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import _warm_up, refusal, refusal_in_replica
 from torch import nn
@@ -133,9 +134,31 @@ def test_what_cannot_be_in_a_replica_says_why(monkeypatch: pytest.MonkeyPatch) -
     assert "sparse=True" in refused_in_replica(model=sparse, optimizer=torch.optim.SGD(sparse.parameters(), lr=0.1))
     assert "2 parameters of the optimizer belong to no model" in refused_in_replica(model=model, optimizer=sgd)
     meta = nn.Linear(2, 1, device="meta")
-    assert "another device" in refused_in_replica(model=meta, optimizer=torch.optim.Adam(meta.parameters()))
+    assert "use NCCL for a GPU" in refused_in_replica(model=meta, optimizer=torch.optim.Adam(meta.parameters()))
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "init_process_group() before the session" in refused_in_replica(model=model, optimizer=adam)
+
+
+@pytest.mark.usefixtures("group")
+def test_replicas_on_gpus_are_tried_only_if_the_user_wants_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 1)
+    sgd, gpus = torch.optim.SGD(model.parameters(), lr=0.1), [torch.device("cuda", 0)]
+    monkeypatch.setattr(refusals, "_devices", lambda _: gpus)
+    monkeypatch.setattr(torch_private, "missing_nccl", lambda: "")
+    assert "the process group of its replica uses" in refused_in_replica(model=model, optimizer=sgd)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: "cuda:nccl")
+    assert "ELASTICJOB_IN_PLACE_NCCL=1 tries it" in refused_in_replica(model=model, optimizer=sgd)
+    monkeypatch.setenv("ELASTICJOB_IN_PLACE_NCCL", "1")
+    assert refused_in_replica(model=model, optimizer=sgd) == ""
+    assert isinstance(refusals._backend_for([model]), Nccl)
+    scaler = torch.amp.GradScaler("cpu")
+    assert "gradient scaler" in refused_in_replica(model=model, optimizer=sgd, scaler=scaler)
+    monkeypatch.setattr(torch_private, "is_offloaded", lambda _: True)
+    assert "offload_policy" in refused_in_replica(model=model, optimizer=sgd)
+    gpus.append(torch.device("cpu"))
+    assert "must be on the same GPU" in refused_in_replica(model=model, optimizer=sgd)
+    gpus.pop(0)
+    assert "use gloo" in refused_in_replica(model=model, optimizer=sgd)
 
 
 def test_replicas_need_an_agent_that_continues_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

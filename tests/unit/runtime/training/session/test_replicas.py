@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from elasticjob_runtime.contract import Fence
 from elasticjob_runtime.training.session import torch_private, transfer
+from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.parts import Parts
@@ -34,7 +35,7 @@ class Replica:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, frozen: bool = False) -> None:
         self.used, self.unused = nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False)
         self.used.requires_grad_(not frozen)
-        self.replicas = Replicas(Parts({"used": self.used, "unused": self.unused}))
+        self.replicas = Replicas(Parts({"used": self.used, "unused": self.unused}), Gloo())
         self.replicas.count = 2
         self.theirs: list[torch.Tensor] = []
         self.ballot: list[int] = []
@@ -245,7 +246,7 @@ def test_parameters_that_fsdp_ignores_are_reduced_by_reduce_gradients(monkeypatc
         ignored = set(apart.parameters())
         fsdp.fully_shard(block, mesh=mesh, ignored_params=ignored)
         fsdp.fully_shard(model, mesh=mesh, ignored_params=ignored)
-        replicas = Replicas(Parts({"model": model}))
+        replicas = Replicas(Parts({"model": model}), Gloo())
         replicas.count = 2
         reduced: list[int] = []
         monkeypatch.setattr(replicas, "_all_reduce", lambda _used: True)

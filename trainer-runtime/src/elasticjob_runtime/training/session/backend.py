@@ -137,6 +137,9 @@ class Gloo(OneProcess):
 
 
 class GlooGroup:
+    nccl: torch_private.Nccl | None = None
+    """What connects the GPUs."""
+
     def __init__(self, store: PrefixStore, world: World) -> None:
         before = socket_names()
         self._world = world

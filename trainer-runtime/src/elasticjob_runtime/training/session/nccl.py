@@ -1,4 +1,5 @@
-"""NCCL for sessions. **None of this has run on a GPU so far**, so it is off by default: `Env.IN_PLACE_NCCL`.
+"""NCCL for sessions, in DDP or between replicas. **None of this has run on a GPU so far**, so it is off by default:
+`Env.IN_PLACE_NCCL`.
 
 It follows the source of torch 2.15 (nccl2); docs/design/0022-in-place.md says what it relies on. `make check-gpu` tests
 it where there is a GPU.
@@ -17,12 +18,17 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT, Begin, GlooGroup, OneProcess
 from elasticjob_runtime.training.session.interruption import OVER, Interruption, OverError
-from elasticjob_runtime.training.session.world import World
+from elasticjob_runtime.training.session.world import SessionError, World
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
 CONNECT_TIMEOUT = 60.0
 """s after which NCCL gives up connecting. A newer plan leaves it to itself before that."""
+
+CAPTURED = (
+    "a CUDA graph is captured in a session's step, and would be replayed without what makes the step safe: capture "
+    "neither a backward pass that reduces gradients nor the optimizer"
+)
 
 
 class Nccl(OneProcess):
@@ -55,13 +61,15 @@ class Nccl(OneProcess):
         return NcclGroup(self, gloo, nccl, world, self._device)
 
     def communicate(self, begin: Begin, interruption: Interruption) -> torch.futures.Future[Any]:
+        _refuse_capture()
         with self._calls:
             if interruption.over:
                 raise OverError(OVER)
             return begin()
 
     def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:  # noqa: ARG002
-        # Waiting for a collective makes the current stream wait for it: DDP does so at the end of backward().
+        _refuse_capture()
+        # Waiting for a collective makes the current stream wait for it: DDP and FSDP do so at the end of backward().
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         interruption.wait_until(event.query)
@@ -83,7 +91,9 @@ class NcclGroup:
     def __init__(
         self, backend: Nccl, gloo: GlooGroup, nccl: torch_private.Nccl, world: World, device: torch.device
     ) -> None:
-        self._backend, self._gloo, self._nccl, self._world, self._device = backend, gloo, nccl, world, device
+        self._backend, self._world, self._device = backend, world, device
+        self.gloo, self.nccl = gloo.gloo, nccl
+        self._cut = gloo.interrupt
         self.is_silent = gloo.is_silent  # the state is sent over gloo
         self.forget = gloo.forget
         self.addresses, self.keep, self.sender = gloo.addresses, gloo.keep, gloo.sender
@@ -91,9 +101,14 @@ class NcclGroup:
     def install(self, store: PrefixStore) -> Any | None:
         rank, size = self._world.rank, self._world.size
         return torch_private.replace_group(
-            self._gloo.gloo, store, rank, size, OPERATION_TIMEOUT, nccl=self._nccl, device=self._device
+            self.gloo, store, rank, size, OPERATION_TIMEOUT, nccl=self.nccl, device=self._device
         )
 
     def interrupt(self) -> None:
-        self._gloo.interrupt()
-        self._backend.abort(self._nccl)
+        self._cut()
+        self._backend.abort(self.nccl)
+
+
+def _refuse_capture() -> None:
+    if torch.cuda.is_current_stream_capturing():
+        raise SessionError(CAPTURED)

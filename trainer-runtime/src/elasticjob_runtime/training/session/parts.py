@@ -248,7 +248,7 @@ def _sharded_as(value: Any, like: Any) -> Any:
     if isinstance(value, Shard):
         if not isinstance(like, torch.Tensor):
             raise ValueError("the state has a sharded tensor that this process's part of it does not have")
-        return torch_private.as_dtensor(value.local, like)
+        return torch_private.as_dtensor(value.local.to(torch_private.local(like).device), like)
     if isinstance(value, Mapping):
         own = like if isinstance(like, Mapping) else {}
         return {key: _sharded_as(found, own.get(key)) for key, found in value.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,9 +12,10 @@ import torch.distributed as dist
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.session import agent, torch_private
 from elasticjob_runtime.training.session.agent import SessionAgent
-from elasticjob_runtime.training.session.backend import Backend, Gloo
+from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.data_parallel import check_models
 from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.nccl import Nccl
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.sharded import ranks
@@ -34,7 +35,7 @@ def new_engine(parts: Parts) -> tuple[Engine | None, Replicas | None]:
         ranks.talk_over_gloo()
         check_models(parts)
         _warm_up()
-        replicas = Replicas(parts)
+        replicas = Replicas(parts, _backend_for(parts.modules))
         engine = Engine(connected, replicas)
         replicas.use(engine)
         return engine, replicas
@@ -70,10 +71,26 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
     fsdp = [found for model in parts.modules for found in torch_private.fsdp_modules(model)]
     if any(len(mesh) > 1 for module in fsdp for mesh in torch_private.mesh_sizes(module)):
         yield "a model in a replica is in HSDP: give fully_shard() a mesh of one dimension; replicas are the other one"
-    if backend and "gloo" not in backend:
-        yield f"replicas have been tested with gloo only, and the process group uses {backend}"
-    if any(parameter.device.type != "cpu" for model in parts.modules for parameter in model.parameters()):
-        yield "replicas have been tested on CPUs only, and the model is on another device"
+    yield from _problems_of_devices(parts, backend)
+
+
+def _problems_of_devices(parts: Parts, backend: str) -> Iterator[str]:
+    devices = _devices(parts.modules)
+    elsewhere = [each for each in devices if each.type != "cpu"]
+    if not elsewhere:
+        if backend and "gloo" not in backend:
+            yield f"the model is on the CPU, and the process group of its replica uses {backend}: use gloo"
+    elif backend and "nccl" not in backend:
+        yield f"the model is on {elsewhere[0]}, and the process group of its replica uses {backend}: use NCCL for a GPU"
+    elif problem := _refusal_of_nccl(devices, os.environ.get(Env.IN_PLACE_NCCL) == "1"):
+        yield problem
+    elif any(isinstance(part, torch.amp.GradScaler) for part in parts.others):
+        yield (
+            "a gradient scaler looks at gradients on a GPU before the replicas have agreed on them: train in bfloat16, "
+            "without one"
+        )
+    if any(torch_private.is_offloaded(parameter) for model in parts.modules for parameter in model.parameters()):
+        yield "a model in a replica is offloaded to the CPU: leave offload_policy out of fully_shard()"
 
 
 def _problems_of_optimizers(parts: Parts) -> Iterator[str]:
@@ -105,7 +122,7 @@ def _engine_of_one_world(parts: Parts, connected: SessionAgent) -> Engine | None
         logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
         return None
     _warm_up()
-    return Engine(connected, _backend_for(parts, backend))
+    return Engine(connected, _backend_for(parts.ddp))
 
 
 def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
@@ -132,36 +149,33 @@ def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
     if groups > 1:
         return "the script has process groups of its own, which would end with each change"
     if "nccl" in backend:
-        return _refusal_of_nccl(parts, nccl)
-    if elsewhere := [each for each in _devices(parts) if each.type != "cpu"]:
+        return _refusal_of_nccl(_devices(parts.ddp), nccl)
+    if elsewhere := [each for each in _devices(parts.ddp) if each.type != "cpu"]:
         # What ends with the world is a future without a stream: gradients may be read before gloo has copied them back.
         return f"the model is on {elsewhere[0]} and the process group uses gloo, which has been tested on CPUs only"
     return ""
 
 
-def _refusal_of_nccl(parts: Parts, wanted: bool) -> str:
+def _refusal_of_nccl(devices: Sequence[torch.device], wanted: bool) -> str:
+    """devices: of the models that are trained."""
     if not wanted:
-        return (
-            "the process group uses NCCL, with which continuing in place has never been tested on GPUs; "
-            f"{Env.IN_PLACE_NCCL}=1 tries it"
-        )
-    if [each.type for each in _devices(parts)] != ["cuda"]:
-        return "the process group uses NCCL, so all models of the session must be on the same GPU"
+        return f"continuing in place with NCCL has never been tested on GPUs; {Env.IN_PLACE_NCCL}=1 tries it"
+    if [each.type for each in devices] != ["cuda"]:
+        return "with NCCL, all models of the session must be on the same GPU"
     return torch_private.missing_nccl()
 
 
-def _backend_for(parts: Parts, backend: str) -> Backend:
-    """What the session uses if nothing is against it. backend: as above."""
-    if "nccl" not in backend:
+def _backend_for(models: Sequence[torch.nn.Module]) -> Gloo | Nccl:
+    """What the session uses if nothing is against it. models: those that are trained."""
+    devices = _devices(models)
+    if not devices or devices[0].type == "cpu":
         return Gloo()
     logger.warning("continuing in place with NCCL, which has never been tested on GPUs (%s=1)", Env.IN_PLACE_NCCL)
-    from elasticjob_runtime.training.session.nccl import Nccl
-
-    return Nccl(_devices(parts)[0])
+    return Nccl(devices[0])
 
 
-def _devices(parts: Parts) -> list[torch.device]:
-    return list(dict.fromkeys(parameter.device for ddp in parts.ddp for parameter in ddp.parameters()))
+def _devices(models: Sequence[torch.nn.Module]) -> list[torch.device]:
+    return list(dict.fromkeys(parameter.device for model in models for parameter in model.parameters()))
 
 
 def _warm_up() -> None:

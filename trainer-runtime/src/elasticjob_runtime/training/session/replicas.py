@@ -22,9 +22,10 @@ import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from elasticjob_runtime.training.session import torch_private
-from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT, Gloo, GlooGroup
+from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT, Begin, Gloo, GlooGroup
 from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
+from elasticjob_runtime.training.session.nccl import Nccl, NcclGroup
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.world import SessionError, World
 from elasticjob_runtime.training.sharded import ranks
@@ -42,14 +43,19 @@ UNREDUCED = (
 )
 
 
-class Replicas(Gloo):
+class Replicas:
     """The backend of a session whose process belongs to a replica."""
 
     votes = True
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, between: Gloo | Nccl) -> None:
+        """between: what connects the ranks of one index."""
+        self._between = between
+        self.completes_early = between.completes_early
         self._engine: Engine | None = None
         self._group: torch_private.Gloo | None = None
+        self._nccl: torch_private.Nccl | None = None
+        """For gradients, if they are on a GPU."""
         self.place, self.count = 0, 1
         """Of this replica among those of this world, and how many there are."""
         self._left_for = 0
@@ -79,11 +85,14 @@ class Replicas(Gloo):
         self._engine = engine
 
     def connect(self, store: PrefixStore, world: World) -> ReplicateGroup:
-        return ReplicateGroup(store, world, self)
+        return ReplicateGroup(self._between.connect(store, world), world, self)
 
-    def enter(self, group: torch_private.Gloo, world: World) -> torch_private.Gloo | None:
+    def communicate(self, begin: Begin, interruption: Interruption) -> torch.futures.Future[Any]:
+        return self._between.communicate(begin, interruption)
+
+    def enter(self, group: GlooGroup | NcclGroup, world: World) -> torch_private.Gloo | None:
         """Uses `group`, that of `world`, from now on. Returns the one before."""
-        old, self._group, self._lost = self._group, group, ""
+        old, self._group, self._nccl, self._lost = self._group, group.gloo, group.nccl, ""
         self.place, self.count = world.rank, world.size
         return old
 
@@ -122,12 +131,21 @@ class Replicas(Gloo):
         self._voted = True
         if not self._reduced and (missing := sum(parameter.grad is not None for parameter in self._others)):
             raise SessionError(UNREDUCED.format(missing))
+        self._finish_reductions(interruption)
         lowest, highest = self._vote(interruption, newest, self._reductions)
         if lowest != highest:
             raise SessionError(
                 "the replicas have reduced different gradients in this step: every replica must use the same parts of "
                 "the model in each step"
             )
+
+    def _finish_reductions(self, interruption: Interruption) -> None:
+        """On a GPU, they may only be queued until now, and whether one has failed shows only here."""
+        if self.count > 1 and not self._lost:
+            try:
+                self._between.wait_for_collectives(interruption, 0)
+            except OverError as error:
+                self._lost = first_line(error)
 
     def meet(self, interruption: Interruption, newest: int) -> None:
         self._vote(interruption, newest, 0)
@@ -217,29 +235,42 @@ class Replicas(Gloo):
 
     def _reduce(self, gradients: torch.Tensor) -> None:
         """The mean over the replicas. Never raises: the other ranks of this replica need this one in what follows."""
-        if self._all_reduce(gradients):
+        if self._all_reduce(gradients, nccl=self._nccl):
             gradients.div_(self.count)
 
-    def _all_reduce(self, tensor: torch.Tensor, *, lowest: bool = False) -> bool:
-        """False: `tensor` is of no use, and neither is this step. Never raises."""
+    def _all_reduce(
+        self, tensor: torch.Tensor, *, lowest: bool = False, nccl: torch_private.Nccl | None = None
+    ) -> bool:
+        """Over gloo, or over `nccl`, for which the current stream then waits. False: `tensor` is of no use, and neither
+        is this step. Raises nothing but SessionError, for a CUDA graph."""
         if self.count > 1 and not self._lost:
             assert self._engine is not None
             try:
-                self._engine.wait(torch_private.all_reduce(self._group, tensor, lowest=lowest))
+                if nccl is None:
+                    self._engine.wait(torch_private.all_reduce(self._group, tensor, lowest=lowest))
+                else:
+                    self._engine.communicate(lambda: torch_private.all_reduce(nccl, tensor).get_future()).wait()
+            except SessionError:
+                raise
             except RuntimeError as error:
                 self._lost = first_line(error)
                 self._engine.interruption.end()  # the others' waits end with our connections
         return not self._lost
 
 
-class ReplicateGroup(GlooGroup):
-    def __init__(self, store: PrefixStore, world: World, replicas: Replicas) -> None:
-        super().__init__(store, world)
-        self._replicas = replicas
+class ReplicateGroup:
+    """A group that no process group of torch knows."""
+
+    def __init__(self, group: GlooGroup | NcclGroup, world: World, replicas: Replicas) -> None:
+        self._group, self._world, self._replicas = group, world, replicas
+        self.addresses, self.keep, self.sender = group.addresses, group.keep, group.sender
+        self.interrupt, self.is_silent, self.forget = group.interrupt, group.is_silent, group.forget
 
     def install(self, _store: PrefixStore) -> Any | None:
-        torch_private.set_timeout(self.gloo, OPERATION_TIMEOUT)
-        return self._replicas.enter(self.gloo, self._world)
+        for each in (self._group.gloo, self._group.nccl):
+            if each is not None:
+                torch_private.set_timeout(each, OPERATION_TIMEOUT)
+        return self._replicas.enter(self._group, self._world)
 
 
 def _buckets(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

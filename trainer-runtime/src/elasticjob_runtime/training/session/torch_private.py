@@ -382,6 +382,11 @@ def is_dtensor(tensor: torch.Tensor) -> bool:
     return type(tensor).__name__ == "DTensor"
 
 
+def is_offloaded(tensor: Any) -> bool:
+    """Whether a DTensor is on the CPU, and its mesh on GPUs: fully_shard's CPUOffloadPolicy."""
+    return bool(is_dtensor(tensor) and tensor.device_mesh.device_type != tensor.device.type)
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a DTensor, in the same memory; any other tensor as it is."""
     return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
