@@ -214,6 +214,20 @@ def test_rank_0_is_followed_to_the_worker_pod_that_takes_it_over(
     assert lines.get(timeout=60) == "of the second"
 
 
+def test_a_replica_is_followed_to_the_worker_pods_that_it_gets(
+    start: Start, two_workers: str, operator: Operator, kubelet: Kubelet, ns: Namespace
+) -> None:
+    ns.patch("elasticjobs", two_workers, {"spec": {"workers": {"replicaSize": 1}}})
+    operator.status(two_workers, replicaWorkers=[{"replica": 1, "workers": [0]}])
+    lines = lines_of(start("logs", two_workers, "--follow", "--replica", "1"))
+    kubelet.logs.write(ns.name, "bert-worker-0", "of the first")
+    assert lines.get(timeout=60) == "worker-0 | of the first"
+    operator.status(two_workers, replicaWorkers=[{"replica": 1, "workers": [1]}])
+    eventually(lambda: any("bert-worker-1" in request for request in kubelet.logs.requests), what="the log of worker 1")
+    kubelet.logs.write(ns.name, "bert-worker-1", "of the second")
+    assert lines.get(timeout=60) == "worker-1 | of the second"
+
+
 def test_a_waiting_container_has_no_log_yet(cli: Cli, submitted: str, operator: Operator) -> None:
     operator.worker(submitted, 0, running=False)
     result = cli("logs", submitted)
