@@ -81,7 +81,7 @@ class Agent:
             metrics,
             self._runner.heartbeats,
             config.group.nproc,
-            on_transition=self._runner.session.publish_transition,
+            on_transition=self._runner.session.publish,
         )
         self._processes = Processes(
             config,
@@ -100,7 +100,7 @@ class Agent:
             self._processes.group,
             config.member.settings.me,
             self._runner.session.publish_hang,
-            self._runner.session.exchange_evidence,
+            self._runner.session.exchange,
         )
         self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
         self._stragglers = Stragglers(config.stragglers, self._runner.session, self._event_loop, self._recorder)
@@ -232,7 +232,7 @@ class Agent:
         if not self._leads or imports in (None, self._published_imports):
             return
         self._published_imports = imports
-        self._runner.session.publish_imports(imports)
+        self._runner.session.publish(imports)
 
     def _progressed(self, progress: ProgressValue) -> None:
         if self._config.member.settings.replica_size and not self._leads:

@@ -56,7 +56,7 @@ class Stragglers:
         pace = self._meter.read(error_files, plan, now)
         if pace is not None:
             self._recorder.paced(self._meter.own_seconds)
-            self._session.exchange_pace(pace, self._received if leads else None)
+            self._session.exchange(pace, self._received if leads else None)
 
     def _received(self, paces: Mapping[str, PaceValue]) -> None:
         """On the thread of the session."""
@@ -71,4 +71,4 @@ class Stragglers:
         if not found:
             logger.info("stragglers: none any more")
         self._recorder.named_stragglers(found)
-        self._session.publish_stragglers(StragglersValue(round=self._round, stragglers=found[:MOST_PUBLISHED]))
+        self._session.publish(StragglersValue(round=self._round, stragglers=found[:MOST_PUBLISHED]))

@@ -54,6 +54,8 @@ from elasticjob_runtime.rendezvous.subscription import Subscription
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Value)
+Told = TypeVar("Told", PaceValue, EvidenceValue)
+"""What members tell each other."""
 
 HANG_RETRY = 5.0
 """s between two attempts to write or delete what is known of a hang."""
@@ -201,33 +203,25 @@ class RendezvousCore:
             self._refused = False
             self._callbacks.on_trouble(None)
 
-    def put_imports(self, imports: ImportsValue) -> None:
+    def put_report(self, report: ImportsValue | TransitionValue | StragglersValue) -> None:
         """Best effort."""
-        self._put_report(self._keys.imports, imports)
+        match report:
+            case ImportsValue():
+                self._put(self._keys.imports, report)
+            case TransitionValue():
+                self._put(self._keys.transition, report)
+            case StragglersValue():
+                reports = self._read_all(self._keys.preflights, PreflightValue) if report.stragglers else {}
+                found = with_preflight(report.stragglers, reports)
+                self._put(self._keys.stragglers, dataclasses.replace(report, stragglers=found))
 
-    def put_transition(self, transition: TransitionValue) -> None:
-        """Best effort."""
-        self._put_report(self._keys.transition, transition)
-
-    def exchange_pace(self, pace: PaceValue, on_paces: Callable[[dict[str, PaceValue]], None] | None) -> None:
-        """Best effort. `on_paces`: see session.py."""
-        self._put_report(self._keys.pace(self._me), pace)
-        if on_paces is not None:
-            on_paces(self._read_all(self._keys.paces, PaceValue))
-
-    def exchange_evidence(
-        self, evidence: EvidenceValue, on_all: Callable[[dict[str, EvidenceValue]], None] | None
-    ) -> None:
+    def exchange(self, told: Told, on_all: Callable[[dict[str, Told]], None] | None) -> None:
         """Best effort. `on_all`: see session.py."""
-        self._put_report(self._keys.evidence(self._me), evidence)
+        keys, me = self._keys, self._me
+        is_pace = isinstance(told, PaceValue)
+        self._put(keys.pace(me) if is_pace else keys.evidence(me), told)
         if on_all is not None:
-            on_all(self._read_all(self._keys.evidence_folder, EvidenceValue))
-
-    def put_stragglers(self, stragglers: StragglersValue) -> None:
-        """Best effort."""
-        reports = self._read_all(self._keys.preflights, PreflightValue) if stragglers.stragglers else {}
-        found = with_preflight(stragglers.stragglers, reports)
-        self._put_report(self._keys.stragglers, dataclasses.replace(stragglers, stragglers=found))
+            on_all(self._read_all(keys.paces if is_pace else keys.evidence_folder, type(told)))
 
     def _read_all(self, folder: str, kind: type[T]) -> dict[str, T]:
         """The values of a folder that can be read, by the rest of their keys. Best effort."""
@@ -239,7 +233,7 @@ class RendezvousCore:
         cache = self._subscription.cache
         return {kv.key.removeprefix(folder): value for kv in kvs if (value := cache.parse(kv, kind)) is not None}
 
-    def _put_report(self, key: str, value: Value) -> None:
+    def _put(self, key: str, value: Value) -> None:
         try:
             self._store.put(key, value.to_json())
         except StoreError as error:

@@ -15,19 +15,17 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_runtime.contract import (
-    EvidenceValue,
     HangValue,
     ImportsValue,
     Keys,
     MemberValue,
-    PaceValue,
     ProgressValue,
     StragglersValue,
     TransitionValue,
 )
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.membership.actions import StoreAction
-from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
+from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore, Told
 
 logger = logging.getLogger(__name__)
 
@@ -74,31 +72,18 @@ class Rendezvous:
         self._progress.append(progress)
         self._inbox.put(self._put_progress)
 
-    def publish_transition(self, transition: TransitionValue) -> None:
-        """Best effort: without it, the operator's history lacks the durations."""
-        self._inbox.put(lambda: self._core.put_transition(transition))
-
     def publish_hang(self, hang: HangValue | None) -> None:
         """None: it is over. While the store is unreachable, it is tried again."""
         self._inbox.put(lambda: self._core.put_hang(hang))
 
-    def publish_imports(self, imports: ImportsValue) -> None:
-        """Best effort: without it, the others wait while a joining member imports."""
-        self._inbox.put(lambda: self._core.put_imports(imports))
+    def publish(self, report: ImportsValue | TransitionValue | StragglersValue) -> None:
+        """Best effort: without it, the others wait while a joining member imports, or the operator's history lacks the
+        durations."""
+        self._inbox.put(lambda: self._core.put_report(report))
 
-    def exchange_pace(self, pace: PaceValue, on_paces: Callable[[dict[str, PaceValue]], None] | None) -> None:
-        """Best effort. `on_paces`: called with the last paces of all members, by name; None: they are not needed."""
-        self._inbox.put(lambda: self._core.exchange_pace(pace, on_paces))
-
-    def exchange_evidence(
-        self, evidence: EvidenceValue, on_all: Callable[[dict[str, EvidenceValue]], None] | None
-    ) -> None:
+    def exchange(self, told: Told, on_all: Callable[[dict[str, Told]], None] | None) -> None:
         """Best effort. `on_all`: called with what all members have told last, by name; None: it is not needed."""
-        self._inbox.put(lambda: self._core.exchange_evidence(evidence, on_all))
-
-    def publish_stragglers(self, stragglers: StragglersValue) -> None:
-        """Best effort."""
-        self._inbox.put(lambda: self._core.put_stragglers(stragglers))
+        self._inbox.put(lambda: self._core.exchange(told, on_all))
 
     @property
     def lease_expires_at(self) -> float | None:
