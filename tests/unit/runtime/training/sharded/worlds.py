@@ -25,11 +25,13 @@ needs_fsdp2 = pytest.mark.skipif(bool(missing_support(torch.__version__, {"cpu"}
 
 
 class Training:
-    """A model whose parameters do not divide evenly by 2, 3 or 4, its optimizer and a scheduler."""
+    """A model whose parameters do not divide evenly by 2, 3 or 4, its optimizer and a scheduler. One parameter is never
+    used, and has no gradient."""
 
     def __init__(self, width: int = 7) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.BatchNorm1d(width), nn.Linear(width, 3))
+        self.model.unused = nn.Parameter(torch.ones(5))
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for layer in (self.model[0], self.model[3]):
             fully_shard(layer, mesh=mesh)

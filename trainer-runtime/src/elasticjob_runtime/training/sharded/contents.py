@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
@@ -48,13 +49,26 @@ class Contents:
     def collect(self) -> dict[str, Any]:
         return {name: self._state_of(name, part) for name, part in self._parts.items()}
 
+    def collect_for(self, saved: Collection[str]) -> dict[str, Any]:
+        """The same, as far as it has been saved, to be overwritten. An optimizer has no state of a parameter that never
+        had a gradient, or whose group needs none (SGD without momentum). saved: the keys of the saved state."""
+        state = self.collect()
+        prefixes = {key[:end] for key in saved for end, letter in enumerate(key) if letter == "."}
+        for name in self._model_of:
+            states = state[name]["state"]
+            found = {key for key in states if f"{name}.state.{key}" in prefixes}
+            if found:  # none: of another optimizer, which is an error when it is loaded
+                state[name]["state"] = {key: value for key, value in states.items() if key in found}
+        return state
+
     def apply(self, state: Mapping[str, Any]) -> None:
-        """state: from `collect`, with its tensors overwritten."""
+        """state: from `collect_for`, with its tensors overwritten."""
         for name, part in self._parts.items():
             if name in self._models:
                 set_model_state_dict(part, state[name])
             elif name in self._model_of:
-                set_optimizer_state_dict(self._model_of[name], part, state[name])
+                options = StateDictOptions(strict=False)  # what was not saved has no state
+                set_optimizer_state_dict(self._model_of[name], part, state[name], options=options)
             else:
                 part.load_state_dict(_from_bytes(state[name]))
 

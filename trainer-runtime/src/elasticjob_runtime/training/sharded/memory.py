@@ -135,7 +135,7 @@ class Shards:
             {shard: held.rank for shard, held in sources.items()},
             {shard: each.state["data"] for shard, each in here.items()},
         )
-        state = contents.collect()
+        state = contents.collect_for(reader.read_metadata().state_dict_metadata)
         storage.run_dcp(
             lambda: dcp.load(state, storage_reader=reader), "The snapshot in memory does not fit this state"
         )

@@ -33,12 +33,15 @@ from elasticjob_runtime.training.sharded.contents import Contents
 def load(path: PathLike, found: Mapping[str, Any], contents: Contents) -> int:
     """Loads a checkpoint whose files are intact, and returns its step. Collective. Raises CheckpointError on all
     ranks."""
-    state = contents.collect()
     source = pathlib.Path(path) / found["folder"]
-    run_dcp(
-        lambda: dcp.load(state, storage_reader=plain.Reader(source), planner=plain.Planner()),
-        f"The checkpoint {source} does not fit this state",
-    )
+    reader = plain.Reader(source)
+    state: dict[str, Any] = {}
+
+    def read() -> None:
+        state.update(contents.collect_for(reader.read_metadata().state_dict_metadata))
+        dcp.load(state, storage_reader=reader, planner=plain.Planner())
+
+    run_dcp(read, f"The checkpoint {source} does not fit this state")
     run_dcp(lambda: contents.apply(state), f"The checkpoint {source} cannot be used")
     return int(found["step"])
 
