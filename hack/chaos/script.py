@@ -10,11 +10,11 @@ Environment: SAMPLES, BATCH, PACE (least seconds from one step to the next), CHE
 between two checkpoints); LEDGER (a folder); OUTPUT (prefix of the files with pids, steps, and the state at the end);
 ORDERS (a folder in which the chaos suite leaves files: `<member>` with one word (exit, hog, fill), and `finish` with
 the last step).
-Of a session only: EPOCHS, LOADERS; STREAMS (from how many the same samples come, in the same order; BATCH, if ranks are
-to have as many samples as without); STEP_SECONDS that a step takes; SLOW (a file) and SLOW_SECONDS (instead of
-STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY (steps); BALLAST and
-BALLAST_PART (MiB); HOLD (a file: while it exists, the script waits before its session), CRASH (a file: while it exists,
-the script fails as it starts).
+Of a session only: SHARDED (1: the model is sharded with FSDP2 over the ranks of a replica); EPOCHS, LOADERS; STREAMS
+(from how many the same samples come, in the same order; BATCH, if ranks are to have as many samples as without);
+STEP_SECONDS that a step takes; SLOW (a file) and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE
+and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY (steps); BALLAST and BALLAST_PART (MiB); HOLD (a file: while it exists, the
+script waits before its session), CRASH (a file: while it exists, the script fails as it starts).
 
 Each worker process has its own file in LEDGER, with one JSON object per line (ledger.py reads it):
 
@@ -168,7 +168,7 @@ class Training:
         self.model = Model().to(DEVICE)
         self.trained = DistributedDataParallel(self.model, **options) if dist.is_initialized() else self.model
         self.plain = torch.optim.SGD([self.model.seen], lr=BATCH)
-        self.adam = torch.optim.AdamW([self.model.weights, *self.model.more], lr=0.05)
+        self.adam: torch.optim.Optimizer = torch.optim.AdamW([self.model.weights, *self.model.more], lr=0.05)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.adam, 10, gamma=0.9)
 
     def step(self, batch: torch.Tensor, share: float = 1.0) -> None:
@@ -183,6 +183,35 @@ class Training:
     def state(self) -> dict[str, Any]:
         model = {name: value for name, value in self.model.state_dict().items() if not name.startswith("ballast")}
         return {"model": model, "adam": self.adam.state_dict(), "scheduler": self.scheduler.state_dict()}
+
+
+class Sharded(Training):
+    """FSDP2 over the ranks of a replica, with one optimizer; the same training with plain python."""
+
+    def __init__(self) -> None:
+        self.model = self.trained = Model()
+        if dist.is_initialized():
+            from torch.distributed.fsdp import fully_shard  # takes long
+
+            fully_shard(self.model)
+        groups: list[dict[str, Any]] = [
+            {"params": [self.model.seen], "lr": float(BATCH), "momentum": 0.0},
+            {"params": [self.model.weights, *self.model.more]},
+        ]
+        self.adam = torch.optim.SGD(groups, lr=2.0**-5, momentum=0.5)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.adam, 10**9)
+
+    def step(self, batch: torch.Tensor, share: float = 1.0) -> None:
+        (self.trained(batch) * share).backward()
+        self.adam.step()
+        self.adam.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        """Collective inside the replica."""
+        return {
+            name: value.full_tensor() if hasattr(value, "full_tensor") else value
+            for name, value in super().state()["model"].items()
+        }
 
 
 class Checkpointed(Training):
@@ -297,10 +326,10 @@ def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], 
     """`in_step`: called in each step, before its gradients are used."""
     from elasticjob_runtime.training import ElasticSession  # not where checkpoints alone are measured
 
-    training = Training(bucket_cap_mb=0.001)
-    session = ElasticSession(
-        model=training.trained, optimizer=training.adam, scheduler=training.scheduler, plain=training.plain
-    )
+    sharded = os.environ.get("SHARDED") == "1"
+    training = Sharded() if sharded else Training(bucket_cap_mb=0.001)
+    more: dict[str, Any] = {} if sharded else {"plain": training.plain}
+    session = ElasticSession(model=training.trained, optimizer=training.adam, scheduler=training.scheduler, **more)
     if CHECKPOINTS:
         session.checkpoint(CHECKPOINTS, every=EVERY)
     changes: list[float] = []
@@ -314,12 +343,12 @@ def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], 
                     ledger.write("done", **waits)  # on another process, which then counts for all
                 world = {"generation": str(session.round), "step": session.committed_steps + 1}
                 ledger.write("work", **world, epoch=epoch, samples=batch[:, 0].tolist())
-                waits = {**world, "world": session.world_size}
+                waits = {**world, "world": session.world_size * session.replicas}
                 with session.step():
                     session.values["steps"] = session.values.get("steps", 0) + 1
                     time.sleep(setting("SLOW_SECONDS" if os.path.exists(SLOW) else "STEP_SECONDS", "0"))
                     in_step(session)
-                    training.step(batch)
+                    training.step(batch, session.weight if sharded else 1.0)
                     done, waits = waits, {}
                 if not waits:
                     ledger.write("done", **done)
@@ -336,6 +365,8 @@ def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], 
     assert session.values["steps"] == session.committed_steps
     facts["ballast"] = training.model.ballast.numbers
     pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
+    if sharded and dist.is_initialized():
+        dist.barrier()  # the others of this replica may still need this one
 
 
 def main(in_step: Callable[[ElasticSession], None] = lambda _: None) -> None:

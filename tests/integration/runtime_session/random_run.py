@@ -5,12 +5,14 @@ Four agents of one worker process each on loopback. Every few seconds a worker p
 killed at once, an agent is killed with its worker process and replaced, a member leaves or joins, or all leave and
 others continue from storage. At the end, the training must be that of one process that nothing disturbed, bit by bit:
 a sample that is lost, seen twice, or used after another one shows in the weights. With --streams, the members read the
-same samples from that many streams without a length.
+same samples from that many streams without a length. With --replicas, each member is a replica of two worker processes,
+over which the model is sharded (FSDP2), and a kill may hit only one of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import enum
 import os
 import pathlib
@@ -23,7 +25,6 @@ import tempfile
 import time
 
 from hack.chaos import costs
-from hack.chaos.ledger import Process
 from hack.chaos.members import Job, JobError
 from hack.cluster.loopback import Etcd
 from tests.integration.runtime.agents import QUICK
@@ -53,16 +54,19 @@ class Kind(enum.Enum):
 class RandomJob(Job):
     """Steps take STEP_SECONDS until `hurry`."""
 
-    def __init__(self, endpoint: str, folder: pathlib.Path, epochs: int, streams: int = 0) -> None:
+    def __init__(self, endpoint: str, folder: pathlib.Path, epochs: int, streams: int, ranks: int) -> None:
+        """ranks: of a replica; 0: without replicas."""
+        self._ranks = ranks or 1
+        replica = ["--replica-size", "1", "--nproc-per-node", str(ranks)] if ranks else []
         command = [
             *(sys.executable, "-m", "elasticjob_runtime", "--nnodes", f"{LEAST}:{MOST}", "--rdzv-backend", "etcd-v3"),
             *("--rdzv-endpoint", endpoint, "--rdzv-id", "random", "--rdzv-conf", QUICK),
-            *("--max-restarts", "100000", os.fspath(SCRIPT)),
+            *("--max-restarts", "100000", *replica, os.fspath(SCRIPT)),
         ]
         settings = {
-            **SETTINGS, "EPOCHS": str(epochs), "EVERY": "100", "CHECKPOINTS": str(folder / "checkpoints"),
-            "SLOW": str(folder / "slow"), "SLOW_SECONDS": str(STEP_SECONDS), "OUTPUT": str(folder / "{member}"),
-            "STREAMS": str(streams),
+            **settings_of(ranks), "EPOCHS": str(epochs), "EVERY": "100", "CHECKPOINTS": str(folder / "checkpoints"),
+            "SLOW": str(folder / "slow"), "SLOW_SECONDS": str(STEP_SECONDS),
+            "OUTPUT": str(folder / "{member}-{local_rank}"), "STREAMS": str(streams),
         }  # fmt: skip
         super().__init__(command, folder, settings)
         (folder / "slow").touch()
@@ -80,11 +84,10 @@ class RandomJob(Job):
     def last_step(self) -> int:
         return max((done.step for process in self.ledger() for done in process.done[-1:]), default=0)
 
-    def healthy(self) -> list[Process]:
-        """Those that train, and that nothing has happened to."""
-        return [
-            process for process in self.training() if process.name not in self._hit and process.member in self.running
-        ]
+    def healthy(self) -> list[str]:
+        """Members that train, and that nothing has happened to."""
+        found = collections.Counter(process.member for process in self.training() if process.name not in self._hit)
+        return [member for member in self.running if found[member] == self._ranks]
 
     def possible(self, spare: int) -> list[Kind]:
         """What can happen that the training must survive. `spare`: healthy members but one, which has the state."""
@@ -102,11 +105,10 @@ class RandomJob(Job):
         if not (kinds := self.possible(len(healthy) - 1)):
             return None
         kind = chance.choice(kinds)
-        processes = chance.sample(healthy, {Kind.JOIN: 0, Kind.TWO: 2, Kind.SUSPEND: len(healthy)}.get(kind, 1))
-        self._hit.update(process.name for process in processes)
-        victims = [process.member for process in processes]
+        victims = chance.sample(healthy, {Kind.JOIN: 0, Kind.TWO: 2, Kind.SUSPEND: len(healthy)}.get(kind, 1))
+        self._hit.update(process.name for process in self.training() if process.member in victims)
         if kind in {Kind.KILL, Kind.TWO}:
-            self.kill(*victims)
+            self.kill(*victims, last=chance.random() < 0.5)
         elif kind is Kind.STOP:
             self.freeze(*victims)
         elif kind is Kind.NODE:
@@ -122,27 +124,26 @@ class RandomJob(Job):
         return kind
 
 
-def undisturbed(folder: pathlib.Path, epochs: int) -> Run:
+def settings_of(ranks: int) -> dict[str, str]:
+    return {**SETTINGS, "SHARDED": "1"} if ranks else SETTINGS
+
+
+def undisturbed(folder: pathlib.Path, epochs: int, ranks: int) -> Run:
     """The same training in one process, without an agent."""
-    settings = {**SETTINGS, "EPOCHS": str(epochs), "STEP_SECONDS": "0", "OUTPUT": str(folder / "undisturbed")}
+    settings = {**settings_of(ranks), "EPOCHS": str(epochs), "STEP_SECONDS": "0", "OUTPUT": str(folder / "undisturbed")}
     subprocess.run([sys.executable, os.fspath(SCRIPT)], env={**os.environ, **settings}, check=True)
     return Run.read(folder / "undisturbed")
 
 
-def say_samples(run: Run, epochs: int) -> None:
-    """Which samples the weights have seen, and how often: the model has minus the number for each."""
-    seen = [-int(number) for number in run.state["model"]["seen"].tolist()]
-    missing, repeated = sum(max(0, epochs - times) for times in seen), sum(max(0, times - epochs) for times in seen)
-    print(f"{sum(seen)} samples in {epochs} epochs of {len(seen)}: {missing} missing, {repeated} repeated", flush=True)
-
-
-def run(folder: pathlib.Path, seconds: float, every: float, chance: random.Random, streams: int = 0) -> None:
+def run(
+    folder: pathlib.Path, seconds: float, every: float, chance: random.Random, streams: int = 0, ranks: int = 0
+) -> None:
     """Raises AssertionError where the training is not the undisturbed one, and JobError where it does not go on."""
     epochs = int(seconds / STEP_SECONDS / EPOCH) + 2
     struck: list[tuple[float, Kind]] = []
-    with Etcd(folder / "etcd") as etcd, RandomJob(etcd.endpoint, folder / "job", epochs, streams) as job:
+    with Etcd(folder / "etcd") as etcd, RandomJob(etcd.endpoint, folder / "job", epochs, streams, ranks) as job:
         job.start(AGENTS)
-        job.wait_training(AGENTS, START)
+        job.wait_training(AGENTS * (ranks or 1), START)
         end = time.monotonic() + seconds
         while time.monotonic() < end and job.last_step < (epochs - 1) * EPOCH:
             time.sleep(every * chance.uniform(0.5, 1.5))
@@ -158,10 +159,9 @@ def run(folder: pathlib.Path, seconds: float, every: float, chance: random.Rando
         # Without those that joined after the last step.
         names = [name for name in job.running if any(one.member == name and one.ended for one in ledger)]
         assert names, f"no process took the last step; logs: {job.folder}"
-    expected = undisturbed(folder, epochs)
+    expected = undisturbed(folder, epochs, ranks)
     for name in names:
-        found = Run.read(folder / "job" / name)
-        say_samples(found, epochs)
+        found = Run.read(folder / "job" / f"{name}-0")
         found.assert_same_training(expected)
     usual, last = costs.usual_step(commits), max(commit.time for commit in commits)
     ends = [*(at for at, _ in struck[1:]), last]
@@ -186,11 +186,13 @@ def main() -> int:
         "--seed", type=int, default=random.randrange(2**31), help="what happens when (default: a random one)"
     )
     parser.add_argument("--streams", type=int, default=0, help="streams that the samples come from (0: a data set)")
+    parser.add_argument("--replicas", action="store_true", help="each member is a replica of two worker processes")
     arguments = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="elasticjob-random-"))
     print(f"seed {arguments.seed}, load {os.getloadavg()[0]:.1f}, logs: {folder}", flush=True)
     try:
-        run(folder, arguments.seconds, arguments.every, random.Random(arguments.seed), arguments.streams)
+        ranks = 2 if arguments.replicas else 0
+        run(folder, arguments.seconds, arguments.every, random.Random(arguments.seed), arguments.streams, ranks)
     except (AssertionError, JobError) as error:
         print(f"failed: {error}")
         return 1
