@@ -29,7 +29,7 @@ NEVER = float("-inf")
 
 @dataclasses.dataclass(slots=True)
 class TokenBucket:
-    """`rate` tokens a second, above 0, of which `burst` may be saved. Times in s."""
+    """`rate` tokens a second, of which `burst` may be saved: full at first. Times in s."""
 
     rate: float
     burst: float
@@ -37,13 +37,26 @@ class TokenBucket:
     _at: float = NEVER
 
     def take(self, now: float) -> float:
-        """Takes a token and returns 0, or returns how long there will be none."""
-        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
-        self._at = now
+        """Takes a token and returns 0, or returns how long there will be none. `rate` is above 0."""
+        self._save(now)
         if self._tokens > 1 - 1e-9:
             self._tokens -= 1
             return 0.0
         return (1 - self._tokens) / self.rate
+
+    def set_rate(self, rate: float, burst: float, now: float) -> None:
+        """From now on. No token is added."""
+        self._save(now)
+        self.rate, self.burst = rate, burst
+
+    def _save(self, now: float) -> None:
+        if self.rate > 0:
+            self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        self._at = now
+
+
+def _burst(rate: float) -> float:
+    return max(1.0, min(rate, MOST_AT_ONCE))
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,7 +77,7 @@ class ProgressLane:
         self._pause = pause
         self._wait = wait
         self._changed = asyncio.Event()
-        self.set_rate(rate)
+        self._bucket = TokenBucket(rate, _burst(rate))
         self._waiting: dict[NamespacedName, _Waiting] = {}
         self._heap: list[tuple[float, NamespacedName]] = []
         """By `due`. An entry that differs from `_waiting` is outdated."""
@@ -72,7 +85,7 @@ class ProgressLane:
         self._running: set[asyncio.Task[None]] = set()
 
     def set_rate(self, rate: float) -> None:
-        self._bucket = TokenBucket(rate, burst=max(1.0, min(rate, MOST_AT_ONCE)))
+        self._bucket.set_rate(rate, _burst(rate), time.monotonic())
         self._changed.set()
 
     def __len__(self) -> int:

@@ -33,6 +33,28 @@ def test_a_bucket_says_when_the_next_token_is_there() -> None:
     assert bucket.take(10.1) == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(
+    "rates",
+    [[4.0, 4.0], [1.0, 4.0], [0.0, 4.0], [8.0]],
+    ids=["the same", "less and more", "none for a while", "more"],
+)
+def test_a_changed_rate_gives_no_new_tokens(rates: list[float]) -> None:
+    bucket = TokenBucket(4.0, burst=4.0)
+    assert sum(bucket.take(10.0) == 0 for _ in range(9)) == 4
+    for rate in rates:
+        bucket.set_rate(rate, burst=rate, now=10.0)
+    assert bucket.take(10.0) > 0
+    rate = rates[-1]
+    assert bucket.take(10.0 + 1 / rate) == 0
+
+
+def test_a_changed_rate_keeps_what_was_saved_before_up_to_the_new_burst() -> None:
+    bucket = TokenBucket(4.0, burst=4.0)
+    bucket.take(10.0)
+    bucket.set_rate(2.0, burst=2.0, now=10.0)
+    assert sum(bucket.take(10.0) == 0 for _ in range(9)) == 2
+
+
 def key(name: str) -> NamespacedName:
     return "ml", name
 
