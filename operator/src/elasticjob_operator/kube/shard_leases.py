@@ -234,7 +234,9 @@ class ShardLeases:
             if body is None:
                 lease = await self._create(shard)
             else:
-                lease = await self._update(shard, body, holder=self.identity, duration=self._terms.duration)
+                # Of an earlier process of this name, too: this one may have another number of shards.
+                former = {**body, "spec": {**(body.get("spec") or {}), "holderIdentity": ""}}
+                lease = await self._update(shard, former, holder=self.identity, duration=self._terms.duration)
         except ConflictError:
             return  # another replica was faster
         except _Errors as error:

@@ -8,6 +8,7 @@ A job belongs to a shard by its name, and a shard to the replica that holds the 
     says another number of shards, and is held                     acquires none: the jobs are divided in another way
     is held by a replica with two Leases more than this one        asks for it, one at a time
     is asked for by a replica with two Leases less than this one   releases it
+    says another number than when its holder acquired it           ignores that: someone has edited it
 
 The Lease of shard 0 decides between replicas with different numbers of shards. A replica acts on a shard only after it
 has read all Leases again since it acquired it, and found none that is held with another number: of two that acquire at
@@ -68,6 +69,8 @@ class ShardLease:
     """By the local clock, s."""
     renewed: str = ""
     """What changes with each renewal. Not compared with any clock."""
+    transitions: str = ""
+    """What changes whenever a replica acquires it."""
 
     @property
     def free_at(self) -> float:
@@ -109,14 +112,20 @@ def _lease(body: Mapping[str, Any], terms: float) -> ShardLease:
         wanted_by=str(annotations.get(WANTED_ANNOTATION, "")),
         duration=min(LONGEST_LEASE, float(spec.get("leaseDurationSeconds") or terms)),
         since=0.0,
-        renewed=f"{spec.get('renewTime')} {spec.get('leaseTransitions')}",
+        renewed=str(spec.get("renewTime")),
+        transitions=str(spec.get("leaseTransitions")),
     )
 
 
 def _since(lease: ShardLease, before: ShardLease | None, now: float) -> ShardLease:
-    """That someone asks for it, or changes anything else, is no renewal."""
-    same = before is not None and dataclasses.replace(before, wanted_by=lease.wanted_by, since=0.0) == lease
-    return dataclasses.replace(lease, since=before.since if before is not None and same else now)
+    """That another replica asks for it is no renewal. As long as its holder has it, its number of shards is what it was
+    when the holder acquired it: another one that someone has written there says nothing."""
+    if before is None:
+        return dataclasses.replace(lease, since=now)
+    if (lease.holder, lease.transitions) == (before.holder, before.transitions):
+        lease = dataclasses.replace(lease, count=before.count)
+    same = dataclasses.replace(lease, wanted_by=before.wanted_by, since=before.since) == before
+    return dataclasses.replace(lease, since=before.since if same else now)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -159,6 +159,22 @@ def test_a_lease_that_someone_deletes_or_marks_has_never_two_leaders(run: Run, n
     run(work())
 
 
+@pytest.mark.parametrize("number", ["x", "4"])
+def test_a_number_of_shards_that_someone_writes_into_a_lease_takes_no_job_from_anyone(run: Run, number: str) -> None:
+    async def work() -> None:
+        fleet = Fleet()
+        for replica in "ab":
+            fleet.start(replica, 2)
+        await fleet.settle()
+        for _ in range(8):
+            lease = fleet.server.leases["op"]
+            fleet.server.store({**lease, "metadata": {**lease["metadata"], "annotations": {SHARDS_ANNOTATION: number}}})
+            await fleet.run(LEASE + fleet.chance.uniform(0, LEASE))
+        assert fleet.longest == 0
+
+    run(work())
+
+
 def test_clocks_that_jump_decide_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         fleet = Fleet()

@@ -112,8 +112,8 @@ def test_a_replica_that_ended_with_another_number_of_shards_is_not_waited_for() 
     assert decided({0: of("b", count=4, since=90), 1: FREE}).acquire == (0,)
 
 
-def body(**spec: Any) -> dict[str, Any]:
-    return {"metadata": {"annotations": {SHARDS_ANNOTATION: "2", WANTED_ANNOTATION: "w"}}, "spec": spec}
+def body(shards: str = "2", **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"annotations": {SHARDS_ANNOTATION: shards, WANTED_ANNOTATION: "w"}}, "spec": spec}
 
 
 def seen_at(now: float, before: dict[int, ShardLease] | None, **spec: Any) -> ShardLease:
@@ -128,6 +128,15 @@ def test_the_duration_begins_anew_with_each_renewal_only() -> None:
     assert seen_at(11, known, holderIdentity="b", leaseDurationSeconds=4, renewTime="a").since == 11, (
         "a clock went back"
     )
+
+
+def test_the_number_of_shards_is_what_its_holder_wrote_when_it_acquired_the_lease() -> None:
+    spec = {"holderIdentity": "b", "leaseDurationSeconds": 4}
+    first = seen_at(10, {}, **spec, renewTime="x", leaseTransitions=1)
+    edited = seen_at(11, {1: first}, shards="4", **spec, renewTime="x", leaseTransitions=1)
+    assert (edited.count, edited.since) == (2, 10), "nor does an edit prolong a Lease"
+    assert seen_at(12, {1: edited}, shards="4", **spec, renewTime="y", leaseTransitions=1).count == 2, "and a renewal"
+    assert seen_at(13, {1: edited}, shards="4", **spec, renewTime="y", leaseTransitions=2).count == 4, "another process"
 
 
 def test_a_lease_that_was_deleted_may_still_have_a_leader() -> None:
