@@ -61,8 +61,9 @@ FIRST_ATTEMPT = 1
 """Number of a run's first attempt; with backend etcd-v3, of the only one."""
 
 
-_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LETTERS = b"bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' own for generated names: they spell no words."""
+_LETTER_OF_BYTE = bytes(_SUFFIX_LETTERS[byte % len(_SUFFIX_LETTERS)] for byte in range(256))
 _SUFFIX_LENGTH = 5
 _WORKER = re.compile(r"(.+-worker-([0-9]+))(?:-[a-z0-9]+)?")
 
@@ -79,9 +80,9 @@ def worker_name(job: str, index: int, *distinct: str) -> str:
     >>> worker_name("digits", 0, "8c", "1")
     'digits-worker-0-gwtch'
     """
-    digest = hashlib.sha256("/".join((worker_host(job, index), *distinct)).encode()).digest()
-    letters = (_SUFFIX_LETTERS[byte % len(_SUFFIX_LETTERS)] for byte in digest[:_SUFFIX_LENGTH])
-    return f"{worker_host(job, index)}-{''.join(letters)}"
+    host = worker_host(job, index)
+    digest = hashlib.sha256("/".join((host, *distinct)).encode()).digest()
+    return f"{host}-{digest[:_SUFFIX_LENGTH].translate(_LETTER_OF_BYTE).decode()}"
 
 
 def index_of(worker: str) -> int:

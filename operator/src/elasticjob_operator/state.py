@@ -44,6 +44,9 @@ class PodPhase(str, enum.Enum):
     __str__ = str.__str__
 
 
+_OVER = (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerEnd:
     """How a container ended."""
@@ -129,7 +132,7 @@ class Pod:
     @property
     def ended(self) -> bool:
         """The training container has terminated, even if sidecars are still running."""
-        return self.end is not None or self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+        return self.end is not None or self.phase in _OVER
 
     @property
     def first_end(self) -> ContainerEnd | None:
@@ -139,7 +142,7 @@ class Pod:
     @property
     def over(self) -> bool:
         """No container is running: the pod holds no resources."""
-        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+        return self.phase in _OVER
 
     @property
     def succeeded(self) -> bool:
@@ -161,7 +164,7 @@ class Pod:
 
     @property
     def running(self) -> bool:
-        return self.phase is PodPhase.RUNNING and not self.ended and not self.terminating
+        return self.phase is PodPhase.RUNNING and self.end is None and self.deletion_timestamp is None
 
 
 POD, SECRET = "Pod", "Secret"

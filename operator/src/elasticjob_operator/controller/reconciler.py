@@ -198,11 +198,11 @@ class Reconciler:
         )
         if isinstance(applied, BaseException):
             raise applied
-        created = {action.index for action in applied.done if isinstance(action, CreatePod)}
+        created = {action.name for action in applied.done if isinstance(action, CreatePod)}
         memory.unconfirmed |= {
-            action.index: str(action.body["metadata"]["name"])
+            action.index: action.name
             for action in actions
-            if isinstance(action, CreatePod) and action.index not in created
+            if isinstance(action, CreatePod) and action.name not in created
         }
         await self._explain(key, memory, actions)
         if applied.admission is not None:

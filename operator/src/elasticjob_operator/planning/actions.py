@@ -27,8 +27,13 @@ class CreatePod(Action):
     body: Mapping[str, Any]
 
     @property
+    def name(self) -> str:
+        name: str = self.body["metadata"]["name"]
+        return name
+
+    @property
     def index(self) -> int:
-        return index_of(self.body["metadata"]["name"])
+        return index_of(self.name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

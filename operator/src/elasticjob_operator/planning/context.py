@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,8 @@ class Context:
     def staying(self) -> Pods:
         """Worker pods of the current run that hold a wanted index, or have not been replaced yet."""
         removed = {pod.uid for pod in (*self.scaling.surplus, *self.scaling.twins)}
+        if not removed and not self.not_live:
+            return self.workers
         return tuple(
             (pod, status)
             for pod, status in self.workers
@@ -91,8 +94,15 @@ class Context:
         )
 
     @functools.cached_property
+    def not_live(self) -> Pods:
+        """Worker pods of the current run that are more than pending or running: few, of thousands."""
+        return tuple(each for each in self.workers if each[1].state is not PodState.LIVE)
+
+    @functools.cached_property
     def leaving(self) -> tuple[Pod, ...]:
         """Worker pods that are removed because fewer are wanted."""
+        if len(self.staying) == len(self.workers):
+            return ()
         staying = {pod.uid for pod, _ in self.staying}
         kept = {pod.index for pod, status in self.staying if status.holds_index}
         return tuple(
@@ -147,10 +157,12 @@ class Context:
         stateful_set, pods = self._own_etcd
         return waits.of_etcd(self.job, stateful_set, pods, self.state.leftovers, self.state.explanations)
 
-    @property
+    @functools.cached_property
     def questions(self) -> list[tuple[Question, datetime.datetime]]:
         """Whose Events must be read, and from when on."""
-        workers = [pod for pod, status in self.workers if status.state is PodState.LIVE]
+        workers = [
+            pod for pod, status in self.workers if pod.phase is PodPhase.PENDING and status.state is PodState.LIVE
+        ]
         found = []
         for question, due in events_to_read.questions(self.job, *self._own_etcd, workers):
             answer = self.state.explanations.get(question)
@@ -221,7 +233,9 @@ class Assessment(Context):
     def ends_attempt(self) -> bool:
         """A failed pod is replaced now, or leaves as surplus, that has closed the rendezvous. Not once a pod has
         succeeded: the group ends, and the others have their grace period."""
-        if any(pod.succeeded and not pod.terminating for pod, _ in self.staying):
+        if not self.due and not self.scaling.surplus:
+            return False
+        if any(status.state is PodState.SUCCEEDED for _, status in self.staying):
             return False
         replaced = [failure for _, failure, found in self.due if found.delete]
         surplus = {pod.uid for pod in self.scaling.surplus} if self.staying else set()
@@ -264,7 +278,7 @@ def classify(
     secret = secret_of(own_etcd.body) if own_etcd is not None else ""
     tls = bool(secret) if own_etcd is not None else None
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0), tls, state.tiers)
-    template = template_of_run(job, rendezvous.run, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job))
+    template = template_of_run(job, rendezvous.run, (pod for pod in pods if pod.run == rendezvous.run), hash_of(job))
     since = own_etcd.created_at if own_etcd is not None else None
     lost = _is_missing(secret, since or LONG_AGO, job, state)
     active = not job.is_suspended and not job.status.is_finished
@@ -272,10 +286,14 @@ def classify(
         # Pods with other certificates are of another run, and none is created before those of the last one have ended.
         rendezvous = rendezvous_of(job, settings, rendezvous.run + 1, tls, state.tiers)
         template = template_of_run(job, rendezvous.run, [], hash_of(job))
-    all_workers = [(pod, status_of(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
-    current = (rendezvous.run, rendezvous.attempt)
-    workers = tuple((pod, status) for pod, status in all_workers if (pod.run, pod.attempt) == current)
-    stale = tuple((pod, status) for pod, status in all_workers if (pod.run, pod.attempt) != current)
+    all_workers = tuple([(pod, status_of(pod)) for pod in sorted(pods, key=operator.attrgetter("index"))])
+    run, attempt = rendezvous.run, rendezvous.attempt
+    stale = tuple([each for each in all_workers if each[0].run != run or each[0].attempt != attempt])
+    workers = (
+        tuple([each for each in all_workers if each[0].run == run and each[0].attempt == attempt])
+        if stale
+        else all_workers
+    )
     etcd = tuple((pod, status_of_etcd(pod)) for pod in state.pods if pod.component == names.COMPONENT_ETCD)
     rendezvous = with_store(
         rendezvous, job.status.rendezvous, [(pod, status.state is PodState.LOST) for pod, status in etcd]
@@ -302,7 +320,7 @@ def classify(
         scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
         secret=(secret or names.certificates_name(job.name, job.uid, rendezvous.run)) if rendezvous.tls else "",
         certificates_lost=lost,
-        unknown_outcome=unknown_outcome(job, rendezvous, state.rendezvous, [pod for pod, _ in (*all_workers, *etcd)]),
+        unknown_outcome=unknown_outcome(job, rendezvous, state.rendezvous, (pod for pod, _ in (*all_workers, *etcd))),
         left_behind=left_behind(job, state),
         grant=grant,
     )

@@ -108,8 +108,7 @@ def repeatable(text: str) -> str:
 
 
 def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
-    # By host name: what is repeated has the same text, so that Events aggregate.
-    created = [host_of(action.body["metadata"]["name"]) for action in done if isinstance(action, CreatePod)]
+    created = [action.name for action in done if isinstance(action, CreatePod)]
     if created:
         yield JobEvent(
             reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=_summarized(created))
@@ -117,7 +116,7 @@ def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
     deleted: dict[str, list[str]] = {}
     for action in done:
         if isinstance(action, DeletePod):
-            deleted.setdefault(action.reason, []).append(host_of(action.name))
+            deleted.setdefault(action.reason, []).append(action.name)
         elif isinstance(action, CreateObject) and action.kind is Kind.STATEFUL_SET:
             text = message(Reason.ETCD_CREATED, name=action.body["metadata"]["name"])
             yield JobEvent(reason=Reason.ETCD_CREATED, message=text)
@@ -132,9 +131,11 @@ MOST_NAMES = 3
 """Of worker pods in an Event."""
 
 
-def _summarized(names: Sequence[str]) -> str:
-    """A job with a thousand worker pods must not get a thousand Events."""
-    in_order = sorted(names, key=lambda name: [int(part) if part.isdigit() else 0 for part in name.split("-")])
-    if len(names) <= MOST_NAMES:
-        return ", ".join(in_order)
-    return f"{len(names)} worker pods, the first {in_order[0]}, the last {in_order[-1]}"
+def _summarized(pods: Sequence[str]) -> str:
+    """A job with a thousand worker pods must not get a thousand Events. By host name: what is repeated has the same
+    text, so that Events aggregate."""
+    # Of two numbers, the longer one is larger.
+    in_order = sorted(pods, key=lambda name: (len(name), name))
+    if len(pods) <= MOST_NAMES:
+        return ", ".join(map(host_of, in_order))
+    return f"{len(pods)} worker pods, the first {host_of(in_order[0])}, the last {host_of(in_order[-1])}"

@@ -98,7 +98,7 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
             told.append(JobEvent(reason=Reason.CERTIFICATES_DELETED, message=text, warning=True))
         status = lifecycle.forget_last_run(job.status)
         context = dataclasses.replace(context, job=context.job.model_copy(update={"status": status}))
-    failed = [(pod, status.failure) for pod, status in context.workers if status.failure is not None]
+    failed = [(pod, status.failure) for pod, status in context.not_live if status.failure is not None]
     budget = count_restarts(context.job, context.view, failed, now, of_earlier_attempts(context))
     assessment = assess(context, acceptance, budget)
     found = _plan_for_suspended(assessment) if lifecycle.is_held(job) else _plan_for_active(assessment)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections
 import datetime
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
-from elasticjob_api import ElasticJob, FailingNode
+from elasticjob_api import FailingNode
 from elasticjob_runtime.contract import LocationsValue
 
 from elasticjob_operator import names
@@ -42,7 +42,7 @@ from elasticjob_operator.policies.rendezvous import is_superseded, needs_publish
 from elasticjob_operator.queueing.grant import Slot
 from elasticjob_operator.resources.injection import InjectionWay, inject
 from elasticjob_operator.resources.placement import place
-from elasticjob_operator.resources.pods import worker_pod
+from elasticjob_operator.resources.pods import numbered, worker_pod
 from elasticjob_operator.state import POD, SECRET, Connectivity, Kind, Pod, Rejection
 
 Failing = Sequence[FailingNode]
@@ -61,11 +61,10 @@ def dry_run_create(context: Context, reason: str) -> Action:
     )
 
 
-def _worker(context: Context, index: int, avoid: Sequence[str] = (), name: str = "") -> dict[str, Any]:
+def _worker(context: Context, index: int, avoid: Sequence[str] = ()) -> dict[str, Any]:
     rendezvous, settings = context.rendezvous, context.settings
     pod = worker_pod(
         context.job,
-        name=name,
         index=index,
         run=rendezvous.run,
         attempt=rendezvous.attempt,
@@ -131,17 +130,27 @@ def _created_kind(action: Action) -> str:
 
 def _create_pods(context: Context, failing: Failing) -> list[Action]:
     job, avoid, moment = context.job, avoided(context.job, failing), context.now.isoformat()
-    unconfirmed = context.state.unconfirmed
+    unconfirmed, name, uid = context.state.unconfirmed, job.name, job.uid
+    reason = f"{job.replicas} worker pods are requested"
     actions: list[Action] = []
+    made: dict[tuple[bool, int], dict[str, Any]] = {}  # of each slot one for worker pod 0, and one for all others
     for index, slot in zip(context.scaling.create, _slots(context), strict=False):
-        body = _worker(context, index, avoid, unconfirmed.get(index) or _new_name(job, index, moment))
-        if context.gang is not None:
-            context.gang.decorate(body, names.pod_group(job.name, context.rendezvous.run))
-        if slot is not None:
-            body["metadata"]["labels"][names.LABEL_WORKLOAD] = slot.workload
-            place(body, slot.placement)
-        actions.append(CreatePod(body=body, reason=f"{job.replicas} worker pods are requested"))
+        kind = index == 0, id(slot)
+        if kind not in made:
+            made[kind] = _worker_of_slot(context, index, avoid, slot)
+        pod_name = unconfirmed.get(index) or names.worker_name(name, index, uid, moment)
+        actions.append(CreatePod(body=numbered(made[kind], name, index, pod_name), reason=reason))
     return actions
+
+
+def _worker_of_slot(context: Context, index: int, avoid: Sequence[str], slot: Slot | None) -> dict[str, Any]:
+    body = _worker(context, index, avoid)
+    if context.gang is not None:
+        context.gang.decorate(body, names.pod_group(context.job.name, context.rendezvous.run))
+    if slot is not None:
+        body["metadata"]["labels"][names.LABEL_WORKLOAD] = slot.workload
+        place(body, slot.placement)
+    return body
 
 
 def _slots(context: Context) -> Iterator[Slot | None]:
@@ -160,10 +169,6 @@ def _slots(context: Context) -> Iterator[Slot | None]:
         yield from itertools.repeat(slot, max(0, slot.count - taken[slot.workload]))
 
 
-def _new_name(job: ElasticJob, index: int, moment: str) -> str:
-    return names.worker_name(job.name, index, job.uid, moment)
-
-
 def removals(assessment: Assessment) -> list[Action]:
     """Deletes surplus pods, pods of earlier runs, and an etcd that was lost with its node: a StatefulSet never deletes
     such a pod."""
@@ -172,18 +177,25 @@ def removals(assessment: Assessment) -> list[Action]:
         for pod, status in assessment.etcd
         if status.state is PodState.LOST and is_superseded(pod, assessment.job.status.rendezvous)
     ]
-    statuses = {pod.uid: status for pod, status in assessment.workers}
-    scaling = assessment.scaling
-    for pod in (*scaling.surplus, *scaling.twins):
-        if not pod.terminating and _may_leave(assessment, pod, statuses[pod.uid]):
-            reason = "another pod has its index" if pod in scaling.twins else "fewer worker pods are requested"
-            actions.append(delete_pod(pod, reason))
+    scaling, spec = assessment.scaling, assessment.view.spec
+    if scaling.surplus or scaling.twins:
+        statuses = {pod.uid: status for pod, status in assessment.workers}
+        told = frozenset(spec.draining) if spec is not None else frozenset()
+        for pods, reason in (
+            (scaling.surplus, "fewer worker pods are requested"),
+            (scaling.twins, "another pod has its index"),
+        ):
+            actions += [
+                delete_pod(pod, reason)
+                for pod in pods
+                if not pod.terminating and _may_leave(assessment, pod, statuses[pod.uid], told)
+            ]
     actions += [
         delete_pod(pod, "of an earlier run or attempt")
         for pod, status in assessment.stale
         if not pod.terminating and status.state is not PodState.LOST
     ]
-    for pod, status in assessment.workers:
+    for pod, status in assessment.not_live:
         if status.state is PodState.LOST:
             actions += _evict(assessment, pod, status.reason)
     return [*actions, *lost_pods(assessment), *_give_up_host_names(assessment)]
@@ -192,12 +204,15 @@ def removals(assessment: Assessment) -> list[Action]:
 def _give_up_host_names(assessment: Assessment) -> list[Action]:
     """Takes pods that have been replaced before they have ended out of their Service. It publishes addresses that are
     not ready, and so would publish theirs under the host name of their replacements."""
+    ending = [pod for pod, status in assessment.not_live if status.state is PodState.TERMINATING and pod.in_dns]
+    if not ending:
+        return []
     replaced = {pod.index for pod, status in assessment.staying if status.holds_index} | {*assessment.scaling.create}
     reason = "its replacement has the host name"
     return [
         PatchPod(name=pod.name, uid=pod.uid, patch={"metadata": {"labels": {names.LABEL_JOB_UID: None}}}, reason=reason)
-        for pod, status in assessment.workers
-        if pod.in_dns and pod.index in replaced and status.state is PodState.TERMINATING
+        for pod in ending
+        if pod.index in replaced
     ]
 
 
@@ -207,14 +222,14 @@ def lost_pods(context: Context) -> list[Action]:
     etcd = context.etcd if context.job.is_deleting else ()
     return [
         delete_pod(pod, status.reason, force=True)
-        for pod, status in (*context.workers, *context.stale, *context.leftovers, *etcd)
+        for pod, status in (*context.not_live, *context.stale, *context.leftovers, *etcd)
         if status.state is PodState.LOST
     ]
 
 
-def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
+def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus, told: Container[str]) -> bool:
     """A failed pod must be counted before it is deleted. The agents must know of the removal of a pod that trains,
-    unless etcd is unreachable."""
+    unless etcd is unreachable. `told`: of whose removal they know."""
     if status.state is PodState.FAILED:
         return assessment.is_counted(pod, status)
     if status.state is PodState.SUCCEEDED:
@@ -222,7 +237,7 @@ def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
     view = assessment.view
     if not assessment.job.has_plans or view.connectivity not in (Connectivity.CONNECTING, Connectivity.REACHABLE):
         return True
-    return view.connectivity is Connectivity.REACHABLE and view.spec is not None and pod.name in view.spec.draining
+    return view.connectivity is Connectivity.REACHABLE and pod.name in told
 
 
 def replacements(assessment: Assessment) -> tuple[list[Action], list[datetime.datetime]]:

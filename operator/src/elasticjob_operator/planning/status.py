@@ -31,12 +31,12 @@ from elasticjob_operator.policies.progress import counted_steps, reported_progre
 from elasticjob_operator.policies.rendezvous import rendezvous_ready, store_ready
 from elasticjob_operator.policies.replicas import replica_workers
 from elasticjob_operator.policies.resizing import degraded, resizing
-from elasticjob_operator.policies.running import Training, at_work
+from elasticjob_operator.policies.running import Training
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.policies.waits import ending
 from elasticjob_operator.queueing.grant import Grant
 from elasticjob_operator.queueing.job import base_of, sentence
-from elasticjob_operator.state import Kind, Pod
+from elasticjob_operator.state import Kind
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of jobs that Kueue manages."""
@@ -267,7 +267,7 @@ def _set_stalled(conditions: _Conditions, assessment: Assessment, training: Trai
 def _set_size(conditions: _Conditions, assessment: Assessment, training: Training) -> None:
     """The conditions Resizing and Degraded."""
     job, view = assessment.job, assessment.view
-    ready = at_work(job, assessment.staying, cut_off=assessment.cut_off)
+    ready = training.at_work
     new = resizing(
         job,
         assessment.size,
@@ -356,17 +356,17 @@ def _rendezvous(assessment: Assessment) -> RendezvousStatus | None:
 
 def _counts(context: Context) -> dict[str, object]:
     # By the phase of the pod: a sidecar that still runs holds the node's resources, so a queue must not release them.
-    existing = [pod for pod, status in context.workers if not pod.over and status.state is not PodState.LOST]
+    existing = [
+        pod
+        for pod, status in context.workers
+        if status.state is PodState.LIVE or not (pod.over or status.state is PodState.LOST)
+    ]
     # A pod that is being deleted and its replacement are one replica.
     replicas = len({pod.index for pod in existing})
     # Pods of an earlier run count until they are gone.
     stale = sum(not pod.over and status.state is not PodState.LOST for pod, status in context.stale)
-    ready = sum(_is_ready(pod) for pod in existing)
+    ready = sum(pod.ready and not pod.terminating for pod in existing)
     return {"replicas": replicas + stale, "ready_replicas": ready, "workers": f"{ready}/{context.job.replicas}"}
-
-
-def _is_ready(pod: Pod) -> bool:
-    return pod.ready and not pod.terminating
 
 
 def _round(context: Context) -> int:

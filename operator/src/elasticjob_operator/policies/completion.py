@@ -16,7 +16,7 @@ from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, SCRIPT_FAILS, Out
 
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import Connectivity, Pod, RendezvousView
+from elasticjob_operator.state import Connectivity, Pod, PodPhase, RendezvousView
 
 GRACE_SECONDS = 10.0
 """How long other pods may keep running after the first one succeeded if the agents report no outcome, in seconds."""
@@ -37,7 +37,8 @@ def outcome(
     """
     if view.outcome is not None:
         return _reported(job, view.outcome, budget)
-    succeeded = [pod for pod in workers if pod.succeeded and not pod.terminating]
+    ended = [pod for pod in workers if pod.end is not None or pod.phase is PodPhase.SUCCEEDED]
+    succeeded = [pod for pod in ended if pod.succeeded and not pod.terminating]
     if succeeded:
         due = min(_ended_at(pod) for pod in succeeded) + datetime.timedelta(seconds=GRACE_SECONDS)
         # The agents of a short job may have written an outcome to an etcd that has not been read yet: wait for it.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_api import ElasticJob
 
-from elasticjob_operator.state import POD, Blocked, Explanation, OwnedObject, Pod, PodPhase
+from elasticjob_operator.state import POD, Explanation, OwnedObject, Pod, PodPhase
 
 QUIET_SECONDS = 3.0
 """How long a StatefulSet may have no pod before its Events are read, in seconds."""
@@ -38,19 +38,20 @@ def questions(
     if stateful_set is not None and stateful_set.created_at is not None and len(etcd) < job.etcd_members:
         found.append(((stateful_set.kind.value, stateful_set.name), _after(stateful_set.created_at, QUIET_SECONDS)))
     for pods in (etcd, workers):
-        found += next((asked for pod in pods if (asked := _of_one(pod))), [])
+        pending = (pod for pod in pods if pod.phase is PodPhase.PENDING)
+        found += next((asked for pod in pending if (asked := _of_pending(pod))), [])
     return found
 
 
-def _of_one(pod: Pod) -> list[tuple[Question, datetime.datetime]]:
-    due = _after(pod.scheduled_at or pod.created_at, START_SECONDS)
-    if pod.phase is not PodPhase.PENDING:
-        return []
+def _of_pending(pod: Pod) -> list[tuple[Question, datetime.datetime]]:
     if claim := claim_of(pod, {}):
         return [((CLAIM, claim), pod.created_at)]
+    if pod.blocked is None and not pod.node:
+        return []
+    due = _after(pod.scheduled_at or pod.created_at, START_SECONDS)
     if pod.blocked is not None:
         return [((CLAIM, claim), due) for claim in pod.blocked.claims if not pod.blocked.reason]
-    return [((POD, pod.name), due)] if pod.node else []
+    return [((POD, pod.name), due)]
 
 
 def read_again_at(answer: Explanation) -> datetime.datetime:
@@ -61,7 +62,8 @@ def read_again_at(answer: Explanation) -> datetime.datetime:
 
 def claim_of(pod: Pod, answers: Answers) -> str:
     """The claim that keeps the scheduler from placing the pod. Empty: no claim does, as far as is known."""
-    blocked = pod.blocked or Blocked(reason="")
+    if (blocked := pod.blocked) is None:
+        return ""
     if not blocked.reason:  # the scheduler says nothing while a volume is made for the node that it has chosen
         known = {claim: answers.get((CLAIM, claim)) for claim in blocked.claims}
         return next((each for each, said in known.items() if said and said.message and said.at >= pod.created_at), "")

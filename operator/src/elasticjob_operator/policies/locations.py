@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Mapping
 
 from elasticjob_operator.node_state import Node
@@ -11,21 +12,20 @@ from elasticjob_operator.state import Pod
 def locations(pods: Iterable[Pod], nodes: Mapping[str, Node]) -> dict[str, str]:
     """By pod, a path from the widest domain to the node. Empty if any order of the pods is as good as another: all are
     in one domain, or no two share one."""
-    found = {
-        pod.name: "/".join(part for part in (nodes[pod.node].location, pod.node) if part)
-        for pod in pods
-        if pod.node in nodes
-    }
-    return found if _orders(found.values()) else {}
+    known = [pod for pod in pods if pod.node in nodes]
+    counts = collections.Counter(pod.node for pod in known)
+    paths = {name: "/".join(part for part in (nodes[name].location, name) if part) for name in counts}
+    if not _orders((paths[name], count) for name, count in counts.items()):
+        return {}
+    return {pod.name: paths[pod.node] for pod in known}
 
 
-def _orders(paths: Iterable[str]) -> bool:
-    """Whether there are a domain with several of the paths, and a path outside it."""
-    all_paths = list(paths)
-    counts: dict[str, int] = {}
-    for path in all_paths:
+def _orders(paths: Iterable[tuple[str, int]]) -> bool:
+    """Whether there are a domain with several pods, and a pod outside it. `paths`: with the number of pods of each."""
+    total, counts = 0, collections.Counter[str]()
+    for path, count in paths:
+        total += count
         parts = path.split("/")
         for depth in range(len(parts)):
-            domain = "/".join(parts[: depth + 1])
-            counts[domain] = counts.get(domain, 0) + 1
-    return any(1 < count < len(all_paths) for count in counts.values())
+            counts["/".join(parts[: depth + 1])] += count
+    return any(1 < count < total for count in counts.values())

@@ -43,9 +43,9 @@ def failing_nodes(
         if now - failing_node.last_time < MEMORY
     }
     workers = list(workers)
-    initialized = {pod.node for pod, _ in workers if pod.end is not None or pod.running}
-    for pod, status in workers:
-        if status.failure is not None and status.failure.before_training and not initialized - {pod.node}:
+    unwell = [each for each in workers if each[1].failure is not None or each[1].state is PodState.LOST]
+    for pod, status in unwell:
+        if status.failure is not None and status.failure.before_training and not _starts_elsewhere(pod, workers):
             continue
         moment = _blamed_at(pod, status, nodes, counted_now)
         if moment is None:
@@ -61,6 +61,11 @@ def failing_nodes(
             )
     newest = sorted(known.values(), key=lambda each: each.last_time, reverse=True)[:MOST]
     return tuple(sorted(newest, key=lambda each: each.name))
+
+
+def _starts_elsewhere(failed: Pod, workers: Iterable[tuple[Pod, PodStatus]]) -> bool:
+    """Whether worker pods got past their init containers on other nodes."""
+    return any(pod.node != failed.node and (pod.end is not None or pod.running) for pod, _ in workers)
 
 
 def avoided(job: ElasticJob, failing: Sequence[FailingNode]) -> list[str]:

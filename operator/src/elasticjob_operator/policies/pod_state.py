@@ -52,23 +52,34 @@ class PodStatus:
     """Why the pod is not lost although its node is silent."""
     failure: PodFailure | None = None
     """Set if and only if `state` is FAILED."""
+    holds_index: bool = dataclasses.field(init=False)
 
-    @property
-    def holds_index(self) -> bool:
-        return self.state not in (PodState.TERMINATING, PodState.LOST)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "holds_index", self.state not in (PodState.TERMINATING, PodState.LOST))
+
+
+# Shared by all pods that are so: a job may have thousands of them, and each plan judges them all.
+_TERMINATING = PodStatus(state=PodState.TERMINATING, reason="deleted")
+_LIVE = PodStatus(state=PodState.LIVE)
+_SUCCEEDED = PodStatus(state=PodState.SUCCEEDED)
 
 
 def pod_status(
     pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime, failure_rules: Iterable[FailureRule] = ()
 ) -> PodStatus:
     """`nodes`: None: the operator may not read nodes. `failure_rules`: of the job's failure policy."""
-    status, node = _without_node(pod), nodes.by_name.get(pod.node) if nodes is not None else None
-    if pod.ended and not pod.terminating:
-        failure = classify_failure(pod, failure_rules, functools.partial(cut_off, node)) if pod.failed else None
-        return dataclasses.replace(status, failure=failure)
+    status = _LIVE if pod.deletion_timestamp is None else _TERMINATING
+    node = nodes.by_name.get(pod.node) if nodes is not None else None
+    if status is _LIVE and pod.ended:
+        if pod.succeeded:
+            return _SUCCEEDED
+        failure = classify_failure(pod, failure_rules, functools.partial(cut_off, node))
+        return PodStatus(state=PodState.FAILED, failure=failure)
     if nodes is None or not pod.node:
         return status
-    if node is not None and (node.ready or (node.health is NodeHealth.NOT_READY and not node.out_of_service)):
+    if node is not None and (
+        node.health is NodeHealth.READY or (node.health is NodeHealth.NOT_READY and not node.out_of_service)
+    ):
         return status
     loss = assess_node(pod.node, pod.scheduled_at or pod.created_at, nodes, rules, now)
     if loss.lost:
@@ -80,11 +91,3 @@ def pod_status(
         kept=loss.kept,
         requeue_at=loss.requeue_at,
     )
-
-
-def _without_node(pod: Pod) -> PodStatus:
-    if pod.terminating:
-        return PodStatus(state=PodState.TERMINATING, reason="deleted")
-    if pod.succeeded:
-        return PodStatus(state=PodState.SUCCEEDED)
-    return PodStatus(state=PodState.FAILED if pod.failed else PodState.LIVE)

@@ -34,6 +34,9 @@ SILENT_SECONDS = 3.0
 """How long an etcd that is not ready may be silent before the condition RendezvousReady says so, in seconds. While a
 job trains, its etcd sends something every second."""
 
+MOST_NAMES = 8
+"""Draining members that the reason names."""
+
 _REFUSED = {
     Connectivity.UNTRUSTED: Reason.ETCD_UNTRUSTED,
     Connectivity.DENIED: Reason.ETCD_DENIED,
@@ -246,14 +249,13 @@ def unknown_outcome(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousVie
     """Set if `job` may have ended while no operator was running: it has trained, and none of its worker pods is left.
     Its etcd, if it still exists, knows the outcome. `pods`: of workers and etcd. See
     docs/design/0006-no-finalizer.md."""
-    known = list(pods)
-    if (
-        not job.has_plans
-        or job.status.round == 0
-        or lifecycle.is_new_run(job, rendezvous.run)
-        or any(pod.index >= 0 for pod in known)
-    ):
+    if not job.has_plans or job.status.round == 0 or lifecycle.is_new_run(job, rendezvous.run):
         return None
+    known: list[Pod] = []
+    for pod in pods:
+        if pod.index >= 0:
+            return None
+        known.append(pod)
     before = job.status.rendezvous
     # Of several members, any has the data.
     same_etcd = any(before is not None and (rendezvous.several or pod.uid == before.store_pod) for pod in known)
@@ -297,7 +299,8 @@ def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str | None:
     if view.spec is None:
         return "etcd has no spec of this run"
     if view.spec.draining != wanted.draining:
-        return f"draining {', '.join(wanted.draining) or 'no members'}"
+        several = f"{len(wanted.draining)} members" if wanted.draining else "no members"
+        return f"draining {', '.join(wanted.draining) if 0 < len(wanted.draining) <= MOST_NAMES else several}"
     return "the desired membership changed"
 
 

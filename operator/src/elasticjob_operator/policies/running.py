@@ -38,6 +38,8 @@ class Training:
     """None: leave the condition as it is. A job that has never trained cannot restart either."""
     missing: Cause | None
     """Why wanted workers are missing, if the cause is known."""
+    at_work: int
+    """Number of worker pods that train if the agents' plan says so; without plans, of those that are ready."""
 
     @property
     def is_running(self) -> bool:
@@ -57,22 +59,24 @@ def training(
     """`workers`: all but surplus pods. `wait`: what the job waits for most urgently. `kept`: why pods on a silent node
     are not replaced. `cut_off`: etcd may be unreachable."""
     missing = _missing(job, workers, budget, wait, kept)
-    running = _running(job, view, workers, budget, missing, at_work(job, workers, cut_off=cut_off))
+    at_work = _at_work(job, workers, cut_off=cut_off)
+    running = _running(job, view, workers, budget, missing, at_work)
     return Training(
         running=running,
         restarting=_resumed(job, view) if running.status else _restarting(job, view, workers, budget),
         missing=missing,
+        at_work=at_work,
     )
 
 
-def at_work(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], *, cut_off: bool = False) -> int:
-    """Number of worker pods that train if the agents' plan says so; without plans, of those that are ready.
-
-    `cut_off`: etcd may be unreachable. Then pods on silent nodes count, too, until it is known: the cause, an
+def _at_work(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], *, cut_off: bool) -> int:
+    """`cut_off`: etcd may be unreachable. Then pods on silent nodes count, too, until it is known: the cause, an
     unreachable etcd, is told before what follows from it.
     """
     live = [pod for pod, status in workers if status.state is PodState.LIVE]
-    return sum(pod.may_train or (cut_off and pod.running) if job.has_plans else pod.ready for pod in live)
+    if not job.has_plans:
+        return sum(pod.ready for pod in live)
+    return sum(pod.ready or pod.up or (cut_off and pod.running) for pod in live)
 
 
 def _running(
@@ -217,7 +221,8 @@ def _restarting(
 def _failed_or_lost(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], budget: Budget) -> Cause | None:
     """The last failure that counts, while a pod that failed so is there; or the first worker that failed otherwise or
     was lost."""
-    failed = [(pod, status.failure) for pod, status in workers if status.failure is not None]
+    not_live = [(pod, status) for pod, status in workers if status.state is not PodState.LIVE]
+    failed = [(pod, status.failure) for pod, status in not_live if status.failure is not None]
     counted = {pod.name: (pod, failure) for pod, failure in failed if failure.cost is Cost.COUNTS}
     if counted:
         named = counted.get(budget.last_failure.worker if budget.last_failure is not None else "")
@@ -226,7 +231,7 @@ def _failed_or_lost(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], b
     for pod, failure in failed:
         text = message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
         return Cause(reason=Reason.WORKER_LOST, message=text + _replacement_time(job, pod, failure, budget))
-    for pod, status in workers:
+    for pod, status in not_live:
         # The operator itself deletes failed pods: their cause was recorded before.
         if status.state is PodState.LOST or (status.state is PodState.TERMINATING and not pod.failed):
             return cause(Reason.WORKER_LOST, worker=pod.name, detail=status.reason)

@@ -43,21 +43,40 @@ def scale(
 ) -> Scaling:
     """`pods`: all of the run. `keep`: indices that the job always has. `most`: by Workload, how many of its pods stay,
     however many are wanted: the others leave first. `unit`: pods of a replica. `replicas`: each pod's, by its name."""
-    holders: dict[int, tuple[Pod, PodStatus]] = {}
+    holding = [each for each in pods if each[1].holds_index]
+    holders = {each[0].index: each for each in holding}
     twins: list[Pod] = []
-    for pod, status in sorted(pods, key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name)):
-        if not status.holds_index:
-            continue
-        if pod.index in holders:
-            twins.append(pod)
-        else:
-            holders[pod.index] = (pod, status)
+    if len(holders) < len(holding):
+        holding.sort(key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name), reverse=True)
+        holders = {each[0].index: each for each in holding}  # the last one stays
+        twins = [each[0] for each in reversed(holding) if holders[each[0].index] is not each]
     room = max(0, wanted - len(keep - holders.keys()))
-    useful = {index: _usefulness(*holder) for index, holder in holders.items()}
+    surplus = _surplus(holders, len(holders) - room, keep, most or {}, unit, replicas or {})
+    return Scaling(
+        create=tuple(_lowest_free(wanted - (len(holders) - len(surplus)), holders)),
+        surplus=tuple(holders[index][0] for index in surplus),
+        twins=tuple(twins),
+    )
 
-    members = _members(holders, unit, replicas or {})
+
+def _surplus(
+    holders: Mapping[int, tuple[Pod, PodStatus]],
+    count: int,
+    keep: frozenset[int],
+    most: Mapping[str, int],
+    unit: int,
+    replicas: Mapping[str, ReplicaValue],
+) -> list[int]:
+    """The indices that leave, in this order: `count` of them, or more where a Workload has too many pods."""
+    if count <= 0 and not most:
+        return []
+    useful = {index: _usefulness(*holder) for index, holder in holders.items()}
+    each_alone = unit == 1 and not replicas
+    members = {} if each_alone else _members(holders, unit, replicas)
 
     def order(index: int) -> tuple[bool, bool, int, int, int, int]:
+        if each_alone:
+            return index in keep, True, useful[index], -index, useful[index], -index
         together = members.get(index, ())
         least = min((useful.get(other, 0) for other in together), default=0)
         is_whole = len(together) == unit
@@ -65,16 +84,12 @@ def scale(
 
     by_usefulness = sorted(holders, key=order)
     leaving: list[int] = []
-    for workload, count in (most or {}).items():
+    for workload, limit in most.items():
         of_workload = [index for index in by_usefulness if holders[index][0].workload == workload]
-        leaving += of_workload[: max(0, len(of_workload) - count)]
-    by_usefulness.sort(key=lambda index: index not in leaving)
-    surplus = by_usefulness[: max(0, len(holders) - room, len(leaving))]
-    return Scaling(
-        create=tuple(_lowest_free(wanted - (len(holders) - len(surplus)), holders)),
-        surplus=tuple(holders[index][0] for index in surplus),
-        twins=tuple(twins),
-    )
+        leaving += of_workload[: max(0, len(of_workload) - limit)]
+    first = frozenset(leaving)
+    by_usefulness.sort(key=lambda index: index not in first)
+    return by_usefulness[: max(0, count, len(leaving))]
 
 
 def _members(

@@ -66,8 +66,10 @@ def stalled(
 
 def _hang(job: ElasticJob, view: RendezvousView, workers: Iterable[Pod]) -> ConditionUpdate | None:
     """None: no agent is sure of one in this round."""
-    places = {pod.name: f"{pod.name} {pod.place}".rstrip() for pod in workers}
     current = [hang for hang in view.hangs if view.plan is not None and hang.round == view.plan.round]
+    if not current:
+        return None
+    places = {pod.name: f"{pod.name} {pod.place}".rstrip() for pod in workers}
     hangs = [hang for hang in current if hang.member in places]  # its script may have written any name
     if not any(hang.certain for hang in hangs):
         return None

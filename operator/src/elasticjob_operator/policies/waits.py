@@ -116,7 +116,7 @@ def first_wait(
     if rejection is not None:
         return of_rejection(job, rejection)
     first, known = of_stale(job, stale[0]) if stale and not (etcd and etcd.serious) else etcd, answers or {}
-    for pod in workers:
+    for pod in [pod for pod in workers if pod.phase is PodPhase.PENDING or pod.blocked is not None]:
         if first is not None and first.serious:
             break
         if first is None or pod.blocked is not None or (POD, pod.name) in known:  # a thousand may be starting

@@ -58,16 +58,11 @@ def worker_pod(
     names of the Secret with the certificates of the job's own etcd, or with the credentials for another etcd; empty:
     there is none. Raises InvalidTemplateError."""
     pod = _unnamed_pod(job)
-    metadata = pod["metadata"]
-    metadata["name"] = name or names.worker_name(job.name, index, job.uid)
-    metadata["labels"] |= {
-        names.LABEL_INDEX: str(index),
+    pod["metadata"]["labels"] |= {
         names.LABEL_RUN: str(run),
         names.LABEL_TEMPLATE: template_hash or hash_of(job),
         **({names.LABEL_ATTEMPT: str(attempt)} if attempt != names.FIRST_ATTEMPT else {}),
     }
-    # `<host name>.<service>` resolves to the pod, or to its replacement once there is one.
-    pod["spec"]["hostname"] = names.worker_host(job.name, index)
     pod["spec"]["subdomain"] = names.workers_service(job.name)
     container = training_container(job, pod["spec"])
     _prefer_other_nodes(pod["spec"], avoid)
@@ -83,7 +78,19 @@ def worker_pod(
     conf = _rendezvous_conf(job, index, certificates_secret, credentials_secret)
     ours = _environment(job, run, attempt, endpoint, workers_grace, conf)
     container["env"] = _with_users(ours, container.get("env") or [])
-    return pod
+    return numbered(pod, job.name, index, name or names.worker_name(job.name, index, job.uid))
+
+
+def numbered(pod: dict[str, Any], job: str, index: int, name: str) -> dict[str, Any]:
+    """The worker pod with that index and name, made from one with another index. They share what they have in common:
+    a job may have thousands. Only worker pod 0 may differ in more (`is_host` of c10d)."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    return {
+        **pod,
+        "metadata": {**metadata, "name": name, "labels": {**metadata["labels"], names.LABEL_INDEX: str(index)}},
+        # `<host name>.<service>` resolves to the pod, or to its replacement once there is one.
+        "spec": {**spec, "hostname": names.worker_host(job, index)},
+    }
 
 
 def _with_users(ours: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:

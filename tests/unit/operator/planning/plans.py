@@ -9,6 +9,7 @@ from elasticjob_api import ConditionType, ElasticJob
 from elasticjob_operator.planning import (
     Action,
     CreateObject,
+    CreatePod,
     Plan,
     plan,
 )
@@ -53,7 +54,7 @@ def names(found: Plan, kind: type[Action]) -> list[str]:
 
 def _name(action: Any) -> str:
     for attribute in ("name", "member"):
-        if hasattr(action, attribute):
+        if hasattr(action, attribute) and not isinstance(action, CreatePod):
             return str(getattr(action, attribute))
     return str(action.body["spec"].get("hostname") or action.body["metadata"]["name"])
 

@@ -7,12 +7,14 @@ import dataclasses
 import orjson
 import pytest
 from elasticjob_api import ConditionType, RendezvousStatus, Status
+from elasticjob_operator.names import LABEL_INDEX
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,
     DryRunCreate,
     PatchObject,
 )
+from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
     Kind,
@@ -169,3 +171,23 @@ def test_every_action_has_a_reason() -> None:
     found = ask(make_job(), admission=ADMITTED, settings=Settings())
     assert all(action.reason for action in (*found.actions, *ask(make_job()).actions))
     assert any(isinstance(action, DryRunCreate) for action in ask(make_job()).actions)
+
+
+@pytest.mark.parametrize("backend", ["etcd-v3", "c10d"])
+def test_worker_pods_share_what_they_have_in_common(backend: str) -> None:
+    job = make_job(replicas=8, spec={"rendezvous": {"backend": backend}})
+    found = ask(job, admission=ADMITTED)
+    pods = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    assert len({pod["metadata"]["name"] for pod in pods}) == 8
+    for index, pod in enumerate(pods):
+        assert pod["metadata"]["labels"][LABEL_INDEX] == str(index)
+        assert pod["spec"]["hostname"] == f"digits-worker-{index}"
+        alone = worker_pod(
+            job,
+            index=index,
+            run=1,
+            endpoint=found.status.rendezvous.endpoint if found.status.rendezvous else "",
+            name=pod["metadata"]["name"],
+        )
+        assert pod == alone, "as if each were made by itself"
+    assert all(pod["spec"]["containers"] is pods[1]["spec"]["containers"] for pod in pods[2:])
