@@ -98,12 +98,24 @@ class Writer:
         if any(each.stops for each in secrets):
             left = [action for action in left if not isinstance(action, CreatePod | CreateObject | DeleteObject)]
         pods = [action for action in left if isinstance(action, CreatePod)]
-        others = [action for action in left if not isinstance(action, CreatePod)]
-        created, rest = await asyncio.gather(
+        of_pods = [action for action in left if isinstance(action, DeletePod | PatchPod)]
+        others = [action for action in left if not isinstance(action, CreatePod | DeletePod | PatchPod)]
+        created, removed, rest = await asyncio.gather(
             self._ramp_up(job, pods, rejected=rejected),
+            self._remove(job, of_pods),
             asyncio.gather(*(self._execute(job, action, rejected=rejected) for action in others)),
         )
-        return merged([*secrets, *created, *rest])
+        return merged([*secrets, *created, *removed, *rest])
+
+    async def _remove(self, job: ElasticJob, actions: list[DeletePod | PatchPod]) -> list[ApplyResult]:
+        """A few tasks for all, however many there are: the first steps of thousands would hold up everything else."""
+        left = iter(actions)
+
+        async def lane() -> list[ApplyResult]:
+            return [await self._execute(job, action, rejected=False) for action in left]
+
+        lanes = await asyncio.gather(*(lane() for _ in range(min(REMOVALS_PER_JOB, len(actions)))))
+        return [result for results in lanes for result in results]
 
     async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, rejected: bool) -> list[ApplyResult]:
         """Each successful create starts one more, so that their number doubles with each response; the first failure

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from elasticjob_api import ElasticJob
 from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RejectedError, _no_answer
-from elasticjob_operator.kube.writer import CREATES_PER_JOB, DRY_RUNS_PER_NAMESPACE, Writer
+from elasticjob_operator.kube.writer import CREATES_PER_JOB, DRY_RUNS_PER_NAMESPACE, REMOVALS_PER_JOB, Writer
 from elasticjob_operator.planning import (
     Action,
     CreateCertificates,
@@ -290,3 +290,15 @@ async def test_workload_that_may_not_become_the_jobs_own_is_told_as_a_rejected_c
     assert said in result.rejection
     assert bool(said) == bool(result.rejection) == bool(result.rejected_kinds)
     assert result.created == created
+
+
+async def test_thousands_of_deletes_hold_up_nothing_else() -> None:
+    server = Server()
+    deletes: list[Action] = [DeletePod(name=f"w-{number}", uid="z", reason="suspended") for number in range(3000)]
+    before = len(asyncio.all_tasks())
+    applying = asyncio.create_task(writer(server).apply(job(), deletes))
+    for _ in range(20):
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) - before < 2 * REMOVALS_PER_JOB
+    assert len((await applying).done) == server.count("DELETE") == 3000
+    assert max(server.peaks) == REMOVALS_PER_JOB
