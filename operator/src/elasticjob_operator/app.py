@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -48,7 +49,7 @@ CRD_SECONDS = 5.0
 """Seconds between checks whether the ElasticJob CRD is installed."""
 
 REST_PER_POD, LONGEST_REST = 0.0005, 0.5
-"""Pause between reconciliations of a job, seconds: one costs about 25 us of CPU for each pod, and the start of a
+"""Pause between reconciliations of a job, seconds: one costs about 5 us of CPU for each pod, and the start of a
 thousand pods causes five thousand events."""
 
 
@@ -213,6 +214,9 @@ class App:
             self._supervisor.start(optional.run(), f"discovery of {optional}")
         await asyncio.gather(*(optional.started() for optional in self._cluster.optional))
         await self._cluster.synced()
+        # What lives as long as the operator is never garbage. To look through it took 40 ms each time.
+        gc.collect()
+        gc.freeze()
         self._progress = ProgressWriter(self._settings, self._jobs, self._queue, self._cluster, self._run_watches.view)
         self._progress.count()
         self._reconciler = Reconciler(
