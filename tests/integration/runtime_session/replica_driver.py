@@ -38,6 +38,11 @@ class Replica:
         return min(rank.entered for rank in self.ranks)
 
     @property
+    def waiting(self) -> int:
+        """The newest plan outside of which all its ranks wait."""
+        return min(rank.waiting for rank in self.ranks)
+
+    @property
     def has_finished(self) -> bool:
         return all(rank.process.poll() == 0 for rank in self.ranks)
 
@@ -82,17 +87,19 @@ class ReplicaDriver(Driver):
         return replica
 
     def begin(self, names: str, later: str = "") -> list[Replica]:
-        """Starts replicas and sends the first plan. Those that join `later` are ready, but not in it."""
+        """Starts replicas and sends the first plan. Those that join `later` hear that they are not in it, take a step
+        on trial, and wait for another one."""
         replicas = [self.start_replica(name) for name in names + later]
         wait_until(self, lambda: all(each.ready for each in replicas), "all say hello")
-        self.plan_replicas(replicas[: len(names)])
+        number = self.plan_replicas(replicas[: len(names)])
+        wait_until(self, lambda: all(each.waiting == number for each in replicas[len(names) :]), "the later ones wait")
         return replicas
 
     def plan_replicas(
         self, replicas: Sequence[Replica], *, step_grace: float = 0.0, told: Sequence[Replica] | None = None
     ) -> int:
-        """Sends the next plan, with `replicas` in this order, to these and those of earlier plans. told: only to
-        these, as if it took longer to reach the others."""
+        """Sends the next plan, with `replicas` in this order, to all. told: only to these, as if it took longer to
+        reach the others."""
         self.round += 1
         self.members = list(replicas)
         self.tell(self.replicas.values() if told is None else told, step_grace=step_grace)
@@ -102,8 +109,7 @@ class ReplicaDriver(Driver):
         """Sends the newest plan."""
         for replica in those:
             for rank, worker in enumerate(replica.ranks):
-                if replica in self.members or worker.heard:
-                    self._send(worker, self._message(replica, rank, step_grace))
+                self._send(worker, self._message(replica, rank, step_grace))
 
     def _message(self, replica: Replica, rank: int, step_grace: float) -> dict[str, object]:
         planned = replica in self.members
@@ -117,6 +123,7 @@ class ReplicaDriver(Driver):
             "type": "plan", "in_place": True, "round": self.round, "attempt": f"attempt-{self.round}",
             "step_grace": step_grace, "environment": environment if planned else None,
             "replicas": {"place": place, "count": len(self.members), "store": store} if planned else None,
+            "others": 0 if planned else len(self.members),
         }  # fmt: skip
 
     def _send(self, worker: Worker, message: dict[str, object]) -> None:

@@ -12,6 +12,7 @@ Actions: kill, stop, cut (connections to the other replicas).
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import logging
 import os
@@ -92,6 +93,19 @@ class Pipeline:
 
     def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs - targets).square().mean() * self._weight
+
+
+class Epochs:
+    """A part that the script changes between two epochs, as a scheduler."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
 
 
 def inject(session: ElasticSession) -> None:
@@ -178,7 +192,8 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     if os.environ.get("HOOK") == "0":
         torch_private.hook_reductions = lambda *_: False
-    session = ElasticSession(model=model, optimizer=optimizer, scheduler=scheduler, data_parallel=data)
+    epochs, evaluated = Epochs(), list[int]()
+    session = ElasticSession(model=model, optimizer=optimizer, scheduler=scheduler, data_parallel=data, epochs=epochs)
     inject(session)
     if folder := os.environ.get("CHECKPOINTS"):
         session.checkpoint(folder, every=int(os.environ.get("EVERY", "5")))
@@ -204,13 +219,17 @@ def main() -> None:
                     scheduler.step()
                     session.values["steps"] = session.values.get("steps", 0) + 1
                 steps.write(f"{time.monotonic()} {session.committed_steps} {session.replicas}\n")
+            epochs.count += 1
+            session.values["epochs"] = session.values.get("epochs", 0) + 1
+            session.evaluate(functools.partial(evaluated.append, epoch))
     assert session.values["steps"] == session.committed_steps
-    save(output, model, scheduler.get_last_lr(), session.committed_steps)
+    facts = {"committed": session.committed_steps, "epochs": [epochs.count, session.values["epochs"]]}
+    save(output, model, scheduler.get_last_lr(), {**facts, "evaluated": evaluated})
     if dist.is_initialized():
         dist.barrier()  # the others of this replica may still need this one
 
 
-def save(output: str, model: nn.Module, rates: list[Any], committed: int) -> None:
+def save(output: str, model: nn.Module, rates: list[Any], facts: dict[str, Any]) -> None:
     """Collective inside the replica."""
     weights = dict(model.named_parameters())
     full = {
@@ -219,7 +238,7 @@ def save(output: str, model: nn.Module, rates: list[Any], committed: int) -> Non
     }
     shards = {name: torch_private.local(weight).detach().clone() for name, weight in weights.items()}
     torch.save({"full": full, "shards": shards, "lr": rates}, f"{output}.pt")
-    pathlib.Path(f"{output}.json").write_text(json.dumps({"committed": committed}))
+    pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

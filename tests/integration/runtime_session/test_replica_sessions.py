@@ -205,14 +205,52 @@ def test_a_replica_that_misses_the_answer_of_the_last_step_does_not_take_it_agai
         assert [step for _, step, _ in driver.steps_of(b)] == list(range(1, STEPS + 1))
 
 
-def test_a_replica_that_joins_receives_the_state_and_all_train_on(tmp_path: pathlib.Path) -> None:
-    with training(tmp_path, "AB", later="C", STEP_SECONDS="0.05") as (driver, (a, b, c)):
+def test_a_replica_that_joins_takes_a_step_on_trial_receives_the_state_and_all_train_on(tmp_path: pathlib.Path) -> None:
+    """The others train on during the trial, which C ends when it may."""
+    with training(tmp_path, "AB", STEP_SECONDS="0.05") as (driver, (a, b)):
+        driver.environment["PAUSE"] = "0"
+        c = driver.start_replica("C")
+        wait_until(driver, lambda: c.ready, "C says hello")
+        driver.tell([c], step_grace=0.0)
         driver.wait_for_step(a, 4)
+        assert not c.waiting, "it is in its trial"
+        (tmp_path / "go").touch()
+        wait_until(driver, lambda: c.waiting == driver.round, "C has taken it")
         driver.plan_replicas([a, b, c], step_grace=0.5)
         found = driver.finish()
         assert_undisturbed(found)
-        assert driver.steps_of(c)[0][1] > 4
+        assert driver.steps_of(c)[0][1:] == (0, 3), "the trial"
+        assert driver.steps_of(c)[1][1] > 4
         assert [step for _, step, _ in driver.steps_of(a)] == list(range(1, STEPS + 1)), "no step is taken twice"
+
+
+def test_a_replica_that_joins_in_a_later_epoch_leaves_out_the_ones_before(tmp_path: pathlib.Path) -> None:
+    """It evaluates in none of them, and what its script changes after each of them is undone."""
+    with training(tmp_path, "A", later="B", STEP_SECONDS="0.05", EPOCHS="4") as (driver, (a, b)):
+        driver.wait_for_step(a, 25)
+        driver.plan_replicas([a, b], step_grace=0.5)
+        found = driver.finish()
+        assert_undisturbed(found, steps=40, EPOCHS="4")
+        assert [rank.facts["epochs"] for replica in found for rank in replica.ranks] == [[4, 4]] * 4
+        assert [replica.ranks[0].facts["evaluated"] for replica in found] == [[0, 1, 2, 3], [2, 3]]
+
+
+@pytest.mark.nightly  # half a minute; unit tests prove that a trial changes nothing
+def test_a_replica_that_waits_after_its_trial_trains_on_if_all_others_are_lost(tmp_path: pathlib.Path) -> None:
+    """With the state that it began with: the trial has changed nothing."""
+    with training(tmp_path, "A", later="B", STEP_SECONDS="0.05", OPTIMIZER="SGD") as (driver, (a, b)):
+        driver.wait_for_step(a, 2)
+        a.lost = True
+        a.kill()
+        driver.plan_replicas([b])
+        (found,) = driver.finish()
+        assert [rank.facts["committed"] for rank in found.ranks] == [STEPS] * 2
+        assert [step for _, step, _ in driver.steps_of(b)] == list(range(STEPS + 1))
+    with training(tmp_path / "undisturbed", "", OPTIMIZER="SGD") as (driver, _):
+        _, same = driver.start_replica("A"), driver.start_replica("B")
+        wait_until(driver, lambda: same.ready, "B says hello")
+        driver.plan_replicas([same])
+        found.assert_same(*driver.finish())
 
 
 @pytest.mark.parametrize("kind", ["fsdp", pytest.param("tp", marks=pytest.mark.nightly)])

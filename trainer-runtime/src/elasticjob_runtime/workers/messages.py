@@ -37,6 +37,7 @@ def plan_message(effect: SendPlan, environment: Mapping[str, str] | None, spec: 
     return {
         "type": "plan", "in_place": True, "round": plan.round, "attempt": plan.value.attempt, "step_grace": step_grace,
         "environment": chosen, "replicas": None if environment is None else replicas_message(plan),
+        "others": plan.value.size // plan.value.replica_size if environment is None and plan.value.replica_size else 0,
         "evaluation_grace": EVALUATION_SHARE * (spec.arrive_timeout or START_TIMEOUT) if step_grace else 0.0,
     }  # fmt: skip
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import pickle
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,10 +22,14 @@ from elasticjob_runtime.training.session.interruption import Interruption, OverE
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replica_state import ReplicaState
 from elasticjob_runtime.training.session.replicas import Replicas
+from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.world import SessionError, World
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
+
+from tests.unit.runtime.training.session.engines import QuietEngine
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -229,6 +234,36 @@ def test_a_part_of_the_script_with_sharded_tensors_gets_such_tensors_from_anothe
         for name, parameter in model.named_parameters():
             assert torch_private.is_dtensor(average.shadow[name])
             assert torch.equal(torch_private.local(average.shadow[name]), torch_private.local(parameter))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_trial_of_a_sharded_model_puts_back_what_a_checkpoint_has_loaded() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+        for module in (*model, model):
+            fsdp.fully_shard(module, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        parts = Parts({"model": model, "optimizer": optimizer})
+        steps = Steps(parts, TrainingState(parts, snapshots=False), cast(Engine, QuietEngine()))
+
+        def step() -> None:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+        step()
+        optimizer.zero_grad()
+        before, tensors = copy.deepcopy(parts.collect()), list[torch.Tensor]()
+        with steps.take(lambda: pytest.fail("it is committed"), trial=True):
+            step()
+        now = list[torch.Tensor]()
+        transfer._take_out(before, tensors)
+        transfer._take_out(parts.collect(), now)
+        assert len(tensors) == len(now) == 4 * 4
+        assert all(torch.equal(one, other) for one, other in zip(now, tensors, strict=True))
     finally:
         dist.destroy_process_group()
 

@@ -5,6 +5,7 @@ The engine's part of this is played: it says that the world is over where NCCL w
 
 from __future__ import annotations
 
+import copy
 from typing import Any, cast
 
 import pytest
@@ -131,3 +132,48 @@ def test_a_step_whose_collectives_are_done_counts() -> None:
         training.scaler.update()
     assert training.committed == 1
     assert not torch.equal(training.model.weight, training.before)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.LBFGS])
+def test_a_trial_ends_after_the_optimizer_s_step_and_changes_nothing(kind: type[torch.optim.Optimizer]) -> None:
+    training = Training(waits=9, kind=kind)
+    optimizer = training.optimizers[0]
+    settings = copy.deepcopy(optimizer.state_dict())
+    values, random = training.steps._state.values, torch.get_rng_state()
+    values["steps"] = 7
+    logged: list[int] = []
+
+    def closure() -> float:
+        loss = training.loss()
+        loss.backward()
+        return loss.item()
+
+    with training.steps.take(training.commit, trial=True):
+        torch.rand(3)
+        values["steps"] += 1
+        closure()
+        optimizer.step(closure if kind is torch.optim.LBFGS else None)
+        logged.append(training.committed)
+    assert torch.equal(training.model.weight, training.before)
+    assert training.model.weight.grad is None
+    assert optimizer.state_dict() == settings
+    assert torch.equal(torch.get_rng_state(), random)
+    assert (training.committed, training.steps.repeats, training.steps.broken) == (0, True, "")
+    assert (values, logged) == ({"steps": 7}, [])
+
+
+def test_an_error_of_the_script_in_a_trial_is_its_own() -> None:
+    training = Training(waits=9)
+    with pytest.raises(ZeroDivisionError), training.steps.take(training.commit, trial=True):
+        1 / 0  # noqa: B018
+
+
+def test_the_state_of_an_optimizer_is_received_in_the_memory_that_a_trial_has_used() -> None:
+    training = Training(waits=9, kind=torch.optim.AdamW)
+    with training.steps.take(training.commit, trial=True):
+        training.loss().backward()
+        training.optimizers[0].step()
+    memory = training.parts.spare[id(training.optimizers[0])][training.model.weight]["exp_avg"]
+    training.parts.use_spares()
+    assert training.parts.collect()["optimizer_0"]["state"][0]["exp_avg"] is memory
+    assert not training.parts.spare

@@ -158,3 +158,8 @@ def test_replicas_meet_by_rank_index_where_the_plan_says() -> None:
     assert len({world.prefix for world in worlds}) == 2
     alone = plan_of("1")
     assert (alone.rank, alone.size, alone.store) == (1, 2, ("own", 1))
+
+
+def test_a_process_outside_of_a_plan_knows_how_many_replicas_are_in_it() -> None:
+    assert World.parse({"round": 3, "attempt": "a", "environment": None, "others": 2}).others == 2
+    assert plan_of("0", place=0, count=2, store="10.0.0.7:29400").others == 0

@@ -9,7 +9,8 @@
              "replicas": {"place": 0, "count": 3, "store": "10.0.0.7:29400"}}
             with --replica-size: this replica's place among those of the plan, how many they are, and where they meet;
             else null. The environment is that of the replica's own world then.
-            it continues under this plan; environment null: it is not in the plan, and waits for the next one
+            it continues under this plan; environment null: it is not in the plan, and waits for the next one. Then
+            "others": how many replicas are in the plan; 0 without --replica-size
     worker: {"type": "plan-state", "state": "heard", "round": 3, "attempt": "...", "local_rank": 0,
              "time": 1767225600.0}
             sent at once by a thread of its own, whatever the training does

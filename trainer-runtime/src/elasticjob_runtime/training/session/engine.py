@@ -84,6 +84,11 @@ class Engine:
         self.between_steps = False
         self._backend.begin_step()
 
+    def others(self) -> int:
+        """How many replicas train already, if this one is to join them later; 0: it is in the newest plan. Collective
+        in a replica. Raises SessionError as `enter`."""
+        return self._wait_for_common_plan(None, "").others
+
     def wait_for_collectives(self) -> None:
         """Returns when those of the step are known to be done. Raises OverError if they may not be."""
         newest = self._newest

@@ -29,6 +29,10 @@ class OverError(RuntimeError):
     """The world in which this process waited is over."""
 
 
+class TrialOverError(OverError):
+    """This step was a trial, and has done all that takes time."""
+
+
 class Interruption:
     """Of one world, from the attempt to form it.
 

@@ -41,6 +41,8 @@ class Parts:
             if not isinstance(part, (DistributedDataParallel, torch.optim.Optimizer))
         ]
         """Schedulers, gradient scalers, averaged models: what changes in the rest of a step."""
+        self.spare: dict[int, dict[Any, Any]] = {}
+        """Optimizer -> a state that counts for nothing, in whose memory one can be received."""
         self._all: list[torch.nn.Module] = []
         self._children: list[torch.nn.Module | None] | None = None
         """Those of `_all` when it was made."""
@@ -141,6 +143,13 @@ class Parts:
         """Something else than a step has changed buffers."""
         self._constant.clear()
 
+    def use_spares(self) -> None:
+        """The state of optimizers that have none is about to be received."""
+        for optimizer in self.optimizers:
+            if not optimizer.state:
+                optimizer.state.update(self.spare.get(id(optimizer), {}))
+        self.spare.clear()
+
     def forget_gradients(self) -> None:
         for module in self.modules:
             for parameter in module.parameters():
@@ -159,6 +168,29 @@ class Modes:
             module.training = training
 
 
+class Aside:
+    """What scripts also change between two steps: schedulers, averaged models, and the settings of optimizers."""
+
+    def __init__(self, parts: Parts) -> None:
+        trained = {id(parameter) for optimizer in parts.optimizers for parameter in _parameters(optimizer)}
+        self._groups = [
+            (group, copy.deepcopy({name: value for name, value in group.items() if name != "params"}))
+            for optimizer in parts.optimizers
+            for group in optimizer.param_groups
+        ]
+        self._states = [
+            (part, copy.deepcopy(part.state_dict()))
+            for part in parts.others
+            if not isinstance(part, torch.nn.Module) or trained.isdisjoint(map(id, part.parameters()))
+        ]
+
+    def restore(self) -> None:
+        for group, settings in self._groups:
+            group.update(settings)
+        for part, state in self._states:
+            part.load_state_dict(state)
+
+
 class Undo:
     """What a step changes before its last optimizer steps: buffers, modes and random states, and what `keep` has kept
     of optimizers. Gradients are dropped, not restored: a step begins without any."""
@@ -167,7 +199,7 @@ class Undo:
         self._parts = parts
         self._modes = Modes(parts)
         self._kept: dict[int, tuple[torch.optim.Optimizer, list[torch.Tensor], dict[str, Any]]] = {}
-        self._others: list[dict[str, Any]] = []
+        self._aside: Aside | None = None
         self._constant: list[tuple[torch.Tensor, tuple[int, int]]] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         for buffer in parts.buffers():
@@ -179,8 +211,8 @@ class Undo:
 
     def keep(self, optimizer: torch.optim.Optimizer) -> None:
         """Copies what `optimizer` is about to change, because communication may follow in the same step."""
-        if not self._kept:
-            self._others = [copy.deepcopy(part.state_dict()) for part in self._parts.others]
+        if self._aside is None:
+            self._aside = Aside(self._parts)
         if id(optimizer) not in self._kept:
             parameters = [parameter.detach().clone() for parameter in _parameters(optimizer)]
             self._kept[id(optimizer)] = optimizer, parameters, copy.deepcopy(optimizer.state_dict())
@@ -188,8 +220,8 @@ class Undo:
     def restore(self) -> bool:
         """False: the step has changed a large buffer that none had changed before, and which was not copied."""
         self._modes.restore()
-        for part, other in zip(self._parts.others, self._others, strict=False):  # none, if no optimizer was kept
-            part.load_state_dict(other)
+        if self._aside is not None:
+            self._aside.restore()
         for part in self._parts.others:
             torch_private.forget_unscaled(part)
         with torch.no_grad():

@@ -15,14 +15,14 @@ from elasticjob_runtime.training import channel, progress
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import randomness, torch_private
 from elasticjob_runtime.training.session.data_parallel import check_samples, place_of
 from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
 from elasticjob_runtime.training.session.exchange import Exchange
 from elasticjob_runtime.training.session.feed import Cursor, Feed, LoaderOptions, Order, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.interruption import OverError
-from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.parts import Aside, Parts
 from elasticjob_runtime.training.session.refusals import in_replica, new_engine
 from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.steps import Steps
@@ -32,6 +32,9 @@ from elasticjob_runtime.training.session.world import SessionError
 from elasticjob_runtime.training.sharded import ranks
 
 T = TypeVar("T")
+
+Begin = Callable[[], tuple[Feed | StreamFeed, int]]
+"""Begins or continues a pass over the data: what loads it, and the epoch."""
 
 MOST_EVALUATIONS = 100
 """Between two batches, if they cannot take place: more are a loop that waits for a result."""
@@ -61,6 +64,10 @@ class ElasticSession:
     then yields the same global batch again, dealt to the new world. The state of a lost process is not needed: all that
     remain have it. A joiner receives it from them. Code after the block runs for an interrupted step too: what must
     happen once per step, such as logging it, belongs at the end of the block.
+
+    A replica that joins others takes its first step on trial, while they train on without it: it compiles and allocates
+    then, and they need not wait for that. This step is interrupted after its `optimizer.step()`, and undone. The script
+    goes through the epochs that are over then, without a batch; what it changes meanwhile is undone, too.
 
     Without an agent that supports this (plain python, torchrun, restarts by elasticrun), the same script trains in the
     world that it was started in.
@@ -100,6 +107,10 @@ class ElasticSession:
         """Since the last batch."""
         self._compared = not (in_replica() or self._parts.are_sharded)
         """Whether the first batch was compared with that of other ranks. In place, a DDP rank joins others alone."""
+        self._others: int | None = None
+        """How many replicas train already, until this one has joined them; 0: none, or it has; None: not known yet."""
+        self._aside: Aside | None = None
+        """After a trial: what the script changes, until it comes to the epoch in which the others are."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
         self._engine, self._replicas = engine, _ = new_engine(self._parts)
         self._data_parallel = place_of(self._parts, data_parallel, in_replica=self._replicas is not None)
@@ -131,13 +142,13 @@ class ElasticSession:
     def replica(self) -> int:
         """This process's replica among those that train together, from 0. May change with every batch."""
         self._begin()
-        return self._replicas.place if self._replicas is not None else 0
+        return self._replica[0]
 
     @property
     def replicas(self) -> int:
         """How many replicas train together: 1 without `--replica-size`. May change with every batch."""
         self._begin()
-        return self._replicas.count if self._replicas is not None else 1
+        return self._replica[1]
 
     @property
     def round(self) -> int:
@@ -217,17 +228,20 @@ class ElasticSession:
         Raises TypeError for a data set without a length (see `stream`), ValueError for a batch size with which there is
         no batch, and SessionError if a batch was not used in a `session.step()`.
         """
-        self._enter_newest_world()
+        self._begin_pass()
         check_dataset(dataset)
         if batch_size < 1:
             raise ValueError(f"batch_size is of all ranks together, and at least 1: {batch_size}")
         if drop_last and len(dataset) < batch_size:
             raise ValueError(f"with drop_last, a data set of {len(dataset)} has no batch of {batch_size}")
-        wanted = self._state.cursor.epoch if epoch is None else epoch
         order = Order(size=len(dataset), batch_size=batch_size, drop_last=drop_last, shuffle=shuffle, seed=seed)
-        self._state.begin_epoch(wanted, order, restart=restart_epoch)
-        feed = Feed(dataset, order, epoch=wanted, collate_fn=collate_fn, options=LoaderOptions(**loader))
-        return self._batches(feed, wanted)
+        options = LoaderOptions(**loader)
+
+        def begin() -> tuple[Feed, int]:
+            wanted = self._state.begin_epoch(epoch, order, restart=restart_epoch)
+            return Feed(dataset, order, epoch=wanted, collate_fn=collate_fn, options=options), wanted
+
+        return self._batches(begin, *begin())
 
     def stream(
         self,
@@ -267,22 +281,26 @@ class ElasticSession:
         Raises TypeError or ValueError for wrong arguments. Raises SessionError if a stream is not deterministic, ends
         before its length, or has no items, and as `batches`.
         """
-        self._enter_newest_world()
-        wanted = self._state.cursor.epoch if epoch is None else epoch
+        self._begin_pass()
         order = stream_order(open, streams, lengths, batch_size=batch_size, drop_last=drop_last)
-        self._state.begin_epoch(wanted, order, restart=restart_epoch)
-        feed = StreamFeed(
-            open,
-            order,
-            epoch=wanted,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            collate_fn=collate_fn,
-            options=LoaderOptions(**loader),
-            sources=self._state.sources,
-            ranks=self._exchange,
-        )
-        return self._batches(feed, wanted)
+        options = LoaderOptions(**loader)
+
+        def begin() -> tuple[StreamFeed, int]:
+            wanted = self._state.begin_epoch(epoch, order, restart=restart_epoch)
+            feed = StreamFeed(
+                open,
+                order,
+                epoch=wanted,
+                batch_size=batch_size,
+                drop_last=drop_last,
+                collate_fn=collate_fn,
+                options=options,
+                sources=self._state.sources,
+                ranks=self._exchange,
+            )
+            return feed, wanted
+
+        return self._batches(begin, *begin())
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -296,7 +314,7 @@ class ElasticSession:
             raise SessionError("session.step() needs a batch from session.batches() for each step")
         self._weight.begin(offered, self._size)
         try:
-            with self._steps.take(functools.partial(self._commit, offered)):
+            with self._steps.take(functools.partial(self._commit, offered), trial=bool(self._others)):
                 yield
         finally:
             self._offered = None
@@ -319,6 +337,8 @@ class ElasticSession:
         the next batch. Raises SessionError if it is called again and again instead.
         """
         state, steps = self._state, self._steps
+        if self._aside is not None or self._tries():
+            return None
         if steps.repeats:
             if self._replicas is None and steps.is_over:
                 self._enter_newest_world()
@@ -352,7 +372,7 @@ class ElasticSession:
 
         block: False copies the state, and writes it while the training continues; see `save_checkpoint`.
         """
-        if self._formed:
+        if self._formed or self._others:
             raise SessionError("session.checkpoint() must be called before anything else of the session")
         self._state.load(Storage(path=path, every=every, keep=keep, block=block))
         if self._engine is not None and every:
@@ -379,13 +399,43 @@ class ElasticSession:
     def _find_place(self) -> tuple[int, int]:
         """See `_place`."""
         rank, size = self._data_parallel or (ranks.rank(), ranks.size())
-        if self._replicas is None:
-            return rank, size
-        return self._replicas.place * size + rank, self._replicas.count * size
+        place, count = self._replica
+        return place * size + rank, count * size
 
-    def _batches(self, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
+    @property
+    def _replica(self) -> tuple[int, int]:
+        """The number of this process's replica, and how many train together."""
+        if self._others:
+            return self._others, self._others + 1
+        return (self._replicas.place, self._replicas.count) if self._replicas is not None else (0, 1)
+
+    def _batches(self, begin: Begin, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
+        if self._others and self._state.cursor.epoch == epoch:
+            with contextlib.closing(feed):
+                yield from self._try(feed)
+            self._enter_newest_world()
+            feed, epoch = begin()
+            if self._state.cursor.epoch != epoch:
+                self._set_aside()
         with contextlib.closing(feed):
-            yield from self._batches_of(feed, epoch)
+            if not self._others:
+                yield from self._batches_of(feed, epoch)
+
+    def _try(self, feed: Feed | StreamFeed) -> Iterator[Any]:
+        """A batch for a step on trial, of which nothing remains. It is as large as after this replica has joined: a
+        compiled model would compile once more for another one."""
+        random = randomness.state()
+        self._place = self._find_place()
+        found = feed.next(self._state.cursor, *self._place)
+        if found is not None:
+            logger.info("a step on trial, before this replica joins %d others", self._others)
+            yield self._offer(*found)
+            self._check_used()
+        randomness.restore(random)
+
+    def _set_aside(self) -> None:
+        self._aside = Aside(self._parts)
+        self._state.values.begin()
 
     def _batches_of(self, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
         while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
@@ -399,18 +449,24 @@ class ElasticSession:
             if found is None:  # with a larger batch size than before and drop_last, what is left is no batch
                 self._state.cursor = Cursor(epoch=epoch + 1)
                 return
-            batch, self._offered = found
-            if not self._compared:
-                self._compared = True
-                check_samples(self._parts, self._offered.positions, batch)
-            self._state.together, self._evaluations = True, 0
-            yield batch
+            self._state.together, self._evaluations, self._aside = True, 0, None
+            yield self._offer(*found)
             self._end_batch(epoch)
 
-    def _end_batch(self, epoch: int) -> None:
+    def _offer(self, batch: Any, share: Share) -> Any:
+        self._offered = share
+        if not self._compared:
+            self._compared = True
+            check_samples(self._parts, share.positions, batch)
+        return batch
+
+    def _check_used(self) -> None:
         if self._offered is not None:
             self._offered = None
             raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
+
+    def _end_batch(self, epoch: int) -> None:
+        self._check_used()
         if self._replicas is not None and self._state.cursor.epoch != epoch:
             self._steps.meet()  # this process may end now, and another one need it
             if self._steps.broken:
@@ -425,10 +481,20 @@ class ElasticSession:
         self._state.keep()
 
     def _begin(self) -> None:
-        """Enters the first world, if this has not happened. Later ones begin with a batch, and nowhere else, so that
-        all processes are at the same place in the script then."""
-        if not self._formed:
+        """Enters the first world, if this has not happened, unless a trial comes before. Later ones begin with a batch,
+        and nowhere else, so that all processes are at the same place in the script then."""
+        if not (self._formed or self._tries()):
             self._enter_newest_world()
+
+    def _begin_pass(self) -> None:
+        if not self._tries():
+            self._enter_newest_world()
+
+    def _tries(self) -> bool:
+        """Whether this process takes a step on trial before it enters its first world."""
+        if self._others is None and self._engine is not None and self._replicas is not None:
+            self._others = self._engine.others()
+        return bool(self._others)
 
     def _enter_newest_world(self, *, evaluation: int = 0) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
@@ -437,6 +503,8 @@ class ElasticSession:
             return  # a batch is in use, and its step not yet committed
         self._state.before_step()
         self._state.values.roll_back()
+        if self._aside is not None:
+            self._aside.restore()
         self._state.evaluation = evaluation
         engine, first = self._engine, not self._formed
         if engine is not None and (self._steps.broken or engine.due or first):
@@ -455,10 +523,14 @@ class ElasticSession:
             self._state.agree(ranks.gather(self._state.process_state()))
         else:
             return
-        self._formed, self._place = True, self._find_place()
+        told = not first or self._others  # the script, of another place
+        self._formed, self._others = True, 0
+        self._place = self._find_place()
         self._exchange.world += 1
+        if self._aside is not None:
+            self._set_aside()
         self._entered()
-        for callback in () if first else self._callbacks:
+        for callback in self._callbacks if told else ():
             callback(self)
 
     def _reported_step(self) -> int:

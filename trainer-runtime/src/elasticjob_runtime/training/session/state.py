@@ -106,11 +106,13 @@ class TrainingState:
             unreadable=str(self._unreadable or ""),
         )
 
-    def begin_epoch(self, epoch: int, order: AnyOrder, *, restart: bool) -> None:
-        """See `feed.beginning`."""
-        if epoch >= self.cursor.epoch:
-            self.cursor = beginning(self.cursor, self._order, epoch, order, restart=restart)
+    def begin_epoch(self, epoch: int | None, order: AnyOrder, *, restart: bool) -> int:
+        """See `feed.beginning`. Returns the epoch; None: the current one."""
+        wanted = self.cursor.epoch if epoch is None else epoch
+        if wanted >= self.cursor.epoch:
+            self.cursor = beginning(self.cursor, self._order, wanted, order, restart=restart)
             self._order = order
+        return wanted
 
     def position(self) -> dict[str, Any]:
         """How far the training is, and the script's values: plain data and tensors."""
@@ -181,6 +183,7 @@ class TrainingState:
         given = self.collect() if rank in agreement.sources and agreement.receivers else None
         into = None
         if rank in agreement.receivers and self.committed == NO_STATE and chosen.is_live:
+            self.parts.use_spares()
             into = self.collect()
             self.tear()
         self._received = rank in agreement.receivers and chosen.state.step >= 0
@@ -198,6 +201,7 @@ class TrainingState:
             self._origin = dataclasses.replace(
                 self._origin, job=this_job(), fence=Fence.parse(fence) if fence else NO_FENCE
             )
+        self.parts.spare.clear()
         self._snapshots.entered()
 
     def give_up(self, all_of_replica: Callable[[bool], bool]) -> None:

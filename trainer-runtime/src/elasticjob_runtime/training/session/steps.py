@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from elasticjob_runtime.training.session.engine import Engine, first_line
-from elasticjob_runtime.training.session.interruption import OverError
+from elasticjob_runtime.training.session.interruption import OverError, TrialOverError
 from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
 from elasticjob_runtime.training.session.state import TrainingState
 
@@ -29,6 +29,8 @@ class Steps:
         self._undo: Undo | None = None
         self._stepped: set[int] = set()
         """Optimizers that have stepped in this step."""
+        self._trial = False
+        """Whether this step is one."""
         self.broken = ""
         """How the communication in this world has failed; empty: not at all."""
         self.repeats = False
@@ -46,8 +48,9 @@ class Steps:
         return self._undo is not None and not self._stepped
 
     @contextlib.contextmanager
-    def take(self, commit: Callable[[], None]) -> Iterator[None]:
-        """One step, and then `commit`; neither if it is interrupted, unless it was complete."""
+    def take(self, commit: Callable[[], None], *, trial: bool = False) -> Iterator[None]:
+        """One step, and then `commit`; neither if it is interrupted, unless it was complete. trial: it is interrupted
+        after the last optimizer's step, and all that it has changed is undone."""
         engine = self._engine
         if engine is None:
             yield
@@ -57,11 +60,16 @@ class Steps:
         self._state.values.begin()
         self._stepped.clear()
         engine.begin_step()
-        self.repeats = False
+        self.repeats, self._trial = False, trial
         try:
             yield
             if not self._stepped:
                 self._wait_for_collectives()
+            if trial:
+                raise TrialOverError
+        except TrialOverError:
+            self._undo_trial(undo)
+            return
         except Exception as error:
             if not engine.interrupts(error):
                 raise
@@ -81,6 +89,15 @@ class Steps:
             self._undo = None
             engine.between_steps = True
         commit()
+
+    def _undo_trial(self, undo: Undo) -> None:
+        """The state of optimizers stays where it is, to receive that of others."""
+        spare = {id(optimizer): dict(optimizer.state) for optimizer in self._parts.optimizers}
+        self.repeats = True
+        self._state.values.roll_back()
+        if not undo.restore():
+            self._state.tear()
+        self._parts.spare = spare
 
     def meet(self) -> None:
         """Returns when all replicas have committed the last step, or the world is over."""
@@ -140,7 +157,8 @@ class Steps:
         a closure."""
         self._wait_for_collectives()
         others = set(range(len(self._parts.optimizers))) - self._stepped - {index}
-        if self._undo is not None and (others or (_has_closure(args, kwargs) and not self._ends_in_time(optimizer))):
+        interrupted_late = _has_closure(args, kwargs) and not self._ends_in_time(optimizer)
+        if self._undo is not None and (self._trial or others or interrupted_late):
             self._undo.keep(optimizer)
 
     def _ends_in_time(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -152,6 +170,8 @@ class Steps:
         if _has_closure(args, kwargs):
             self._wait_for_collectives()
         self._stepped.add(index)
+        if self._trial and self._undo is not None and len(self._stepped) == len(self._parts.optimizers):
+            raise TrialOverError
 
     def _step_of_scaler(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._wait_for_collectives()

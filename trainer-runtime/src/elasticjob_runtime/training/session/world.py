@@ -62,6 +62,8 @@ class World:
     replicas: Replicas | None = None
     """With replicas: RANK and WORLD_SIZE of `environment` are those inside the replica. None: all worker processes are
     one world."""
+    others: int = 0
+    """To a process that is not in the plan: the replicas that are."""
 
     @classmethod
     def parse(cls, message: Mapping[str, Any]) -> World:
@@ -79,6 +81,7 @@ class World:
             ends=bool(message.get("ends")),
             saves=bool(message.get("saves")),
             replicas=Replicas.parse(message["replicas"]) if environment and message.get("replicas") else None,
+            others=0 if environment else int(message.get("others", 0)),
         )
         if environment:
             _ = world.rank, world.size, world.store
