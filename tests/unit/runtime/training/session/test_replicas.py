@@ -157,6 +157,14 @@ def test_a_step_whose_gradients_were_not_reduced_is_an_error_at_the_vote(replica
         replica.vote()
 
 
+def test_a_rank_that_has_reduced_its_gradients_is_told_of_another_one_that_has_not(replica: Replica) -> None:
+    """Of another stage of its pipeline, say: it would wait for that one otherwise, and fail with an error of gloo."""
+    replica.train()
+    replica.ballot = [-1, 0, 0, -3]
+    with pytest.raises(SessionError, match="the gradients of 3 parameters are those of one replica only"):
+        replica.vote()
+
+
 def test_a_failed_reduction_raises_only_at_the_vote_and_ends_the_connections(replica: Replica) -> None:
     replica.fails = True
     replica.train()
@@ -173,7 +181,7 @@ def test_a_plan_of_which_a_vote_tells_is_due_and_no_other(replica: Replica) -> N
     assert not replica.replicas.is_due(newer, world)
     replica.replicas.begin_step()
     replica.train()
-    replica.ballot = [-end.order, 0, 0]
+    replica.ballot = [-end.order, 0, 0, 0]
     replica.vote(newest=world.order)
     assert replica.replicas.is_due(world, world), "the end of this world, which has its round"
     assert not replica.replicas.is_due(newer, newer)
@@ -181,7 +189,7 @@ def test_a_plan_of_which_a_vote_tells_is_due_and_no_other(replica: Replica) -> N
 
 def test_replicas_that_reduce_different_parts_of_the_model_are_told(replica: Replica) -> None:
     replica.train()
-    replica.ballot = [-1, -7, 0]
+    replica.ballot = [-1, -7, 0, 0]
     with pytest.raises(SessionError, match="every replica must use the same parts of the model"):
         replica.vote()
 
@@ -194,7 +202,7 @@ def test_replicas_that_reduce_modules_of_the_same_size_in_another_order_are_told
             replica.replicas._reduce_for_fsdp(number, torch.zeros(4))
         replica.replicas._reduced = True
         digests.append(replica.replicas._reductions)
-    replica.ballot = [-1, digests[0], -digests[0]]
+    replica.ballot = [-1, digests[0], -digests[0], 0]
     with pytest.raises(SessionError, match="every replica must use the same parts of the model"):
         replica.vote()
 

@@ -39,7 +39,7 @@ BUCKET = 1 << 22
 
 UNREDUCED = (
     "with replicas, call session.reduce_gradients() after the last backward() of a step, and before clipping: the "
-    "gradients of {} parameters are those of this replica only"
+    "gradients of {} parameters are those of one replica only"
 )
 
 
@@ -129,10 +129,11 @@ class Replicas:
         if self._voted:
             raise SessionError("with replicas, call optimizer.step() once in each session.step(), without a closure")
         self._voted = True
-        if not self._reduced and (missing := sum(parameter.grad is not None for parameter in self._others)):
-            raise SessionError(UNREDUCED.format(missing))
+        unreduced = 0 if self._reduced else sum(parameter.grad is not None for parameter in self._others)
         self._finish_reductions(interruption)
-        lowest, highest = self._vote(interruption, newest, self._reductions)
+        lowest, highest, most = self._vote(interruption, newest, self._reductions, unreduced)
+        if most:  # of some rank, and the others would wait for it in vain
+            raise SessionError(UNREDUCED.format(most))
         if lowest != highest:
             raise SessionError(
                 "the replicas have reduced different gradients in this step: every replica must use the same parts of "
@@ -148,14 +149,15 @@ class Replicas:
                 self._lost = first_line(error)
 
     def meet(self, interruption: Interruption, newest: int) -> None:
-        self._vote(interruption, newest, 0)
+        self._vote(interruption, newest, 0, 0)
 
-    def _vote(self, interruption: Interruption, newest: int, digest: int) -> tuple[int, int]:
-        """The lowest and the highest of all digests. Raises OverError if a rank of a replica has lost a peer."""
-        committed, (latest, lowest, highest) = self._lowest([-newest, digest, -digest])
+    def _vote(self, interruption: Interruption, newest: int, digest: int, unreduced: int) -> tuple[int, int, int]:
+        """The lowest and the highest of all digests, and the highest of the last numbers. Raises OverError if a rank of
+        a replica has lost a peer."""
+        committed, (latest, lowest, highest, most) = self._lowest([-newest, digest, -digest, -unreduced])
         self._left_for = max(self._left_for, -latest)
         self._end_unless(committed, interruption)
-        return lowest, -highest
+        return lowest, -highest, -most
 
     def _lowest(self, numbers: Sequence[int]) -> tuple[bool, list[int]]:
         """Of each of the numbers, the lowest of all ranks of all replicas; False: some are missing. All ranks of this
