@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ pytest.importorskip("torch")
 import torch
 from elasticjob_runtime.data import stream_reader
 from elasticjob_runtime.data.stream_reader import Open
-from elasticjob_runtime.data.streams import SourceState
+from elasticjob_runtime.data.streams import SourceState, digest
 from elasticjob_runtime.training.session.feed import Cursor, LoaderOptions, Share, StreamOrder
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.source_states import SourceStates
@@ -269,6 +270,15 @@ def test_more_streams_than_shards_are_an_error_on_all_ranks() -> None:
     assert [str(error) for error in found] == [
         "stream 3 of epoch 0 has no items: streams=4 is more than there are shards"
     ] * 2
+
+
+def test_an_epoch_that_drop_last_leaves_without_a_batch_is_an_error_on_all_ranks() -> None:
+    processes = [Process(lambda *_: iter(range(5)), FOUR, batch_size=24, drop_last=True) for _ in "ab"]
+    enter(processes)
+    message = "with drop_last, epoch 0 of 20 samples has no batch of 24: give session.stream() a smaller batch_size"
+    assert [str(error) for error in batch(processes, Cursor())] == [message] * 2
+    before = Cursor(consumed=12, digests=(functools.reduce(digest, range(3), 0),) * 4)
+    assert batch(processes, before) == [None] * 2, "it began with smaller batches"
 
 
 def test_a_stream_that_ends_before_its_length_is_named() -> None:

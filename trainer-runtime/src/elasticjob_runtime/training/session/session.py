@@ -279,7 +279,7 @@ class ElasticSession:
         All other arguments are those of `batches`. `collate_fn` runs in this process.
 
         Raises TypeError or ValueError for wrong arguments. Raises SessionError if a stream is not deterministic, ends
-        before its length, or has no items, and as `batches`.
+        before its length, or has no items, if `drop_last` leaves no batch, and as `batches`.
         """
         self._begin_pass()
         order = stream_order(open, streams, lengths, batch_size=batch_size, drop_last=drop_last)

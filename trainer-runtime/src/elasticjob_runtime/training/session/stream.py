@@ -262,6 +262,11 @@ class StreamFeed:
                 f"epoch {self._epoch} has {end} samples now, and {self._cursor.consumed} were trained on before: "
                 "open() must return the same items each time"
             )
+        if self._drop_last and end < self._batch_size and not self._cursor.consumed:
+            raise SessionError(
+                f"with drop_last, epoch {self._epoch} of {end} samples has no batch of {self._batch_size}: give "
+                "session.stream() a smaller batch_size"
+            )
         return end
 
     def _exchange(self, cursor: Cursor) -> None:
