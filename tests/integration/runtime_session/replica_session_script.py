@@ -4,7 +4,8 @@ Environment: OUTPUT (prefix of what it writes), KIND (plain, fsdp, tp, fsdp+tp, 
 CLIP, PARTS (of each share, whose gradients are added up), HOOK (0: without FSDP's hook, as before torch 2.7), COMPILE,
 CHECKPOINTS, EVERY (steps), EPOCHS, STEP_SECONDS; BACKEND (inside a replica), DEVICE, FAKE_NCCL (see `fake_nccl`);
 STREAMS (from how many the same samples come, in the same order); WRONG (samples: each rank takes its own; blocks:
-rank 1 does not shard the first one); PAUSE and GO: in the step after this one, until that file exists.
+rank 1 does not shard the first one; seed: each replica has its own); PAUSE and GO: in the step after this one, until
+that file exists.
 FAULTS (JSON): what ranks do to themselves, as {"rank", "step", "place", "call", "action"}. Places: reduce, vote, voted.
 Actions: kill, stop, cut (connections to the other replicas).
 """
@@ -152,7 +153,8 @@ def batches(session: ElasticSession, epoch: int) -> Iterator[torch.Tensor]:
     samples = torch.cat([inputs, torch.sin(inputs.flip(1)), torch.arange(SAMPLES).unsqueeze(1)], 1)
     streams = int(os.environ.get("STREAMS", "0"))
     if not streams:
-        return session.batches(samples, batch_size=BATCH, epoch=epoch)
+        seed = session.replica if WRONG == "seed" else 0
+        return session.batches(samples, batch_size=BATCH, epoch=epoch, seed=seed)
     order = Permutation(SAMPLES, key=f"0:{epoch}")  # as session.batches() shuffles
 
     def open_stream(stream: int, _epoch: int) -> Iterator[torch.Tensor]:

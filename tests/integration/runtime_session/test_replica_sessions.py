@@ -329,6 +329,18 @@ def test_ranks_of_a_replica_that_do_not_fit_together_end_before_the_first_step(
         driver.close()
 
 
+def test_a_replica_that_shuffles_in_another_order_ends_with_an_error_and_the_others_train_on(
+    tmp_path: pathlib.Path,
+) -> None:
+    with training(tmp_path, "AB", WRONG="seed") as (driver, (a, b)):
+        wait_until(driver, lambda: b.lost, "B ends", failures=False)
+        message = "this replica was given other data than the first one: seed=1 and seed=0"
+        assert any(message in driver.log_of(rank) for rank in b.ranks)
+        assert_undisturbed(driver.finish())
+        assert driver.steps_of(b) == []
+        assert [step for _, step, _ in driver.steps_of(a)] == list(range(1, STEPS + 1))
+
+
 def test_a_planned_change_and_a_loss_leave_the_same_weights(tmp_path: pathlib.Path) -> None:
     """Bit by bit, if they come after the same step: the step that is lost leaves no trace."""
     with training(tmp_path / "lost", "ABC", killed("B", "reduce", call=2)) as (driver, _):

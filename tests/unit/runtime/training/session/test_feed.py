@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import multiprocessing
 import random
@@ -12,7 +13,15 @@ import pytest
 pytest.importorskip("torch")
 
 import torch.utils.data
-from elasticjob_runtime.training.session.feed import Cursor, Feed, LoaderOptions, Order, deal
+from elasticjob_runtime.training.session.feed import (
+    Cursor,
+    Feed,
+    LoaderOptions,
+    Order,
+    StreamOrder,
+    deal,
+    differing,
+)
 
 from hack.support import eventually
 
@@ -116,3 +125,13 @@ def test_the_processes_of_an_epochs_data_loader_end_with_it() -> None:
         eventually(lambda: set(multiprocessing.active_children()) <= before, what="they end")
     finally:
         gc.enable()
+
+
+def test_what_differs_between_two_orders_is_named() -> None:
+    one = order(40, 6)
+    assert differing(one, dataclasses.replace(one, seed=1, drop_last=True)) == (
+        "drop_last=False and drop_last=True, seed=0 and seed=1"
+    )
+    stream = StreamOrder(streams=4, lengths=None)
+    assert differing(stream, one) == "session.batches() is called in one, and session.stream() in the other"
+    assert differing(stream, dataclasses.replace(stream, lengths=(9,) * 4)) == "lengths=None and lengths=(9, 9, 9, 9)"

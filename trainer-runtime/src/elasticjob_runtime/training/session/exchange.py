@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -10,9 +11,11 @@ import torch
 import torch.distributed as dist
 
 from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.feed import AnyOrder, differing
 from elasticjob_runtime.training.session.interruption import OVER, OverError
 from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.session.world import SessionError
 from elasticjob_runtime.training.sharded import ranks
 
 T = TypeVar("T")
@@ -25,6 +28,24 @@ class Exchange:
         """engine: None if nothing interrupts it."""
         self._steps, self._engine, self._replicas = steps, engine, replicas
         self.world = 0
+
+    def compare(self, order: AnyOrder) -> None:
+        """Returns if all replicas take their batches from the same data in the same order. Raises SessionError in those
+        that do not take them as the first one does, and OverError in the others, which go on without them."""
+        if self._replicas is not None:
+            self._steps.exchange(functools.partial(self._compare, order))
+
+    def _compare(self, order: AnyOrder) -> None:
+        digest = int.from_bytes(hashlib.blake2b(repr(order).encode(), digest_size=7).digest(), "big")
+        if self.largest([digest, -digest]) == [digest, -digest]:
+            return
+        first, *_ = self.gather(order)
+        if order == first:
+            raise OverError("another replica was given other data")
+        raise SessionError(
+            f"this replica was given other data than the first one: {differing(order, first)}. All replicas must call "
+            "session.batches() or session.stream() with the same arguments"
+        )
 
     def largest(self, numbers: Sequence[int]) -> list[int]:
         if self._replicas is not None:

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import hashlib
 import logging
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,18 @@ class StreamOrder:
 
 
 AnyOrder = Order | StreamOrder
+
+
+def differing(one: AnyOrder, other: AnyOrder) -> str:
+    """What differs, as in calls of `session.batches` or `session.stream`."""
+    if type(one) is not type(other):
+        return "session.batches() is called in one, and session.stream() in the other"
+    pairs = zip(vars(one).items(), vars(other).values(), strict=True)
+    return ", ".join(
+        f"{name}={reprlib.repr(mine)} and {name}={reprlib.repr(theirs)}"
+        for (name, mine), theirs in pairs
+        if mine != theirs
+    )
 
 
 def saved_order(saved: Mapping[str, Any]) -> AnyOrder:
@@ -173,8 +186,8 @@ class Feed:
         collate_fn: Callable[[list[Any]], Any] | None,
         options: LoaderOptions,
     ) -> None:
-        self._about = order
-        self._order: Sequence[int] = (
+        self.order = order
+        self._indices: Sequence[int] = (
             Permutation(order.size, key=f"{order.seed}:{epoch}") if order.shuffle else range(order.size)
         )  # the same as ElasticDistributedSampler's
         self._start = Cursor(epoch=epoch)
@@ -218,20 +231,20 @@ class Feed:
             if share is None:
                 return
             self._shares.append(share)
-            yield [self._order[position] for position in share.positions]
+            yield [self._indices[position] for position in share.positions]
             cursor = share.next
 
     def _seed(self, cursor: Cursor, rank: int) -> int:
         """From which data loader processes that start there draw: others in each epoch and on each rank."""
-        key = f"{self._about.seed}:{cursor.epoch}:{cursor.consumed}:{rank}"
+        key = f"{self.order.seed}:{cursor.epoch}:{cursor.consumed}:{rank}"
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
 
     def _deal(self, cursor: Cursor, rank: int, world_size: int) -> Share | None:
         return deal(
             cursor,
-            size=self._about.size,
-            batch_size=self._about.batch_size,
-            drop_last=self._about.drop_last,
+            size=self.order.size,
+            batch_size=self.order.batch_size,
+            drop_last=self.order.drop_last,
             rank=rank,
             world_size=world_size,
         )

@@ -438,11 +438,15 @@ class ElasticSession:
         self._state.values.begin()
 
     def _batches_of(self, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
+        compared = 0
         while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
             self._enter_newest_world()
             if self._state.cursor.epoch != epoch:
                 return
             try:
+                if compared != self._exchange.world:
+                    self._exchange.compare(feed.order)
+                    compared = self._exchange.world
                 found = feed.next(self._state.cursor, *self._place)
             except OverError:
                 continue

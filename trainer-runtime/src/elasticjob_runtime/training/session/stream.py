@@ -75,6 +75,7 @@ class StreamFeed:
         sources: SourceStates,
         ranks: Ranks,
     ) -> None:
+        self.order = order
         self._turns = Turns(order.streams, order.lengths)
         self._epoch, self._batch_size, self._drop_last = epoch, batch_size, drop_last
         self._collate = collate_fn or torch.utils.data.default_collate
