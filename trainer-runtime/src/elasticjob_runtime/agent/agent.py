@@ -275,7 +275,8 @@ class Agent:
 
     def _look_for_hangs(self, now: float) -> None:
         plan = self._runner.loop.store_view.plan
-        found = self._hangs.tick(self._progress.hang(now), self._progress.last_step, now, plan)
+        hang = self._progress.hang(now, waits=self._processes.workers.waiting)
+        found = self._hangs.tick(hang, self._progress.last_step, now, plan)
         if found is not None:
             self._recorder.hung(found.text, found.culprit.ranks, restarts=found.restarts)
 

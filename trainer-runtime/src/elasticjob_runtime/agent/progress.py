@@ -153,8 +153,11 @@ class Progress:
     def _forget_steps(self) -> None:
         self._steps, self._counted, self._passes = StepTimes(), StepTimes(), StepTimes("backward pass")
 
-    def hang(self, now: float) -> Hang | None:
-        """What to ask about now, because there was no step for long."""
+    def hang(self, now: float, *, waits: bool = False) -> Hang | None:
+        """What to ask about now, because there was no step for long. waits: for a plan that includes the workers, which
+        may have taken a step on trial, and take none now."""
+        if waits:
+            self._forget_steps()
         return self._times.hang(self.limits, now)
 
     @property
