@@ -65,9 +65,9 @@ class Crowd:
             self.wake(member)
 
     def lose_one(self) -> None:
-        member = self._members[-1]
         with self._lock:
             self._alive -= 1
+            member = self._members[self._alive]
         member.post(member.leave)
 
     def wake(self, member: BenchMember) -> None:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.rendezvous.__main__ import CrowdError, Crowds, crowds_of
+from benchmarks.rendezvous.__main__ import LIMIT, CrowdError, Crowds, crowds_of
 from hack.cluster.loopback import Etcd
+from hack.support import eventually
 
 LEFT = 2
 """A run with so few members loses none."""
@@ -74,6 +75,7 @@ def measure(folder: Path, quiet: int, noisy: int, storms: int) -> tuple[list[flo
         with Etcd(folder) as etcd, contextlib.ExitStack() as stack:
             endpoint = etcd.endpoint.removeprefix("http://")
             running = [stack.enter_context(Storm(endpoint, noisy, apart)) for _ in range(storms)]
+            eventually(lambda: all(storm.rounds for storm in running), LIMIT, what="the storm has begun")
             with crowds_of(endpoint, quiet, 1) as crowds:
                 began, before = time.monotonic(), sum(storm.rounds for storm in running)
                 found = list(losses(crowds, quiet, pause=0.3))
@@ -86,7 +88,7 @@ def measure(folder: Path, quiet: int, noisy: int, storms: int) -> tuple[list[flo
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rendezvous.storm", description=__doc__)
     parser.add_argument("--quiet", type=int, default=32, help="members of the quiet run (default: 32)")
-    parser.add_argument("--noisy", type=int, default=32, help="members of each noisy run (default: 32)")
+    parser.add_argument("--noisy", type=int, default=200, help="members of each noisy run (default: 200)")
     parser.add_argument("--storms", type=int, default=1, help="noisy runs (default: 1)")
     parser.add_argument("--runs", type=int, default=3, help="runs, alone and in a storm by turns (default: 3)")
     arguments = parser.parse_args()
