@@ -8,6 +8,7 @@ scale thousands of jobs that exist before the operator: its start and its memory
 progress
       jobs that train and report their progress
 queued jobs in a queue of stock Kueue, and batch Jobs in the same queue (root: on the test cluster)
+plans the CPU of single plans of one job of thousands of worker pods; nothing else runs
 
 The benchmark, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, across machines.
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.operator import progress, queued, scale, scenarios
+from benchmarks.operator import plans, progress, queued, scale, scenarios
 from benchmarks.operator.fake_cluster import Client, FakeCluster
 from benchmarks.operator.process import Operator
 
@@ -37,6 +38,8 @@ TARGETS = {
     "idle: MiB": 256.0,
     "storm: reconcile p99, s": 1.0,
     "end: peak memory, MiB": 512.0,
+    "at rest: plan, ms": 20.0,
+    "created: plan, ms": 20.0,
 }
 """Figure -> its upper limit."""
 
@@ -49,7 +52,7 @@ def main() -> int:
         "scenarios",
         nargs="*",
         default=["big", "idle", "own"],
-        choices=["big", "idle", "own", "scale", "progress", "queued"],
+        choices=["big", "idle", "own", "scale", "progress", "queued", "plans"],
         help="default: big idle own",
     )
     parser.add_argument("--big", type=int, default=1000, help="worker pods of the one job (default: 1000)")
@@ -69,6 +72,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--queued-jobs", type=int, default=200, help="number of jobs in `queued`, with 3 pods each (default: 200)"
+    )
+    parser.add_argument(
+        "--plan-pods", type=int, default=5000, help="worker pods of the one job in `plans` (default: 5000)"
     )
     parser.add_argument(
         "--idle-seconds", type=float, default=60.0, help="how long to measure in `idle` and `progress`, s (default: 60)"
@@ -108,6 +114,8 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
                 arguments.idle_seconds,
                 lambda config, log: Operator(config, folder / log),
             )
+    if scenario == "plans":
+        return plans.run(arguments.plan_pods)
     if scenario == "queued":
         return await queued.run(folder, arguments.queued_jobs, 3)
     own = arguments.jobs if scenario == "own" else 1
