@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
-from elasticjob.decisions.queues import has_default_endpoint, obstacles_of_queue, quantity, requested
+from elasticjob.decisions.queues import has_default_etcd, obstacles_of_queue, quantity, requested
 from elasticjob.state import job_state
 from elasticjob.views.jobs import job_table
 
@@ -63,14 +63,28 @@ def test_list_shows_the_place_in_the_queue_and_what_the_job_waits_for() -> None:
     assert "no quota" in lines[1]
 
 
+SHARED = {"ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379"}
+TIERS = {"ELASTICJOB_ETCD_TIERS": '{"tiers": [{"name": "t0", "open": false}, {"name": "t1", "open": true}]}'}
+CLOSED = {"ELASTICJOB_ETCD_TIERS": '{"tiers": [{"name": "t0", "open": false}]}'}
+
+
 @pytest.mark.parametrize(
-    ("kind", "endpoint", "counts_etcd"),
-    [("Auto", "", True), ("Auto", "etcd:2379", False), ("Dedicated", "etcd:2379", True), ("", "etcd:2379", False)],
+    ("kind", "settings", "counts_etcd"),
+    [
+        ("Auto", {"ELASTICJOB_RENDEZVOUS_ENDPOINT": ""}, True),
+        ("Auto", SHARED, False),
+        ("Dedicated", SHARED, True),
+        ("", SHARED, False),
+        ("Auto", TIERS, False),
+        ("Dedicated", TIERS, True),
+        ("Auto", CLOSED, True),
+        ("Auto", {"ELASTICJOB_ETCD_TIERS": "of a later release"}, True),
+    ],
 )
-def test_etcd_that_jobs_share_takes_no_quota(kind: str, endpoint: str, counts_etcd: bool) -> None:
-    env = [{"name": "ELASTICJOB_RENDEZVOUS_ENDPOINT", "value": endpoint}]
+def test_etcd_that_jobs_share_takes_no_quota(kind: str, settings: dict[str, str], counts_etcd: bool) -> None:
+    env = [{"name": name, "value": value} for name, value in settings.items()]
     operator = {"spec": {"template": {"spec": {"containers": [{"name": "operator", "env": env}]}}}}
     body = job(**({"type": kind} if kind else {}))
-    found = requested(body, 2, shared_etcd=has_default_endpoint([operator]))
+    found = requested(body, 2, shared_etcd=has_default_etcd([operator]))
     assert ("memory" in found) is counts_etcd
-    assert not has_default_endpoint([{"spec": {}}])
+    assert not has_default_etcd([{"spec": {}}])

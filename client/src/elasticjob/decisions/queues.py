@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -37,18 +38,19 @@ def quantity(text: object) -> decimal.Decimal:
     return decimal.Decimal(found[1]) * _SUFFIXES[found[2]]
 
 
-def has_default_endpoint(operators: Iterable[Json]) -> bool:
-    """Whether jobs that name no endpoint share an etcd. `operators`: their Deployments."""
-    containers = [
-        container
+def has_default_etcd(operators: Iterable[Json]) -> bool:
+    """Whether jobs that name no endpoint share an etcd, or the etcd tiers. `operators`: their Deployments."""
+    environment = {
+        each.get("name"): each.get("value")
         for deployment in operators
         for container in deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or ()
-    ]
-    return any(
-        each.get("name") == "ELASTICJOB_RENDEZVOUS_ENDPOINT" and each.get("value")
-        for container in containers
         for each in container.get("env") or ()
-    )
+    }
+    try:
+        tiers = json.loads(environment.get("ELASTICJOB_ETCD_TIERS") or "{}").get("tiers", ())
+    except ValueError:
+        tiers = ()
+    return bool(environment.get("ELASTICJOB_RENDEZVOUS_ENDPOINT")) or any(tier.get("open", True) for tier in tiers)
 
 
 def requested(body: Json, least: int, *, shared_etcd: bool = False) -> dict[str, decimal.Decimal]:

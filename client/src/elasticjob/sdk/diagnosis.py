@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.decisions.doctor import RIGHTS, Finding, Observed, findings, is_gpu
-from elasticjob.decisions.queues import has_default_endpoint, requested
+from elasticjob.decisions.queues import has_default_etcd, requested
 from elasticjob.errors import ElasticJobError, NotFoundError
 from elasticjob.state import job_state, worker_states
 from elasticjob.version import version
@@ -29,7 +29,7 @@ def _observe(cluster: Cluster, name: str | None) -> Observed:
     body = cluster.job(name) if name else None
     workers = _try(lambda: cluster.workers(name)) if name else []
     operators = _try(cluster.operators)
-    shared = not isinstance(operators, ElasticJobError) and has_default_endpoint(operators)
+    shared = not isinstance(operators, ElasticJobError) and has_default_etcd(operators)
     return Observed(
         server=server,
         namespace=namespace,
