@@ -71,6 +71,8 @@ bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
 	$(BIN)/python -m benchmarks.rendezvous $(ARGS)
 bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
 	$(BIN)/python -m benchmarks.operator $(ARGS)
+bench-fleet: setup ## a fleet of jobs that train: start, rest, nodes and operator lost, at several sizes (ARGS="--fleet-jobs 40,80")
+	$(BIN)/python -m benchmarks.operator fleet $(ARGS)
 
 check: setup ## format, lint, types, layers, words, docs, generated files, workflows, chart
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
@@ -91,4 +93,4 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
 	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster kueue cluster-down images test nightly quick test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-publish docs-serve release quickstart demo demo-down install cluster kueue cluster-down images test nightly quick test-unit check-gpu check-torch chaos bench-recovery random-run checkpoint-trials bench-rendezvous bench-operator bench-fleet check check-types check-rest generate

@@ -8,6 +8,7 @@ scale thousands of jobs that exist before the operator: its start and its memory
 progress
       jobs that train and report their progress
 queued jobs in a queue of stock Kueue, and batch Jobs in the same queue (root: on the test cluster)
+fleet jobs that start, train, lose nodes and their operator, at several sizes
 plans the CPU of single plans of one job of thousands of worker pods; nothing else runs
 
 The benchmark, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, across machines.
@@ -25,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.operator import plans, progress, queued, scale, scenarios
+from benchmarks.operator import fleet, plans, progress, queued, scale, scenarios
 from benchmarks.operator.fake_cluster import Client, FakeCluster
 from benchmarks.operator.process import Operator
 
@@ -52,7 +53,7 @@ def main() -> int:
         "scenarios",
         nargs="*",
         default=["big", "idle", "own"],
-        choices=["big", "idle", "own", "scale", "progress", "queued", "plans"],
+        choices=["big", "idle", "own", "scale", "progress", "queued", "fleet", "plans"],
         help="default: big idle own",
     )
     parser.add_argument("--big", type=int, default=1000, help="worker pods of the one job (default: 1000)")
@@ -74,10 +75,19 @@ def main() -> int:
         "--queued-jobs", type=int, default=200, help="number of jobs in `queued`, with 3 pods each (default: 200)"
     )
     parser.add_argument(
+        "--fleet-jobs",
+        type=lambda text: [int(number) for number in text.split(",")],
+        default=[40, 80],
+        help="numbers of jobs in `fleet`, the smallest first, with --workers pods each (default: 40,80)",
+    )
+    parser.add_argument(
         "--plan-pods", type=int, default=5000, help="worker pods of the one job in `plans` (default: 5000)"
     )
     parser.add_argument(
-        "--idle-seconds", type=float, default=60.0, help="how long to measure in `idle` and `progress`, s (default: 60)"
+        "--idle-seconds",
+        type=float,
+        default=60.0,
+        help="how long to measure in `idle`, `progress` and `fleet`, s (default: 60)",
     )
     parser.add_argument(
         "--profile", action="store_true", help="in `idle`: show where the operator's CPU time goes during the storm"
@@ -88,10 +98,21 @@ def main() -> int:
     good = True
     for scenario in arguments.scenarios:
         (folder / scenario).mkdir()
+        if scenario == "fleet":
+            found: list[dict[str, float]] = []
+            for jobs in arguments.fleet_jobs:
+                found.append(_run_fleet(folder / scenario / str(jobs), jobs, arguments))
+                fleet.show(console, found)
+            continue
         figures = asyncio.run(_run(scenario, folder / scenario, arguments))
         good = _show(console, scenario, figures) and good
     console.print(f"load of this machine: {os.getloadavg()[0]:.1f}; logs: {folder}")
     return 0 if good else 1
+
+
+def _run_fleet(folder: Path, jobs: int, arguments: argparse.Namespace) -> dict[str, float]:
+    folder.mkdir()
+    return asyncio.run(fleet.run(folder, jobs, arguments.workers, arguments.idle_seconds))
 
 
 async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:

@@ -64,7 +64,11 @@ class FakeCluster(ControlPlane):
         stages = source_of_module("sigs.k8s.io/kwok") / "kustomize" / "stage"
         # Not pod-delete: kwok deletes by name, and a late delete hits the pod's successor again and again. Failed pods
         # are deleted without a kubelet; the others are deleted by force.
-        files = [stages / "node/fast/node-initialize.yaml", stages / "pod/fast/pod-ready.yaml"]
+        initialize = self.directory / "node-initialize.yaml"
+        text = (stages / "node/fast/node-initialize.yaml").read_text(encoding="utf-8")
+        # A node that a benchmark makes silent stays so.
+        initialize.write_text(text.replace("- 'True'\n", "- 'True'\n      - 'Unknown'\n", 1), encoding="utf-8")
+        files = [initialize, stages / "pod/fast/pod-ready.yaml"]
         self._start_child([*command("kwok", kwok), *(f"--config={path}" for path in files)])
         install_crd(self)
         nodes = [

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import Callable
 
 import aiohttp
 import orjson
 
-from benchmarks.operator.fake_cluster import Client
+from benchmarks.operator.fake_cluster import Client, Json
 
 _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 
 
 class PodCount:
-    """`created` and `running`: uid -> since when (monotonic, s). An async context manager."""
+    """`created` and `running`: uid -> since when (monotonic, s). An async context manager. `on_running` gets each pod
+    that runs."""
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    def __init__(self, client: Client, namespace: str, on_running: Callable[[Json], None] = lambda _: None) -> None:
         self._client = client
+        self._on_running = on_running
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self.created: dict[str, float] = {}
         self.running: dict[str, float] = {}
@@ -71,5 +74,6 @@ class PodCount:
         uid, now = pod["metadata"]["uid"], time.monotonic()
         if added:
             self.created.setdefault(uid, now)
-        if pod["status"].get("phase") == "Running":
-            self.running.setdefault(uid, now)
+        if pod["status"].get("phase") == "Running" and uid not in self.running:
+            self.running[uid] = now
+            self._on_running(pod)

@@ -59,6 +59,9 @@ class Operator:
     def __exit__(self, *_: object) -> None:
         self._child.stop()
 
+    def kill(self) -> None:
+        self._child.stop(grace=0)
+
     def cost(self) -> Cost:
         status = Path(f"/proc/{self._child.pid}/status").read_text(encoding="utf-8")
         found = dict(re.findall(r"^(VmRSS|VmHWM|Threads):\s+(\d+)", status, re.MULTILINE))

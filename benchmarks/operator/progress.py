@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -27,6 +27,8 @@ REPORT_SECONDS, TICK_SECONDS = 10.0, 0.25
 """What agents do after ten minutes; how often the reports that are due are written together."""
 NEW_JOBS, LONGEST_WAIT = 10, 30.0
 """How many are created one after the other meanwhile, and how long to wait for the pods of each, s."""
+Figures = dict[str, float]
+NAMESPACES = tuple([f"tenant-{number}" for number in range(TENANTS)])
 PROGRESSES = JOBS.replace("elasticjobs", "elasticjobprogresses")
 
 
@@ -95,31 +97,43 @@ async def run(
                 playing = asyncio.create_task(agents.run())
                 await asyncio.sleep(2 * REPORT_SECONDS)
                 etcd_child, api_server = cluster.children[:2]
-                meter = _Meter(operator, etcd_child, api_server, cluster.etcd_endpoint)
+                meter = Meter(operator, etcd_child, api_server, cluster.etcd_endpoint)
                 figures = await meter.over(seconds)
-                in_status = {name: body["status"]["progress"]["step"] for name, body in (await _list(client)).items()}
-                beside = {name: body["progress"]["step"] for name, body in (await _list(client, PROGRESSES)).items()}
-                newest = {name: max(step, beside.get(name, 0)) for name, step in in_status.items()}
-                for where, steps in (("kubectl get", in_status), ("elasticjob list", newest)):
-                    ages = agents.ages(steps)
-                    figures[f"step in `{where}`, p50: age, s"] = ages[len(ages) // 2]
-                    figures[f"step in `{where}`, p99: age, s"] = ages[len(ages) * 99 // 100]
-                figures |= await asyncio.to_thread(_read_list, cluster.kubeconfig)
-                created = sorted([await _create(client, f"new-{number}", endpoint) for number in range(NEW_JOBS)])
+                figures |= await ages_of_steps(client, agents.ages)
+                figures |= await asyncio.to_thread(read_list, cluster.kubeconfig)
+                created = sorted([await create(client, f"new-{number}", endpoint) for number in range(NEW_JOBS)])
                 playing.cancel()
                 await asyncio.gather(playing, return_exceptions=True)
     return figures | {"a new job: pods created, median, s": created[NEW_JOBS // 2], "the slowest, s": created[-1]}
 
 
-async def _list(client: Client, path: str = JOBS) -> dict[str, Json]:
+async def _list(client: Client, path: str = JOBS, namespaces: Sequence[str] = NAMESPACES) -> dict[str, Json]:
     return {
         item["metadata"]["name"]: item
-        for tenant in range(TENANTS)
-        for item in (await client.call("GET", path.format(f"tenant-{tenant}")))["items"]
+        for namespace in namespaces
+        for item in (await client.call("GET", path.format(namespace)))["items"]
     }
 
 
-def _read_list(kubeconfig: Path) -> dict[str, float]:
+async def ages_of_steps(client: Client, ages: Callable[[dict[str, int]], list[float]], *namespaces: str) -> Figures:
+    """How old what is shown is. `ages`: of steps by job, sorted."""
+    where = namespaces or NAMESPACES
+    jobs, beside = await _list(client, JOBS, where), await _list(client, PROGRESSES, where)
+    in_status = {name: _step(body["status"]) for name, body in jobs.items()}
+    newest = {name: max(step, _step(beside.get(name, {}))) for name, step in in_status.items()}
+    figures = {}
+    for place, steps in (("kubectl get", in_status), ("elasticjob list", newest)):
+        found = ages(steps)
+        figures[f"step in `{place}`, p50: age, s"] = found[len(found) // 2]
+        figures[f"step in `{place}`, p99: age, s"] = found[len(found) * 99 // 100]
+    return figures
+
+
+def _step(body: Json) -> int:
+    return int((body.get("progress") or {}).get("step") or 0)
+
+
+def read_list(kubeconfig: Path) -> dict[str, float]:
     """How long `elasticjob list -A` takes, with the start of the program."""
     command = [sys.executable, "-m", "elasticjob", "list", "-A", "--kubeconfig", str(kubeconfig)]
     began = time.monotonic()
@@ -131,18 +145,18 @@ def _read_list(kubeconfig: Path) -> dict[str, float]:
     return {"`elasticjob list -A`: first page, s": first, "all, s": time.monotonic() - began}
 
 
-async def _create(client: Client, name: str, endpoint: str) -> float:
+async def create(client: Client, name: str, endpoint: str, namespace: str = "seed", workers: int = 2) -> float:
     """s until its pods were created; `LONGEST_WAIT` if they were not."""
-    async with PodCount(client, "seed") as count:
+    async with PodCount(client, namespace) as count:
         there, began = len(count.created), time.monotonic()
-        await client.call("POST", JOBS.format("seed"), job(name, 2, endpoint))
+        await client.call("POST", JOBS.format(namespace), job(name, workers, endpoint))
         with contextlib.suppress(TimeoutError):
-            await count.until(created=there + 2, seconds=LONGEST_WAIT)
+            await count.until(created=there + workers, seconds=LONGEST_WAIT)
         return time.monotonic() - began
 
 
 @dataclasses.dataclass(frozen=True)
-class _Meter:
+class Meter:
     operator: Operator
     etcd: Child
     api_server: Child
@@ -161,6 +175,8 @@ class _Meter:
             "reconciliations/s": spent["elasticjob_reconcile_seconds_count"] / seconds,
             **sent,
             "etcd of Kubernetes: written, GB/h": (after["written"] - before["written"]) / seconds * 3600 / 1e9,
+            "etcd of Kubernetes: MiB": after["size"] / 2**20,
+            "etcd of Kubernetes: growth, MiB/h": (after["size"] - before["size"]) / seconds * 3600 / 2**20,
             "operator, MiB": self.operator.cost().memory,
             "event loop, p99: lag, ms": 1e3 * quantile(spent, "elasticjob_loop_lag_seconds", 0.99),
             "queue, p99: wait, s": quantile(spent, "elasticjob_queue_wait_seconds", 0.99),
@@ -169,10 +185,14 @@ class _Meter:
     async def _read(self) -> dict[str, float]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.etcd_endpoint}/metrics") as answer:
             text = await answer.text()
-        written = re.search(r"(?m)^etcd_network_client_grpc_received_bytes_total (\S+)", text)
+        size, written = (
+            float(found[1]) if (found := re.search(rf"(?m)^{name} (\S+)", text)) else 0.0
+            for name in ("etcd_mvcc_db_total_size_in_bytes", "etcd_network_client_grpc_received_bytes_total")
+        )
         return {
             "operator": self.operator.cost().cpu,
             "kube-apiserver": cpu_seconds(self.api_server.pid),
             "etcd": cpu_seconds(self.etcd.pid),
-            "written": float(written[1]) if written else 0.0,
+            "size": size,
+            "written": written,
         }
