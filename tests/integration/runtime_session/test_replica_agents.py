@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import signal
@@ -57,6 +58,22 @@ def test_replicas_continue_without_the_one_that_lost_a_process_and_it_comes_back
         assert [rank.facts["committed"] for rank in replica.ranks] == [STEPS] * 2
     assert found[0].distance(alone(ENVIRONMENT)) < 1e-10
     assert [len(job.pids(name, rank)) for name in "ac" for rank in range(2)] == [1] * 4
+
+
+def test_a_replica_that_is_alone_continues_from_the_memory_of_its_agent_if_it_loses_a_process(
+    job: SessionJob, tmp_path: pathlib.Path
+) -> None:
+    job.start("a", "--replica-size=1", "--nproc-per-node=2", nnodes="1", EPOCHS="16")
+    job.wait_for_world(1, "a", timeout=START)
+    eventually(lambda: job.steps("a")[-1][0] >= 80, 120, what=f"it trains a while\n{job.logs}")
+    os.kill(job.pids("a", 1)[-1], signal.SIGKILL)
+    assert job.agents[0].exit_code(120.0) == 0, job.logs
+    steps = [step for step, _ in job.steps("a")]
+    (again,) = (step for before, step in itertools.pairwise(steps) if step <= before)
+    assert again > 1
+    assert steps[-1] == 160
+    found = Trained("a", [Run.read(tmp_path / f"a-{rank}") for rank in range(2)])
+    assert found.distance(alone({**ENVIRONMENT, "EPOCHS": "16"})) < 1e-10
 
 
 @pytest.mark.parametrize(

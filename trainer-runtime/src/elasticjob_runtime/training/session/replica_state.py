@@ -1,4 +1,5 @@
-"""The state of a training in replicas: each rank has a part of it, and so has the rank of that index in any other."""
+"""The state of a training in replicas: each rank has a part of it, and so has the rank of that index in any other. If
+there is no other, it is also kept in the memory of the agents."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from elasticjob_runtime.training.checkpoint import CheckpointError
+from elasticjob_runtime.training.checkpoint.save_load import PathLike
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
-from elasticjob_runtime.training.session.sharded import contents_of
+from elasticjob_runtime.training.session.sharded import SharedSnapshots, contents_of
 from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.world import BETWEEN_STEPS, ProcessState, World
 from elasticjob_runtime.training.sharded import saving
@@ -24,18 +26,30 @@ class ReplicaState(TrainingState):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts, snapshots=False)
         self._layout = parts.layout(shards=True)
+        self._contents = contents_of(self)
+        self._shards = Shards(f"replica {self._layout}")
+        self._shared = SharedSnapshots(self._shards, self._contents)
+        self._loaded = False
+        """What was there before this process began."""
         self._saves_here = False
         self._before = (self.committed, self._live, self._origin)
         """What this rank said of its state before the world that it enters."""
 
     def process_state(self) -> ProcessState:
+        """The first time, collective in this replica."""
+        self._restore(None)
         self._before = (self.committed, self._live, self._origin)
         return super().process_state()
 
     def load(self, storage: Storage) -> None:
         """Collective."""
         self._storage = storage
-        Shards(f"replica {self._layout}").restore(contents_of(self), storage.path)
+        self._restore(storage.path)
+
+    def _restore(self, path: PathLike | None) -> None:
+        if not self._loaded:
+            self._loaded = True
+            self._shards.restore(self._contents, path)
 
     def agree(
         self,
@@ -46,6 +60,9 @@ class ReplicaState(TrainingState):
     ) -> None:
         super().agree(process_states, interruption, world, group)
         self._saves_here = world is not None and world.rank == 0
+        # Not said by all ranks here: some of them may not come here, and form another world instead.
+        self._shared = SharedSnapshots(self._shards, self._contents)
+        self._shared.are_possible = world is not None and world.size == 1
 
     def give_up(self, all_of_replica: Callable[[bool], bool]) -> None:
         """What this rank has received is of no use without what the others have not. That it was in this world does not
@@ -58,11 +75,12 @@ class ReplicaState(TrainingState):
     def keep(self) -> None:
         if self._saves_here and self._saves_at(self.committed):
             self._save()
+        self._shared.keep(self.committed, lambda: None)
 
     def _save(self) -> None:
         assert self._storage is not None
         storage = self._storage
-        saving.save(storage.path, contents_of(self), self.committed, storage.keep, block=storage.block)
+        saving.save(storage.path, self._contents, self.committed, storage.keep, block=storage.block)
 
     def save_last(self) -> None:
         """Collective in one replica."""
@@ -70,7 +88,7 @@ class ReplicaState(TrainingState):
         if storage is None or not self._live or (storage.block and self._saves_at(self.committed)):
             return
         try:
-            saving.save(storage.path, contents_of(self), self.committed, storage.keep, block=True)
+            saving.save(storage.path, self._contents, self.committed, storage.keep, block=True)
             logger.info("saved step %d, because all members leave", self.committed)
         except (CheckpointError, OSError) as error:
             logger.warning("step %d could not be saved before all members left: %s", self.committed, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from elasticjob_runtime.training import channel
@@ -42,8 +42,7 @@ class ShardedState(TrainingState):
         super().__init__(parts, snapshots=False)
         self._contents = contents_of(self)
         self._shards = Shards(f"sharded session {self._layout}")
-        self._pace = _SharedPace()
-        self._keeps = False
+        self._shared = SharedSnapshots(self._shards, self._contents)
 
     def load(self, storage: Storage) -> None:
         self._storage = storage  # see `agree`, which all ranks call
@@ -75,34 +74,22 @@ class ShardedState(TrainingState):
         self.committed = max(self.committed, 0)
         self._live = True
         self._restore_random()
-        self._keeps = all(ranks.gather(self._shards.is_possible))
+        self._shared.are_possible = all(ranks.gather(self._shards.is_possible))
 
     def keep(self) -> None:
         """Saves and takes snapshots after the same steps on all ranks; in any case before a planned change."""
         if self._saves_at(self.committed):
             self._collect_random()
             self._save()
-        if (self._keeps or self._saves) and session_ends():
+        if (self._shared.are_possible or self._saves) and session_ends():
             self._collect_random()
             self._keep_last()
-        elif self._keeps:
-            self._keep()
+        else:
+            self._shared.keep(self.committed, self._collect_random)
         self._random = None
 
-    def _keep(self) -> None:
-        if not self._pace.is_near(self.committed):
-            return
-        began = time.monotonic()
-        wishes = ranks.gather((self._shards.is_busy(self._contents), self._pace.interval, self._shards.is_possible))
-        self._keeps = all(possible for _, _, possible in wishes)
-        self._pace.agree(self.committed, max(interval for _, interval, _ in wishes))
-        if self._keeps and not any(busy for busy, _, _ in wishes):
-            self._collect_random()
-            self._shards.keep(self._contents, self.committed)
-            self._pace.took(time.monotonic() - began)
-
     def _take_last(self, seconds: float) -> bool:
-        return self._keeps and self._shards.keep_last(self._contents, self.committed, seconds)
+        return self._shared.are_possible and self._shards.keep_last(self._contents, self.committed, seconds)
 
     def _finish_save(self) -> None:
         saving.finish()
@@ -111,6 +98,29 @@ class ShardedState(TrainingState):
 def contents_of(state: TrainingState) -> Contents:
     """Of a checkpoint in shards."""
     return Contents({**state.parts.named, _POSITION: _Position(state)})
+
+
+class SharedSnapshots:
+    """In memory, which all ranks take after the same steps."""
+
+    def __init__(self, shards: Shards, contents: Contents) -> None:
+        self._shards, self._contents = shards, contents
+        self._pace = _SharedPace()
+        self.are_possible = False
+        """As far as this rank knows; the same on all."""
+
+    def keep(self, step: int, prepare: Callable[[], None]) -> None:
+        """Collective. Takes a snapshot of this step if it is time for one, after `prepare`."""
+        if not self.are_possible or not self._pace.is_near(step):
+            return
+        began = time.monotonic()
+        wishes = ranks.gather((self._shards.is_busy(self._contents), self._pace.interval, self._shards.is_possible))
+        self.are_possible = all(possible for _, _, possible in wishes)
+        self._pace.agree(step, max(interval for _, interval, _ in wishes))
+        if self.are_possible and not any(busy for busy, _, _ in wishes):
+            prepare()
+            self._shards.keep(self._contents, step)
+            self._pace.took(time.monotonic() - began)
 
 
 class _SharedPace:
