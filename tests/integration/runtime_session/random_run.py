@@ -152,7 +152,8 @@ def run(
                 struck.append((at, kind))
                 print(f"{len(struck)}: at step {job.last_step}, {kind.value}", flush=True)
         job.hurry()
-        codes = {name: job.agents[name].process.wait(END) for name in job.running}
+        left = END + STEP_SECONDS * (epochs * EPOCH - job.last_step)  # many, if the machine was too busy for its steps
+        codes = {name: job.agents[name].process.wait(left) for name in job.running}
         assert set(codes.values()) == {0}, f"{codes}; logs: {job.folder}"
         ledger = job.ledger()
         commits = costs.commits_of(ledger)
