@@ -130,9 +130,8 @@ def test_a_rank_forgets_a_world_that_another_rank_of_its_replica_could_not_enter
     state = ReplicaState(Parts({"model": nn.Linear(1, 1)}))
 
     def enter(number: int) -> None:
-        world = World(
-            round=number, attempt="", step_grace=0.0, environment={"ELASTICJOB_FENCE": f"1.0.{number}", "RANK": "0"}
-        )
+        environment = {"ELASTICJOB_FENCE": f"1.0.{number}", "RANK": "0", "WORLD_SIZE": "2"}
+        world = World(round=number, attempt="", step_grace=0.0, environment=environment)
         state.agree([state.process_state()], Interruption(), world)
 
     enter(6)
