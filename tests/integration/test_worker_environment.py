@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import Env
 
+from hack.cluster.ports import free_ports
 from tests.integration.runtime.small_torch import write_small_torch
 
 pytestmark = pytest.mark.torch
@@ -123,8 +124,7 @@ def test_the_environment_is_the_same_as_under_torchrun(name: str, start: Start) 
 @pytest.mark.nightly
 def test_the_environment_is_the_same_as_under_torchrun_on_two_members(start: Start, etcd: str) -> None:
     """Two agents: torchrun's over c10d, elasticrun's over etcd."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = free_ports(1)
     flags = ["--nnodes=2", "--nproc-per-node=2", "--max-restarts=3"]
     places = {
         TORCHRUN: [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.process import Command, WorkerSpec
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 
+from hack.cluster.ports import free_ports
 from tests.integration.runtime import small_torch
 
 MODULES = {
@@ -83,8 +83,7 @@ class Harness:
         source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
         self.environment = {**os.environ, "PYTHONPATH": f"{self.packages}:{source}"}
         self.command = Command(program=[sys.executable, "-u"], arguments=[str(folder / "script.py")])
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.port: int = server.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.event_loop = EventLoop()
         self._launcher: ZygoteLauncher | None = None
         self._numbers = 0

@@ -27,7 +27,10 @@ class TCPStore:
     def __init__(self, host, port, **_):
         self.server = socket.socket()
         self.server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.server.bind((host, port)); self.server.listen()
+        try:
+            self.server.bind((host, port)); self.server.listen()
+        except OSError as error:
+            raise RuntimeError(str(error)) from error
 """,
 }
 
