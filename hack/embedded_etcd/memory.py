@@ -66,7 +66,7 @@ class MemoryStore(Store):
         *,
         timeout: float | None = None,  # noqa: ARG002 - nothing here waits
     ) -> TxnResult:
-        protocol.check_txn(success, failure)
+        protocol.check_txn(success, failure, guards=compare)
         return self.apply(Txn(compare, success, failure))
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Annotated, Any
 
+from elasticjob_runtime.contract import MAX_REPLICA_SIZE
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from elasticjob_api.checkpoint import Checkpoint
@@ -20,6 +21,7 @@ MAX_SIZES = 256
 Seconds = Annotated[Int32, Field(ge=1)]
 
 WorkerCount = Annotated[Int32, Field(ge=1, le=MAX_WORKERS)]
+ReplicaSize = Annotated[Int32, Field(ge=1, le=MAX_REPLICA_SIZE)]
 
 PodTemplate = Annotated[dict[str, Any], AfterValidator(check_types), WithJsonSchema(POD_TEMPLATE_SCHEMA)]
 """A core/v1 PodTemplateSpec, preserved as written. Copies of the spec share it: deep-copy it before changing it."""
@@ -95,7 +97,7 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
 
     A number in between is rounded down. Worker pods beyond an allowed size wait as spares.
     """
-    replica_size: WorkerCount | None = None
+    replica_size: ReplicaSize | None = None
     """Number of worker pods whose worker processes hold one copy of a sharded model, as one replica. Default: all
     worker processes are one world.
 

@@ -41,6 +41,9 @@ WRONG = {
         ("--nnodes=2:5", "--replica-size=2", *ETCD), 2, "--replica-size=2: the members must be whole replicas",
         "write multiples of 2",
     ),
+    "a replica of too many members": (
+        ("--nnodes=64", "--replica-size=64", *ETCD), 2, "--replica-size=64: a replica has at most 60 members", "",
+    ),
     "a negative replica size": (("--replica-size=-1", *ETCD), 2, "--replica-size=-1: must be 0 or more", ""),
     "replicas that restart": (
         ("--replica-size=1", "--in-place=off", *ETCD), 2, "--replica-size=1: replicas train together in place only", "",

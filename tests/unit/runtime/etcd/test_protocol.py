@@ -100,5 +100,7 @@ def test_the_embedded_server_answers_whether_a_range_has_changed() -> None:
 def test_an_invalid_transaction_is_rejected_before_it_is_sent() -> None:
     with pytest.raises(ValueError, match="at most 100"):
         protocol.check_txn([], [Put("k", "")] * 101)
+    with pytest.raises(ValueError, match="at most 128"):
+        protocol.check_txn([], guards=[Compare("k", mod_revision=1)] * 129)
     with pytest.raises(ValueError, match="must not be empty"):
         protocol.check_txn([Delete(KeyRange(""))])

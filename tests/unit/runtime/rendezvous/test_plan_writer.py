@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from elasticjob_runtime.contract import (
+    MAX_REPLICA_SIZE,
     PEER_LOST,
     FailureValue,
     Keys,
@@ -18,6 +19,7 @@ from elasticjob_runtime.contract import (
     ReplicaValue,
 )
 from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange
+from elasticjob_runtime.etcd.protocol import MAX_OPERATIONS
 from elasticjob_runtime.membership.actions import (
     AssignReplicas,
     ProposePlan,
@@ -195,6 +197,33 @@ def assignment(members: Sequence[Member], size: int, world: int = 1, gone: tuple
         ),
         known={}, gone=gone, expected_mod_revision=0, reason="why",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", range(BATCH - 1, MAX_OPERATIONS + 2))
+def test_a_plan_of_any_size_fits_into_transactions(store: MemoryStore, count: int) -> None:
+    members = register(store, *(f"m{number:03}" for number in range(count)))
+    kept = KEYS.failure(1, "m000")
+    writer(store).propose(proposal(members, round_number=2), 1, kept_failure=kept)
+    plan = plan_in(store)
+    assert plan is not None
+    assert len(ranks_in(store, plan.attempt)) == count
+
+
+def test_any_number_of_members_may_have_left_their_replicas(store: MemoryStore) -> None:
+    gone = tuple(f"gone-{number}" for number in range(3 * BATCH))
+    for name in gone:
+        store.put(KEYS.replica(name), "{}")
+    members = register(store, "a", "b")
+    writer(store).assign(assignment(members, 2, gone=gone), lambda _name: (None, 0))
+    assert [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs] == [
+        KEYS.replica("a"), KEYS.replica("b"),
+    ]  # fmt: skip
+
+
+def test_the_largest_replica_fits_into_one_transaction(store: MemoryStore) -> None:
+    members = register(store, *(f"m{number:03}" for number in range(MAX_REPLICA_SIZE)))
+    writer(store).assign(assignment(members, MAX_REPLICA_SIZE), lambda _name: (None, 0))
+    assert len(store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs) == MAX_REPLICA_SIZE
 
 
 @pytest.mark.parametrize("batch", [1, 5, BATCH])

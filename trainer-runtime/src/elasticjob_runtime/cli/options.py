@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob_runtime.cli.arguments import DEFAULT_MASTER_ADDR
 from elasticjob_runtime.cli.usage import UsageError
-from elasticjob_runtime.contract import Env
+from elasticjob_runtime.contract import MAX_REPLICA_SIZE, Env
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.telemetry.metrics import Metrics
 from elasticjob_runtime.workers.logs import LogSettings, parse_std
@@ -98,6 +98,8 @@ def check_replicas(size: int, nnodes: tuple[int, int], *, in_place: bool) -> Non
             f"--replica-size={size}: the members must be whole replicas, but --nnodes is "
             f"{least if least == most else f'{least}:{most}'}; write multiples of {size}"
         )
+    if size > MAX_REPLICA_SIZE:
+        raise UsageError(f"--replica-size={size}: a replica has at most {MAX_REPLICA_SIZE} members")
     if size and not in_place:
         raise UsageError(f"--replica-size={size}: replicas train together in place only; remove --in-place=off")
 

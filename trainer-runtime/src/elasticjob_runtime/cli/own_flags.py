@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from elasticjob_runtime.cli.usage import UsageError
-from elasticjob_runtime.contract import Env
+from elasticjob_runtime.contract import MAX_REPLICA_SIZE, Env
 from elasticjob_runtime.membership.crash_loop import DEFAULT_STALLED_RESTARTS, CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.preflight import CHECKS, PreflightSettings
@@ -143,7 +143,7 @@ OWN_FLAGS = (
         default=default_of(MemberSettings, "replica_size"),
         about="members (agents) of each [replica](../explanation/in-place.md#replicas), whose worker processes are a "
         "world of their own: for sharded models, whose Python script has an ElasticSession. `--nnodes` must be "
-        "multiples of it. 0 (default): all worker processes are one world",
+        f"multiples of it, and it is at most {MAX_REPLICA_SIZE}. 0 (default): all worker processes are one world",
         sets=(MemberSettings, "replica_size"),
         check=at_least_0,
     ),

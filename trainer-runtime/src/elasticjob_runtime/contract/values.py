@@ -45,6 +45,8 @@ SECRET_BYTES = 32
 
 NO_REPLICA = -1
 """Index in a ReplicaValue: the member belongs to no replica."""
+MAX_REPLICA_SIZE = 60
+"""Members of a replica, which are put together in one transaction of etcd, with two comparisons for each."""
 
 LEASE_TTL = 5.0
 """s. The TTL of a member's lease, unless `--rdzv-conf lease_ttl=...` sets another."""

@@ -89,7 +89,7 @@ class EtcdClient(Store):
         *,
         timeout: float | None = None,
     ) -> TxnResult:
-        protocol.check_txn(success, failure)
+        protocol.check_txn(success, failure, guards=compare)
         only_reads = all(isinstance(op, Get) for op in (*success, *failure))
         request = protocol.txn_request(compare, success, failure)
         what = "run a transaction on " + ", ".join(dict.fromkeys(protocol.key_of(op) for op in (*success, *failure)))

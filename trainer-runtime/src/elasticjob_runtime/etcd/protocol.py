@@ -25,6 +25,8 @@ from elasticjob_runtime.etcd.interface import (
 )
 
 MAX_OPERATIONS = 100
+"""In a transaction. etcd allows 128, of operations and of comparisons."""
+MAX_COMPARISONS = 128
 Json = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -225,7 +227,9 @@ def check_key(key: str) -> None:
         raise ValueError("a key must not be empty")
 
 
-def check_txn(*sides: Sequence[Operation]) -> None:
+def check_txn(*sides: Sequence[Operation], guards: Sequence[Compare] = ()) -> None:
+    if len(guards) > MAX_COMPARISONS:
+        raise ValueError(f"{len(guards)} comparisons in a transaction; at most {MAX_COMPARISONS}")
     for side in sides:
         if len(side) > MAX_OPERATIONS:
             raise ValueError(f"{len(side)} operations in a transaction; at most {MAX_OPERATIONS}")

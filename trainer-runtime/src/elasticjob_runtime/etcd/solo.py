@@ -48,7 +48,7 @@ class SoloStore(Store):
         *,
         timeout: float | None = None,  # noqa: ARG002 - nothing here waits
     ) -> TxnResult:
-        protocol.check_txn(success, failure)
+        protocol.check_txn(success, failure, guards=compare)
         with self._lock:
             succeeded = all(holds(one, self._keys.get(one.key)) for one in compare)
             operations = success if succeeded else failure

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanReason, PlanValue, RankValue, ReplicaValue
+from elasticjob_runtime.etcd import protocol
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
 from elasticjob_runtime.membership.actions import (
     AmendPlan,
@@ -24,9 +25,10 @@ from elasticjob_runtime.membership.crash_loop import TRAINED_SECONDS
 from elasticjob_runtime.membership.ranks import assign_rank, changed
 from elasticjob_runtime.membership.view import Member, Stop
 
-BATCH = 96
-"""Ranks written in one transaction: etcd allows 128 operations."""
-
+HEAD = 6
+"""Operations besides ranks, at most, in the transaction that writes the head of a plan."""
+BATCH = protocol.MAX_OPERATIONS - HEAD
+"""Ranks written in one transaction."""
 
 CONSEQUENCE_BYTES = 600
 """The maximum size of the traceback in a failure that only follows from another one. In a group of thousands, nearly
@@ -140,13 +142,17 @@ class PlanWriter:
         """Returns the last key that was written and its revision. `known`: of a member, what it was told, and the
         revision of that key; 0: there is none. A replica is written as a whole."""
         key, revision = "", 0
-        per_batch = max(1, self._batch // 2 // max(len(members) for members, _ in action.parts))
+        unchanged = [
+            Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
+            Compare(self._keys.outcome, create_revision=0),
+        ]
+        for start in range(0, len(action.gone), self._batch):
+            gone = action.gone[start : start + self._batch]
+            left = [Compare(self._keys.member(name), create_revision=0) for name in gone]
+            self._assign([*unchanged, *left], [Delete(KeyRange(self._keys.replica(name))) for name in gone])
+        per_batch = max(1, self._batch // 2 // max((len(members) for members, _ in action.parts), default=1))
         for start in range(0, len(action.parts), per_batch):
-            guards = [
-                Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
-                Compare(self._keys.outcome, create_revision=0),
-            ]
-            puts: list[Operation] = []
+            guards, puts = unchanged.copy(), list[Operation]()
             for members, orders in action.parts[start : start + per_batch]:
                 for member, order in zip(members, orders, strict=True):
                     key, (before, at) = self._keys.replica(member.name), known(member.name)
@@ -155,13 +161,14 @@ class PlanWriter:
                     guards.append(Compare(self._keys.member(member.name), create_revision=member.create_revision))
                     guards.append(Compare(key, mod_revision=at))
                     puts.append(Put(key, order.to_json()))
-            gone = [] if start else [Delete(KeyRange(self._keys.replica(name))) for name in action.gone]
-            guards += [] if start else [Compare(self._keys.member(name), create_revision=0) for name in action.gone]
-            result = self._store.txn(guards, [*gone, *puts])
-            if not result.succeeded:
-                raise PlanOutdatedError("the replicas have changed: another plan came first, or a member has gone")
-            revision = result.revision
+            revision = self._assign(guards, puts)
         return key, revision
+
+    def _assign(self, guards: Sequence[Compare], operations: Sequence[Operation]) -> int:
+        result = self._store.txn(guards, operations)
+        if not result.succeeded:
+            raise PlanOutdatedError("the replicas have changed: another plan came first, or a member has gone")
+        return result.revision
 
     def amend(self, action: AmendPlan) -> int:
         """Returns the revision of the plan that is marked as continuing in place."""
