@@ -107,10 +107,11 @@ class RandomJob(Job):
         kind = chance.choice(kinds)
         victims = chance.sample(healthy, {Kind.JOIN: 0, Kind.TWO: 2, Kind.SUSPEND: len(healthy)}.get(kind, 1))
         self._hit.update(process.name for process in self.training() if process.member in victims)
-        if kind in {Kind.KILL, Kind.TWO}:
-            self.kill(*victims, last=chance.random() < 0.5)
-        elif kind is Kind.STOP:
-            self.freeze(*victims)
+        if kind in {Kind.KILL, Kind.TWO, Kind.STOP}:
+            try:
+                self.freeze(*victims) if kind is Kind.STOP else self.kill(*victims, last=chance.random() < 0.5)
+            except JobError:
+                return None  # the world has changed since this has looked
         elif kind is Kind.NODE:
             self.reset(*victims)
         elif kind is Kind.LEAVE:
