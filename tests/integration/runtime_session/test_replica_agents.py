@@ -76,6 +76,27 @@ def test_a_replica_that_is_alone_continues_from_the_memory_of_its_agent_if_it_lo
     assert found.distance(alone({**ENVIRONMENT, "EPOCHS": "16"})) < 1e-10
 
 
+def test_a_replica_that_is_alone_continues_from_the_copy_of_the_member_that_it_loses(
+    job: SessionJob, tmp_path: pathlib.Path
+) -> None:
+    """The other member gets the lost one's rank, and a spare its own. Their shards have 9 and 8 of 17 rows."""
+    agents = {
+        name: job.start(name, "--replica-size=2", "--nproc-per-node=1", nnodes="2:4", EPOCHS="16") for name in "abc"
+    }
+    eventually(lambda: plan_of(job).size == 2, START, what=lambda: f"two of three train\n{job.logs}")
+    leader = plan_of(job).leader
+    (other,) = {*members_of(job, leader)} - {leader}
+    (spare,) = {*"abc"} - {leader, other}
+    eventually(lambda: job.steps(other)[-1][0] >= 80, 120, what=lambda: f"it trains a while\n{job.logs}")
+    agents[leader].signal(signal.SIGKILL)
+    for name in (other, spare):
+        assert agents[name].exit_code(120.0) == 0, job.logs
+    again, *_ = job.steps(spare)[0]
+    assert again > 1
+    found = Trained("a", [Run.read(tmp_path / f"{name}-0") for name in (other, spare)])
+    assert found.distance(alone({**ENVIRONMENT, "EPOCHS": "16"})) < 1e-10
+
+
 @pytest.mark.parametrize(
     ("replica", "count"), [("--replica-size=1 --nproc-per-node=2", 2), ("--replica-size=2 --nproc-per-node=1", 1)]
 )

@@ -27,7 +27,8 @@ class ReplicaState(TrainingState):
         super().__init__(parts, snapshots=False)
         self._layout = parts.layout(shards=True)
         self._contents = contents_of(self)
-        self._shards = Shards(f"replica {self._layout}")
+        # The same for all ranks, whose parts differ: after a loss, a rank looks for what another one has left.
+        self._shards = Shards(f"replica {' '.join(parts.named)}")
         self._shared = SharedSnapshots(self._shards, self._contents)
         self._loaded = False
         """What was there before this process began."""

@@ -89,8 +89,8 @@ class Shards:
     def _find(self, held: list[Held], path: PathLike | None) -> Choice | dict[str, Any] | None:
         if path is None:
             choice = choose(held, checkpoint.this_job(), shared=True)
-            if ranks.rank() == 0 and choice.held:
-                logger.info("%s", choice.why)
+            if ranks.rank() == 0 and held:
+                logger.log(logging.INFO if choice.held else logging.WARNING, "%s", choice.why)
             checkpoint.continue_from(choice.state)
             return choice if choice.held else None
         newest = ranks.from_first(lambda: checkpoint.newest_state(path))
