@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import enum
+import functools
 import os
 import pathlib
 import random
@@ -108,8 +109,9 @@ class RandomJob(Job):
         victims = chance.sample(healthy, {Kind.JOIN: 0, Kind.TWO: 2, Kind.SUSPEND: len(healthy)}.get(kind, 1))
         self._hit.update(process.name for process in self.training() if process.member in victims)
         if kind in {Kind.KILL, Kind.TWO, Kind.STOP}:
+            hit = self.freeze if kind is Kind.STOP else functools.partial(self.kill, last=chance.random() < 0.5)
             try:
-                self.freeze(*victims) if kind is Kind.STOP else self.kill(*victims, last=chance.random() < 0.5)
+                hit(*victims)
             except JobError:
                 return None  # the world has changed since this has looked
         elif kind is Kind.NODE:

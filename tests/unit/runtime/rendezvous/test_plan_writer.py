@@ -25,6 +25,7 @@ from elasticjob_runtime.membership.actions import (
     ProposePlan,
     PublishOutcome,
 )
+from elasticjob_runtime.membership.replicas import MAX_REMOVED
 from elasticjob_runtime.membership.view import (
     Member,
 )
@@ -209,21 +210,14 @@ def test_a_plan_of_any_size_fits_into_transactions(store: MemoryStore, count: in
     assert len(ranks_in(store, plan.attempt)) == count
 
 
-def test_any_number_of_members_may_have_left_their_replicas(store: MemoryStore) -> None:
-    gone = tuple(f"gone-{number}" for number in range(3 * BATCH))
+def test_the_largest_replica_fits_into_a_transaction_while_others_are_gone(store: MemoryStore) -> None:
+    gone = tuple(f"gone-{number}" for number in range(MAX_REMOVED))
     for name in gone:
         store.put(KEYS.replica(name), "{}")
-    members = register(store, "a", "b")
-    writer(store).assign(assignment(members, 2, gone=gone), lambda _name: (None, 0))
-    assert [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs] == [
-        KEYS.replica("a"), KEYS.replica("b"),
-    ]  # fmt: skip
-
-
-def test_the_largest_replica_fits_into_one_transaction(store: MemoryStore) -> None:
     members = register(store, *(f"m{number:03}" for number in range(MAX_REPLICA_SIZE)))
-    writer(store).assign(assignment(members, MAX_REPLICA_SIZE), lambda _name: (None, 0))
-    assert len(store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs) == MAX_REPLICA_SIZE
+    writer(store).assign(assignment(members, MAX_REPLICA_SIZE, gone=gone), lambda _name: (None, 0))
+    kvs = store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs
+    assert [kv.key for kv in kvs] == [KEYS.replica(member.name) for member in members]
 
 
 @pytest.mark.parametrize("batch", [1, 5, BATCH])

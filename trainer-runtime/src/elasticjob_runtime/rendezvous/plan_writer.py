@@ -146,13 +146,13 @@ class PlanWriter:
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
             Compare(self._keys.outcome, create_revision=0),
         ]
-        for start in range(0, len(action.gone), self._batch):
-            gone = action.gone[start : start + self._batch]
-            left = [Compare(self._keys.member(name), create_revision=0) for name in gone]
-            self._assign([*unchanged, *left], [Delete(KeyRange(self._keys.replica(name))) for name in gone])
-        per_batch = max(1, self._batch // 2 // max((len(members) for members, _ in action.parts), default=1))
+        if action.gone:  # apart: the largest replica fills a transaction
+            left = [Compare(self._keys.member(name), create_revision=0) for name in action.gone]
+            self._assign([*unchanged, *left], [Delete(KeyRange(self._keys.replica(name))) for name in action.gone])
+        per_batch = max(1, self._batch // 2 // max(len(members) for members, _ in action.parts))
         for start in range(0, len(action.parts), per_batch):
-            guards, puts = unchanged.copy(), list[Operation]()
+            guards = unchanged.copy()
+            puts: list[Operation] = []
             for members, orders in action.parts[start : start + per_batch]:
                 for member, order in zip(members, orders, strict=True):
                     key, (before, at) = self._keys.replica(member.name), known(member.name)
