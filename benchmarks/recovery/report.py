@@ -126,7 +126,7 @@ class Measured:
         if not values:
             return text
         if len(set(values)) > 1:
-            text += f" ({figure(row, min(values), unit=False)}-{figure(row, max(values), unit=False)})"
+            text += f" ({figure(row, min(values))} to {figure(row, max(values))})"
         samples = self._of(row, system)
         details = [sample.detail for sample in samples if sample.detail is not None]
         if details:
@@ -175,12 +175,12 @@ def goal_system(row: Row) -> str:
     return REPLICAS if row in OF_REPLICAS else GOAL_SYSTEM
 
 
-def figure(row: Row, value: float, *, unit: bool = True) -> str:
+def figure(row: Row, value: float) -> str:
     if value == NEVER:
         return f"not within {NEVER_SECONDS} s"
     if row in RATIOS:
         return f"{value:.2f}" if row is Row.STATE else f"{value:.3f}"
-    return f"{value:.2f} s" if unit and value >= 1 else f"{value * 1000:.0f} ms" if unit else f"{value:.3f}"
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
 def headline(measured: Measured, systems: Sequence[str], link: str) -> str:
@@ -220,7 +220,7 @@ def page(measured: Measured) -> str:
         "# Recovery",
         "",
         "What a change costs where processes restart and where they continue in place, next to torchrun and torchft.",
-        "Median (minimum-maximum), and what was lost if anything was.",
+        "Median (minimum to maximum), and what was lost if anything was.",
         "",
         table(["", *(SYSTEMS[name].title for name in shown), "n of each", "goal in place"], rows),
         "",
@@ -264,8 +264,8 @@ def replicas_page(measured: Measured) -> str:
         "# Replicas",
         "",
         "What a change costs a sharded model (FSDP2) that continues [in place in replicas]"
-        "(../explanation/in-place.md#replicas), next to torchft and to torchrun with checkpoints.",
-        "Median (minimum-maximum), and what was lost or restarted if anything was.",
+        "(../explanation/in-place.md#replicas), next to other systems.",
+        "Median (minimum to maximum), and what was lost or restarted if anything was.",
         "",
         table(["", *(ALL[name].title for name in shown), "n of each", "goal in place"], rows),
         "",
@@ -289,7 +289,7 @@ def replicas_page(measured: Measured) -> str:
         "killed, the rest of that replica always is.",
         "*Lost steps* and *lost samples* are as in [Recovery](recovery.md).",
         "The last figure is of two replicas of two. A session's job and a plain one take turns of 25 steps, so that "
-        "both find the machine in the same state.",
+        "both find the machine in the same state. Each step sleeps 45 ms, and computes; the processes share the cores.",
         "",
         table(["system", "what it is"], [[ALL[name].title, ALL[name].what] for name in shown]),
         "",
