@@ -115,7 +115,7 @@ def running_operator(release: Release, folder: Path, namespaces: str) -> Iterato
     ("namespaces", "settings", "expected"),
     [
         pytest.param("", [], set(), id="cluster-wide"),
-        pytest.param("one", ["watchNamespaces={one}"], set(), id="one namespace"),
+        pytest.param("one", ["watchNamespaces={one}"], set(), id="one namespace", marks=pytest.mark.nightly),
         pytest.param(
             "two", ["watchNamespaces={two}", "rbac.readNodes=false"], {"list nodes"}, id="one namespace, without nodes"
         ),

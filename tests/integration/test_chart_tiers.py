@@ -99,7 +99,10 @@ async def test_the_members_form_an_etcd_that_survives_one_of_them_and_new_certif
 
     async def prepare(_: EtcdTier) -> None: ...
 
-    tiers = Tiers(settings, prepare, members.read_secret, {})
+    async def no_jobs() -> tuple[str, ...]:
+        return ()
+
+    tiers = Tiers(settings, prepare, members.read_secret, {}, cleans=lambda: False, uids=no_jobs)
     following = asyncio.create_task(tiers.follow(tier))
     await until(lambda: tiers.views[NAME].asked and not tiers.views[NAME].error, seconds=60)
     following.cancel()

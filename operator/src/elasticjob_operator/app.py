@@ -100,7 +100,14 @@ class App:
             changed_all=self._reconcile_all,
         )
         tier_secrets = TierSecrets(own_api, self._settings, self._certificates)
-        self._tiers = Tiers(self._settings, tier_secrets.prepare, self._read_secret, self._jobs.runs_in_tiers)
+        self._tiers = Tiers(
+            self._settings,
+            tier_secrets.prepare,
+            self._read_secret,
+            self._jobs.runs_in_tiers,
+            cleans=lambda: self._leases is None or 0 in self._leases.led,
+            uids=lambda: self._list_uids(api),
+        )
         self._leases = self._shard_leases(own_api)
         health = self._health(own_api)
         await health.start()
@@ -191,6 +198,14 @@ class App:
     async def _read_secret(self, secret: NamespacedName) -> EtcdCredentials:
         """Raises StoreError."""
         return await self._etcd_secrets.read(secret)
+
+    async def _list_uids(self, api: KubeClient) -> set[str]:
+        """Of all jobs, from the API server. Raises StoreError."""
+        try:
+            found = [await list_job_versions(api, namespace) for namespace in self._settings.namespaces or ("",)]
+        except (ApiError, ConnectionError) as error:
+            raise Unavailable(f"cannot list ElasticJobs: {error}") from error
+        return {uid for jobs in found for uid, _ in jobs.values()}
 
     def _count(self) -> Callable[[], None]:
         metrics.LEADER.set(0)

@@ -115,6 +115,39 @@ def test_a_run_has_a_user_in_its_tier_from_its_start_to_its_end(
     eventually(lambda: not tier.left_of(uid), what="user, role and keys of the run are removed", timeout=60)
 
 
+def test_a_run_that_is_suspended_while_no_operator_runs_leaves_nothing_in_its_tier(
+    ns: Namespace, tiers: dict[str, Tier], start: Callable[..., Operator], submit: Callable[..., str]
+) -> None:
+    operator, tier = start("tier-1"), tiers["tier-0"]
+    tier.start(ns)
+    submit(endpoint="", replicas=1)
+    eventually(ns.workers, what="a worker pod", timeout=60)
+    operator.stop()
+    uid = ns.job("digits")["metadata"]["uid"]
+    assert tier.left_of(uid)
+    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
+    start("tier-1")
+    eventually(lambda: not tier.left_of(uid), what="user, role and keys of the run are removed", timeout=60)
+
+
+def test_a_run_of_a_job_that_is_deleted_while_no_operator_runs_leaves_nothing_in_its_tier(
+    ns: Namespace, tiers: dict[str, Tier], start: Callable[..., Operator], submit: Callable[..., str]
+) -> None:
+    operator, tier = start("tier-1"), tiers["tier-0"]
+    tier.start(ns)
+    submit(endpoint="", replicas=1)
+    submit("other", endpoint="", replicas=1)
+    eventually(lambda: len(ns.workers()) == 2, what="a worker pod of each", timeout=60)
+    uid, other = (ns.job(name)["metadata"]["uid"] for name in ("digits", "other"))
+    operator.stop()
+    assert tier.left_of(uid)
+    kept = tier.left_of(other)
+    ns.delete("elasticjobs", "digits")
+    start("tier-1")
+    eventually(lambda: not tier.left_of(uid), what="user, role and keys of the run are removed", timeout=60)
+    assert tier.left_of(other) >= kept
+
+
 def test_the_next_run_moves_from_a_closed_tier_and_this_one_stays(
     ns: Namespace, tiers: dict[str, Tier], start: Callable[..., Operator], submit: Callable[..., str]
 ) -> None:

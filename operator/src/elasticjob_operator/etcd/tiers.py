@@ -1,6 +1,6 @@
 """Follows the etcd tiers: whether each answers, and how full it is. Turns on authentication in a new one.
 
-Every operator does so, also on standby: it costs each tier a few calls.
+Every operator does so, also on standby: it costs each tier a few calls. One of them removes what deleted jobs left.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from elasticjob_runtime.etcd import Denied, StoreError
 
@@ -17,6 +17,7 @@ from elasticjob_operator import metrics
 from elasticjob_operator.credentials import EtcdCredentials
 from elasticjob_operator.etcd import responses, users
 from elasticjob_operator.etcd.client import AsyncEtcdClient, SharedResources
+from elasticjob_operator.etcd.leftovers import remove_leftovers
 from elasticjob_operator.etcd.login import Login
 from elasticjob_operator.etcd.shared_watch import ROOT
 from elasticjob_operator.names import NamespacedName
@@ -35,7 +36,9 @@ _CLOSED = "authentication is not enabled"
 
 class Tiers:
     """`prepare(tier)` creates the tier's Secret, or renews what is in it, and `read_secret` reads it; both raise
-    StoreError. `runs`: by tier, the runs that use it; it changes. `views`: what is known now, by tier."""
+    StoreError. `runs`: by tier, the runs that use it; it changes. `cleans()`: whether this operator is the one that
+    removes what runs of deleted jobs left. `uids()`: of all jobs now; raises StoreError. `views`: what is known now, by
+    tier."""
 
     def __init__(
         self,
@@ -43,12 +46,16 @@ class Tiers:
         prepare: Callable[[EtcdTier], Awaitable[None]],
         read_secret: Callable[[NamespacedName], Awaitable[EtcdCredentials]],
         runs: Mapping[str, int],
+        cleans: Callable[[], bool],
+        uids: Callable[[], Awaitable[Collection[str]]],
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
     ) -> None:
         self._settings = settings
         self._prepare = prepare
         self._read_secret = read_secret
         self._runs = runs
+        self._cleans = cleans
+        self._uids = uids
         self._clock = clock
         self._shared = SharedResources()
         self._seen = {tier.name: TierView() for tier in settings.etcd_tiers.tiers}
@@ -79,8 +86,10 @@ class Tiers:
         login = Login(lambda: self._read_secret(secret))
         client = AsyncEtcdClient(tier.endpoint, self._shared, login=login, run_users=True)
         try:
+            cleaned = False
             for _ in range(int(PREPARE_SECONDS / ASK_SECONDS)):
                 self._see(tier.name, await self._ask(tier, client))
+                cleaned = cleaned or await self._remove_leftovers(tier, client)
                 await asyncio.sleep(ASK_SECONDS)
         finally:
             client.close()
@@ -100,6 +109,19 @@ class Tiers:
         except ValueError as error:
             raise responses.malformed(error) from error
         return TierView(asked=True, bytes=used, leases=len(leases.get("leases") or ()))
+
+    async def _remove_leftovers(self, tier: EtcdTier, client: AsyncEtcdClient) -> bool:
+        """False: not now. A tier takes runs all the same."""
+        if not self._cleans():
+            return False
+        try:
+            removed = await remove_leftovers(client, self._uids, self._cleans)
+        except StoreError as error:
+            log.warning("etcd tier %s: what deleted jobs left is not removed: %s", tier.name, responses.for_log(error))
+            return False
+        for run in removed:
+            log.info("etcd tier %s: removed user and keys of run %s, whose job is deleted", tier.name, run)
+        return True
 
     async def _enable_users(self, tier: EtcdTier) -> None:
         """Raises StoreError."""

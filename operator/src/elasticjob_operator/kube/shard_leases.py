@@ -44,6 +44,7 @@ Json = dict[str, Any]
 ATTEMPT_SECONDS = 2.0
 """An attempt that has no response by then is given up, and the next one uses another connection."""
 RELEASE_ATTEMPTS = 2
+"""Without an answer. A conflict is one: whoever asks for a Lease writes into it, and many may at the same time."""
 STALE_PERIODS = 15
 """A replica that could not read the Leases for so many retry periods is not ready."""
 DRAIN_SECONDS = 10.0
@@ -327,13 +328,15 @@ class ShardLeases:
             await self._release(shard, held)
 
     async def _release(self, shard: int, held: _Held) -> None:
-        for _ in range(RELEASE_ATTEMPTS):
+        errors = 0
+        while errors < RELEASE_ATTEMPTS:
             try:
                 await self._update(shard, held.lease, holder="", duration=RELEASED_SECONDS)
-            except (ConflictError, NotFoundError):  # a last renewal has arrived, or another replica has asked for it
-                if not await self._still_holds(shard, held):
+            except (ConflictError, NotFoundError):  # a last renewal has arrived, or others have asked for it
+                if clock() >= held.valid_until or not await self._still_holds(shard, held):
                     return
             except _Errors as error:
+                errors += 1
                 self._warn(f"release the Lease of shard {shard}", error)
             else:
                 log.info("Released the Lease of shard %d", shard)

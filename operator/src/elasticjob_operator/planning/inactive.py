@@ -40,7 +40,7 @@ def plan_for_suspended(assessment: Assessment) -> Plan:
         if not pod.terminating and status.state is not PodState.LOST:
             actions.append(delete_pod(pod, why))
     actions += [*lost_pods(assessment), *read_heartbeats(assessment)]
-    keys_left = _keys_left(assessment)
+    follows = bool(pods) or _keys_left(assessment) or _keys_unknown(assessment)
     if not pods:
         actions += _delete_objects(assessment, why)
     written = suspended_status(assessment)
@@ -50,7 +50,7 @@ def plan_for_suspended(assessment: Assessment) -> Plan:
         status=written,
         actions=tuple(actions),
         events=events_of_status(assessment.job.status, written),
-        target=assessment.target if pods or keys_left else None,
+        target=assessment.target if follows else None,
         requeue_at=earliest([*assessment.timers, acceptance.requeue_at, now if continues_at_once else None]),
     )
 
@@ -87,10 +87,11 @@ def plan_for_finished(context: Context) -> Plan:
     if cleanup.all_ended:
         actions += _delete_objects(context, "the job has finished")
     timers = [cleanup.requeue_at, expiry.requeue_at, *context.timers, now if context.nodes_to_verify else None]
+    follows = not cleanup.all_ended or _keys_left(context) or _keys_unknown(context)
     return Plan(
         status=finished_status(context),
         actions=tuple(actions),
-        target=context.target if not cleanup.all_ended or _keys_left(context) else None,
+        target=context.target if follows else None,
         requeue_at=earliest(timers),
     )
 
@@ -101,8 +102,19 @@ def _keys_left(context: Context) -> bool:
     return not context.rendezvous.managed and view.connectivity is Connectivity.REACHABLE and not view.empty
 
 
+def _keys_unknown(context: Context) -> bool:
+    """The run may have keys in an etcd that is not the job's own, and that was not contacted yet: the operator has
+    started anew. Its objects are still there, so nothing was cleaned up before."""
+    connecting = context.target is not None and context.view.connectivity is Connectivity.CONNECTING
+    objects = any(not each.terminating for each in context.state.objects.values())
+    return not context.rendezvous.managed and connecting and objects
+
+
 def _delete_objects(context: Context, reason: str) -> list[Action]:
-    """Deletes what a job without pods no longer needs."""
+    """Deletes what a job without pods no longer needs. The objects go last, or together with the keys: as long as they
+    are there, an operator that starts anew looks for keys."""
+    if _keys_unknown(context):
+        return []
     etcd = existing_etcd(context.job, context.state)
     secret = secret_of(etcd.body) if etcd is not None else ""
     if not secret.startswith(names.certificates_prefix(context.job.name, context.job.uid)):

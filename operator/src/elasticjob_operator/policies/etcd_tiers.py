@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 
 from elasticjob_api import ElasticJob, Reason, RendezvousStatus
 
@@ -24,6 +25,8 @@ from elasticjob_operator.state import TierView
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 1.0, 30.0
 """Between two attempts of a waiting run, s: rarer, the longer it has waited."""
 KIND = "Etcd tier"
+_RUN_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-\d+(?:\.\d+)?")
+"""A UID of Kubernetes, the number of a run, and that of its attempt."""
 
 
 def problem_of(view: TierView, limits: EtcdTiers) -> str:
@@ -82,6 +85,17 @@ def look_again_at(wait: Wait | None, now: datetime.datetime) -> datetime.datetim
         return None
     waited = (now - wait.since).total_seconds() / 4 if wait.since is not None else 0.0
     return now + datetime.timedelta(seconds=min(LAST_LOOK_SECONDS, max(FIRST_LOOK_SECONDS, waited)))
+
+
+def left_over(run_ids: Iterable[str], uids: Collection[str]) -> list[str]:
+    """The runs of jobs that no longer exist. uids: of those that do. An ID that is not of the operator's form is of
+    someone else.
+
+    >>> left_over(["8c1f6bde-1f0a-4c1e-9c57-5b1f8a1d2e3f-2", "mine"], [])
+    ['8c1f6bde-1f0a-4c1e-9c57-5b1f8a1d2e3f-2']
+    """
+    found = ((run_id, _RUN_ID.fullmatch(run_id)) for run_id in run_ids)
+    return [run_id for run_id, match in found if match is not None and match[1] not in uids]
 
 
 def _in_order(uid: str, tiers: EtcdTiers) -> list[EtcdTier]:

@@ -107,12 +107,14 @@ def test_any_text_is_parsed_or_rejected(kind: type[Value], text: str) -> None:
     plans_with(kind, text)
 
 
+@settings(max_examples=50)
 @given(kind=kinds, data=st.data(), value=anything)
 def test_any_field_of_any_type_is_parsed_or_rejected(kind: type[Value], data: st.DataObject, value: Any) -> None:
     field = data.draw(st.sampled_from([field.name for field in dataclasses.fields(kind)]))
     plans_with(kind, variant(kind, field, value))
 
 
+@settings(max_examples=30)
 @given(failure=st.dictionaries(st.sampled_from([field.name for field in dataclasses.fields(FailureValue)]), anything))
 @example(
     failure={

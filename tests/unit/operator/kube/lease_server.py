@@ -140,6 +140,7 @@ class Fleet:
 
     def __init__(self, seed: int = 1) -> None:
         self.chance = random.Random(seed)
+        random.seed(seed)  # what ShardLeases spreads its load with
         self.server = Server()
         self.replicas: dict[str, Replica] = {}
         self.without: dict[NamespacedName, float] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.kube import shard_leases as module
-from elasticjob_operator.policies.shards import SHARDS_ANNOTATION
+from elasticjob_operator.policies.shards import SHARDS_ANNOTATION, WANTED_ANNOTATION
 
 from tests.unit.operator.kube.lease_server import TERMS, Fleet, in_virtual_time
 
@@ -203,6 +203,29 @@ def test_a_replica_that_is_cut_off_stops_in_time_and_comes_back(run: Run) -> Non
         fleet.replicas["a"].client.cut_off = False
         await fleet.run(20)
         assert fleet.shares() == [2, 2]
+
+    run(work())
+
+
+def test_a_lease_is_released_however_many_ask_for_it_meanwhile(run: Run) -> None:
+    """Each of them changes it, and so makes a release fail that is under way."""
+
+    async def ask(fleet: Fleet) -> None:
+        for number in range(8):
+            await asyncio.sleep(0.015)
+            for lease in list(fleet.server.leases.values()):
+                metadata = lease["metadata"]
+                annotations = {**metadata["annotations"], WANTED_ANNOTATION: f"r{number}"}
+                fleet.server.store({**lease, "metadata": {**metadata, "annotations": annotations}})
+
+    async def work() -> None:
+        fleet = Fleet()
+        fleet.start("a", 4)
+        await fleet.settle()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ask(fleet))
+            group.create_task(fleet.end("a"))
+        assert {lease["spec"]["holderIdentity"] for lease in fleet.server.leases.values()} == {""}
 
     run(work())
 

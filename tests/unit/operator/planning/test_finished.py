@@ -16,6 +16,7 @@ from elasticjob_operator.planning import (
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
     Blocked,
+    Connectivity,
     PodPhase,
 )
 from elasticjob_runtime.contract import ProgressValue
@@ -103,6 +104,13 @@ class TestFinished:
         assert found.target is not None
         after = ask(self.finished(), make_pod(0, PodPhase.SUCCEEDED), rendezvous=make_view())
         assert (after.actions, after.target) == ((), None)
+
+    def test_an_operator_that_starts_anew_looks_for_keys_before_it_deletes_objects(self) -> None:
+        objects = owned(ask(make_job(), admission=ADMITTED))
+        new = make_view(connectivity=Connectivity.CONNECTING)
+        found = ask(self.finished(), make_pod(0, PodPhase.SUCCEEDED), objects=objects, rendezvous=new)
+        assert found.actions == ()
+        assert found.target is not None
 
 
 def test_the_startup_deadline_fails_a_job_that_cannot_start() -> None:

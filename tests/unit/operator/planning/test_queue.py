@@ -216,7 +216,8 @@ def test_quota_of_the_base_is_not_given_back_in_the_plan_that_deletes_the_etcd()
     )
     evicted = view(base(*ADMITTED, more=(PREEMPTED,)))
     objects = {(known.kind, known.name): known}
-    found = ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=objects)
+    known_keys = make_view(connectivity=Connectivity.REACHABLE)
+    found = ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=objects, rendezvous=known_keys)
     assert (names(found, DeleteObject), names(found, PatchObject)) == ([known.name], [])
     ending = {key: dataclasses.replace(each, terminating=True) for key, each in objects.items()}
     assert names(ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=ending), PatchObject) == [NAME]

@@ -232,4 +232,4 @@ class Cluster(SimulatedCluster, RuleBasedStateMachine):
 
 
 TestRandomOrders = Cluster.TestCase
-TestRandomOrders.settings = settings(max_examples=80, stateful_step_count=40)
+TestRandomOrders.settings = settings(max_examples=40, stateful_step_count=40)

@@ -12,9 +12,7 @@ from elasticjob_operator.planning import (
     DeletePod,
 )
 from elasticjob_operator.resources.pods import hash_of
-from elasticjob_operator.state import (
-    Admission,
-)
+from elasticjob_operator.state import Admission, Connectivity
 
 from tests.unit.operator.builders import (
     NOW,
@@ -68,6 +66,17 @@ class TestSuspended:
         assert found.status.summary == "Suspended"
         assert (found.status.round, found.status.restarts.total, found.status.workers) == (5, 2, "0/4")
         assert [event.reason for event in found.events] == [Reason.SUSPENDED]
+
+    def test_objects_stay_until_an_operator_that_starts_anew_knows_whether_keys_are_left(self) -> None:
+        objects = owned(ask(make_job(), admission=ADMITTED))
+        new = dataclasses.replace(make_view(), connectivity=Connectivity.CONNECTING)
+        found = ask(self.job(), objects=objects, rendezvous=new)
+        assert (found.actions, condition(found, ConditionType.SUSPENDED)) == ((), ("True", "Suspended"))
+        assert found.target is not None
+        assert found.target.run_id == f"{UID}-1"
+        for unreachable, expected in ((False, ["DeleteObject", "ClearRun"]), (True, ["DeleteObject"])):
+            seen = dataclasses.replace(new, connectivity=Connectivity.UNREACHABLE) if unreachable else self.old
+            assert kinds(ask(follow(self.job(), found), objects=objects, rendezvous=seen)) == expected
 
     def test_a_suspended_job_costs_nothing(self) -> None:
         job = self.job(True, *self.at_rest)

@@ -12,6 +12,7 @@ from elasticjob_operator.policies.etcd_tiers import (
     FIRST_LOOK_SECONDS,
     LAST_LOOK_SECONDS,
     choose,
+    left_over,
     look_again_at,
     problem_of,
     wait_for_tier,
@@ -22,6 +23,7 @@ from elasticjob_operator.state import TierView
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_status
 
+OTHER = "0f1f6bde-1f0a-4c1e-9c57-5b1f8a1d2e3f"
 NAMES = ("t0", "t1", "t2")
 TIERS = EtcdTiers(
     tiers=tuple(EtcdTier(name=name, endpoint=f"https://{name}.ej.svc:2379") for name in NAMES),
@@ -194,3 +196,23 @@ def test_the_root_of_a_tier_goes_to_no_address_but_its_own() -> None:
     elsewhere = IN_TIER.model_copy(update={"endpoint": "https://digits-etcd.ml.svc:2379"})
     found = rendezvous_of(job(elsewhere), SETTINGS, tiers=ALL_FREE)
     assert (found.endpoint, found.access) == (IN_TIER.endpoint, _user(1, SECOND))
+
+
+@pytest.mark.parametrize(
+    ("run_id", "is_left_over"),
+    [
+        (f"{UID}-1", False),
+        (f"{UID}-12.3", False),
+        (f"{OTHER}-1", True),
+        (f"{OTHER}-12.3", True),
+        (f"{OTHER}", False),
+        (f"{OTHER}-", False),
+        (f"{OTHER}-1/spec", False),
+        ("my-job-1", False),
+        ("", False),
+    ],
+)
+def test_only_what_the_operator_has_named_after_a_job_that_is_gone_is_left_over(
+    run_id: str, is_left_over: bool
+) -> None:
+    assert left_over([run_id], [UID]) == [run_id] * is_left_over
