@@ -62,6 +62,7 @@ def test_the_starter_s_script_trains_and_continues_from_its_checkpoint(tmp_path:
     assert (tmp_path / "checkpoints" / "best.pt").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_the_starter_s_script_stops_early(tmp_path: Path) -> None:
     run(["init", str(tmp_path), "--name", "a"])
