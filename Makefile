@@ -53,7 +53,7 @@ quick: setup ## in a minute: format, lint, types and unit tests of what differs 
 	@$(BIN)/python -m hack.quick
 test-unit: setup ## the fast tests only
 	$(BIN)/python -m pytest -q -n 2 -m 'not nightly' tests/unit
-check-gpu: setup ## the tests that need a GPU, two or four (all others skip them)
+check-gpu: setup ## the tests that need GPUs, up to eight (all others skip them; SHARED_GPU=1: one is enough)
 	$(BIN)/python -c "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'check-gpu: torch sees no GPU here')"
 	$(BIN)/python -m pytest -q -rs -m gpu tests/unit tests/contract tests/integration
 check-torch: setup ## the tests that depend on torch, with another version of it (VERSION=2.9; downloads 3 GB)

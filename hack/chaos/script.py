@@ -12,9 +12,10 @@ ORDERS (a folder in which the chaos suite leaves files: `<member>` with one word
 the last step).
 Of a session only: SHARDED (1: the model is sharded with FSDP2 over the ranks of a replica); EPOCHS, LOADERS; STREAMS
 (from how many the same samples come, in the same order; BATCH, if ranks are to have as many samples as without);
-STEP_SECONDS that a step takes; SLOW (a file) and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE
-and BACKEND (cuda:0, nccl); SNAPSHOT_EVERY (steps); BALLAST and BALLAST_PART (MiB); HOLD (a file: while it exists, the
-script waits before its session), CRASH (a file: while it exists, the script fails as it starts).
+BREAK_AT (the step after which the epoch is left, once the file BREAK_WHEN exists); STEP_SECONDS that a step takes; SLOW
+(a file) and SLOW_SECONDS (instead of STEP_SECONDS while that file exists); DEVICE and BACKEND (cuda:0, nccl);
+SNAPSHOT_EVERY (steps); BALLAST and BALLAST_PART (MiB); HOLD (a file: while it exists, the script waits before its
+session), CRASH (a file: while it exists, the script fails as it starts).
 
 Each worker process has its own file in LEDGER, with one JSON object per line (ledger.py reads it):
 
@@ -355,6 +356,10 @@ def in_session(ledger: Ledger, output: str, in_step: Callable[[ElasticSession], 
                 steps.write(f"{time.monotonic()} {session.committed_steps} {session.world_size}\n")
                 steps.flush()
                 time.sleep(max(0.0, until - time.monotonic()))
+                if session.committed_steps == int(setting("BREAK_AT", "-1")):
+                    while not os.path.exists(os.environ["BREAK_WHEN"]):
+                        time.sleep(0.01)
+                    break
     torch.save(training.state(), f"{output}.pt")
     facts: dict[str, Any] = {
         "rank": session.rank,

@@ -28,6 +28,7 @@ from elasticjob_runtime.training.session.transfer import share
 from elasticjob_runtime.training.session.world import ProcessState, World, agree
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tests import gpu
 from tests.integration.runtime_session.forks import FORKS
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
@@ -119,7 +120,8 @@ def run(scenario: Scenario, backend: str, size: int) -> list[Any]:
 
 def _member(scenario: Scenario, backend: str, rank: int, size: int, port: int, answer: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    os.environ.update(gpu.environment(str(rank)))
+    device = torch.device(gpu.device(rank) if backend == "nccl" else "cpu")
     try:
         member = Member(Nccl(device) if backend == "nccl" else Gloo(), device, rank, size, port)
         answer.send(scenario(member))

@@ -45,8 +45,11 @@ def test_sharded_training_continues_at_another_size_and_skips_an_incomplete_chec
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("example", "processes", "arguments"),
-    [("fsdp2", 2, ()), ("tensor-parallel", 2, ()), ("tensor-parallel", 4, ("--tensor=2",))],
-    ids=["fsdp2", "tensor-parallel", "tensor-parallel-2d"],
+    [
+        pytest.param("fsdp2", 2, (), id="fsdp2"),
+        pytest.param("tensor-parallel", 2, (), id="tensor-parallel", marks=pytest.mark.nightly),
+        pytest.param("tensor-parallel", 4, ("--tensor=2",), id="tensor-parallel-2d"),
+    ],
 )
 def test_an_example_of_replicas_is_one_replica_under_torchrun(
     example: str, processes: int, arguments: tuple[str, ...], tmp_path: Path

@@ -54,7 +54,7 @@ def start(job: Job, how: str, members: int, *flags: str) -> list[Agent]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["spawn", "zygote"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.nightly), "zygote"])
 def test_the_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(job: Job, method: str) -> None:
     (agent,) = start(job, "hangs", 1, "--start-method", method)
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output

@@ -58,7 +58,7 @@ def cpu_limit(share: float) -> Iterator[pathlib.Path]:
         group.rmdir()
 
 
-@pytest.mark.parametrize("how", ["loader", "backward", "by hand"])
+@pytest.mark.parametrize("how", ["loader", "backward", pytest.param("by hand", marks=pytest.mark.nightly)])
 def test_a_slow_rank_is_named(job: Job, how: str) -> None:
     train(job, how)
     found = named(job).stragglers

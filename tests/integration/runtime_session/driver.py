@@ -22,6 +22,7 @@ from elasticjob_runtime.workers.environment import RES_OPTIONS
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hack.chaos import script
+from tests import gpu
 from tests.integration.runtime_session.forks import Fork
 
 SCRIPT = pathlib.Path(script.__file__)
@@ -105,6 +106,7 @@ class Driver:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             "RES_OPTIONS": RES_OPTIONS,  # as agents do: torch looks up the name of the store's host
+            **gpu.environment(name),
         }
         process = Fork(self._script, environment, self._folder / f"{name}.log")
         worker = self.workers[name] = Worker(name, process)

@@ -47,6 +47,12 @@ def wait_for_step(driver: Driver, tmp_path: pathlib.Path, worker: Worker, step: 
     wait_until(driver, lambda: committed(tmp_path, worker) >= step, f"{worker.name} has {step} steps")
 
 
+def wait_for_mark(driver: Driver, tmp_path: pathlib.Path, worker: Worker, mark: str) -> None:
+    """Until its script has written that line."""
+    path = tmp_path / f"{worker.name}.marks"
+    wait_until(driver, lambda: path.exists() and mark in path.read_text().splitlines(), f"{worker.name}: {mark}")
+
+
 def finish(driver: Driver, tmp_path: pathlib.Path, workers: Sequence[Worker]) -> list[Run]:
     """Waits until `workers`, those of the plan, end. When one has, the others get a plan without it, as from agents."""
     left = list(workers)

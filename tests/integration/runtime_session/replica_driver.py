@@ -14,6 +14,7 @@ import torch
 from elasticjob_runtime.contract import Env
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tests import gpu
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.driver import Driver, Worker
 from tests.integration.runtime_session.history import wait_until
@@ -79,7 +80,7 @@ class ReplicaDriver(Driver):
                 **common, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self._size),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
                 Env.REPLICA: str(index), "SEED": str(index),
-                "DEVICE": f"cuda:{index * self._size + rank}" if self._on_gpus else "cpu",
+                "DEVICE": gpu.device(index * self._size + rank) if self._on_gpus else "cpu",
             }  # fmt: skip
             ranks += self.start(f"{name}{rank}")
         self.environment = common

@@ -208,7 +208,7 @@ def main() -> None:
                 with session.step():
                     pause(session)
                     if pipeline is not None:
-                        pipeline.step(share[:, :WIDTH], share[:, WIDTH:-1], session.weight)
+                        pipeline.step(share[:, :WIDTH].contiguous(), share[:, WIDTH:-1].contiguous(), session.weight)
                     for part in share.tensor_split(parts) if pipeline is None else ():
                         loss_of(model, part, len(share), session.weight).backward()
                     session.reduce_gradients()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from tests.integration.runtime_session.conftest import SETTINGS, STEPS, Run
-from tests.integration.runtime_session.driver import Driver
+from tests.integration.runtime_session.driver import SCRIPT, Driver
 from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
@@ -36,6 +39,26 @@ def test_a_joiner_receives_the_state_and_all_train_on(driver: Driver, tmp_path: 
         run.assert_same_training(undisturbed)
     assert steps_of(tmp_path, c)[0][1] > 10
     assert {size for _, step, size in steps_of(tmp_path, c)} == {3}
+
+
+def test_a_joiner_leaves_an_epoch_that_the_others_have_left(tmp_path: pathlib.Path) -> None:
+    """By `break`, after the last step that it knows of. Otherwise it would take its samples from that epoch."""
+    when = tmp_path / "when"
+    settings = {**SETTINGS, "BREAK_AT": "20", "BREAK_WHEN": str(when)}
+    plain = {**os.environ, **settings, "STEP_SECONDS": "0", "OUTPUT": str(tmp_path / "plain")}
+    driver = Driver(tmp_path, settings)
+    try:
+        a, b, c = begin(driver, "a", "b", later=["c"])
+        wait_for_step(driver, tmp_path, a, 20)
+        wait_for_step(driver, tmp_path, b, 20)
+        driver.plan([a, b, c], step_grace=0.5)
+        when.touch()
+        subprocess.run([sys.executable, SCRIPT], env=plain, check=True, timeout=200)
+        for run in finish(driver, tmp_path, [a, b, c]):
+            run.assert_same_training(Run.read(tmp_path / "plain"))
+    finally:
+        driver.close()
+    assert steps_of(tmp_path, c)[0][1] == 21
 
 
 @pytest.mark.parametrize(

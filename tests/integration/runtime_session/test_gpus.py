@@ -14,6 +14,7 @@ from elasticjob_runtime.contract import Env
 
 from hack.embedded_etcd.server import EmbeddedServer
 from hack.support import eventually
+from tests import gpu
 from tests.integration.runtime_session.conftest import SETTINGS, Run
 from tests.integration.runtime_session.driver import SCRIPT, Driver, Worker
 from tests.integration.runtime_session.history import finish, steps_of, wait_for_step, wait_until
@@ -45,8 +46,8 @@ def driver(tmp_path: pathlib.Path) -> Iterator[Driver]:
     driver.close()
 
 
-def start(driver: Driver, name: str, gpu: int) -> Worker:
-    driver.environment["DEVICE"] = f"cuda:{gpu}"
+def start(driver: Driver, name: str, index: int) -> Worker:
+    driver.environment["DEVICE"] = gpu.device(index)
     [worker] = driver.start(name)
     wait_until(driver, lambda: worker.ready, f"{name} says hello")
     return worker
@@ -73,13 +74,12 @@ def test_a_session_continues_on_a_gpu_after_its_communicator_is_aborted(driver: 
 
 @pytest.mark.gpu(2)
 def test_survivors_and_joiners_train_on_over_nccl(driver: Driver, tmp_path: pathlib.Path) -> None:
-    a, b = start(driver, "a", 0), start(driver, "b", 1)
+    a, b, c = start(driver, "a", 0), start(driver, "b", 1), start(driver, "c", 1)
     driver.plan([a, b])
     wait_for_step(driver, tmp_path, a, 10)
     b.kill()
     driver.plan([a])
     wait_for_step(driver, tmp_path, a, 20)
-    c = start(driver, "c", 1)
     driver.plan([a, c], step_grace=0.5)
     expected = undisturbed(tmp_path, SETTINGS)
     for run in finish(driver, tmp_path, [a, c]):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.runtime_session.driver import Driver, Worker
-from tests.integration.runtime_session.history import begin, wait_until
+from tests.integration.runtime_session.history import begin, wait_for_mark, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -26,11 +26,6 @@ def training(tmp_path: pathlib.Path) -> Iterator[Callable[[str], Driver]]:
     yield start
     for driver in drivers:
         driver.close()
-
-
-def wait_for_mark(driver: Driver, tmp_path: pathlib.Path, worker: Worker, mark: str) -> None:
-    path = tmp_path / f"{worker.name}.marks"
-    wait_until(driver, lambda: path.exists() and mark in path.read_text().splitlines(), f"{worker.name}: {mark}")
 
 
 def fails(driver: Driver, tmp_path: pathlib.Path, worker: Worker) -> str:

@@ -14,8 +14,13 @@ from tests.integration.runtime_session.history import begin, finish, steps_of, w
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
+NIGHTLY = {"scheduler", "averaged", "frozen", "static", "no_backend", "compiled"}
+"""Kinds that differ little from another one, or compile, which takes a minute."""
 
-@pytest.mark.parametrize("kind", promises.KINDS)
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in NIGHTLY else ()) for kind in promises.KINDS]
+)
 def test_a_kill_and_a_planned_change_leave_no_trace_in_the_training(kind: str, tmp_path: pathlib.Path) -> None:
     undisturbed = tmp_path / "undisturbed"
     with training(undisturbed, kind) as driver:

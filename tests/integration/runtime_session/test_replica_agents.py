@@ -98,7 +98,11 @@ def test_a_replica_that_is_alone_continues_from_the_copy_of_the_member_that_it_l
 
 
 @pytest.mark.parametrize(
-    ("replica", "count"), [("--replica-size=1 --nproc-per-node=2", 2), ("--replica-size=2 --nproc-per-node=1", 1)]
+    ("replica", "count"),
+    [
+        pytest.param("--replica-size=1 --nproc-per-node=2", 2, marks=pytest.mark.nightly),
+        ("--replica-size=2 --nproc-per-node=1", 1),
+    ],
 )
 def test_replicas_that_all_leave_save_and_go_on_after_that_step(
     replica: str, count: int, etcd: str, tmp_path: pathlib.Path

@@ -391,13 +391,22 @@ NIGHTLY = {"clipping", "accumulation", "no-hook", "compiled"}
     "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in NIGHTLY else ()) for kind in KINDS]
 )
 def test_what_runs_inside_a_replica_goes_on_without_another_one(kind: str, tmp_path: pathlib.Path) -> None:
-    environment: Any = KINDS[kind]
-    ranks = RANKS.get(environment.get("KIND", "fsdp"), 2)
-    names = "AB" if ranks > 2 else "ABC"
-    with training(tmp_path, names, killed("B", "vote", ranks - 1), **environment) as (driver, _):
+    goes_on_without_another_one(tmp_path, "AB" if RANKS.get(KINDS[kind].get("KIND", "")) == 4 else "ABC", KINDS[kind])
+
+
+@pytest.mark.gpu(8)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_runs_inside_a_replica_on_gpus_goes_on_without_another_one(kind: str, tmp_path: pathlib.Path) -> None:
+    goes_on_without_another_one(tmp_path, "AB", {**KINDS[kind], **ON_GPUS})
+
+
+def goes_on_without_another_one(folder: pathlib.Path, names: str, environment: Any) -> None:
+    """One rank of the replica B is killed before a vote."""
+    kind = environment.get("KIND", "fsdp")
+    with training(folder, names, killed("B", "vote", RANKS.get(kind, 2) - 1), **environment) as (driver, _):
         found = driver.finish()
         assert [replica.name for replica in found] == [name for name in names if name != "B"]
-        assert_undisturbed(found, **environment, HIDDEN=HIDDEN.get(environment.get("KIND", "fsdp"), "17"))
+        assert_undisturbed(found, **environment, HIDDEN=HIDDEN.get(kind, "17"))
 
 
 @pytest.mark.nightly

@@ -27,7 +27,7 @@ def driver(tmp_path: pathlib.Path) -> Iterator[Driver]:
     driver.close()
 
 
-@pytest.mark.parametrize("loaders", ["0", "2"])
+@pytest.mark.parametrize("loaders", [pytest.param("0", marks=pytest.mark.nightly), "2"])
 def test_every_sample_is_trained_on_once_through_losses_joins_and_leaves(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run, loaders: str
 ) -> None:

@@ -19,7 +19,7 @@ from tests.unit.runtime.simulation.world import World
 
 WALKS = int(os.environ.get("ELASTICJOB_WALKS", "0"))
 CHUNKS = 10
-NIGHTLY = range(3, CHUNKS)
+NIGHTLY = range(1, CHUNKS)
 """The chunks of walks that `make test` leaves out."""
 FIRST = random.SystemRandom().randrange(10**9) if WALKS else 0
 

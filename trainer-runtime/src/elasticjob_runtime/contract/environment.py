@@ -97,8 +97,9 @@ class Env:
     MEMORY_SNAPSHOTS = "ELASTICJOB_MEMORY_SNAPSHOTS"
     """0: worker processes leave no snapshots of their state in memory."""
     IN_PLACE_NCCL = "ELASTICJOB_IN_PLACE_NCCL"
-    """1: sessions also continue in place with NCCL, and train in replicas. **Untested**: this has never run on a GPU.
-    Needs torch 2.15. Unset: with NCCL, worker processes restart at every change, and replicas end with an error."""
+    """1: sessions also continue in place with NCCL, and train in replicas. Tested on one
+    GPU only, which all processes shared. Unset: with NCCL, worker processes restart at every change, and replicas end
+    with an error."""
     COPY_RATE = "ELASTICJOB_COPY_RATE"
     """MiB/s at which an agent copies the snapshots of sharded state to its neighbour, at most. 0: it copies none."""
 

@@ -86,11 +86,14 @@ def test_the_thread_that_hears_of_plans_does_not_wait_for_an_abort(backend: Nccl
     assert communicator.aborted.wait(10)
 
 
-def test_torch_ends_no_process_when_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents set 1, as torchrun does: torch's watchdog would end the process."""
+def test_torch_neither_ends_a_process_nor_waits_when_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents set 1, as torchrun does: torch's watchdog would end the process. On a GPU, torch 2.11 let an abort wait
+    for a minute."""
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     Nccl(torch.device("cuda", 0))
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"
+    assert os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] == "0"
 
 
 class Replica:

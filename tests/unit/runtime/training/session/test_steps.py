@@ -6,6 +6,8 @@ The engine's part of this is played: it says that the world is over where NCCL w
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -13,13 +15,18 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.distributed as dist
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.interruption import OVER, OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.session.world import SessionError
+from torch.distributed.fsdp import fully_shard
 
 from tests.unit.runtime.training.session.engines import QuietEngine
+
+LINEAR = torch.nn.Linear
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -122,6 +129,158 @@ def test_an_evaluation_in_a_replica_is_no_vote_and_a_planned_change_waits_for_it
     training = Training(waits=0)
     training.engine.votes = True
     assert training.steps.evaluate(lambda: training.engine.evaluates) is True
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_gradients_accumulated_over_several_steps_end_the_training(in_place: bool) -> None:
+    """An interrupted step would lose them, and so would a checkpoint."""
+    training = Training(waits=9)
+    steps = training.steps if in_place else Steps(training.parts, TrainingState(training.parts, snapshots=False), None)
+    with steps.take(training.commit):
+        training.loss().backward()
+
+    def another() -> None:
+        with steps.take(training.commit):
+            training.loss().backward()
+            training.optimizers[0].step()
+
+    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+        another()
+    assert torch.equal(training.model.weight, training.before)
+    assert training.committed == 1
+
+
+def test_gradients_that_no_optimizer_ever_uses_may_accumulate() -> None:
+    """In a script that is tried without its optimizer's step, say."""
+    training = Training(waits=9)
+    for _ in range(3):
+        with training.steps.take(training.commit):
+            training.loss().backward()
+    assert training.committed == 3
+
+
+@pytest.mark.parametrize("zero_grad", ["optimizer", "in place", "model", "model in place", "at the end"])
+def test_a_step_whose_gradients_are_left_out_may_be_followed_by_others(zero_grad: str) -> None:
+    """The script has found that they are not finite, say."""
+    training = Training(waits=9)
+    zeroes = training.model if zero_grad.startswith("model") else training.optimizers[0]
+    for steps in (False, True, False, True):
+        with training.steps.take(training.commit):
+            if zero_grad != "at the end":
+                zeroes.zero_grad(set_to_none="in place" not in zero_grad)
+            training.loss().backward()
+            if steps:
+                training.optimizers[0].step()
+            if zero_grad == "at the end":
+                zeroes.zero_grad(set_to_none=False)
+    assert training.committed == 4
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+@pytest.mark.parametrize("closure", [False, True])
+def test_a_step_that_does_not_train_may_stand_between_others(left_out: bool, closure: bool) -> None:
+    """The gradients that it finds were used, or will be left out. Lightning validates so, and steps with a closure."""
+    training = Training(waits=99)
+    (optimizer,) = training.optimizers
+
+    def compute() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = training.loss()
+        loss.backward()
+        return loss
+
+    def train() -> None:
+        with training.steps.take(training.commit):
+            if closure:
+                optimizer.step(compute)  # type: ignore[arg-type]
+            else:
+                compute()
+                optimizer.step()
+
+    train()
+    if left_out:
+        with training.steps.take(training.commit):
+            compute()
+    for _ in range(2):
+        with training.steps.take(training.commit):
+            pass
+    train()
+    assert training.committed == 4 + left_out
+
+
+def test_gradients_accumulated_after_a_step_that_trained_end_the_training() -> None:
+    training = Training(waits=9)
+    for steps_left_out in range(3):
+        with training.steps.take(training.commit):
+            training.optimizers[0].zero_grad()
+            training.loss().backward()
+            if not steps_left_out:
+                training.optimizers[0].step()
+
+    def another() -> None:
+        with training.steps.take(training.commit):
+            training.loss().backward()
+            training.optimizers[0].step()
+
+    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+        another()
+
+
+@pytest.fixture
+def sharded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
+    """Its model is sharded by FSDP, over one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.nn, "Linear", lambda *args, **options: fully_shard(LINEAR(*args, **options)))
+    yield Training(waits=99)
+    dist.destroy_process_group()
+
+
+def test_gradients_of_a_sharded_model_that_fsdp_keeps_end_the_training(sharded: Training) -> None:
+    cast(Any, sharded.model).set_requires_gradient_sync(False)
+    with pytest.raises(SessionError, match="uses gradients of an earlier one"), sharded.steps.take(sharded.commit):
+        sharded.loss().backward()
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_gradients_of_a_sharded_model_are_left_out_by_zero_grad(sharded: Training, zero: bool) -> None:
+    (optimizer,) = sharded.optimizers
+
+    def train() -> None:
+        with sharded.steps.take(sharded.commit):
+            if zero:
+                optimizer.zero_grad(set_to_none=False)
+            sharded.loss().backward()
+            optimizer.step()
+
+    train()
+    with sharded.steps.take(sharded.commit):
+        optimizer.zero_grad()
+        sharded.loss().backward()
+    if zero:
+        train()
+        assert sharded.committed == 3
+    else:
+        with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+            train()
+
+
+def test_an_optimizer_of_a_session_can_still_be_asked_for_its_arguments_and_copied(sharded: Training) -> None:
+    (optimizer,) = sharded.optimizers
+    assert "set_to_none" in inspect.signature(optimizer.zero_grad).parameters
+    sharded.loss().backward()
+    copy.deepcopy(optimizer).zero_grad()
+    assert sharded.model.weight.grad is not None
+
+
+def test_a_step_that_a_scaler_leaves_out_may_be_followed_by_others() -> None:
+    training = Training(waits=9)
+    for factor in (float("inf"), 1.0):
+        with training.steps.take(training.commit):
+            training.model.zero_grad(set_to_none=False)
+            training.scaler.scale(training.loss() * factor).backward()
+            training.scaler.step(training.optimizers[0])
+            training.scaler.update()
+    assert training.committed == 2
 
 
 def test_a_step_whose_collectives_are_done_counts() -> None:

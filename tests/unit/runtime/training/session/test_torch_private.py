@@ -60,21 +60,32 @@ def test_a_torch_without_what_a_change_in_place_needs_is_refused(
         ({}, ""),
         ({"TORCH_NCCL_BLOCKING_WAIT": "0"}, ""),
         ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, "TORCH_NCCL_BLOCKING_WAIT"),
-        ({"TORCH_DIST_USE_NCCL2": "0"}, "TORCH_DIST_USE_NCCL2=0"),
+        ({"TORCH_DIST_USE_NCCL2": "0"}, ""),
     ],
 )
-def test_another_nccl_than_the_one_that_sessions_know_is_refused(
+def test_an_nccl_that_cannot_be_interrupted_is_refused(
     variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not hasattr(distributed_c10d, "ProcessGroupNCCL2"):
-        assert "has no nccl2" in torch_private.missing_nccl()
-        return
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert (expected in torch_private.missing_nccl()) if expected else torch_private.missing_nccl() == ""
 
 
-@pytest.mark.skipif(not hasattr(distributed_c10d, "ProcessGroupNCCL2"), reason="needs torch 2.15 with nccl2")
+def test_a_torch_whose_nccl_cannot_be_aborted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = torch_private.nccl_class()
+    monkeypatch.setattr(distributed_c10d, name, object())
+    assert f"has no {name}.abort" in torch_private.missing_nccl()
+
+
+@pytest.mark.skipif(not hasattr(distributed_c10d, "ProcessGroupNCCL2"), reason="torch before 2.15 has one class only")
+def test_sessions_use_the_class_of_nccl_that_torch_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCH_DIST_USE_NCCL2", raising=False)
+    assert torch_private.nccl_class() == "ProcessGroupNCCL2"
+    monkeypatch.setenv("TORCH_DIST_USE_NCCL2", "0")
+    assert torch_private.nccl_class() == "ProcessGroupNCCL"
+
+
+@pytest.mark.skipif(not dist.is_nccl_available(), reason="needs a torch that is built with NCCL")
 def test_the_default_process_group_has_what_was_connected_for_cpu_and_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without a GPU: a second gloo has NCCL's place, and the code under test is torch's."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")

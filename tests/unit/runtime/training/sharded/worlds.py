@@ -76,7 +76,7 @@ def run(
     agents: for each rank, the socket of its agent and its local rank.
     """
     context = multiprocessing.get_context("forkserver")  # a fork of this process could not use autograd
-    context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint"])
+    context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo"])
     results = context.Queue()
     store = directory / f"store-{os.urandom(4).hex()}"
     processes = [

@@ -49,6 +49,8 @@ class Adapter(Protocol):
 
 
 class AdapterSession(ElasticSession):
+    _has_loop = False
+
     def __init__(self, adapter: Adapter, **parts: Any) -> None:
         """parts: as of `ElasticSession`. How far the framework is should be one of them, so that processes that join
         receive it."""

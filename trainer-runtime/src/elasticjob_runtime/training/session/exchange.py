@@ -29,21 +29,25 @@ class Exchange:
         self._steps, self._engine, self._replicas = steps, engine, replicas
         self.world = 0
 
-    def compare(self, order: AnyOrder) -> None:
-        """Returns if all replicas take their batches from the same data in the same order. Raises SessionError in those
-        that do not take them as the first one does, and OverError in the others, which go on without them."""
-        if self._replicas is not None:
-            self._steps.exchange(functools.partial(self._compare, order))
+    def compare(self, order: AnyOrder, *, trained: bool) -> None:
+        """Returns if all ranks take their batches from the same data in the same order. Otherwise, those that do not
+        take them as the first one with `trained` does raise SessionError, and the others OverError: they go on without
+        them. Where nothing can go on without some, all raise SessionError."""
+        self._steps.exchange(functools.partial(self._compare, order, trained))
 
-    def _compare(self, order: AnyOrder) -> None:
+    def _compare(self, order: AnyOrder, trained: bool) -> None:
         digest = int.from_bytes(hashlib.blake2b(repr(order).encode(), digest_size=7).digest(), "big")
         if self.largest([digest, -digest]) == [digest, -digest]:
             return
-        first, *_ = self.gather(order)
-        if order == first:
-            raise OverError("another replica was given other data")
+        found = self.gather((trained, order))
+        first = next((each for has_trained, each in found if has_trained), found[0][1])
+        kind = "rank" if self._replicas is None else "replica"
+        if order == first and self._engine is not None:
+            raise OverError(f"another {kind} was given other data")
+        who = f"another {kind}" if order == first else f"this {kind}"
+        other = next(each for _, each in found if each != first) if order == first else order
         raise SessionError(
-            f"this replica was given other data than the first one: {differing(order, first)}. All replicas must call "
+            f"{who} was given other data than the first one: {differing(other, first)}. All {kind}s must call "
             "session.batches() or session.stream() with the same arguments"
         )
 

@@ -28,6 +28,9 @@ class Cursor:
     """Samples of this epoch."""
     digests: tuple[int, ...] = ()
     """Of the items consumed of each stream, if there are streams; see `data.streams.digest`. Empty at the beginning."""
+    over: bool = False
+    """The epoch has no more batches, and the script has not done yet what it does at its end. Only where the state was
+    saved after its last step."""
 
     def after(self, samples: int, size: int) -> Cursor:
         """After a step with `samples` of a data set of `size`; the end of an epoch is the beginning of the next."""

@@ -1,8 +1,8 @@
-"""NCCL for sessions, in DDP or between replicas. **None of this has run on a GPU so far**, so it is off by default:
-`Env.IN_PLACE_NCCL`.
+"""NCCL for sessions, in DDP or between replicas. Off by default (`Env.IN_PLACE_NCCL`), because it has run on one GPU
+only, which all processes shared, with torch 2.11.
 
-It follows the source of torch 2.15 (nccl2); docs/design/0022-in-place.md says what it relies on. `make check-gpu` tests
-it where there is a GPU.
+It follows the source of torch 2.11 and 2.15 (nccl2); docs/design/0022-in-place.md says what it relies on.
+`make check-gpu` tests it where there is a GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +25,16 @@ logger = logging.getLogger("elasticjob_runtime.training")
 CONNECT_TIMEOUT = 60.0
 """s after which NCCL gives up connecting. A newer plan leaves it to itself before that."""
 
+WATCHDOG = {
+    # torch's watchdog leaves errors to others. Otherwise it would end the process (agents set 1, as torchrun does), or
+    # abort the communicator, whose kernels then leave garbage before the session knows.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    # Before 2.15, torch records what all processes do when a peer is lost, and an abort waits a minute for that.
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
+"""The environment in which this process makes groups: torch reads it for each one."""
+
 CAPTURED = (
     "a CUDA graph is captured in a session's step, and would be replayed without what makes the step safe: capture "
     "neither a backward pass that reduces gradients nor the optimizer"
@@ -42,9 +52,7 @@ class Nccl(OneProcess):
         self._calls = threading.Lock()
         """Held by a thread that calls NCCL: what it uses must not be freed meanwhile."""
         self._abort: threading.Thread | None = None
-        # 0: torch's watchdog leaves errors to others. Otherwise it would end the process (agents set 1, as torchrun
-        # does), or abort the communicator, whose kernels then leave garbage before the session knows.
-        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+        os.environ.update(WATCHDOG)
 
     def connect(self, store: PrefixStore, world: World) -> NcclGroup:
         if self._abort is not None:

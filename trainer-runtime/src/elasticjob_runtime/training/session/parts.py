@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
 
 from elasticjob_runtime.training.session import randomness, torch_private
 from elasticjob_runtime.training.session.transfer import Shard
@@ -171,34 +172,40 @@ class Modes:
 class Aside:
     """What scripts also change between two steps: schedulers, averaged models, and the settings of optimizers."""
 
-    def __init__(self, parts: Parts) -> None:
-        trained = {id(parameter) for optimizer in parts.optimizers for parameter in _parameters(optimizer)}
+    def __init__(self, parts: Parts, *, only_small: bool = False) -> None:
+        """only_small: settings of optimizers, and torch's schedulers."""
+        trained = {id(parameter) for optimizer in parts.optimizers for parameter in parameters_of(optimizer)}
         self._groups = [
-            (group, copy.deepcopy({name: value for name, value in group.items() if name != "params"}))
+            (optimizer, index, {name: _copied(value) for name, value in group.items() if name != "params"})
             for optimizer in parts.optimizers
-            for group in optimizer.param_groups
+            for index, group in enumerate(optimizer.param_groups)
         ]
         self._states = [
             (part, copy.deepcopy(part.state_dict()))
             for part in parts.others
-            if not isinstance(part, torch.nn.Module) or trained.isdisjoint(map(id, part.parameters()))
+            if (
+                isinstance(part, LRScheduler)
+                if only_small
+                else not isinstance(part, torch.nn.Module) or trained.isdisjoint(map(id, part.parameters()))
+            )
         ]
 
     def restore(self) -> None:
-        for group, settings in self._groups:
-            group.update(settings)
+        for optimizer, index, settings in self._groups:
+            optimizer.param_groups[index].update(settings)
         for part, state in self._states:
             part.load_state_dict(state)
 
 
 class Undo:
-    """What a step changes before its last optimizer steps: buffers, modes and random states, and what `keep` has kept
-    of optimizers. Gradients are dropped, not restored: a step begins without any."""
+    """What a step changes before its last optimizer steps: buffers, modes, random states, settings and schedulers, and
+    what `keep` has kept of optimizers. Gradients are dropped, not restored: a step begins without any."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._modes = Modes(parts)
         self._kept: dict[int, tuple[torch.optim.Optimizer, list[torch.Tensor], dict[str, Any]]] = {}
+        self._settings = Aside(parts, only_small=True)
         self._aside: Aside | None = None
         self._constant: list[tuple[torch.Tensor, tuple[int, int]]] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -214,7 +221,7 @@ class Undo:
         if self._aside is None:
             self._aside = Aside(self._parts)
         if id(optimizer) not in self._kept:
-            parameters = [parameter.detach().clone() for parameter in _parameters(optimizer)]
+            parameters = [parameter.detach().clone() for parameter in parameters_of(optimizer)]
             self._kept[id(optimizer)] = optimizer, parameters, copy.deepcopy(optimizer.state_dict())
 
     def restore(self) -> bool:
@@ -227,10 +234,11 @@ class Undo:
         with torch.no_grad():
             for optimizer, parameters, state in self._kept.values():
                 optimizer.load_state_dict(state)
-                for parameter, value in zip(_parameters(optimizer), parameters, strict=True):
+                for parameter, value in zip(parameters_of(optimizer), parameters, strict=True):
                     parameter.copy_(value)
             for buffer, before in self._buffers:
                 buffer.copy_(before)
+        self._settings.restore()
         randomness.restore(self._random)
         self._parts.forget_gradients()
         self._parts.forget_constants()
@@ -266,7 +274,7 @@ def _is_its_own(state: Any, part: Any) -> bool:
 def _with_own_sharding(state: Any, part: Any) -> Any:
     """`state` of a part of the same replica index, with its shards as DTensors again."""
     if isinstance(part, torch.optim.Optimizer):
-        parameters = dict(enumerate(_parameters(part)))
+        parameters = dict(enumerate(parameters_of(part)))
         of_parameters = {
             number: {key: _sharded_as(value, parameters[number]) for key, value in values.items()}
             for number, values in state["state"].items()
@@ -290,6 +298,10 @@ def _sharded_as(value: Any, like: Any) -> Any:
     return value
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def _copied(setting: Any) -> Any:
+    return setting if setting is None or type(setting) in (bool, int, float, str) else copy.deepcopy(setting)
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]

@@ -159,7 +159,7 @@ def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
 def _refusal_of_nccl(devices: Sequence[torch.device], wanted: bool) -> str:
     """devices: of the models that are trained."""
     if not wanted:
-        return f"continuing in place with NCCL has never been tested on GPUs; {Env.IN_PLACE_NCCL}=1 tries it"
+        return f"continuing in place with NCCL has been tested on one GPU only; {Env.IN_PLACE_NCCL}=1 tries it"
     if [each.type for each in devices] != ["cuda"]:
         return "with NCCL, all models of the session must be on the same GPU"
     return torch_private.missing_nccl()
@@ -170,7 +170,7 @@ def _backend_for(models: Sequence[torch.nn.Module]) -> Gloo | Nccl:
     devices = _devices(models)
     if not devices or devices[0].type == "cpu":
         return Gloo()
-    logger.warning("continuing in place with NCCL, which has never been tested on GPUs (%s=1)", Env.IN_PLACE_NCCL)
+    logger.warning("continuing in place with NCCL, which has been tested on one GPU only (%s=1)", Env.IN_PLACE_NCCL)
     return Nccl(devices[0])
 
 

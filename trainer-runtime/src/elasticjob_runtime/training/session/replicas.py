@@ -233,6 +233,10 @@ class Replicas:
     def _reduce_for_fsdp(self, number: int, gradients: torch.Tensor) -> None:
         """number: of the FSDP module, whose reduce-scatter has left `gradients`."""
         self._reductions = hash((self._reductions, number, gradients.numel())) % (1 << 31)
+        if gradients.is_cuda:
+            # They are another stream's memory. If FSDP adds them to earlier ones, or casts them, it gives that memory
+            # back before this stream, on which it does so, has read it.
+            gradients.record_stream(torch.cuda.current_stream(gradients.device))
         self._reduce(gradients)
 
     def _reduce(self, gradients: torch.Tensor) -> None:

@@ -75,6 +75,9 @@ class ElasticSession:
     Not thread-safe.
     """
 
+    _has_loop = True
+    """Whether the loop over epochs is the script's."""
+
     def __init__(
         self, *, model: Any, optimizer: Any = None, scheduler: Any = None, data_parallel: Any = None, **others: Any
     ) -> None:
@@ -107,6 +110,10 @@ class ElasticSession:
         """Since the last batch."""
         self._compared = not (in_replica() or self._parts.are_sharded)
         """Whether the first batch was compared with that of other ranks. In place, a DDP rank joins others alone."""
+        self._trained = False
+        """Whether this process has got a batch that was not for a trial."""
+        self._met_in = 0
+        """The world, as `Exchange` counts them, in which all have said in which epoch they go on."""
         self._others: int | None = None
         """How many replicas train already, until this one has joined them; 0: none, or it has; None: not known yet."""
         self._aside: Aside | None = None
@@ -170,7 +177,8 @@ class ElasticSession:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch."""
+        """The epoch of the next batch. After a restart from a checkpoint of the last step of an epoch, it is that
+        epoch, which has no more batches: so the script does what it does at its end, which the checkpoint has not."""
         self._begin()
         return self._state.cursor.epoch
 
@@ -350,6 +358,8 @@ class ElasticSession:
         self._evaluations += 1
         for _ in range(MAX_ATTEMPTS):
             if not self._formed or steps.is_over:
+                if self._offered is not None:
+                    return None  # its step is interrupted, too, and then comes again
                 self._enter_newest_world(evaluation=self._evaluations)
             if not state.together:
                 self._say_why_not()
@@ -415,8 +425,8 @@ class ElasticSession:
                 yield from self._try(feed)
             self._enter_newest_world()
             feed, epoch = begin()
-            if self._state.cursor.epoch != epoch:
-                self._set_aside()
+        if self._state.cursor.epoch > epoch and not self._trained and not self._others:
+            self._set_aside()
         with contextlib.closing(feed):
             if not self._others:
                 yield from self._batches_of(feed, epoch)
@@ -442,10 +452,18 @@ class ElasticSession:
         while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
             self._enter_newest_world()
             if self._state.cursor.epoch != epoch:
+                # Received from one that has gone on with the script, and has done what is done between two epochs.
+                if self._replicas is None and not self._state.sent_while_evaluating:
+                    self._set_aside()
+                return
+            if self._state.cursor.over:
+                self._state.cursor, self._aside = Cursor(epoch=epoch + 1), None
                 return
             try:
+                if self._is_behind(epoch):
+                    return
                 if compared != self._exchange.world:
-                    self._exchange.compare(feed.order)
+                    self._exchange.compare(feed.order, trained=self._trained)
                     compared = self._exchange.world
                 found = feed.next(self._state.cursor, *self._place)
             except OverError:
@@ -453,9 +471,25 @@ class ElasticSession:
             if found is None:  # with a larger batch size than before and drop_last, what is left is no batch
                 self._state.cursor = Cursor(epoch=epoch + 1)
                 return
-            self._state.together, self._evaluations, self._aside = True, 0, None
-            yield self._offer(*found)
+            self._state.together, self._evaluations, self._aside, self._trained = True, 0, None, True
+            try:
+                yield self._offer(*found)
+            except GeneratorExit:
+                self._offered = None  # `break` before a step
+                raise
             self._end_batch(epoch)
+
+    def _is_behind(self, epoch: int) -> bool:
+        """Whether others have left this epoch before its end, by `break`, and this process has joined them since."""
+        if self._engine is None or self._met_in == self._exchange.world:
+            return False
+        (latest,) = self._exchange.largest([epoch])
+        self._met_in = self._exchange.world
+        if latest == epoch:
+            return False
+        self._state.cursor = Cursor(epoch=latest)
+        self._set_aside()
+        return True
 
     def _offer(self, batch: Any, share: Share) -> Any:
         self._offered = share
@@ -477,12 +511,15 @@ class ElasticSession:
                 self._enter_newest_world()
 
     def _commit(self, offered: Share) -> None:
+        before = self._state.cursor.epoch
         self._state.commit(offered)
+        self._state.ends_epoch = self._has_loop and self._state.cursor.epoch != before
         if not self._reported:
             self._reported = True
             channel.send_phase("first-step", step=self._reported_step())
         progress.report_committed(self._reported_step())
         self._state.keep()
+        self._state.ends_epoch = False
 
     def _begin(self) -> None:
         """Enters the first world, if this has not happened, unless a trial comes before. Later ones begin with a batch,
@@ -527,7 +564,7 @@ class ElasticSession:
             self._state.agree(ranks.gather(self._state.process_state()))
         else:
             return
-        told = not first or self._others  # the script, of another place
+        told = not first or self._others or self._state.joined  # the script, of another place
         self._formed, self._others = True, 0
         self._place = self._find_place()
         self._exchange.world += 1

@@ -67,6 +67,8 @@ class TrainingState:
         self.cursor = Cursor()
         self._order: AnyOrder | None = None
         """Of the epoch that `cursor` is in, as far as it is known."""
+        self.ends_epoch = False
+        """Whether the step that was just committed is the last one of its epoch."""
         self.sources = SourceStates()
         self._random: list[dict[str, Any]] | None = None
         """Of all ranks: while they save, and after a checkpoint was loaded until all are there. See `randomness`."""
@@ -75,6 +77,10 @@ class TrainingState:
         """See `State`."""
         self.together = True
         """Whether all processes were at the same place in the script when the world began."""
+        self.joined = False
+        """Whether this process came to others that trained already when it last entered a world."""
+        self.sent_while_evaluating = False
+        """Whether those that had the state were evaluating when the world began."""
         self._live = False
         self._received = False
         """Whether this process has received a state since it last said how far it is."""
@@ -116,11 +122,13 @@ class TrainingState:
 
     def position(self) -> dict[str, Any]:
         """How far the training is, and the script's values: plain data and tensors."""
+        cursor = Cursor(epoch=self.cursor.epoch - 1, over=True) if self.ends_epoch else self.cursor
         return {
             "step": max(self.committed, 0),
-            "epoch": self.cursor.epoch,
-            "consumed": self.cursor.consumed,
-            "digests": list(self.cursor.digests),
+            "epoch": cursor.epoch,
+            "consumed": cursor.consumed,
+            "digests": list(cursor.digests),
+            "over": cursor.over,
             "sources": self.sources.state_dict(),
             "order": dataclasses.asdict(self._order) if self._order is not None else None,
             "values": self.values.state_dict(),
@@ -135,6 +143,7 @@ class TrainingState:
             epoch=int(position["epoch"]),
             consumed=int(position["consumed"]),
             digests=tuple(position.get("digests", ())),
+            over=bool(position.get("over", False)),
         )
         self.sources.load_state_dict(position.get("sources", {}))
         order = position.get("order")  # None: of an adapter, or saved by an earlier version
@@ -178,6 +187,8 @@ class TrainingState:
             self.parts.forget_gradients()
             for ddp in self.parts.ddp:
                 torch_private.rebuild(ddp)
+        self.joined = chosen.is_live and not self._live
+        self.sent_while_evaluating = bool(chosen.state.evaluation)
         if rank in agreement.sources:
             self._load_from_memory()
         given = self.collect() if rank in agreement.sources and agreement.receivers else None

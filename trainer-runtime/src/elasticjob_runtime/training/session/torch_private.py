@@ -99,13 +99,21 @@ CHECK_TIMEOUT = 5.0
 
 def missing_nccl() -> str:
     """What this process lacks to continue in place with NCCL; empty: nothing."""
-    if not dist.is_nccl_available() or not hasattr(distributed_c10d, "ProcessGroupNCCL2"):
-        return f"torch {torch.__version__} has no nccl2, which a change in place with NCCL needs (torch 2.15)"
-    if os.environ.get("TORCH_DIST_USE_NCCL2") == "0":
-        return "TORCH_DIST_USE_NCCL2=0 selects another implementation than nccl2, which a change in place needs"
+    if not dist.is_nccl_available():
+        return "this torch is built without NCCL"
+    name = nccl_class()
+    for needed in ("abort", "eager_connect_single_device"):
+        if not hasattr(getattr(distributed_c10d, name), needed):
+            return f"torch {torch.__version__} has no {name}.{needed}, which a change in place with NCCL needs"
     if os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") not in ("", "0"):
         return "TORCH_NCCL_BLOCKING_WAIT is set: nothing can interrupt how torch waits for NCCL then"
     return ""
+
+
+def nccl_class() -> str:
+    """The name of the class that torch makes groups with the backend "nccl" of: another one since torch 2.15."""
+    chosen = hasattr(distributed_c10d, "ProcessGroupNCCL2") and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"
+    return "ProcessGroupNCCL2" if chosen else "ProcessGroupNCCL"
 
 
 def is_link_error(error: BaseException | None) -> bool:
@@ -142,7 +150,7 @@ def connect(store: PrefixStore, rank: int, size: int, timeout: float) -> Gloo:
 
 
 Nccl = Any
-"""A ProcessGroupNCCL2, the implementation of NCCL since torch 2.15."""
+"""A ProcessGroupNCCL, or ProcessGroupNCCL2: see `nccl_class`."""
 
 
 def connect_nccl(store: PrefixStore, rank: int, size: int, device: torch.device, timeout: float) -> Nccl:
@@ -150,7 +158,11 @@ def connect_nccl(store: PrefixStore, rank: int, size: int, device: torch.device,
     options = distributed_c10d.ProcessGroupNCCL.Options()
     options._timeout = datetime.timedelta(seconds=timeout)
     options.config.blocking = 0  # so that connecting ends at all if another process does not take part
-    nccl = distributed_c10d.ProcessGroupNCCL2(store, rank, size, options, device)
+    nccl: Nccl
+    if nccl_class() == "ProcessGroupNCCL2":
+        nccl = distributed_c10d.ProcessGroupNCCL2(store, rank, size, options, device)
+    else:
+        nccl = distributed_c10d.ProcessGroupNCCL(store, rank, size, options)
     nccl.eager_connect_single_device(device)
     return nccl
 
@@ -175,7 +187,7 @@ def replace_group(
         if device is not None:  # the script's first group: only an aborted one is destroyed without other processes
             old._get_backend(device).abort()
         inspect.unwrap(dist.destroy_process_group)()  # torch's own: see `release`, and workers/zygote/patches.py
-    connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, "ProcessGroupNCCL2": nccl}
+    connected = {"ProcessGroupGloo": gloo} if nccl is None else {"ProcessGroupGloo": gloo, nccl_class(): nccl}
     backend = "gloo" if nccl is None else "cpu:gloo,cuda:nccl"
     _forget_prefix()
     with _swapped(connected):
@@ -197,7 +209,7 @@ def _swapped(connected: Mapping[str, Any]) -> Iterator[None]:
     """Meanwhile, torch takes these groups wherever it makes one. By the names of their classes."""
     originals = {name: getattr(distributed_c10d, name) for name in connected}
     held = {name: [each] for name, each in connected.items()}
-    vars(distributed_c10d).update({name: _class_of(name, each) for name, each in held.items()})
+    vars(distributed_c10d).update({name: _class_of(originals[name], each) for name, each in held.items()})
     try:
         yield
     finally:
@@ -206,8 +218,9 @@ def _swapped(connected: Mapping[str, Any]) -> Iterator[None]:
             each.clear()
 
 
-def _class_of(name: str, held: list[Any]) -> Any:
-    """A class whose only instance is the group in `held`: some versions of torch also check the group's type (2.6).
+def _class_of(original: Any, held: list[Any]) -> Any:
+    """A class whose only instance is the group in `held`: some versions of torch also check the group's type (2.6), and
+    that of its options.
 
     The caller empties `held`: a class is part of a reference cycle, and what the garbage collector frees, it frees in
     any thread, which may then never return (see `release`).
@@ -220,7 +233,7 @@ def _class_of(name: str, held: list[Any]) -> Any:
         def __instancecheck__(cls, instance: object) -> bool:
             return any(instance is each for each in held)
 
-    return Class(name, (), {})
+    return Class(original.__name__, (), {"Options": getattr(original, "Options", None)})
 
 
 def release(groups: list[Any]) -> None:
@@ -436,6 +449,17 @@ def _param_groups(fsdp: Any) -> list[Any]:
 def fsdp_parameters(fsdp: Any) -> list[torch.nn.Parameter]:
     """What an FSDP module shards itself: not what another one inside it does, nor what it was told to ignore."""
     return [managed.sharded_param for group in _param_groups(fsdp) for managed in group.fsdp_params]
+
+
+def keeps_unreduced(module: torch.nn.Module) -> bool:
+    """Whether FSDP keeps gradients that it has not reduced: `set_requires_gradient_sync(False)`."""
+    groups = (group for fsdp in fsdp_modules(module) for group in _param_groups(fsdp))
+    return any(
+        getattr(getattr(managed, "_unsharded_param", None), "grad", None) is not None
+        or getattr(managed, "unsharded_accumulated_grad", None) is not None
+        for group in groups
+        for managed in group.fsdp_params
+    )
 
 
 def hook_reductions(fsdp: Any, hook: Callable[[torch.Tensor], None]) -> bool:

@@ -1,0 +1,123 @@
+"""What scripts do around their steps is done once on each rank, whoever is lost, joins or restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.integration.runtime_session.conftest import Run
+from tests.integration.runtime_session.driver import Driver
+from tests.integration.runtime_session.history import begin, finish, wait_for_mark, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+SCRIPT = pathlib.Path(__file__).with_name("loops.py")
+STEPS, RATE = 60, 0.01
+
+
+def assert_all_the_same(runs: list[Run], *, rate: float) -> None:
+    for run in runs:
+        run.assert_same_training(runs[0])
+        assert run.facts["committed"] == STEPS
+        assert run.facts["lr"] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"),
+    [("each epoch", RATE * 0.9**6), ("all epochs", RATE * 0.9**6), ("scaled", RATE * 3)],
+)
+def test_a_joiner_has_what_the_others_have_done_and_does_it_with_them(
+    tmp_path: pathlib.Path, kind: str, rate: float
+) -> None:
+    """It goes through the epochs that are over, and its callbacks are called."""
+    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
+    try:
+        a, b, c = begin(driver, "a", "b", later=["c"])
+        wait_for_mark(driver, tmp_path, a, "committed 25")
+        driver.plan([a, b, c], step_grace=0.5)
+        runs = finish(driver, tmp_path, [a, b, c])
+    finally:
+        driver.close()
+    assert_all_the_same(runs, rate=rate)
+    assert runs[0].state["values"].get("epochs", 6) == 6
+
+
+@pytest.mark.parametrize(
+    ("kind", "mark", "rate"),
+    [
+        ("scheduler first", "in step 11", RATE * 0.9**STEPS),
+        ("evaluate before a step", "evaluates after 5", RATE),
+    ],
+)
+def test_what_is_done_before_a_step_that_is_interrupted_leaves_nothing(
+    tmp_path: pathlib.Path, kind: str, mark: str, rate: float
+) -> None:
+    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
+    try:
+        a, b, c = begin(driver, "a", "b", "c")
+        wait_for_mark(driver, tmp_path, a, mark)
+        driver.pump(0.1)
+        c.kill()
+        driver.plan([a, b])
+        runs = finish(driver, tmp_path, [a, b])
+    finally:
+        driver.close()
+    assert_all_the_same(runs, rate=rate)
+    assert runs[0].facts["found"] == runs[1].facts["found"]
+
+
+def test_a_batch_that_is_left_by_break_before_its_step_holds_nothing_up(tmp_path: pathlib.Path) -> None:
+    driver = Driver(tmp_path, {"KIND": "break before a step"}, SCRIPT)
+    try:
+        a, b, c = begin(driver, "a", "b", "c")
+        wait_for_mark(driver, tmp_path, a, "evaluates after 7")
+        driver.pump(0.1)
+        c.kill()
+        driver.plan([a, b])
+        one, other = finish(driver, tmp_path, [a, b])
+    finally:
+        driver.close()
+    one.assert_same_training(other)
+    assert one.facts == {"committed": 42, "lr": RATE, "found": [2.0] * 6}
+
+
+def test_a_joiner_with_other_batches_ends_and_the_others_train_on(tmp_path: pathlib.Path) -> None:
+    driver = Driver(tmp_path, {"KIND": "other batches"}, SCRIPT)
+    try:
+        a, b, c = begin(driver, "a", "b", later=["c"])
+        wait_for_mark(driver, tmp_path, a, "committed 5")
+        driver.plan([c, a, b], step_grace=0.5)  # as rank 0
+        wait_until(driver, lambda: c.process.poll() is not None, "c ends", failures=False)
+        log = (tmp_path / "c.log").read_text()
+        assert "this rank was given other data than the first one: batch_size=3 and batch_size=6" in log
+        driver.plan([a, b], told=[a, b])
+        wait_until(driver, lambda: a.process.poll() == 0 == b.process.poll(), "the others end", failures=False)
+    finally:
+        driver.close()
+    assert_all_the_same([Run.read(tmp_path / name) for name in "ab"], rate=RATE)
+
+
+def test_what_is_done_at_the_end_of_an_epoch_is_done_after_a_restart_from_its_last_step(
+    tmp_path: pathlib.Path,
+) -> None:
+    """The checkpoint of that step cannot have it."""
+    environment = {**os.environ, "KIND": "each epoch", "WORKER_NAME": "plain", "GLOO_SOCKET_IFNAME": "lo"}
+
+    def run(name: str, **more: str) -> int:
+        given = {**environment, "CHECKPOINTS": str(tmp_path / "saved"), "OUTPUT": str(tmp_path / name), **more}
+        return subprocess.run([sys.executable, SCRIPT], env=given, check=False, timeout=120).returncode
+
+    assert run("first", DIES="1") == -signal.SIGKILL
+    assert run("second") == 0
+    assert run("third") == 0, "nothing is left but what follows the last step"
+    for name in ("second", "third"):
+        facts = json.loads((tmp_path / f"{name}.json").read_text())
+        assert facts["lr"] == pytest.approx(RATE * 0.9**6)
+        assert torch.load(tmp_path / f"{name}.pt")["values"] == {"epochs": 6}
