@@ -53,7 +53,7 @@ def train(
     session = ElasticSession(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     session.checkpoint(path, every=3)
     drawn = []
-    for _ in session.batches(range(24), batch_size=4, collate_fn=list):
+    for _ in session.batches(range(40), batch_size=4, collate_fn=list):
         with session.step():
             drawn.append(draw())
         steps -= 1

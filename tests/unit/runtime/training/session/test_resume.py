@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -80,7 +81,13 @@ def test_the_seed_of_an_order_without_shuffling_may_change(tmp_path: pathlib.Pat
 
 def test_another_order_may_begin_with_an_epoch(tmp_path: pathlib.Path) -> None:
     train(tmp_path)
-    assert sorted(train(tmp_path, seed=9, size=8)) == list(range(8))
+    session = begin(tmp_path)
+    assert list(session.batches(range(8), batch_size=4, seed=9)) == [], "the rest of the first one"
+    taken: list[int] = []
+    for batch in session.batches(range(8), batch_size=4, collate_fn=list, seed=9):
+        with session.step():
+            taken += batch
+    assert sorted(taken) == list(range(8))
 
 
 @pytest.mark.parametrize(
@@ -107,3 +114,41 @@ def test_a_save_in_the_background_that_failed_does_not_cost_the_last_state(
     if leaves:
         session._state.save_last()
     assert checkpoint.steps(tmp_path) == [last]
+
+
+def test_a_second_pass_over_the_same_epoch_is_an_error(tmp_path: pathlib.Path) -> None:
+    """It would have no batches, and the script would end without having trained."""
+    session = begin(tmp_path)
+    for epoch in (0, 1):
+        for _ in session.batches(range(8), batch_size=4, epoch=epoch):
+            with session.step():
+                pass
+    for epoch in (0, 1):
+        with pytest.raises(SessionError, match=f"epoch {epoch} is over"):
+            session.batches(range(8), batch_size=4, epoch=epoch)
+    assert next(session.batches(range(8), batch_size=8, epoch=2)) is not None
+
+
+def test_a_batch_may_be_used_after_its_loop_was_left_or_not(tmp_path: pathlib.Path) -> None:
+    session = begin(tmp_path)
+    for used in (True, False, True):
+        next(session.batches(range(8), batch_size=4))
+        if used:
+            with session.step():
+                pass
+    assert session.committed_steps == 2
+
+
+def test_a_script_that_goes_on_after_an_error_in_a_step_ends_with_it(tmp_path: pathlib.Path) -> None:
+    """Its batch would come for ever."""
+    session = begin(tmp_path)
+
+    def train() -> None:
+        for _ in session.batches(range(8), batch_size=4):
+            with contextlib.suppress(ValueError), session.step():
+                raise ValueError("too long a sequence")
+
+    with pytest.raises(SessionError, match="a step has ended with ValueError, and the script went on") as caught:
+        train()
+    assert str(caught.value.__cause__) == "too long a sequence"
+    assert session.committed_steps == 0

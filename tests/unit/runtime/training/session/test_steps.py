@@ -226,6 +226,30 @@ def test_gradients_accumulated_after_a_step_that_trained_end_the_training() -> N
         another()
 
 
+def test_gradients_accumulated_for_one_of_two_optimizers_end_the_training() -> None:
+    """The other one steps each time."""
+    models = [LINEAR(2, 1), LINEAR(2, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    named = {"one": models[0], "other": models[1], "first": optimizers[0], "second": optimizers[1]}
+    parts = Parts(named)
+    steps = Steps(parts, TrainingState(parts, snapshots=False), None)
+
+    def train(optimizer: torch.optim.Optimizer, *, zero: bool) -> None:
+        with steps.take(lambda: None):
+            if zero:
+                optimizers[1].zero_grad()
+            optimizers[0].zero_grad()
+            sum(model(torch.ones(1, 2)).sum() for model in models).backward()
+            optimizers[0].step()
+            optimizer.step()
+
+    train(optimizers[0], zero=False)
+    train(optimizers[1], zero=True)  # what was left is not used
+    train(optimizers[0], zero=True)
+    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+        train(optimizers[1], zero=False)
+
+
 @pytest.fixture
 def sharded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
     """Its model is sharded by FSDP, over one rank."""

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.interruption import OVER, OverError
 from elasticjob_runtime.training.session.parts import LARGE_BUFFER, Parts, Undo
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
@@ -74,6 +75,45 @@ def test_the_first_step_is_undone_whatever_it_changes(model: Model) -> None:
     assert undo.restore()
     assert model.large.unique().tolist() == [0.0]
     assert model.small.unique().tolist() == [0.0]
+
+
+@pytest.mark.parametrize("interrupted_in", [1, 2])
+def test_parameters_that_a_script_changes_before_its_optimizer_are_undone_from_the_second_step_on(
+    interrupted_in: int,
+) -> None:
+    """With sharpness-aware minimization, say. The first such step cannot be: the process takes another one's state."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = Parts({"model": model, "optimizer": optimizer})
+    engine = QuietEngine(completes_early=True)
+    state = TrainingState(parts, snapshots=False)
+    state.tear = lambda: lost.append(True)  # type: ignore[method-assign]
+    steps = Steps(parts, state, cast(Engine, engine))
+    lost: list[bool] = []
+    committed = 0
+
+    def commit() -> None:
+        nonlocal committed
+        committed += 1
+
+    def lose(*_: Any) -> None:
+        raise OverError(OVER)
+
+    for number in (1, 2):
+        before = model.weight.detach().clone()
+        with steps.take(commit):
+            with torch.no_grad():
+                model.weight.add_(1.0)
+            if number == interrupted_in:
+                engine.wait_for_collectives = lose  # type: ignore[method-assign]
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        if number == interrupted_in:
+            break
+    assert committed == interrupted_in - 1
+    assert steps.repeats
+    assert bool(lost) is (interrupted_in == 1)
+    assert torch.equal(model.weight, before) is (interrupted_in == 2)
 
 
 def test_large_buffers_that_no_step_changes_are_not_copied(model: Model) -> None:
@@ -153,3 +193,15 @@ def test_a_step_that_is_taken_again_draws_the_same_random_numbers(model: Model) 
     drawn = (random.random(), torch.rand(1).item())
     assert undo.restore()
     assert (random.random(), torch.rand(1).item()) == drawn
+
+
+def test_the_state_of_an_optimizer_with_other_groups_of_parameters_is_refused_with_a_sentence() -> None:
+    """A script has added a group in the training, and a joiner comes without it."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
+    parts = Parts({"model": model, "optimizer": optimizer})
+    optimizer.add_param_group({"params": list(model[1].parameters())})
+    state = parts.collect()
+    joiner = Parts({"model": model, "optimizer": torch.optim.SGD(model[0].parameters(), lr=0.1)})
+    with pytest.raises(ValueError, match=r"groups of \[2, 2\] parameters in the state, and of \[2\] in this process"):
+        joiner.apply(state)

@@ -49,6 +49,8 @@ class Parts:
         """Those of `_all` when it was made."""
         self._constant: dict[int, tuple[int, int]] = {}
         """Large buffers that no step has changed so far: id -> state, see `_mark`."""
+        self.changes_parameters = False
+        """Whether a step has changed parameters before its optimizer did: with sharpness-aware minimization, say."""
 
     @property
     def named(self) -> Mapping[str, Any]:
@@ -58,9 +60,12 @@ class Parts:
         return {name: _unwrapped(part).state_dict() for name, part in self._parts.items()}
 
     def apply(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if it is of other parts than these."""
         if state.keys() != self._parts.keys():
             raise ValueError(f"the state has {sorted(state)}, this session {sorted(self._parts)}")
         for name, part in self._parts.items():
+            if isinstance(part, torch.optim.Optimizer):
+                _check_groups(name, state[name]["param_groups"], part.param_groups)
             if not _is_its_own(state[name], part):
                 _unwrapped(part).load_state_dict(_with_own_sharding(state[name], _unwrapped(part)))
         self.forget_constants()
@@ -140,6 +145,10 @@ class Parts:
         self._constant[id(buffer)] = now if before in (None, now) else CHANGES
         return before == now
 
+    def versions(self) -> int:
+        """Differs after each change of a parameter that an optimizer has, unless it is hidden from torch."""
+        return sum([parameter._version for optimizer in self.optimizers for parameter in parameters_of(optimizer)])
+
     def forget_constants(self) -> None:
         """Something else than a step has changed buffers."""
         self._constant.clear()
@@ -199,7 +208,8 @@ class Aside:
 
 class Undo:
     """What a step changes before its last optimizer steps: buffers, modes, random states, settings and schedulers, and
-    what `keep` has kept of optimizers. Gradients are dropped, not restored: a step begins without any."""
+    what `keep` has kept of optimizers: all, where scripts change parameters themselves. Gradients are dropped, not
+    restored: a step begins without any."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -215,6 +225,20 @@ class Undo:
             else:
                 self._buffers.append((buffer, buffer.clone()))
         self._random = randomness.state()
+        self._versions: int | None = parts.versions()
+        """None: `look` has compared them."""
+        self._complete = True
+        """Whether all that the step has changed so far can be restored."""
+        for optimizer in parts.optimizers if parts.changes_parameters else ():
+            self.keep(optimizer)
+
+    def look(self) -> None:
+        """Before the first optimizer's step: whether the script itself has changed parameters. The first such step
+        cannot be undone, and those that follow can."""
+        if self._versions is not None and self._parts.versions() != self._versions:
+            self._complete = self._parts.changes_parameters
+            self._parts.changes_parameters = True
+        self._versions = None
 
     def keep(self, optimizer: torch.optim.Optimizer) -> None:
         """Copies what `optimizer` is about to change, because communication may follow in the same step."""
@@ -225,7 +249,8 @@ class Undo:
             self._kept[id(optimizer)] = optimizer, parameters, copy.deepcopy(optimizer.state_dict())
 
     def restore(self) -> bool:
-        """False: the step has changed a large buffer that none had changed before, and which was not copied."""
+        """False: the step has changed what none had changed before, and what was not copied: a large buffer, or
+        parameters before an optimizer."""
         self._modes.restore()
         if self._aside is not None:
             self._aside.restore()
@@ -242,7 +267,7 @@ class Undo:
         randomness.restore(self._random)
         self._parts.forget_gradients()
         self._parts.forget_constants()
-        return all(_mark(buffer) == before for buffer, before in self._constant)
+        return self._complete and all(_mark(buffer) == before for buffer, before in self._constant)
 
 
 CHANGES = (-1, -1)
@@ -281,6 +306,15 @@ def _with_own_sharding(state: Any, part: Any) -> Any:
         }
         return {**state, "state": of_parameters}
     return _sharded_as(state, part.state_dict())
+
+
+def _check_groups(name: str, given: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
+    sizes, own_sizes = [[len(group["params"]) for group in groups] for groups in (given, own)]
+    if sizes != own_sizes:
+        raise ValueError(
+            f"{name} has groups of {sizes} parameters in the state, and of {own_sizes} in this process: add all groups "
+            "of parameters before the session's first use, and freeze those that are not trained yet"
+        )
 
 
 def _sharded_as(value: Any, like: Any) -> Any:

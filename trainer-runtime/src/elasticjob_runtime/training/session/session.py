@@ -104,6 +104,8 @@ class ElasticSession:
         """Of this rank among all that take different samples, and their number, once the world is formed: torch takes
         0.04 ms in each step to say so."""
         self._offered: Share | None = None
+        self._left = False
+        """The loop over batches was left before a step with `_offered`, by `break`: it may still be used, or not."""
         self._reported = False
         """The first step of this world is reported."""
         self._evaluations = 0
@@ -112,6 +114,10 @@ class ElasticSession:
         """Whether the first batch was compared with that of other ranks. In place, a DDP rank joins others alone."""
         self._trained = False
         """Whether this process has got a batch that was not for a trial."""
+        self._finished = -1
+        """The last epoch of which this process has had batches, up to its end."""
+        self._failed: Exception | None = None
+        """With what the script's last step has ended."""
         self._met_in = 0
         """The world, as `Exchange` counts them, in which all have said in which epoch they go on."""
         self._others: int | None = None
@@ -234,9 +240,10 @@ class ElasticSession:
         collate_fn, and in `loader` num_workers, prefetch_factor, pin_memory, worker_init_fn: as of torch's DataLoader.
 
         Raises TypeError for a data set without a length (see `stream`), ValueError for a batch size with which there is
-        no batch, and SessionError if a batch was not used in a `session.step()`.
+        no batch, and SessionError if a batch was not used in a `session.step()`, if this step ended with an error, and
+        for an epoch through which this process has gone already.
         """
-        self._begin_pass()
+        self._begin_pass(epoch)
         check_dataset(dataset)
         if batch_size < 1:
             raise ValueError(f"batch_size is of all ranks together, and at least 1: {batch_size}")
@@ -289,7 +296,7 @@ class ElasticSession:
         Raises TypeError or ValueError for wrong arguments. Raises SessionError if a stream is not deterministic, ends
         before its length, or has no items, if `drop_last` leaves no batch, and as `batches`.
         """
-        self._begin_pass()
+        self._begin_pass(epoch)
         order = stream_order(open, streams, lengths, batch_size=batch_size, drop_last=drop_last)
         options = LoaderOptions(**loader)
 
@@ -324,6 +331,9 @@ class ElasticSession:
         try:
             with self._steps.take(functools.partial(self._commit, offered), trial=bool(self._others)):
                 yield
+        except Exception as error:
+            self._failed = error
+            raise
         finally:
             self._offered = None
 
@@ -358,7 +368,7 @@ class ElasticSession:
         self._evaluations += 1
         for _ in range(MAX_ATTEMPTS):
             if not self._formed or steps.is_over:
-                if self._offered is not None:
+                if self._offered is not None and not self._left:
                     return None  # its step is interrupted, too, and then comes again
                 self._enter_newest_world(evaluation=self._evaluations)
             if not state.together:
@@ -470,14 +480,15 @@ class ElasticSession:
                 continue
             if found is None:  # with a larger batch size than before and drop_last, what is left is no batch
                 self._state.cursor = Cursor(epoch=epoch + 1)
-                return
+                break
             self._state.together, self._evaluations, self._aside, self._trained = True, 0, None, True
             try:
                 yield self._offer(*found)
             except GeneratorExit:
-                self._offered = None  # `break` before a step
+                self._left = self._offered is not None
                 raise
             self._end_batch(epoch)
+        self._finished = epoch
 
     def _is_behind(self, epoch: int) -> bool:
         """Whether others have left this epoch before its end, by `break`, and this process has joined them since."""
@@ -492,7 +503,7 @@ class ElasticSession:
         return True
 
     def _offer(self, batch: Any, share: Share) -> Any:
-        self._offered = share
+        self._offered, self._left = share, False
         if not self._compared:
             self._compared = True
             check_samples(self._parts, share.positions, batch)
@@ -502,6 +513,11 @@ class ElasticSession:
         if self._offered is not None:
             self._offered = None
             raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
+        if self._failed is not None:
+            raise SessionError(
+                f"a step has ended with {type(self._failed).__name__}, and the script went on: its batch would come "
+                "again and again. Handle what you expect within the `with session.step():`"
+            ) from self._failed
 
     def _end_batch(self, epoch: int) -> None:
         self._check_used()
@@ -527,7 +543,12 @@ class ElasticSession:
         if not (self._formed or self._tries()):
             self._enter_newest_world()
 
-    def _begin_pass(self) -> None:
+    def _begin_pass(self, epoch: int | None) -> None:
+        if self._has_loop and epoch is not None and epoch <= self._finished:
+            raise SessionError(
+                f"epoch {epoch} is over, and has no batch for another pass over the data: give each pass an `epoch` of "
+                "its own, or none"
+            )
         if not self._tries():
             self._enter_newest_world()
 
@@ -540,8 +561,9 @@ class ElasticSession:
     def _enter_newest_world(self, *, evaluation: int = 0) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
         same state. evaluation: see `State`."""
-        if self._offered is not None:
+        if self._offered is not None and not self._left:
             return  # a batch is in use, and its step not yet committed
+        self._offered = None
         self._state.before_step()
         self._state.values.roll_back()
         if self._aside is not None:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 
 from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.accumulation import ACCUMULATED, Accumulation
 from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.interruption import OverError, TrialOverError
-from elasticjob_runtime.training.session.parts import Modes, Parts, Undo, parameters_of
+from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.world import SessionError
 
 T = TypeVar("T")
-
-ACCUMULATED = (
-    "this step uses gradients of an earlier one, in which no optimizer has stepped. An interrupted step would lose "
-    "them, and joiners would not have them: put all backward() calls of one optimizer.step() in one session.step(), "
-    "with a batch_size that is enough for them all, and call optimizer.zero_grad() if a step is left out"
-)
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -40,14 +34,7 @@ class Steps:
         """Optimizers that have stepped in this step."""
         self._scaled = False
         """Whether a scaler has decided on the gradients of this step, which it may have left out."""
-        self._watched: torch.Tensor | None = None
-        """The smallest parameter with a gradient when an optimizer first stepped: it stands for all."""
-        self._before: tuple[torch.Tensor, int] | None = None
-        """The gradient of `_watched` and its version, when this step began."""
-        self._left: torch.Tensor | None = None
-        """The gradient of `_watched` to which an earlier step has added, without an optimizer's step."""
-        self._accumulated = False
-        """Whether this step adds to it."""
+        self._accumulations = [Accumulation(each, sharded=parts.are_sharded) for each in parts.optimizers]
         self._trial = False
         """Whether this step is one."""
         self.broken = ""
@@ -57,8 +44,6 @@ class Steps:
         for index, each in enumerate(parts.optimizers):
             each.register_step_pre_hook(functools.partial(self._before_optimizer, index))
             each.register_step_post_hook(functools.partial(self._after_optimizer, index))
-            if parts.are_sharded:
-                self._watch_zero_grad(each)
         for part in parts.others:
             if isinstance(part, torch.amp.GradScaler):  # its step() looks at the gradients before optimizer.step()
                 part.step = functools.partial(self._step_of_scaler, part.step)  # type: ignore[method-assign]
@@ -75,10 +60,11 @@ class Steps:
         engine = self._engine
         self._stepped.clear()
         self._scaled = False
-        self._look_at_gradients()
+        for each in self._accumulations:
+            each.begin()
         if engine is None:
             yield
-            self._note_gradients()
+            self._check_gradients()
             commit()
             return
         undo = self._undo = Undo(self._parts)
@@ -88,10 +74,11 @@ class Steps:
         try:
             yield
             if not self._stepped:
+                undo.look()
                 self._wait_for_collectives()
             if trial:
                 raise TrialOverError
-            self._note_gradients()
+            self._check_gradients()
         except TrialOverError:
             self._undo_trial(undo)
             return
@@ -100,20 +87,24 @@ class Steps:
                 raise
             self.broken = first_line(error)
             logger.info("step %d is interrupted: %s", self._state.committed + 1, self.broken)
-            if not self._stepped or len(self._stepped) < len(self._parts.optimizers):
-                self.repeats = True
-                self._state.values.roll_back()
-                if not undo.restore():
-                    self._state.tear()
-            elif not self._parts.others and not self._state.values.change_in_steps:
-                commit()  # what remained was for the user's eyes: a mean loss, say
-            else:
-                self._state.tear()
+            self._end_interrupted(undo, commit)
             return
         finally:
             self._undo = None
             engine.between_steps = True
         commit()
+
+    def _end_interrupted(self, undo: Undo, commit: Callable[[], None]) -> None:
+        undo.look()
+        if not self._stepped or len(self._stepped) < len(self._parts.optimizers):
+            self.repeats = True
+            self._state.values.roll_back()
+            if not undo.restore():
+                self._state.tear()
+        elif not self._parts.others and not self._state.values.change_in_steps:
+            commit()  # what remained was for the user's eyes: a mean loss, say
+        else:
+            self._state.tear()
 
     def _undo_trial(self, undo: Undo) -> None:
         """The state of optimizers stays where it is, to receive that of others."""
@@ -181,7 +172,9 @@ class Steps:
         """Communication may follow in the same step if there are other optimizers, or within this one's step if it has
         a closure."""
         if not _has_closure(args, kwargs):  # else it may call zero_grad()
-            self._check_left()
+            self._accumulations[index].check()
+        if self._undo is not None:
+            self._undo.look()
         self._wait_for_collectives()
         others = set(range(len(self._parts.optimizers))) - self._stepped - {index}
         interrupted_late = _has_closure(args, kwargs) and not self._ends_in_time(optimizer)
@@ -196,9 +189,8 @@ class Steps:
     def _after_optimizer(self, index: int, _: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if _has_closure(args, kwargs):
             self._wait_for_collectives()
-            self._check_left()
+            self._accumulations[index].check()
         self._stepped.add(index)
-        self._watch()
         if self._trial and self._undo is not None and len(self._stepped) == len(self._parts.optimizers):
             raise TrialOverError
 
@@ -208,57 +200,12 @@ class Steps:
             self._wait_for_collectives()
         return step(*args, **kwargs)
 
-    # -- gradients that a step leaves for the next one
-
-    def _look_at_gradients(self) -> None:
-        """At the beginning of a step."""
-        self._before = _gradient(self._watched)
-        self._accumulated = False
-        if self._watched is not None and torch_private.is_dtensor(self._watched):
-            self._accumulate(self._watched)  # no hook tells when FSDP adds to it
-
-    def _watch(self) -> torch.Tensor | None:
-        if self._watched is None:
-            trained = (each for optimizer in self._parts.optimizers for each in parameters_of(optimizer))
-            found = (each for each in trained if each.grad is not None)
-            self._watched = min(found, key=torch.Tensor.numel, default=None)
-            if self._watched is not None and self._watched.requires_grad:
-                self._watched.register_hook(self._accumulate)  # before a gradient is added
-        return self._watched
-
-    def _watch_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Not of models, which are pickled and copied with all that is set on them."""
-
-        @functools.wraps(type(optimizer).zero_grad)  # Accelerate looks at its signature
-        def watched(own: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            self._accumulated = False
-            type(own).zero_grad(own, *args, **kwargs)
-
-        optimizer.zero_grad = types.MethodType(watched, optimizer)  # type: ignore[method-assign]
-
-    def _accumulate(self, _gradient: torch.Tensor) -> None:
-        """A gradient is about to be added to what `_watched` has."""
-        left = self._left
-        if left is not None and self._watched is not None and self._watched.grad is left:
-            self._accumulated = self._accumulated or bool(torch_private.local(left).any())
-
-    def _note_gradients(self) -> None:
-        """At the end of a step: whether it has added to gradients, and no optimizer has used them. Raises SessionError
-        if FSDP keeps some that it has not reduced: nothing but another backward() would use them."""
-        if self._stepped or self._scaled:
-            self._left = None
-            return
-        if any(map(torch_private.keeps_unreduced, self._parts.modules)):
-            raise SessionError(ACCUMULATED)
-        watched = self._watch()
-        now = _gradient(watched)
-        if now is not None and not _same(now, self._before):
-            self._left = now[0]
-
-    def _check_left(self) -> None:
-        """Where an optimizer uses gradients. Raises SessionError if an earlier step has left some."""
-        left, self._left = self._left, None
-        if self._accumulated and self._watched is not None and self._watched.grad is left:
+    def _check_gradients(self) -> None:
+        """At the end of a step. Raises SessionError if FSDP keeps gradients that it has not reduced: nothing but
+        another backward() would use them."""
+        for index, each in enumerate(self._accumulations):
+            each.end(used=self._scaled or index in self._stepped)
+        if not (self._stepped or self._scaled) and any(map(torch_private.keeps_unreduced, self._parts.modules)):
             raise SessionError(ACCUMULATED)
 
     def _wait_for_collectives(self) -> None:
@@ -270,13 +217,3 @@ class Steps:
 def _has_closure(args: Any, kwargs: Any) -> bool:
     """Whether these are arguments of an optimizer's `step` that computes gradients itself."""
     return any(each is not None for each in (*args[1:], *kwargs.values()))  # Accelerate passes None
-
-
-def _gradient(parameter: torch.Tensor | None) -> tuple[torch.Tensor, int] | None:
-    """The gradient, which may be added to in place, and its version."""
-    gradient = None if parameter is None else parameter.grad
-    return None if gradient is None else (gradient, torch_private.local(gradient)._version)
-
-
-def _same(now: tuple[torch.Tensor, int], before: tuple[torch.Tensor, int] | None) -> bool:
-    return before is not None and now[0] is before[0] and now[1] == before[1]
