@@ -69,11 +69,11 @@ class AdapterSession(ElasticSession):
     def begin_at(self, *, epoch: int, consumed: int) -> None:
         """Enters the first world. A training that begins there has taken `consumed` samples of `epoch`."""
         self._state.cursor = Cursor(epoch=epoch, consumed=consumed)
-        self._begin()
+        self._passes.enter_first_world()
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint of the framework: how far the training is in its data, after the step in progress."""
-        state, offered = self._state, self._offered
+        state, offered = self._state, self._passes.offered
         committed, cursor = max(state.committed, 0), state.cursor
         if offered is not None and offered.positions:
             committed, cursor = committed + 1, offered.next
@@ -96,21 +96,22 @@ class AdapterSession(ElasticSession):
     def enter_newest_world(self) -> None:
         """Enters the newest world, if this process is not in it. What follows must depend on the session's state only:
         other processes may be at another place in the script."""
-        self._enter_newest_world()
+        self._passes.enter_newest_world()
 
     @property
     def share(self) -> Share:
         """This process's part of the batch in use."""
-        assert self._offered is not None, "only between batches() and the end of step()"
-        return self._offered
+        assert self._passes.offered is not None, "only between batches() and the end of step()"
+        return self._passes.offered
 
     def withdraw_batch(self) -> None:
         """Puts the batch in use back: `batches` deals it again, if it is still due."""
-        self._offered = None
+        self._passes.end_step()
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        batch = self._offered is None or bool(self._offered.positions)
+        offered = self._passes.offered
+        batch = offered is None or bool(offered.positions)
         put_back, committed = self._adapter.remember(batch=batch), self._state.committed
         with super().step():
             yield
@@ -127,22 +128,22 @@ class AdapterSession(ElasticSession):
     def take_without_batch(self, body: Callable[[], object]) -> bool:
         """The same for what all processes do between two batches: a validation, say. Processes that it interrupts
         receive the state from those that have finished it, so it must change the state."""
-        self._offered = Share(positions=(), samples=0, batch=1, next=self._state.cursor)
+        self._passes.use(Share(positions=(), samples=0, batch=1, next=self._state.cursor))
         return self.take(body)
 
     def weigh_processes(self) -> None:
         """The losses of this step are weighted already: DDP takes the mean over processes. One without samples of its
         own adds nothing."""
         share = self.share
-        counted = dataclasses.replace(share, samples=min(1, share.samples), batch=self._size)
-        self._weight.begin(counted, self._size)
+        counted = dataclasses.replace(share, samples=min(1, share.samples), batch=self._worlds.size)
+        self._weight.begin(counted, self._worlds.size)
 
     # -- communication
 
     def add_up(self, tensor: torch.Tensor) -> None:
         """Makes `tensor` the sum over all processes. Only within a step."""
         if self._engine is None:
-            if self._size > 1:
+            if self._worlds.size > 1:
                 dist.all_reduce(tensor)
             return
         if tensor.is_cpu:

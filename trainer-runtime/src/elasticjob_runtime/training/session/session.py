@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -15,31 +14,24 @@ from elasticjob_runtime.training import channel, progress
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
-from elasticjob_runtime.training.session import randomness, torch_private
-from elasticjob_runtime.training.session.data_parallel import check_samples, place_of
+from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session.data_parallel import place_of
 from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
 from elasticjob_runtime.training.session.exchange import Exchange
-from elasticjob_runtime.training.session.feed import Cursor, Feed, LoaderOptions, Order, Share
+from elasticjob_runtime.training.session.feed import Feed, LoaderOptions, Order, Share
 from elasticjob_runtime.training.session.gradients import ShareWeight, interruptible
 from elasticjob_runtime.training.session.interruption import OverError
-from elasticjob_runtime.training.session.parts import Aside, Parts
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.passes import Passes
 from elasticjob_runtime.training.session.refusals import in_replica, new_engine
 from elasticjob_runtime.training.session.state import Storage, TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.stream import StreamFeed, check_dataset, stream_order
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import SessionError
-from elasticjob_runtime.training.sharded import ranks
+from elasticjob_runtime.training.session.worlds import Worlds
 
 T = TypeVar("T")
-
-Begin = Callable[[], tuple[Feed | StreamFeed, int]]
-"""Begins or continues a pass over the data: what loads it, and the epoch."""
-
-MOST_EVALUATIONS = 100
-"""Between two batches, if they cannot take place: more are a loop that waits for a result."""
-
-logger = logging.getLogger("elasticjob_runtime.training")
 
 
 class ElasticSession:
@@ -99,36 +91,24 @@ class ElasticSession:
                 )
         self._weight = ShareWeight(self._parts.ddp)
         self._state = _new_state(self._parts)
-        self._formed = False
-        self._place = (0, 1)
-        """Of this rank among all that take different samples, and their number, once the world is formed: torch takes
-        0.04 ms in each step to say so."""
-        self._offered: Share | None = None
-        self._left = False
-        """The loop over batches was left before a step with `_offered`, by `break`: it may still be used, or not."""
-        self._reported = False
-        """The first step of this world is reported."""
-        self._evaluations = 0
-        """Since the last batch."""
-        self._compared = not (in_replica() or self._parts.are_sharded)
-        """Whether the first batch was compared with that of other ranks. In place, a DDP rank joins others alone."""
-        self._trained = False
-        """Whether this process has got a batch that was not for a trial."""
-        self._finished = -1
-        """The last epoch of which this process has had batches, up to its end."""
-        self._failed: Exception | None = None
-        """With what the script's last step has ended."""
-        self._met_in = 0
-        """The world, as `Exchange` counts them, in which all have said in which epoch they go on."""
-        self._others: int | None = None
-        """How many replicas train already, until this one has joined them; 0: none, or it has; None: not known yet."""
-        self._aside: Aside | None = None
-        """After a trial: what the script changes, until it comes to the epoch in which the others are."""
         self._callbacks: list[Callable[[ElasticSession], None]] = []
-        self._engine, self._replicas = engine, _ = new_engine(self._parts)
-        self._data_parallel = place_of(self._parts, data_parallel, in_replica=self._replicas is not None)
+        self._engine, self._replicas = engine, replicas = new_engine(self._parts)
         self._steps = Steps(self._parts, self._state, engine)
-        self._exchange = Exchange(self._steps, engine, self._replicas)
+        self._exchange = Exchange(self._steps, engine, replicas)
+        self._worlds = Worlds(
+            self._parts,
+            self._state,
+            self._steps,
+            self._exchange,
+            engine=engine,
+            replicas=replicas,
+            data_parallel=place_of(self._parts, data_parallel, in_replica=replicas is not None),
+            save_last=self._save_last,
+            entered=self._enter,
+        )
+        self._passes = Passes(
+            self._parts, self._state, self._steps, self._exchange, self._worlds, engine=engine, replicas=replicas
+        )
         self._state.saves_before_changes = engine is None
         if engine is not None:
             interruptible(self._parts.ddp, self._weight, engine.communicate, engine.wait)
@@ -138,12 +118,12 @@ class ElasticSession:
     @property
     def rank(self) -> int:
         """May change with every batch."""
-        self._begin()
+        self._passes.enter_first_world()
         return dist.get_rank() if dist.is_initialized() else 0
 
     @property
     def world_size(self) -> int:
-        self._begin()
+        self._passes.enter_first_world()
         return dist.get_world_size() if dist.is_initialized() else 1
 
     @property
@@ -154,19 +134,19 @@ class ElasticSession:
     @property
     def replica(self) -> int:
         """This process's replica among those that train together, from 0. May change with every batch."""
-        self._begin()
-        return self._replica[0]
+        self._passes.enter_first_world()
+        return self._worlds.replica[0]
 
     @property
     def replicas(self) -> int:
         """How many replicas train together: 1 without `--replica-size`. May change with every batch."""
-        self._begin()
-        return self._replica[1]
+        self._passes.enter_first_world()
+        return self._worlds.replica[1]
 
     @property
     def round(self) -> int:
         """The number of the agent's plan; 0 without an agent."""
-        self._begin()
+        self._passes.enter_first_world()
         return number(Env.ROUND)
 
     def on_change(self, callback: Callable[[ElasticSession], None]) -> None:
@@ -178,14 +158,14 @@ class ElasticSession:
     @property
     def committed_steps(self) -> int:
         """Steps that are part of the training, in whatever worlds."""
-        self._begin()
+        self._passes.enter_first_world()
         return max(self._state.committed, 0)
 
     @property
     def epoch(self) -> int:
         """The epoch of the next batch. After a restart from a checkpoint of the last step of an epoch, it is that
         epoch, which has no more batches: so the script does what it does at its end, which the checkpoint has not."""
-        self._begin()
+        self._passes.enter_first_world()
         return self._state.cursor.epoch
 
     @property
@@ -204,15 +184,15 @@ class ElasticSession:
         A TypeError names a value that cannot be kept, when it is set or at the end of the step. A tensor of the model
         is copied when it is set.
         """
-        self._begin()
+        self._passes.enter_first_world()
         return self._state.values
 
     @property
     def weight(self) -> float:
         """By what to multiply the mean loss of this rank's share if the model has a communication hook of its own,
         or is sharded (FSDP2). Otherwise the session weights the gradients: shares may differ by a sample."""
-        assert self._offered is not None, "only between batches() and the end of step()"
-        return self._offered.weight(self._size)
+        assert self._passes.offered is not None, "only between batches() and the end of step()"
+        return self._passes.offered.weight(self._worlds.size)
 
     def batches(
         self,
@@ -256,7 +236,7 @@ class ElasticSession:
             wanted = self._state.begin_epoch(epoch, order, restart=restart_epoch)
             return Feed(dataset, order, epoch=wanted, collate_fn=collate_fn, options=options), wanted
 
-        return self._batches(begin, *begin())
+        return self._passes.batches(begin, *begin())
 
     def stream(
         self,
@@ -315,7 +295,7 @@ class ElasticSession:
             )
             return feed, wanted
 
-        return self._batches(begin, *begin())
+        return self._passes.batches(begin, *begin())
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -324,18 +304,18 @@ class ElasticSession:
         An exception of the script's own ends the training as without a session. Accumulate gradients within one step:
         it begins without gradients if it is repeated.
         """
-        offered = self._offered
+        offered, error = self._passes.offered, None
         if offered is None:
             raise SessionError("session.step() needs a batch from session.batches() for each step")
-        self._weight.begin(offered, self._size)
+        self._weight.begin(offered, self._worlds.size)
         try:
-            with self._steps.take(functools.partial(self._commit, offered), trial=bool(self._others)):
+            with self._steps.take(functools.partial(self._commit, offered), trial=bool(self._worlds.others)):
                 yield
-        except Exception as error:
-            self._failed = error
+        except Exception as raised:
+            error = raised
             raise
         finally:
-            self._offered = None
+            self._passes.end_step(error)
 
     def reduce_gradients(self) -> None:
         """Makes gradients the mean over the replicas: after the last backward() of a step, and before clipping. Does
@@ -354,25 +334,20 @@ class ElasticSession:
         or some of them are elsewhere in the script, as one that joins in the midst of an evaluation. Then go on with
         the next batch. Raises SessionError if it is called again and again instead.
         """
-        state, steps = self._state, self._steps
-        if self._aside is not None or self._tries():
+        steps, passes = self._steps, self._passes
+        if self._worlds.aside is not None or self._worlds.tries():
             return None
         if steps.repeats:
             if self._replicas is None and steps.is_over:
-                self._enter_newest_world()
+                passes.enter_newest_world()
             steps.repeats = False
             return None
         if self._replicas is not None:
-            self._begin()
+            passes.enter_first_world()
             return steps.evaluate(function)
-        self._evaluations += 1
+        passes.count_evaluation()
         for _ in range(MAX_ATTEMPTS):
-            if not self._formed or steps.is_over:
-                if self._offered is not None and not self._left:
-                    return None  # its step is interrupted, too, and then comes again
-                self._enter_newest_world(evaluation=self._evaluations)
-            if not state.together:
-                self._say_why_not()
+            if not passes.meet_for_evaluation():
                 return None
             with contextlib.suppress(OverError):
                 return steps.evaluate(function)
@@ -392,7 +367,7 @@ class ElasticSession:
 
         block: False copies the state, and writes it while the training continues; see `save_checkpoint`.
         """
-        if self._formed or self._others:
+        if self._worlds.formed or self._worlds.others:
             raise SessionError("session.checkpoint() must be called before anything else of the session")
         self._state.load(Storage(path=path, every=every, keep=keep, block=block))
         if self._engine is not None and every:
@@ -400,198 +375,23 @@ class ElasticSession:
 
     # -- inside
 
-    def _say_why_not(self) -> None:
-        if self._evaluations > MOST_EVALUATIONS:
-            raise SessionError(
-                "session.evaluate() was called again and again, while other processes are at the next batch: do not "
-                "repeat it until there is a result, but go on with the next batch"
-            )
-        logger.info(
-            "no result of the evaluation after step %d: not all processes are there, because one has joined, or has "
-            "finished it already",
-            self._state.committed,
-        )
-
-    @property
-    def _size(self) -> int:
-        return self._place[1] if self._formed else self._find_place()[1]
-
-    def _find_place(self) -> tuple[int, int]:
-        """See `_place`."""
-        rank, size = self._data_parallel or (ranks.rank(), ranks.size())
-        place, count = self._replica
-        return place * size + rank, count * size
-
-    @property
-    def _replica(self) -> tuple[int, int]:
-        """The number of this process's replica, and how many train together."""
-        if self._others:
-            return self._others, self._others + 1
-        return (self._replicas.place, self._replicas.count) if self._replicas is not None else (0, 1)
-
-    def _batches(self, begin: Begin, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
-        if self._others and self._state.cursor.epoch == epoch:
-            with contextlib.closing(feed):
-                yield from self._try(feed)
-            self._enter_newest_world()
-            feed, epoch = begin()
-        if self._state.cursor.epoch > epoch and not self._trained and not self._others:
-            self._set_aside()
-        with contextlib.closing(feed):
-            if not self._others:
-                yield from self._batches_of(feed, epoch)
-
-    def _try(self, feed: Feed | StreamFeed) -> Iterator[Any]:
-        """A batch for a step on trial, of which nothing remains. It is as large as after this replica has joined: a
-        compiled model would compile once more for another one."""
-        random = randomness.state()
-        self._place = self._find_place()
-        found = feed.next(self._state.cursor, *self._place)
-        if found is not None:
-            logger.info("a step on trial, before this replica joins %d others", self._others)
-            yield self._offer(*found)
-            self._check_used()
-        randomness.restore(random)
-
-    def _set_aside(self) -> None:
-        self._aside = Aside(self._parts)
-        self._state.values.begin()
-
-    def _batches_of(self, feed: Feed | StreamFeed, epoch: int) -> Iterator[Any]:
-        compared = 0
-        while self._state.cursor.epoch == epoch:  # before the world may change: see evaluate()
-            self._enter_newest_world()
-            if self._state.cursor.epoch != epoch:
-                # Received from one that has gone on with the script, and has done what is done between two epochs.
-                if self._replicas is None and not self._state.sent_while_evaluating:
-                    self._set_aside()
-                return
-            if self._state.cursor.over:
-                self._state.cursor, self._aside = Cursor(epoch=epoch + 1), None
-                return
-            try:
-                if self._is_behind(epoch):
-                    return
-                if compared != self._exchange.world:
-                    self._exchange.compare(feed.order, trained=self._trained)
-                    compared = self._exchange.world
-                found = feed.next(self._state.cursor, *self._place)
-            except OverError:
-                continue
-            if found is None:  # with a larger batch size than before and drop_last, what is left is no batch
-                self._state.cursor = Cursor(epoch=epoch + 1)
-                break
-            self._state.together, self._evaluations, self._aside, self._trained = True, 0, None, True
-            try:
-                yield self._offer(*found)
-            except GeneratorExit:
-                self._left = self._offered is not None
-                raise
-            self._end_batch(epoch)
-        self._finished = epoch
-
-    def _is_behind(self, epoch: int) -> bool:
-        """Whether others have left this epoch before its end, by `break`, and this process has joined them since."""
-        if self._engine is None or self._met_in == self._exchange.world:
-            return False
-        (latest,) = self._exchange.largest([epoch])
-        self._met_in = self._exchange.world
-        if latest == epoch:
-            return False
-        self._state.cursor = Cursor(epoch=latest)
-        self._set_aside()
-        return True
-
-    def _offer(self, batch: Any, share: Share) -> Any:
-        self._offered, self._left = share, False
-        if not self._compared:
-            self._compared = True
-            check_samples(self._parts, share.positions, batch)
-        return batch
-
-    def _check_used(self) -> None:
-        if self._offered is not None:
-            self._offered = None
-            raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
-        if self._failed is not None:
-            raise SessionError(
-                f"a step has ended with {type(self._failed).__name__}, and the script went on: its batch would come "
-                "again and again. Handle what you expect within the `with session.step():`"
-            ) from self._failed
-
-    def _end_batch(self, epoch: int) -> None:
-        self._check_used()
-        if self._replicas is not None and self._state.cursor.epoch != epoch:
-            self._steps.meet()  # this process may end now, and another one need it
-            if self._steps.broken:
-                self._enter_newest_world()
+    def _begin_pass(self, epoch: int | None) -> None:
+        if self._has_loop:
+            self._passes.check_epoch(epoch)
+        self._passes.begin()
 
     def _commit(self, offered: Share) -> None:
         before = self._state.cursor.epoch
         self._state.commit(offered)
         self._state.ends_epoch = self._has_loop and self._state.cursor.epoch != before
-        if not self._reported:
-            self._reported = True
+        if not self._worlds.reported:
+            self._worlds.reported = True
             channel.send_phase("first-step", step=self._reported_step())
         progress.report_committed(self._reported_step())
         self._state.keep()
         self._state.ends_epoch = False
 
-    def _begin(self) -> None:
-        """Enters the first world, if this has not happened, unless a trial comes before. Later ones begin with a batch,
-        and nowhere else, so that all processes are at the same place in the script then."""
-        if not (self._formed or self._tries()):
-            self._enter_newest_world()
-
-    def _begin_pass(self, epoch: int | None) -> None:
-        if self._has_loop and epoch is not None and epoch <= self._finished:
-            raise SessionError(
-                f"epoch {epoch} is over, and has no batch for another pass over the data: give each pass an `epoch` of "
-                "its own, or none"
-            )
-        if not self._tries():
-            self._enter_newest_world()
-
-    def _tries(self) -> bool:
-        """Whether this process takes a step on trial before it enters its first world."""
-        if self._others is None and self._engine is not None and self._replicas is not None:
-            self._others = self._engine.others()
-        return bool(self._others)
-
-    def _enter_newest_world(self, *, evaluation: int = 0) -> None:
-        """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
-        same state. evaluation: see `State`."""
-        if self._offered is not None and not self._left:
-            return  # a batch is in use, and its step not yet committed
-        self._offered = None
-        self._state.before_step()
-        self._state.values.roll_back()
-        if self._aside is not None:
-            self._aside.restore()
-        self._state.evaluation = evaluation
-        engine, first = self._engine, not self._formed
-        if engine is not None and (self._steps.broken or engine.due or first):
-            engine.between_steps = False
-            engine.enter(
-                self._state.process_state,
-                lambda world, states, group: self._state.agree(states, engine.interruption, world, group),
-                give_up=lambda: self._state.give_up(engine.all_of_replica),
-                save=self._save_last,
-                broken=self._steps.broken,
-            )
-            engine.between_steps = True
-            self._steps.broken = ""
-            self._reported = False
-        elif first:
-            self._state.agree(ranks.gather(self._state.process_state()))
-        else:
-            return
-        told = not first or self._others or self._state.joined  # the script, of another place
-        self._formed, self._others = True, 0
-        self._place = self._find_place()
-        self._exchange.world += 1
-        if self._aside is not None:
-            self._set_aside()
+    def _enter(self, told: bool) -> None:
         self._entered()
         for callback in self._callbacks if told else ():
             callback(self)

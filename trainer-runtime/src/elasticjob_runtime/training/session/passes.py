@@ -1,0 +1,232 @@
+"""The passes of a script's loop over its data: which batches it gets, in which world, and what counts of what it does
+outside of steps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from elasticjob_runtime.training.session import randomness
+from elasticjob_runtime.training.session.data_parallel import check_samples
+from elasticjob_runtime.training.session.engine import Engine
+from elasticjob_runtime.training.session.exchange import Exchange
+from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
+from elasticjob_runtime.training.session.interruption import OverError
+from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.refusals import in_replica
+from elasticjob_runtime.training.session.replicas import Replicas
+from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.session.stream import StreamFeed
+from elasticjob_runtime.training.session.world import SessionError
+from elasticjob_runtime.training.session.worlds import Worlds
+
+AnyFeed = Feed | StreamFeed
+
+Begin = Callable[[], tuple[AnyFeed, int]]
+"""Begins or continues a pass over the data: what loads it, and the epoch."""
+
+MOST_EVALUATIONS = 100
+"""Between two batches, if they cannot take place: more are a loop that waits for a result."""
+
+logger = logging.getLogger("elasticjob_runtime.training")
+
+
+class Passes:
+    def __init__(
+        self,
+        parts: Parts,
+        state: TrainingState,
+        steps: Steps,
+        exchange: Exchange,
+        worlds: Worlds,
+        *,
+        engine: Engine | None,
+        replicas: Replicas | None,
+    ) -> None:
+        """engine: None if nothing interrupts the loop."""
+        self._parts, self._state, self._steps = parts, state, steps
+        self._exchange, self._worlds = exchange, worlds
+        self._engine, self._replicas = engine, replicas
+        self.offered: Share | None = None
+        """The batch that the script has, until its step has ended."""
+        self._left = False
+        """The loop over batches was left before a step with `offered`, by `break`: it may still be used, or not."""
+        self._failed: Exception | None = None
+        """With what the script's last step has ended."""
+        self._compared = not (in_replica() or parts.are_sharded)
+        """Whether the first batch was compared with that of other ranks. In place, a DDP rank joins others alone."""
+        self._trained = False
+        """Whether this process has got a batch that was not for a trial."""
+        self._finished = -1
+        """The last epoch through which this process has gone to its end."""
+        self._met_in = 0
+        """The world, as `Exchange` counts them, in which all have said in which epoch they go on."""
+        self._evaluations = 0
+        """Since the last batch."""
+
+    # -- the batch in use
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether the step with a batch is still to come, or in progress. No world begins meanwhile."""
+        return self.offered is not None and not self._left
+
+    def use(self, share: Share) -> None:
+        """For the next step."""
+        self.offered, self._left = share, False
+
+    def end_step(self, error: Exception | None = None) -> None:
+        """error: of the script's own."""
+        self.offered, self._failed = None, error
+
+    def _offer(self, batch: Any, share: Share) -> Any:
+        self.use(share)
+        if not self._compared:
+            self._compared = True
+            check_samples(self._parts, share.positions, batch)
+        return batch
+
+    def _check_used(self) -> None:
+        if self.offered is not None:
+            self.offered = None
+            raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
+        if self._failed is not None:
+            raise SessionError(
+                f"a step has ended with {type(self._failed).__name__}, and the script went on: its batch would come "
+                "again and again. Handle what you expect within the `with session.step():`"
+            ) from self._failed
+
+    # -- worlds
+
+    def enter_newest_world(self, *, evaluation: int = 0) -> None:
+        """Not while a batch is in use. evaluation: see `State`."""
+        if not self.uses_batch:
+            self.offered = None
+            self._worlds.enter_newest(evaluation=evaluation)
+
+    def enter_first_world(self) -> None:
+        """If this has not happened, unless a trial comes before. Later ones begin with a batch, and nowhere else, so
+        that all processes are at the same place in the script then."""
+        if not (self._worlds.formed or self._worlds.tries()):
+            self.enter_newest_world()
+
+    def meet_for_evaluation(self) -> bool:
+        """Whether all processes can evaluate together now. Raises SessionError if the script waits for that in a
+        loop."""
+        if not self._worlds.formed or self._steps.is_over:
+            if self.uses_batch:
+                return False  # its step is interrupted, too, and then comes again
+            self.enter_newest_world(evaluation=self._evaluations)
+        if self._state.together:
+            return True
+        if self._evaluations > MOST_EVALUATIONS:
+            raise SessionError(
+                "session.evaluate() was called again and again, while other processes are at the next batch: do not "
+                "repeat it until there is a result, but go on with the next batch"
+            )
+        logger.info(
+            "no result of the evaluation after step %d: not all processes are there, because one has joined, or has "
+            "finished it already",
+            self._state.committed,
+        )
+        return False
+
+    def count_evaluation(self) -> None:
+        """The script calls `session.evaluate`."""
+        self._evaluations += 1
+
+    # -- the loop
+
+    def check_epoch(self, epoch: int | None) -> None:
+        """Raises SessionError if the script has gone through this one: it would train on nothing without knowing."""
+        if epoch is not None and epoch <= self._finished:
+            raise SessionError(
+                f"epoch {epoch} is over, and has no batch for another pass over the data: give each pass an `epoch` of "
+                "its own, or none"
+            )
+
+    def begin(self) -> None:
+        """Before the first batch of a pass."""
+        if not self._worlds.tries():
+            self.enter_newest_world()
+
+    def batches(self, begin: Begin, feed: AnyFeed, epoch: int) -> Iterator[Any]:
+        """This rank's batches in the rest of `epoch`."""
+        worlds = self._worlds
+        if worlds.others and self._state.cursor.epoch == epoch:
+            with contextlib.closing(feed):
+                yield from self._try(feed)
+            self.enter_newest_world()
+            feed, epoch = begin()
+        if self._state.cursor.epoch > epoch and not self._trained and not worlds.others:
+            worlds.set_aside()
+        with contextlib.closing(feed):
+            if not worlds.others:
+                yield from self._batches_of(feed, epoch)
+
+    def _try(self, feed: AnyFeed) -> Iterator[Any]:
+        """A batch for a step on trial, of which nothing remains. It is as large as after this replica has joined: a
+        compiled model would compile once more for another one."""
+        random = randomness.state()
+        self._worlds.place = self._worlds.find_place()
+        found = feed.next(self._state.cursor, *self._worlds.place)
+        if found is not None:
+            logger.info("a step on trial, before this replica joins %d others", self._worlds.others)
+            yield self._offer(*found)
+            self._check_used()
+        randomness.restore(random)
+
+    def _batches_of(self, feed: AnyFeed, epoch: int) -> Iterator[Any]:
+        state, compared = self._state, 0
+        while state.cursor.epoch == epoch:  # before the world may change: see evaluate()
+            self.enter_newest_world()
+            if state.cursor.epoch != epoch:
+                # Received from one that has gone on with the script, and has done what is done between two epochs.
+                if self._replicas is None and not state.sent_while_evaluating:
+                    self._worlds.set_aside()
+                return
+            if state.cursor.over:
+                state.cursor, self._worlds.aside = Cursor(epoch=epoch + 1), None
+                return
+            try:
+                if self._is_behind(epoch):
+                    return
+                if compared != self._exchange.world:
+                    self._exchange.compare(feed.order, trained=self._trained)
+                    compared = self._exchange.world
+                found = feed.next(state.cursor, *self._worlds.place)
+            except OverError:
+                continue
+            if found is None:  # with a larger batch size than before and drop_last, what is left is no batch
+                state.cursor = Cursor(epoch=epoch + 1)
+                break
+            state.together, self._evaluations, self._worlds.aside, self._trained = True, 0, None, True
+            try:
+                yield self._offer(*found)
+            except GeneratorExit:
+                self._left = self.offered is not None
+                raise
+            self._end_batch(epoch)
+        self._finished = epoch
+
+    def _is_behind(self, epoch: int) -> bool:
+        """Whether others have left this epoch before its end, by `break`, and this process has joined them since."""
+        if self._engine is None or self._met_in == self._exchange.world:
+            return False
+        (latest,) = self._exchange.largest([epoch])
+        self._met_in = self._exchange.world
+        if latest == epoch:
+            return False
+        self._state.cursor = Cursor(epoch=latest)
+        self._worlds.set_aside()
+        return True
+
+    def _end_batch(self, epoch: int) -> None:
+        self._check_used()
+        if self._replicas is not None and self._state.cursor.epoch != epoch:
+            self._steps.meet()  # this process may end now, and another one need it
+            if self._steps.broken:
+                self.enter_newest_world()
