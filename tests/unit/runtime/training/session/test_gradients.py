@@ -73,6 +73,18 @@ def test_gradients_are_weighted_in_each_step(features: int) -> None:
 
 
 @pytest.mark.usefixtures("world_of_one")
+def test_a_layer_that_is_frozen_when_the_world_changes_is_reduced_once_it_is_trained_again() -> None:
+    trained = Trained(SMALL)
+    trained.model.module.weight.requires_grad_(False)
+    torch_private.rebuild(trained.model)
+    assert not trained.model.module.weight.requires_grad
+    trained.model.module.weight.requires_grad_(True)
+    trained.weigh(2, 5, 3)
+    expected = [2 * trained.inputs.mean(0, keepdim=True) / 5, torch.tensor([2 / 5])]
+    assert all(map(torch.allclose, trained.gradients(), expected))
+
+
+@pytest.mark.usefixtures("world_of_one")
 def test_only_large_gradients_need_python_in_the_thread_of_gloo() -> None:
     small, large = Trained(SMALL), Trained(LARGE)
     small.gradients(), large.gradients()

@@ -267,15 +267,19 @@ RELEASE_INTERVAL = 1.0
 _waits: weakref.WeakKeyDictionary[DistributedDataParallel, Callable[[Any], Any]] = weakref.WeakKeyDictionary()
 _reducer_groups: weakref.WeakKeyDictionary[DistributedDataParallel, Any] = weakref.WeakKeyDictionary()
 """Not attributes of the modules, which may be copied: a group cannot. C++ does not keep the part of it in Python."""
+_reduced: weakref.WeakKeyDictionary[DistributedDataParallel, list[torch.nn.Parameter]] = weakref.WeakKeyDictionary()
+"""What the module's first reducer reduces: scripts may freeze layers later, and train them again."""
 
 
 def reduce_with(ddp: DistributedDataParallel, wait: Callable[[Any], Any]) -> None:
     """Makes what the module's reducer waits for by itself, in C++, end with the world, from the next `rebuild` on: the
-    layout of the buckets and, with find_unused_parameters, which parameters each rank has used.
+    layout of the buckets and, with find_unused_parameters, which parameters each rank has used. To be called before the
+    script trains.
 
     wait(work): waits for the work of a collective on the CPU, or until the world ends.
     """
     _waits[ddp] = wait
+    _reduced[ddp] = [each for each in ddp.module.parameters() if each.requires_grad]
 
 
 class _ReducerGroup(dist.ProcessGroup):
@@ -342,11 +346,12 @@ def rebuild(ddp: DistributedDataParallel) -> None:
     """
     assert dist.group.WORLD is not None
     ddp.process_group = dist.group.WORLD
-    parameters, sparse = ddp._build_params_for_reducer()
-    names = ddp._build_debug_param_to_name_mapping(parameters)
-    if ddp in _waits and all(each.is_cpu for each in parameters):
-        ddp.process_group = _reducer_groups[ddp] = _ReducerGroup(dist.group.WORLD, _waits[ddp])
-    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    with _frozen_as_at_first(ddp):
+        parameters, sparse = ddp._build_params_for_reducer()
+        names = ddp._build_debug_param_to_name_mapping(parameters)
+        if ddp in _waits and all(each.is_cpu for each in parameters):
+            ddp.process_group = _reducer_groups[ddp] = _ReducerGroup(dist.group.WORLD, _waits[ddp])
+        ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
     ddp.process_group = dist.group.WORLD
     ddp.require_forward_param_sync = True  # False after a micro-batch whose gradients were not exchanged (no_sync)
     if ddp.static_graph:
@@ -354,6 +359,20 @@ def rebuild(ddp: DistributedDataParallel) -> None:
         ddp._static_graph_delay_allreduce_enqueued = False
     for hook, state in getattr(ddp, "_comm_hooks", ()):
         dist._register_comm_hook(ddp.reducer, state, hook)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _frozen_as_at_first(ddp: DistributedDataParallel) -> Iterator[None]:
+    """A reducer leaves out what is frozen when it is made, for ever, and joiners make theirs at the beginning."""
+    now = [(each, each.requires_grad) for each in ddp.module.parameters()]
+    reduced = {id(each) for each in _reduced.get(ddp, [each for each, trained in now if trained])}
+    try:
+        for each, _ in now:
+            each.requires_grad_(id(each) in reduced)
+        yield
+    finally:
+        for each, trained in now:
+            each.requires_grad_(trained)
 
 
 def wrap_hooks(
