@@ -22,7 +22,7 @@ C = UnreadyValue(members=["c"], since=7.0)
 
 def planner(plan: Any = IN_PLACE, *, seen_at: float = LATE, known: UnreadyValue | None = None, **c: Any) -> Any:
     """a and b train; c is present, and says what `c` has."""
-    store = {"planned_at": c.pop("planned_at", LATE), "unready": known}
+    store = {"plans_at": (c.pop("planned_at", LATE),), "unready": known}
     settings = c.pop("settings", {})
     there = members("abc", a={"stores": True}, c={"changed_at": 7.0, "seen_at": seen_at, **c})
     return make_view(
@@ -65,7 +65,7 @@ def test_the_value_stays_short_and_about_the_same_member() -> None:
     there = members(names, a={"stores": True}, **{name: {"changed_at": 9.0} for name in names[2:]})
     before = UnreadyValue(members=["k"], since=3.0)
     view = make_view(
-        there=there, plan=IN_PLACE, store={"planned_at": LATE, "unready": before}, settings={"max": 20},
+        there=there, plan=IN_PLACE, store={"plans_at": (LATE,), "unready": before}, settings={"max": 20},
         stores=True, workers=runs(IN_PLACE, in_place=True, movable=True),
     )  # fmt: skip
     action = decide(view, NOW)

@@ -48,6 +48,7 @@ from elasticjob_runtime.membership.joining import (
     retry_at,
 )
 from elasticjob_runtime.membership.leaving import leave_world, longest_leave, stop_leaving
+from elasticjob_runtime.membership.plan_rate import limit_rate
 from elasticjob_runtime.membership.planned_changes import has_saved, is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.replicas import (
@@ -305,7 +306,7 @@ def _plan_if_first(view: View, now: float) -> Action | None:
         return Wait(until=broken_since + takeover_delay(view), reason="waiting for a new plan")
     ahead = members_ahead(view)
     if not ahead:
-        return next_plan(view, now)
+        return limit_rate(view, next_plan(view, now), now)
     if broken_since is None:
         return Wait(reason=f"{ahead[0].name} is the planner")
     if to_probe := tuple(member for member in ahead if recent_probe(view, member, now) is None):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 
 from elasticjob_runtime.contract import MemberState
-from elasticjob_runtime.membership import crash_loop
+from elasticjob_runtime.membership import crash_loop, plan_rate
 from elasticjob_runtime.membership.eligibility import known_unreachable
 from elasticjob_runtime.membership.view import Member, Plan, Role, View
 
@@ -75,7 +75,7 @@ def takeover_delay(view: View) -> float:
     Grows with the rank, so that the planner's successor comes first and the others usually need not act. If the planner
     is suspected, its successor need not wait: it probes the planner before it plans.
     Covers the backoff that the planner may apply before it restarts the same crash, unless the planner itself is
-    suspected.
+    suspected, and how long it may wait because plans follow one another too fast.
     """
     plan = view.store.plan
     rank = plan.rank.group_rank if plan and plan.rank else TAKE_OVER_BY_RANK
@@ -88,6 +88,7 @@ def takeover_delay(view: View) -> float:
         view.settings.takeover_delay * max(0, min(rank, TAKE_OVER_BY_RANK) - suspected)
         + late
         + crash_loop.longest_delay(history, view.settings.crash_limits)
+        + plan_rate.longest_wait(view)
     )
 
 

@@ -177,8 +177,8 @@ class StoreView:
     """Failures of the current round in the order they were written; only the planner sees them."""
     failed_at: float = 0.0
     """When this agent saw the first of them."""
-    planned_at: float | None = None
-    """When this agent first saw the round of the current plan; None: there has been none."""
+    plans_at: tuple[float, ...] = ()
+    """When this agent first saw the rounds of the last plans, up to the current one; the oldest ones are left out."""
     unready: UnreadyValue | None = None
     """As published; only the planner sees it."""
     locations: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -186,6 +186,11 @@ class StoreView:
     replicas: Mapping[str, ReplicaValue] = dataclasses.field(default_factory=dict)
     """By member, also of earlier incarnations: all of them for a planner, else this member's own. See
     membership/replicas.py."""
+
+    @property
+    def planned_at(self) -> float | None:
+        """When this agent first saw the round of the current plan; None: there has been none."""
+        return self.plans_at[-1] if self.plans_at else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,7 @@ from elasticjob_runtime.contract import (
     first_failure,
 )
 from elasticjob_runtime.etcd.interface import KeyRange, KeyValue, WatchUpdate
+from elasticjob_runtime.membership import plan_rate
 from elasticjob_runtime.membership.replicas import newest_replica
 from elasticjob_runtime.membership.view import Member, Plan, Role, Stop, StoreView, Suspicion
 
@@ -74,7 +75,7 @@ class StoreCache:
         self.stop: Stop | None = None
         self._refused: set[tuple[str, int]] = set()
         self._last_round = 0
-        self._planned_at: float | None = None
+        self._plans_at: tuple[float, ...] = ()
         self._unready: UnreadyValue | None = None
         self._locations: LocationsValue | None = None
         self.plan: PlanValue | None = None
@@ -169,7 +170,7 @@ class StoreCache:
             failures=tuple(failure.value for failure in failures),
             failed_at=min((failure.seen_at for failure in failures), default=0.0),
             suspicions=self._suspicions_of(self.plan.round) if self.plan else (),
-            planned_at=self._planned_at,
+            plans_at=self._plans_at,
             unready=self._unready,
             locations=self._locations.locations if self._locations is not None else {},
             replicas=dict(self._replicas),
@@ -220,7 +221,7 @@ class StoreCache:
         if kv.key == keys.plan:
             before, self.plan = self.plan, self.parse(kv, PlanValue)
             if self.plan is not None and (before is None or before.round != self.plan.round):
-                self._planned_at = now
+                self._plans_at = (*self._plans_at, now)[-plan_rate.AT_ONCE :]
             self._last_round = max(self._last_round, self.plan.round if self.plan else 0)
         elif kv.key == keys.stop:
             stop = self.parse(kv, StopValue)
