@@ -31,7 +31,7 @@ from elasticjob_runtime.training.session import torch_private
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -76,17 +76,16 @@ def build() -> tuple[nn.Sequential, DeviceMesh | None]:
 
 
 class Pipeline:
-    """Two stages, two microbatches. A stage allocates what it receives into once, so another share needs a new one."""
+    """Two stages, two microbatches."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, self._size, self._weight = model, 0, 1.0
+        self._weight = 1.0
+        stage = PipelineStage(model, dist.get_rank(), 2, DEVICE)
+        schedule = ScheduleGPipe if os.environ.get("SCHEDULE") == "GPipe" else Schedule1F1B
+        self._schedule = schedule(stage, n_microbatches=2, loss_fn=self._loss)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor, weight: float) -> None:
         self._weight = weight
-        if len(inputs) != self._size:
-            self._size = len(inputs)
-            stage = PipelineStage(self._model, dist.get_rank(), 2, DEVICE)
-            self._schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=self._loss)
         if dist.get_rank() == 0:
             self._schedule.step(inputs)
         else:

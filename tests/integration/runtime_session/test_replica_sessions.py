@@ -380,11 +380,12 @@ KINDS: dict[str, dict[str, str]] = {
     "tensor-parallel": {"KIND": "tp", "CLIP": "0.05"},
     "both": {"KIND": "fsdp+tp"},
     "pipeline": {"KIND": "pp"},
+    "pipeline-GPipe": {"KIND": "pp", "SCHEDULE": "GPipe"},
     "one-rank": {"KIND": "plain"},
 }
 
 
-NIGHTLY = {"clipping", "accumulation", "no-hook", "compiled"}
+NIGHTLY = {"clipping", "accumulation", "no-hook", "compiled", "pipeline-GPipe"}
 
 
 @pytest.mark.parametrize(
@@ -412,7 +413,8 @@ def goes_on_without_another_one(folder: pathlib.Path, names: str, environment: A
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("kind", "seed", "fake_nccl"), [("fsdp", 1, ""), ("fsdp", 2, ""), ("tp", 3, ""), ("fsdp", 4, "1"), ("tp", 5, "1")]
+    ("kind", "seed", "fake_nccl"),
+    [("fsdp", 1, ""), ("fsdp", 2, ""), ("tp", 3, ""), ("fsdp", 4, "1"), ("tp", 5, "1"), ("pp", 6, ""), ("pp", 7, "")],
 )
 def test_any_history_of_replicas_is_the_same_training(
     kind: str, seed: int, fake_nccl: str, tmp_path: pathlib.Path

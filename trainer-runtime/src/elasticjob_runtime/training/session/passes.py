@@ -15,6 +15,7 @@ from elasticjob_runtime.training.session.exchange import Exchange
 from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.pipelines import Pipelines
 from elasticjob_runtime.training.session.refusals import in_replica
 from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.state import TrainingState
@@ -56,6 +57,7 @@ class Passes:
         """The loop over batches was left before a step with `offered`, by `break`: it may still be used, or not."""
         self._failed: Exception | None = None
         """With what the script's last step has ended."""
+        self._pipelines = Pipelines()
         self._compared = not (in_replica() or parts.are_sharded)
         """Whether the first batch was compared with that of other ranks. In place, a DDP rank joins others alone."""
         self._trained = False
@@ -84,6 +86,7 @@ class Passes:
 
     def _offer(self, batch: Any, share: Share) -> Any:
         self.use(share)
+        self._pipelines.begin(self._exchange.world, len(share.positions))
         if not self._compared:
             self._compared = True
             check_samples(self._parts, share.positions, batch)

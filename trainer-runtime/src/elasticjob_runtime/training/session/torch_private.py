@@ -525,6 +525,23 @@ def uses_default_group(ddp: DistributedDataParallel) -> bool:
     return ddp.process_group is dist.group.WORLD
 
 
+def schedule_classes(module: Any) -> list[Any]:
+    """Those of pipelines that define a step of their own. module: torch.distributed.pipelining.schedules."""
+    base = module._PipelineSchedule
+    found = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
+    return [each for each in found if "step" in vars(each)]
+
+
+def stages_of(schedule: Any) -> list[Any]:
+    """The stages of a pipeline that are in this process."""
+    return list(getattr(schedule, "_stages", None) or [schedule._stage])
+
+
+def microbatches_of(schedule: Any) -> int | None:
+    """Into how many it divides tensors of a batch; None: in a way of the script's."""
+    return None if schedule._args_chunk_spec else int(schedule._n_microbatches)
+
+
 def pinned(batch: Any) -> Any:
     """As a DataLoader's `pin_memory=True`."""
     return _pin_memory.pin_memory(batch) if torch.cuda.is_available() else batch
