@@ -164,6 +164,14 @@ def test_a_rank_that_has_reduced_its_gradients_is_told_of_another_one_that_has_n
         replica.vote()
 
 
+@pytest.mark.parametrize("steps_here", [True, False])
+def test_an_optimizer_that_steps_in_some_replicas_only_is_an_error_in_all(replica: Replica, steps_here: bool) -> None:
+    replica.train()
+    replica.ballot = [-1, 0 if steps_here else 1, 0 if steps_here else -1, 0]
+    with pytest.raises(SessionError, match="an optimizer steps in some replicas only"):
+        replica.replicas.wait_for_collectives(replica.interruption, 1, used=steps_here)
+
+
 def test_a_failed_reduction_raises_only_at_the_vote_and_ends_the_connections(replica: Replica) -> None:
     replica.fails = True
     replica.train()
@@ -180,7 +188,7 @@ def test_a_plan_of_which_a_vote_tells_is_due_and_no_other(replica: Replica) -> N
     assert not replica.replicas.is_due(newer, world)
     replica.replicas.begin_step()
     replica.train()
-    replica.ballot = [-end.order, 0, 0, 0]
+    replica.ballot = [-end.order, 1, -1, 0]
     replica.vote(newest=world.order)
     assert replica.replicas.is_due(world, world), "the end of this world, which has its round"
     assert not replica.replicas.is_due(newer, newer)

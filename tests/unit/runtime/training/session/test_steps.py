@@ -38,7 +38,7 @@ class Aborted(QuietEngine):
         super().__init__(completes_early=True)
         self.waits = waits
 
-    def wait_for_collectives(self) -> None:
+    def wait_for_collectives(self, *, used: bool = True) -> None:  # noqa: ARG002
         if not self.waits:
             raise OverError(OVER)
         self.waits -= 1

@@ -96,7 +96,7 @@ def test_parameters_that_a_script_changes_before_its_optimizer_are_undone_from_t
         nonlocal committed
         committed += 1
 
-    def lose(*_: Any) -> None:
+    def lose(*_: Any, **__: Any) -> None:
         raise OverError(OVER)
 
     for number in (1, 2):

@@ -75,10 +75,10 @@ class Backend(Protocol):
     def begin_step(self) -> None:
         """A step begins."""
 
-    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:
+    def wait_for_collectives(self, interruption: Interruption, newest: int, *, used: bool = True) -> None:
         """Returns when all collectives that this thread has waited for are known to be done, before the end of the
         world. Raises OverError if that cannot be known. newest: the order of the newest plan of which this process
-        knows, see `World`."""
+        knows, see `World`. used: an optimizer is about to use what they have produced."""
 
     def meet(self, interruption: Interruption, newest: int) -> None:
         """Returns when all replicas have come here, between two steps. Raises OverError if this is not known of all.
@@ -132,7 +132,7 @@ class Gloo(OneProcess):
     def communicate(self, begin: Begin, interruption: Interruption) -> torch.futures.Future[Any]:
         return interruption.guard(begin())
 
-    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:
+    def wait_for_collectives(self, interruption: Interruption, newest: int, *, used: bool = True) -> None:
         pass
 
 

@@ -89,10 +89,11 @@ class Engine:
         in a replica. Raises SessionError as `enter`."""
         return self._wait_for_common_plan(None, "").others
 
-    def wait_for_collectives(self) -> None:
-        """Returns when those of the step are known to be done. Raises OverError if they may not be."""
+    def wait_for_collectives(self, *, used: bool = True) -> None:
+        """Returns when those of the step are known to be done. Raises OverError if they may not be. used: see
+        `Backend`."""
         newest = self._newest
-        self._backend.wait_for_collectives(self.interruption, newest.order if newest is not None else 0)
+        self._backend.wait_for_collectives(self.interruption, newest.order if newest is not None else 0, used=used)
 
     def meet(self) -> None:
         """Returns when all replicas have come here, between two steps. Raises OverError."""

@@ -75,7 +75,7 @@ class Nccl(OneProcess):
                 raise OverError(OVER)
             return begin()
 
-    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:  # noqa: ARG002
+    def wait_for_collectives(self, interruption: Interruption, newest: int, *, used: bool = True) -> None:  # noqa: ARG002
         _refuse_capture()
         # Waiting for a collective makes the current stream wait for it: DDP and FSDP do so at the end of backward().
         event = torch.cuda.Event()

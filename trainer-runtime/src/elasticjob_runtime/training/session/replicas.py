@@ -119,7 +119,7 @@ class Replicas:
         self._voted = self._reduced = False
         self._reductions = 0
 
-    def wait_for_collectives(self, interruption: Interruption, newest: int) -> None:
+    def wait_for_collectives(self, interruption: Interruption, newest: int, *, used: bool = True) -> None:
         """The vote: commits the step in all replicas or in none, nearly always; in all ranks of this replica or in
         none, always. It also carries the newest plan that any rank knows, so that all replicas leave for it after the
         same step.
@@ -131,9 +131,14 @@ class Replicas:
         self._voted = True
         unreduced = 0 if self._reduced else sum(parameter.grad is not None for parameter in self._others)
         self._finish_reductions(interruption)
-        lowest, highest, most = self._vote(interruption, newest, self._reductions, unreduced)
+        lowest, highest, most = self._vote(interruption, newest, 2 * self._reductions + used, unreduced)
         if most:  # of some rank, and the others would wait for it in vain
             raise SessionError(UNREDUCED.format(most))
+        if highest == lowest + 1 and not lowest % 2:
+            raise SessionError(
+                "an optimizer steps in some replicas only: decide whether it does by what is the same in all of them, "
+                "and not by the loss of this replica's share"
+            )
         if lowest != highest:
             raise SessionError(
                 "the replicas have reduced different gradients in this step: every replica must use the same parts of "

@@ -75,7 +75,7 @@ class Steps:
             yield
             if not self._stepped:
                 undo.look()
-                self._wait_for_collectives()
+                self._wait_for_collectives(used=self._scaled)
             if trial:
                 raise TrialOverError
             self._check_gradients()
@@ -208,10 +208,11 @@ class Steps:
         if not (self._stepped or self._scaled) and any(map(torch_private.keeps_unreduced, self._parts.modules)):
             raise SessionError(ACCUMULATED)
 
-    def _wait_for_collectives(self) -> None:
-        """What they have produced is about to change the state. In the midst of a step only."""
+    def _wait_for_collectives(self, *, used: bool = True) -> None:
+        """What they have produced is about to change the state, or, if it is not `used`, the step ends. In the midst of
+        a step only."""
         if self._undo is not None and self._engine is not None:
-            self._engine.wait_for_collectives()
+            self._engine.wait_for_collectives(used=used)
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
