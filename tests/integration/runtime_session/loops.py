@@ -36,11 +36,56 @@ if folder := os.environ.get("CHECKPOINTS"):
     session.checkpoint(folder, every=10)
 found: list[float | None] = []
 
+LATE = {"ends an epoch": 10, "breaks": 7, "evaluates in an epoch": 5}
+"""The step of which some processes have the verdict of the first one, and others have not, when one is lost."""
+
 
 def mark(what: str) -> None:
     """For the test, which waits until this process is there."""
     with pathlib.Path(f"{OUTPUT}.marks").open("a") as marks:
         marks.write(f"{what}\n")
+
+
+def hear_verdict(*, late: bool) -> None:
+    """Of rank 0, which goes on before the others have it. late: b is, once."""
+    if late and NAME == "b" and not pathlib.Path(f"{OUTPUT}.late").exists():
+        pathlib.Path(f"{OUTPUT}.late").touch()
+        mark("late")
+        time.sleep(1.5)
+    dist.broadcast(torch.ones(1), 0)
+
+
+def attack() -> list[torch.Tensor]:
+    """As the usual code of adversarial training does it. Returns the parameters before."""
+    before = [each.data.clone() for each in model.parameters()]
+    for each in model.parameters():
+        assert each.grad is not None
+        each.data.add_(each.grad)
+    return before
+
+
+def train(batch: torch.Tensor) -> None:
+    """The backward passes of KIND; c is lost in the 11th step."""
+    trained(batch).square().mean().backward()
+    before = attack() if KIND == "adversarial" else []
+    model.requires_grad_(KIND != "freezes")
+    if KIND in {"adversarial", "freezes", "goes on after errors"} and session.committed_steps == 10:
+        mark("in step 11")
+        time.sleep(1.0)
+    if KIND == "freezes":
+        dist.all_reduce(torch.ones(1))
+    if KIND in {"adversarial", "goes on after errors"}:
+        trained(batch).square().mean().backward()
+    for each, value in zip(model.parameters(), before, strict=bool(before)):
+        each.data = value
+
+
+def try_to_train(batch: torch.Tensor) -> None:
+    try:
+        train(batch)
+        optimizer.step()
+    except RuntimeError as error:
+        print("this batch is left out:", error)
 
 
 def step(batch: torch.Tensor) -> None:
@@ -51,8 +96,16 @@ def step(batch: torch.Tensor) -> None:
             mark("in step 11")
             time.sleep(1.0)  # time for the test to kill another process
         optimizer.zero_grad()
-        trained(batch).square().mean().backward()
+        if KIND == "goes on after errors":
+            try_to_train(batch)
+            return
+        train(batch)
+        if KIND in LATE:
+            hear_verdict(late=session.committed_steps == LATE[KIND] - 1)
         optimizer.step()
+        model.requires_grad_(True)
+        if KIND == "ends an epoch":
+            session.values.update({name: session.values.get(name, 0) + 1 for name in ("sum", "count")})
         time.sleep(0.01)
     mark(f"committed {session.committed_steps}")
 
@@ -62,7 +115,21 @@ def evaluate() -> float:
     time.sleep(0.3)
     total = torch.ones(1)
     dist.all_reduce(total)
+    if KIND == "evaluates after an epoch":
+        hear_verdict(late=session.committed_steps == 10)
     return float(total)
+
+
+def end_epoch() -> None:
+    """What is done once for each epoch."""
+    scheduler.step()
+    session.values["epochs"] = session.values.get("epochs", 0) + 1
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9)
+    if KIND == "ends an epoch":
+        print("mean", session.values["sum"] / session.values["count"])
+        session.values.update(sum=0, count=0)
 
 
 def scale(changed: Any) -> None:
@@ -80,13 +147,20 @@ for epoch in range(EPOCHS) if KIND == "all epochs" else range(session.epoch, EPO
         if KIND == "evaluate before a step" and session.committed_steps == 5:
             found.append(session.evaluate(evaluate))
         step(batch)
+        if KIND == "evaluates in an epoch" and session.committed_steps % 5 == 0:
+            session.evaluate(evaluate)
+            scheduler.step()
+        if KIND == "breaks" and session.committed_steps == 7 * (epoch + 1):
+            break
         if "DIES" in os.environ and session.committed_steps == 20:
             os.kill(os.getpid(), signal.SIGKILL)
     if KIND == "break before a step":
         found.append(session.evaluate(evaluate))
-    if KIND in {"each epoch", "all epochs"}:
+    if KIND in {"breaks", "evaluates after an epoch"}:
+        session.evaluate(evaluate)
         scheduler.step()
-        session.values["epochs"] = session.values.get("epochs", 0) + 1
+    if KIND in {"each epoch", "all epochs", "ends an epoch"}:
+        end_epoch()
 state = {"model": model.state_dict(), "scheduler": scheduler.state_dict(), "values": dict(session.values)}
 torch.save(state, f"{OUTPUT}.pt")
 facts = {"committed": session.committed_steps, "lr": optimizer.param_groups[0]["lr"], "found": found}

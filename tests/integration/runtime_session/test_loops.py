@@ -73,6 +73,54 @@ def test_what_is_done_before_a_step_that_is_interrupted_leaves_nothing(
     assert runs[0].facts["found"] == runs[1].facts["found"]
 
 
+LATE = ["ends an epoch", "evaluates after an epoch", "evaluates in an epoch", "breaks"]
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_what_follows_a_step_or_an_evaluation_that_only_some_have_ended_is_done_once(
+    tmp_path: pathlib.Path, kind: str
+) -> None:
+    """d is lost when the first two processes have the verdict for which the others wait."""
+    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
+    try:
+        a, d, c, b = begin(driver, "a", "d", "c", "b")
+        wait_for_mark(driver, tmp_path, b, "late")
+        driver.pump(0.5)
+        d.kill()
+        driver.plan([a, c, b])
+        runs = finish(driver, tmp_path, [a, c, b])
+    finally:
+        driver.close()
+    assert_as_undisturbed(tmp_path, kind, runs)
+
+
+@pytest.mark.parametrize("kind", ["adversarial", "freezes", "goes on after errors"])
+def test_an_interrupted_step_leaves_nothing_whatever_the_script_does_in_it(tmp_path: pathlib.Path, kind: str) -> None:
+    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
+    try:
+        a, b, c = begin(driver, "a", "b", "c")
+        for each in (a, b):
+            wait_for_mark(driver, tmp_path, each, "in step 11")
+        c.kill()
+        driver.plan([a, b])
+        runs = finish(driver, tmp_path, [a, b])
+    finally:
+        driver.close()
+    assert_as_undisturbed(tmp_path, kind, runs)
+
+
+def assert_as_undisturbed(tmp_path: pathlib.Path, kind: str, runs: list[Run]) -> None:
+    given = {"KIND": kind, "WORKER_NAME": "plain", "OUTPUT": str(tmp_path / "plain"), "GLOO_SOCKET_IFNAME": "lo"}
+    subprocess.run([sys.executable, SCRIPT], env={**os.environ, **given}, check=True, timeout=120)
+    plain = Run.read(tmp_path / "plain")
+    for run in runs:
+        run.assert_same_training(runs[0])
+        assert run.facts["committed"] == plain.facts["committed"]
+        assert run.facts["lr"] == pytest.approx(plain.facts["lr"])
+        torch.testing.assert_close(run.state["model"], plain.state["model"], rtol=0, atol=1e-12)
+        assert run.state["values"] == plain.state["values"]
+
+
 def test_a_batch_that_is_left_by_break_before_its_step_holds_nothing_up(tmp_path: pathlib.Path) -> None:
     driver = Driver(tmp_path, {"KIND": "break before a step"}, SCRIPT)
     try:
@@ -96,7 +144,7 @@ def test_a_joiner_with_other_batches_ends_and_the_others_train_on(tmp_path: path
         driver.plan([c, a, b], step_grace=0.5)  # as rank 0
         wait_until(driver, lambda: c.process.poll() is not None, "c ends", failures=False)
         log = (tmp_path / "c.log").read_text()
-        assert "this rank was given other data than the first one: batch_size=3 and batch_size=6" in log
+        assert "this rank was given other data than the other ranks: batch_size=3 and batch_size=6" in log
         driver.plan([a, b], told=[a, b])
         wait_until(driver, lambda: a.process.poll() == 0 == b.process.poll(), "the others end", failures=False)
     finally:

@@ -334,7 +334,7 @@ def test_a_replica_that_shuffles_in_another_order_ends_with_an_error_and_the_oth
 ) -> None:
     with training(tmp_path, "AB", WRONG="seed") as (driver, (a, b)):
         wait_until(driver, lambda: b.lost, "B ends", failures=False)
-        message = "this replica was given other data than the first one: seed=1 and seed=0"
+        message = "this replica was given other data than the other replicas: seed=1 and seed=0"
         assert any(message in driver.log_of(rank) for rank in b.ranks)
         assert_undisturbed(driver.finish())
         assert driver.steps_of(b) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elasticjob_runtime.training.session.backend import OneProcess
+from elasticjob_runtime.training.session.interruption import Interruption
 
 
 class QuietEngine(OneProcess):
@@ -14,6 +15,7 @@ class QuietEngine(OneProcess):
 
     def __init__(self, *, completes_early: bool = False) -> None:
         self.completes_early = completes_early
+        self.interruption = Interruption()
 
     def wait_for_collectives(self, *, used: bool = True) -> None:
         pass

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
-from elasticjob_runtime.training.session import refusals, torch_private
+from elasticjob_runtime.training.session import agent, refusals, torch_private
 from elasticjob_runtime.training.session.nccl import Nccl
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import _warm_up, refusal, refusal_in_replica
@@ -177,3 +177,21 @@ def test_what_warms_torch_up_is_no_step_of_the_training() -> None:
     finally:
         hook.remove()
     assert steps == []
+
+
+def test_parameters_of_an_optimizer_that_no_model_has_are_refused() -> None:
+    model, temperature = nn.Linear(2, 1), nn.Parameter(torch.ones(()))
+    parts = Parts({"model": model, "optimizer": torch.optim.SGD([*model.parameters(), temperature])})
+    known = Parts({"model": model, "optimizer": torch.optim.SGD(model.parameters())})
+    assert "1 parameters of the optimizers belong to no model of the session" in refusals._problem_of_parameters(parts)
+    assert refusals._problem_of_parameters(known) == ""
+
+
+def test_a_second_session_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "connect", object)
+    monkeypatch.setattr(refusals, "_new_engine", lambda *_: (object(), None))
+    monkeypatch.setattr(refusals, "engines", [])
+    parts = Parts({"model": nn.Linear(2, 1)})
+    refusals.new_engine(parts)
+    with pytest.raises(TypeError, match=r"this process has a session already.* Give that one all models"):
+        refusals.new_engine(parts)

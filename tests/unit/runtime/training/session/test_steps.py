@@ -226,6 +226,27 @@ def test_gradients_accumulated_after_a_step_that_trained_end_the_training() -> N
         another()
 
 
+def test_gradients_accumulated_after_the_smallest_parameter_was_frozen_end_the_training() -> None:
+    model = LINEAR(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = Parts({"model": model, "optimizer": optimizer})
+    steps = Steps(parts, TrainingState(parts, snapshots=False), None)
+
+    def train(*, step: bool) -> None:
+        with steps.take(lambda: None):
+            model(torch.ones(1, 2)).sum().backward()
+            if step:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    train(step=True)
+    model.bias.requires_grad_(False)
+    train(step=True)
+    train(step=False)
+    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+        train(step=True)
+
+
 def test_gradients_accumulated_for_one_of_two_optimizers_end_the_training() -> None:
     """The other one steps each time."""
     models = [LINEAR(2, 1), LINEAR(2, 1)]

@@ -13,9 +13,10 @@ pytest.importorskip("torch")
 import torch
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.interruption import OVER, OverError
-from elasticjob_runtime.training.session.parts import LARGE_BUFFER, Parts, Undo
+from elasticjob_runtime.training.session.parts import LARGE_BUFFER, Parts
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.session.undo import Undo
 
 from tests.unit.runtime.training.session.engines import QuietEngine
 

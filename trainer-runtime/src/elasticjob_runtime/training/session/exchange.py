@@ -47,7 +47,7 @@ class Exchange:
         who = f"another {kind}" if order == first else f"this {kind}"
         other = next(each for _, each in found if each != first) if order == first else order
         raise SessionError(
-            f"{who} was given other data than the first one: {differing(other, first)}. All {kind}s must call "
+            f"{who} was given other data than the other {kind}s: {differing(other, first)}. All {kind}s must call "
             "session.batches() or session.stream() with the same arguments"
         )
 

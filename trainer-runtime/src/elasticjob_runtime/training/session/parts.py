@@ -1,17 +1,15 @@
-"""What the user gave to the session, and what an interrupted step changed of it, put back."""
+"""What the user gave to the session."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LRScheduler
 
-from elasticjob_runtime.training.session import randomness, torch_private
+from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.transfer import Shard
 
 LARGE_BUFFER = 1 << 18
@@ -48,7 +46,7 @@ class Parts:
         self._children: list[torch.nn.Module | None] | None = None
         """Those of `_all` when it was made."""
         self._constant: dict[int, tuple[int, int]] = {}
-        """Large buffers that no step has changed so far: id -> state, see `_mark`."""
+        """Large buffers that no step has changed so far: id -> state, see `mark`."""
         self.changes_parameters = False
         """Whether a step has changed parameters before its optimizer did: with sharpness-aware minimization, say."""
 
@@ -141,13 +139,31 @@ class Parts:
         """Whether no step has changed this buffer, as far as it is known. To be asked at each step."""
         if buffer.nbytes < LARGE_BUFFER or buffer.is_inference():
             return False
-        before, now = self._constant.get(id(buffer)), _mark(buffer)
+        before, now = self._constant.get(id(buffer)), mark(buffer)
         self._constant[id(buffer)] = now if before in (None, now) else CHANGES
         return before == now
 
-    def versions(self) -> int:
-        """Differs after each change of a parameter that an optimizer has, unless it is hidden from torch."""
-        return sum([parameter._version for optimizer in self.optimizers for parameter in parameters_of(optimizer)])
+    def versions(self, *, states: bool = False) -> int:
+        """Differs after each change of a parameter that an optimizer has, unless it is hidden from torch, as one by
+        `parameter.data.add_()` is. states: or of a tensor of its state."""
+        found = [_version(each) for optimizer in self.optimizers for each in parameters_of(optimizer)]
+        if states:
+            values = (
+                value for optimizer in self.optimizers for state in optimizer.state.values() for value in state.values()
+            )
+            found += [_version(each) for each in values if isinstance(each, torch.Tensor)]
+        return hash(tuple(found))
+
+    def trained(self) -> list[bool]:
+        """Of each parameter that an optimizer has, whether it is trained, and not frozen."""
+        return [each.requires_grad for optimizer in self.optimizers for each in parameters_of(optimizer)]
+
+    def train(self, trained: Sequence[bool]) -> None:
+        """trained: see `trained`; empty: not known."""
+        parameters = [each for optimizer in self.optimizers for each in parameters_of(optimizer)]
+        for parameter, wanted in zip(parameters, trained, strict=bool(trained)):
+            if parameter.requires_grad != wanted:
+                parameter.requires_grad_(wanted)
 
     def forget_constants(self) -> None:
         """Something else than a step has changed buffers."""
@@ -166,114 +182,16 @@ class Parts:
                 parameter.grad = None
 
 
-class Modes:
-    """Which modules train, and which evaluate."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._modules = parts.all_modules()
-        self._training = [module.training for module in self._modules]
-
-    def restore(self) -> None:
-        for module, training in zip(self._modules, self._training, strict=True):
-            module.training = training
-
-
-class Aside:
-    """What scripts also change between two steps: schedulers, averaged models, and the settings of optimizers."""
-
-    def __init__(self, parts: Parts, *, only_small: bool = False) -> None:
-        """only_small: settings of optimizers, and torch's schedulers."""
-        trained = {id(parameter) for optimizer in parts.optimizers for parameter in parameters_of(optimizer)}
-        self._groups = [
-            (optimizer, index, {name: _copied(value) for name, value in group.items() if name != "params"})
-            for optimizer in parts.optimizers
-            for index, group in enumerate(optimizer.param_groups)
-        ]
-        self._states = [
-            (part, copy.deepcopy(part.state_dict()))
-            for part in parts.others
-            if (
-                isinstance(part, LRScheduler)
-                if only_small
-                else not isinstance(part, torch.nn.Module) or trained.isdisjoint(map(id, part.parameters()))
-            )
-        ]
-
-    def restore(self) -> None:
-        for optimizer, index, settings in self._groups:
-            optimizer.param_groups[index].update(settings)
-        for part, state in self._states:
-            part.load_state_dict(state)
-
-
-class Undo:
-    """What a step changes before its last optimizer steps: buffers, modes, random states, settings and schedulers, and
-    what `keep` has kept of optimizers: all, where scripts change parameters themselves. Gradients are dropped, not
-    restored: a step begins without any."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._modes = Modes(parts)
-        self._kept: dict[int, tuple[torch.optim.Optimizer, list[torch.Tensor], dict[str, Any]]] = {}
-        self._settings = Aside(parts, only_small=True)
-        self._aside: Aside | None = None
-        self._constant: list[tuple[torch.Tensor, tuple[int, int]]] = []
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for buffer in parts.buffers():
-            if parts.is_constant(buffer):
-                self._constant.append((buffer, _mark(buffer)))
-            else:
-                self._buffers.append((buffer, buffer.clone()))
-        self._random = randomness.state()
-        self._versions: int | None = parts.versions()
-        """None: `look` has compared them."""
-        self._complete = True
-        """Whether all that the step has changed so far can be restored."""
-        for optimizer in parts.optimizers if parts.changes_parameters else ():
-            self.keep(optimizer)
-
-    def look(self) -> None:
-        """Before the first optimizer's step: whether the script itself has changed parameters. The first such step
-        cannot be undone, and those that follow can."""
-        if self._versions is not None and self._parts.versions() != self._versions:
-            self._complete = self._parts.changes_parameters
-            self._parts.changes_parameters = True
-        self._versions = None
-
-    def keep(self, optimizer: torch.optim.Optimizer) -> None:
-        """Copies what `optimizer` is about to change, because communication may follow in the same step."""
-        if self._aside is None:
-            self._aside = Aside(self._parts)
-        if id(optimizer) not in self._kept:
-            parameters = [parameter.detach().clone() for parameter in parameters_of(optimizer)]
-            self._kept[id(optimizer)] = optimizer, parameters, copy.deepcopy(optimizer.state_dict())
-
-    def restore(self) -> bool:
-        """False: the step has changed what none had changed before, and what was not copied: a large buffer, or
-        parameters before an optimizer."""
-        self._modes.restore()
-        if self._aside is not None:
-            self._aside.restore()
-        for part in self._parts.others:
-            torch_private.forget_unscaled(part)
-        with torch.no_grad():
-            for optimizer, parameters, state in self._kept.values():
-                optimizer.load_state_dict(state)
-                for parameter, value in zip(parameters_of(optimizer), parameters, strict=True):
-                    parameter.copy_(value)
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
-        self._settings.restore()
-        randomness.restore(self._random)
-        self._parts.forget_gradients()
-        self._parts.forget_constants()
-        return self._complete and all(_mark(buffer) == before for buffer, before in self._constant)
-
-
 CHANGES = (-1, -1)
 
 
-def _mark(buffer: torch.Tensor) -> tuple[int, int]:
+def _version(tensor: torch.Tensor) -> int:
+    """Differs after each change of `tensor`, also by `parameter.data = other`."""
+    plain = type(tensor) in (torch.nn.Parameter, torch.Tensor)
+    return tensor._version + tensor.data_ptr() if plain else tensor._version
+
+
+def mark(buffer: torch.Tensor) -> tuple[int, int]:
     """Differs after each change of `buffer`, unless it is hidden from torch."""
     return buffer._version, buffer.data_ptr()
 
@@ -330,10 +248,6 @@ def _sharded_as(value: Any, like: Any) -> Any:
         same = like if type(like) is type(value) and len(like) == len(value) else [None] * len(value)
         return type(value)(_sharded_as(found, mine) for found, mine in zip(value, same, strict=True))
     return value
-
-
-def _copied(setting: Any) -> Any:
-    return setting if setting is None or type(setting) in (bool, int, float, str) else copy.deepcopy(setting)
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

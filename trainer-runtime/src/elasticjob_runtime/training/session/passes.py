@@ -21,6 +21,7 @@ from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.stream import StreamFeed
+from elasticjob_runtime.training.session.undo import Aside
 from elasticjob_runtime.training.session.world import SessionError
 from elasticjob_runtime.training.session.worlds import Worlds
 
@@ -31,6 +32,9 @@ Begin = Callable[[], tuple[AnyFeed, int]]
 
 MOST_EVALUATIONS = 100
 """Between two batches, if they cannot take place: more are a loop that waits for a result."""
+
+EPOCH_ENDS = -1
+"""In place of the number of an evaluation: the epoch has ended, and the script has not gone on."""
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -68,6 +72,9 @@ class Passes:
         """The world, as `Exchange` counts them, in which all have said in which epoch they go on."""
         self._evaluations = 0
         """Since the last batch."""
+        self._outside: tuple[int, int] | None = None
+        """The world, and the versions of what optimizers have, when the script was last in a step or an evaluation.
+        None: it still is, or that is not of interest."""
 
     # -- the batch in use
 
@@ -96,6 +103,9 @@ class Passes:
         if self.offered is not None:
             self.offered = None
             raise SessionError("a batch of session.batches() was not used in a `with session.step():`")
+        self._check_failed()
+
+    def _check_failed(self) -> None:
         if self._failed is not None:
             raise SessionError(
                 f"a step has ended with {type(self._failed).__name__}, and the script went on: its batch would come "
@@ -108,6 +118,7 @@ class Passes:
         """Not while a batch is in use. evaluation: see `State`."""
         if not self.uses_batch:
             self.offered = None
+            self._look_outside()
             self._worlds.enter_newest(evaluation=evaluation)
 
     def enter_first_world(self) -> None:
@@ -125,6 +136,8 @@ class Passes:
             self.enter_newest_world(evaluation=self._evaluations)
         if self._state.together:
             return True
+        if self._state.is_behind:
+            self._begin_together()
         if self._evaluations > MOST_EVALUATIONS:
             raise SessionError(
                 "session.evaluate() was called again and again, while other processes are at the next batch: do not "
@@ -140,6 +153,20 @@ class Passes:
     def count_evaluation(self) -> None:
         """The script calls `session.evaluate`."""
         self._evaluations += 1
+        if self._worlds.aside_until == self._evaluations:
+            self._worlds.end_aside()
+
+    def mark_outside(self) -> None:
+        """From here to the next batch, the script is outside of steps and evaluations."""
+        if self._engine is not None and self._outside is None and not self._worlds.aside:
+            self._outside = self._exchange.world, self._parts.versions(states=True)
+
+    def _look_outside(self) -> None:
+        """Before the next batch: whether the script has changed what an optimizer has."""
+        before, self._outside = self._outside, None
+        if before is not None and before[0] == self._exchange.world:
+            now = self._parts.versions(states=True)
+            self._state.changes_outside = self._state.changes_outside or now != before[1]
 
     # -- the loop
 
@@ -153,6 +180,7 @@ class Passes:
 
     def begin(self) -> None:
         """Before the first batch of a pass."""
+        self._check_failed()
         if not self._worlds.tries():
             self.enter_newest_world()
 
@@ -188,15 +216,16 @@ class Passes:
             self.enter_newest_world()
             if state.cursor.epoch != epoch:
                 # Received from one that has gone on with the script, and has done what is done between two epochs.
-                if self._replicas is None and not state.sent_while_evaluating:
+                if self._replicas is None and not state.evaluation_of_others:
                     self._worlds.set_aside()
                 return
             if state.cursor.over:
-                state.cursor, self._worlds.aside = Cursor(epoch=epoch + 1), None
+                state.cursor, state.together, self._worlds.aside = Cursor(epoch=epoch + 1), True, None
                 return
             try:
                 if self._is_behind(epoch):
                     return
+                self._share_outside()
                 if compared != self._exchange.world:
                     self._exchange.compare(feed.order, trained=self._trained)
                     compared = self._exchange.world
@@ -211,9 +240,25 @@ class Passes:
                 yield self._offer(*found)
             except GeneratorExit:
                 self._left = self.offered is not None
+                self.mark_outside()
                 raise
             self._end_batch(epoch)
         self._finished = epoch
+        self.mark_outside()
+
+    def _share_outside(self) -> None:
+        """Those that had the state were in an evaluation when this world began, and the others were not. What the
+        script has done since then, where they were, counts for all."""
+        state, evaluation = self._state, self._state.evaluation_of_others
+        if self._engine is None or self._replicas is not None or not evaluation or state.together:
+            return
+        mine = Aside(self._parts, only_small=True).content, state.values.state_dict()
+        given = self._exchange.gather(mine if state.is_source else None)
+        state.evaluation_of_others = 0
+        if not state.is_source:
+            content, values = next(each for each in given if each is not None)
+            Aside(self._parts, only_small=True).restore(content)
+            state.values.load_state_dict(values)
 
     def _is_behind(self, epoch: int) -> bool:
         """Whether others have left this epoch before its end, by `break`, and this process has joined them since."""
@@ -229,7 +274,27 @@ class Passes:
 
     def _end_batch(self, epoch: int) -> None:
         self._check_used()
-        if self._replicas is not None and self._state.cursor.epoch != epoch:
-            self._steps.meet()  # this process may end now, and another one need it
+        if self._engine is None or self._state.cursor.epoch == epoch:
+            return
+        # All go on together: this process may end now, and another one, in which the last step was interrupted, need
+        # it. What the script does at the end of the epoch is done after the state was sent.
+        self._state.ends_epoch = True
+        try:
+            if self._replicas is not None:
+                self._steps.meet()
+            else:
+                with contextlib.suppress(OverError):
+                    self._exchange.largest([epoch])
             if self._steps.broken:
-                self.enter_newest_world()
+                self.enter_newest_world(evaluation=EPOCH_ENDS)
+                self._begin_together()
+        finally:
+            self._state.ends_epoch = False
+
+    def _begin_together(self) -> None:
+        """All processes of this world are at the end of the same epoch, unless some have passed it."""
+        if self._state.is_behind:
+            self._state.is_behind = False
+            self._worlds.set_aside(until=self._state.evaluation_of_others)
+        else:
+            self._state.together = True

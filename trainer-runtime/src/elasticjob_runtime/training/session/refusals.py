@@ -16,17 +16,31 @@ from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.data_parallel import check_models
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.nccl import Nccl
-from elasticjob_runtime.training.session.parts import Parts
+from elasticjob_runtime.training.session.parts import Parts, parameters_of
 from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.sharded import ranks
 
 logger = logging.getLogger("elasticjob_runtime.training")
+
+engines: list[Engine] = []
+"""Those of this process: at most one."""
 
 
 def new_engine(parts: Parts) -> tuple[Engine | None, Replicas | None]:
     """None: without an agent that can continue in place, or because something is against it, which is logged; without
     replicas. Raises TypeError for what cannot be trained in replicas: without a session, they do not train together."""
     connected = agent.connect()
+    if connected is not None and engines:
+        raise TypeError(
+            "ElasticSession: this process has a session already, which has formed its process group. Give that one all "
+            "models and optimizers of the script, also those of its next phase"
+        )
+    engine, replicas = _new_engine(parts, connected)
+    engines.extend([engine] if engine is not None else [])
+    return engine, replicas
+
+
+def _new_engine(parts: Parts, connected: SessionAgent | None) -> tuple[Engine | None, Replicas | None]:
     if in_replica():
         if connected is None:
             raise TypeError("ElasticSession: replicas need an agent that continues in place (elasticrun --in-place=on)")
@@ -96,14 +110,12 @@ def _problems_of_devices(parts: Parts, backend: str) -> Iterator[str]:
 def _problems_of_optimizers(parts: Parts) -> Iterator[str]:
     if len(parts.optimizers) != 1:
         yield f"in a replica, a session has exactly one optimizer, and this one has {len(parts.optimizers)}"
-    known = {id(parameter) for module in parts.modules for parameter in module.parameters()}
+    if unknown := _unknown_parameters(parts):
+        yield (
+            f"{unknown} parameters of the optimizer belong to no model of the session, so their gradients would "
+            "differ between replicas: give the session all models"
+        )
     for optimizer in parts.optimizers:
-        given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if unknown := sum(id(parameter) not in known for parameter in given):
-            yield (
-                f"{unknown} parameters of the optimizer belong to no model of the session, so their gradients would "
-                "differ between replicas: give the session all models"
-            )
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             yield "the optimizer's state is sharded by ZeroRedundancyOptimizer: use fully_shard (FSDP2)"
         if names := [name for name, value in vars(optimizer).items() if torch_private.is_foreign_group(value)]:
@@ -113,11 +125,27 @@ def _problems_of_optimizers(parts: Parts) -> Iterator[str]:
             )
 
 
+def _unknown_parameters(parts: Parts) -> int:
+    known = {id(parameter) for module in parts.modules for parameter in module.parameters()}
+    given = [parameter for optimizer in parts.optimizers for parameter in parameters_of(optimizer)]
+    return sum(id(parameter) not in known for parameter in given)
+
+
+def _problem_of_parameters(parts: Parts) -> str:
+    unknown = _unknown_parameters(parts)
+    if not unknown:
+        return ""
+    return (
+        f"{unknown} parameters of the optimizers belong to no model of the session, and a process that joins would not "
+        "receive them: give the session the module that has them, like ElasticSession(..., criterion=criterion)"
+    )
+
+
 def _engine_of_one_world(parts: Parts, connected: SessionAgent) -> Engine | None:
     backend = dist.get_backend_config() if dist.is_initialized() else ""
     nccl = os.environ.get(Env.IN_PLACE_NCCL) == "1"
     problem = torch_private.missing() or refusal(parts, backend=backend, groups=torch_private.groups(), nccl=nccl)
-    problem = problem or torch_private.swap_problem()
+    problem = problem or _problem_of_parameters(parts) or torch_private.swap_problem()
     if problem:
         logger.warning("this process restarts at every change, and cannot continue in place: %s", problem)
         return None

@@ -336,6 +336,7 @@ class ElasticSession:
         """
         steps, passes = self._steps, self._passes
         if self._worlds.aside is not None or self._worlds.tries():
+            passes.count_evaluation()
             return None
         if steps.repeats:
             if self._replicas is None and steps.is_over:
@@ -350,7 +351,9 @@ class ElasticSession:
             if not passes.meet_for_evaluation():
                 return None
             with contextlib.suppress(OverError):
-                return steps.evaluate(function)
+                result = steps.evaluate(function)
+                passes.mark_outside()
+                return result
         raise SessionError(f"an evaluation was interrupted {MAX_ATTEMPTS} times in a row: {steps.broken}")
 
     def checkpoint(self, path: PathLike, *, every: int = 0, keep: int = DEFAULT_KEEP, block: bool = True) -> None:

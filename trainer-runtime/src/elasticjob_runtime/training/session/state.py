@@ -68,7 +68,8 @@ class TrainingState:
         self._order: AnyOrder | None = None
         """Of the epoch that `cursor` is in, as far as it is known."""
         self.ends_epoch = False
-        """Whether the step that was just committed is the last one of its epoch."""
+        """Whether the step that was just committed is the last one of its epoch, and the script has not done yet what
+        it does at the end."""
         self.sources = SourceStates()
         self._random: list[dict[str, Any]] | None = None
         """Of all ranks: while they save, and after a checkpoint was loaded until all are there. See `randomness`."""
@@ -79,8 +80,15 @@ class TrainingState:
         """Whether all processes were at the same place in the script when the world began."""
         self.joined = False
         """Whether this process came to others that trained already when it last entered a world."""
-        self.sent_while_evaluating = False
-        """Whether those that had the state were evaluating when the world began."""
+        self.is_source = False
+        """Whether this process had the state with which all continue when it last entered a world."""
+        self.is_behind = False
+        """Whether this process was in an evaluation, or at the end of an epoch, when the world began, and has received
+        the state of others that had passed it."""
+        self.changes_outside = False
+        """Whether the script has changed parameters, or the state of optimizers, between two steps so far."""
+        self.evaluation_of_others = 0
+        """In which those that had the state were when the world began; see `State`."""
         self._live = False
         self._received = False
         """Whether this process has received a state since it last said how far it is."""
@@ -132,6 +140,7 @@ class TrainingState:
             "sources": self.sources.state_dict(),
             "order": dataclasses.asdict(self._order) if self._order is not None else None,
             "values": self.values.state_dict(),
+            "changes_outside": self.changes_outside,
             "random": self._random,
         }
 
@@ -145,6 +154,7 @@ class TrainingState:
             digests=tuple(position.get("digests", ())),
             over=bool(position.get("over", False)),
         )
+        self.changes_outside = bool(position.get("changes_outside", False))
         self.sources.load_state_dict(position.get("sources", {}))
         order = position.get("order")  # None: of an adapter, or saved by an earlier version
         self._order = saved_order(order) if order is not None else None
@@ -188,7 +198,6 @@ class TrainingState:
             for ddp in self.parts.ddp:
                 torch_private.rebuild(ddp)
         self.joined = chosen.is_live and not self._live
-        self.sent_while_evaluating = bool(chosen.state.evaluation)
         if rank in agreement.sources:
             self._load_from_memory()
         given = self.collect() if rank in agreement.sources and agreement.receivers else None
@@ -198,12 +207,17 @@ class TrainingState:
             into = self.collect()
             self.tear()
         self._received = rank in agreement.receivers and chosen.state.step >= 0
+        self.is_source = rank in agreement.sources
+        self.is_behind = not self.is_source and 0 != self.evaluation != chosen.state.evaluation
+        self.evaluation_of_others = chosen.state.evaluation
         if interruption is not None:
             received = share_until(interruption, group, agreement, rank, given, into=into)
         else:
             received = share(dist.group.WORLD, agreement, rank, given, into=into)
         if received is not None:
             self.apply(received)
+            if chosen.is_live:
+                self.parts.train(received.get("trained", ()))
         self.committed = max(self.committed, 0)
         self._live, self._origin, self._unreadable = True, chosen.state, None
         self._restore_random()
@@ -314,6 +328,7 @@ class TrainingState:
     def collect(self) -> dict[str, Any]:
         return {
             **self.position(),
+            "trained": self.parts.trained(),
             "parts": self.parts.collect(),
         }
 

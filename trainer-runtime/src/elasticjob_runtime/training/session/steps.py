@@ -13,9 +13,10 @@ import torch
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.accumulation import ACCUMULATED, Accumulation
 from elasticjob_runtime.training.session.engine import Engine, first_line
-from elasticjob_runtime.training.session.interruption import OverError, TrialOverError
-from elasticjob_runtime.training.session.parts import Modes, Parts, Undo
+from elasticjob_runtime.training.session.interruption import OVER, OverError, TrialOverError
+from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.state import TrainingState
+from elasticjob_runtime.training.session.undo import Modes, Undo
 from elasticjob_runtime.training.session.world import SessionError
 
 T = TypeVar("T")
@@ -76,6 +77,8 @@ class Steps:
             if not self._stepped:
                 undo.look()
                 self._wait_for_collectives(used=self._scaled)
+                if engine.interruption.over:  # and the script may have taken that for an error of its own
+                    raise OverError(OVER)
             if trial:
                 raise TrialOverError
             self._check_gradients()

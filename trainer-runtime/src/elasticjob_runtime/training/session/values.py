@@ -38,6 +38,9 @@ class Values(dict[str, Any]):
         self._begun: dict[str, Any] | None = None
         """The values at the beginning of the step, unless it is committed."""
         self._mark: object = None
+        self._committed: dict[str, Any] | None = None
+        """The values at the end of the last step, until the next one begins; None: not known, or these."""
+        self._mark_at_commit: object = None
         self.change_in_steps = False
         """Whether a step has changed them so far."""
 
@@ -64,6 +67,11 @@ class Values(dict[str, Any]):
 
     def begin(self) -> None:
         """A step begins that may be interrupted."""
+        self.check()
+        self._begun, self._mark, self._committed = self._copy_all(), _mark(self), None
+
+    def _copy_all(self) -> dict[str, Any]:
+        """A copy, for which large tensors are only copied if they have changed since the one before."""
         before, self._copies = self._copies, {}
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,14 +81,27 @@ class Values(dict[str, Any]):
             self._copies[id(tensor)] = tensor, tensor._version, copied
             return copied
 
-        self.check()
-        self._begun, self._mark = _mapped(self, copy), _mark(self)
+        found: dict[str, Any] = _mapped(self, copy)
+        return found
 
     def commit(self) -> None:
         """Raises TypeError or ValueError as `check`."""
         self.check()
         if self._begun is not None and not self.change_in_steps:
             self.change_in_steps = _mark(self) != self._mark
+        self._begun, self._committed, self._mark_at_commit = None, self._copy_all(), _mark(self)
+
+    def set_aside(self) -> None:
+        """What is here now comes back with `roll_back`. Until then, the values are as at the end of the last step: the
+        script is about to do what the others have done since."""
+        committed = self._committed
+        self.begin()
+        if committed is not None:
+            self._replace(committed, _put)
+
+    def end_aside(self) -> None:
+        """See `set_aside`."""
+        self.roll_back()
         self._begun = None
 
     @contextlib.contextmanager
@@ -129,11 +150,16 @@ class Values(dict[str, Any]):
         """Raises TypeError or ValueError as `check`."""
         self.check()
         devices = [each.device.type for each in _leaves(self) if isinstance(each, torch.Tensor)]
-        return {"data": _mapped(self, torch.Tensor.detach), "devices": devices}
+        changed = self._committed is not None and _mark(self) != self._mark_at_commit
+        return {
+            "data": _mapped(self, torch.Tensor.detach),
+            "devices": devices,
+            "committed": self._committed if changed else None,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Into the lists, dicts and tensors that are there: variables of the script may refer to them."""
-        self._begun = None
+        self._begun, self._committed, self._mark_at_commit = None, state.get("committed"), None
         devices = iter(state["devices"])
         self._replace(state["data"], lambda own, given: _put(own, given.to(next(devices))))
 

@@ -184,8 +184,9 @@ def agree(process_states: Sequence[ProcessState], job: str) -> Agreement:
         raise CheckpointError(choice.unreadable)
     if not choice.held and any(each.state.step == BETWEEN_STEPS for each in process_states):
         raise SessionError(
-            "no process has a whole state: on all of them, the step was interrupted after optimizer.step(). "
-            "Communicate before optimizer.step(), not between it and the end of session.step()"
+            "no process has a whole state: on all of them, the step was interrupted after optimizer.step(), or after "
+            "the script itself had changed parameters for the first time. Communicate before optimizer.step(), not "
+            "between it and the end of session.step()"
         )
     have = choice.ranks or (0,)
     same = [rank for rank, each in enumerate(process_states) if each.layout == process_states[have[0]].layout]

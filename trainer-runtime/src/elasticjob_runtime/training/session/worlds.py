@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.exchange import Exchange
-from elasticjob_runtime.training.session.parts import Aside, Parts
+from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
+from elasticjob_runtime.training.session.undo import Aside
 from elasticjob_runtime.training.sharded import ranks
 
 
@@ -45,6 +46,8 @@ class Worlds:
         """How many replicas train already, until this one has joined them; 0: none, or it has; None: not known yet."""
         self.aside: Aside | None = None
         """What the script changes that the others have changed already, until it comes to the place where they are."""
+        self.aside_until = 0
+        """The evaluation in which they are; see `State`."""
 
     @property
     def size(self) -> int:
@@ -70,10 +73,19 @@ class Worlds:
             self.others = self._engine.others()
         return bool(self.others)
 
-    def set_aside(self) -> None:
-        """From now on, what the script changes outside of steps counts for nothing: see `aside`."""
-        self.aside = Aside(self._parts)
-        self._state.values.begin()
+    def set_aside(self, *, until: int = 0) -> None:
+        """From now on, what the script changes outside of steps counts for nothing: see `aside`. until: see
+        `aside_until`."""
+        self.aside = Aside(self._parts, optimizers=self._state.changes_outside)
+        self.aside_until = until
+        self._state.values.set_aside()
+
+    def end_aside(self) -> None:
+        """This process is where the others are."""
+        if self.aside is not None:
+            self._state.values.end_aside()
+            self.aside.restore()
+            self.aside = None
 
     def enter_newest(self, *, evaluation: int) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
@@ -105,5 +117,5 @@ class Worlds:
         self.place = self.find_place()
         self._exchange.world += 1
         if self.aside is not None:
-            self.set_aside()
+            self.set_aside(until=self.aside_until)
         self._entered(told)
