@@ -37,7 +37,7 @@ if folder := os.environ.get("CHECKPOINTS"):
 found: list[float | None] = []
 
 LATE = {"ends an epoch": 10, "breaks": 7, "evaluates in an epoch": 5}
-"""The step of which some processes have the verdict of the first one, and others have not, when one is lost."""
+"""The step of which some processes have the decision of the first one, and others have not, when one is lost."""
 
 
 def mark(what: str) -> None:
@@ -46,7 +46,7 @@ def mark(what: str) -> None:
         marks.write(f"{what}\n")
 
 
-def hear_verdict(*, late: bool) -> None:
+def await_decision(*, late: bool) -> None:
     """Of rank 0, which goes on before the others have it. late: b is, once."""
     if late and NAME == "b" and not pathlib.Path(f"{OUTPUT}.late").exists():
         pathlib.Path(f"{OUTPUT}.late").touch()
@@ -101,7 +101,7 @@ def step(batch: torch.Tensor) -> None:
             return
         train(batch)
         if KIND in LATE:
-            hear_verdict(late=session.committed_steps == LATE[KIND] - 1)
+            await_decision(late=session.committed_steps == LATE[KIND] - 1)
         optimizer.step()
         model.requires_grad_(True)
         if KIND == "ends an epoch":
@@ -112,11 +112,12 @@ def step(batch: torch.Tensor) -> None:
 
 def evaluate() -> float:
     mark(f"evaluates after {session.committed_steps}")
-    time.sleep(0.3)
+    if session.committed_steps in {5, 7} and pathlib.Path(f"{OUTPUT}.marks").read_text().count("evaluates after") == 1:
+        time.sleep(1.0)  # time for the test to kill another process
     total = torch.ones(1)
     dist.all_reduce(total)
     if KIND == "evaluates after an epoch":
-        hear_verdict(late=session.committed_steps == 10)
+        await_decision(late=session.committed_steps == 10)
     return float(total)
 
 

@@ -52,6 +52,7 @@ def test_a_joiner_leaves_an_epoch_that_the_others_have_left(tmp_path: pathlib.Pa
         wait_for_step(driver, tmp_path, a, 20)
         wait_for_step(driver, tmp_path, b, 20)
         driver.plan([a, b, c], step_grace=0.5)
+        wait_until(driver, lambda: a.heard == b.heard == driver.round, "a and b have heard of the plan")
         when.touch()
         subprocess.run([sys.executable, SCRIPT], env=plain, check=True, timeout=200)
         for run in finish(driver, tmp_path, [a, b, c]):

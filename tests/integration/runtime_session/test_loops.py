@@ -80,7 +80,7 @@ LATE = ["ends an epoch", "evaluates after an epoch", "evaluates in an epoch", "b
 def test_what_follows_a_step_or_an_evaluation_that_only_some_have_ended_is_done_once(
     tmp_path: pathlib.Path, kind: str
 ) -> None:
-    """d is lost when the first two processes have the verdict for which the others wait."""
+    """d is lost when the first two processes have the decision for which the others wait."""
     driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
     try:
         a, d, c, b = begin(driver, "a", "d", "c", "b")

@@ -13,7 +13,7 @@ from elasticjob_runtime.etcd import Delete, KeyRange, Operation
 from elasticjob_runtime.etcd.protocol import decode, encode
 
 from elasticjob_operator import names
-from elasticjob_operator.etcd import users
+from elasticjob_operator.etcd import responses, users
 from elasticjob_operator.policies.etcd_tiers import left_over
 
 PAGE = 1000
@@ -62,4 +62,7 @@ async def _runs(client: Client) -> AsyncIterator[str]:
 async def _page(client: Client, keys: KeyRange, limit: int) -> list[str]:
     request = {"key": encode(keys.key), "range_end": encode(keys.end), "limit": limit, "keys_only": True}
     answer = await client.call("/v3/kv/range", request)
-    return [decode(each["key"]) for each in answer.get("kvs") or ()]
+    try:
+        return [decode(each["key"]) for each in answer.get("kvs") or ()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise responses.malformed(error) from error
