@@ -160,6 +160,8 @@ for epoch in range(EPOCHS) if KIND == "all epochs" else range(session.epoch, EPO
     if KIND in {"breaks", "evaluates after an epoch"}:
         session.evaluate(evaluate)
         scheduler.step()
+    if KIND == "ends an epoch":
+        found.append(session.evaluate(evaluate))
     if KIND in {"each epoch", "all epochs", "ends an epoch"}:
         end_epoch()
 state = {"model": model.state_dict(), "scheduler": scheduler.state_dict(), "values": dict(session.values)}

@@ -92,6 +92,7 @@ def test_what_follows_a_step_or_an_evaluation_that_only_some_have_ended_is_done_
     finally:
         driver.close()
     assert_as_undisturbed(tmp_path, kind, runs)
+    assert [run.facts["found"] for run in runs] == [[3.0] * 6 if kind == "ends an epoch" else []] * 3
 
 
 @pytest.mark.parametrize("kind", ["adversarial", "freezes", "goes on after errors"])

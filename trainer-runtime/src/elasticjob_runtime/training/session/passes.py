@@ -221,6 +221,7 @@ class Passes:
                 return
             if state.cursor.over:
                 state.cursor, state.together, self._worlds.aside = Cursor(epoch=epoch + 1), True, None
+                self._steps.repeats = False  # the last one, which others have committed
                 return
             try:
                 if self._is_behind(epoch):
