@@ -179,7 +179,10 @@ class Job:
             raise JobError(f"{gone[0].name} has ended")
         now = time.monotonic()
         for one in victims:
-            os.kill(one.process, number)
+            try:
+                os.kill(one.process, number)
+            except ProcessLookupError:
+                raise JobError(f"{one.name} has ended") from None
         return now, [one.name for one in victims]
 
     def _kill_all(self, member: str) -> list[int]:

@@ -116,7 +116,7 @@ def evaluate() -> float:
         time.sleep(1.0)  # time for the test to kill another process
     total = torch.ones(1)
     dist.all_reduce(total)
-    if KIND == "evaluates after an epoch":
+    if KIND in {"evaluates after an epoch", "evaluates while one joins"}:
         await_decision(late=session.committed_steps == 10)
     return float(total)
 
@@ -157,9 +157,9 @@ for epoch in range(EPOCHS) if KIND == "all epochs" else range(session.epoch, EPO
             os.kill(os.getpid(), signal.SIGKILL)
     if KIND == "break before a step":
         found.append(session.evaluate(evaluate))
-    if KIND in {"breaks", "evaluates after an epoch"}:
+    if KIND in {"breaks", "evaluates after an epoch", "evaluates while one joins"}:
         session.evaluate(evaluate)
-        scheduler.step()
+        end_epoch()
     if KIND == "ends an epoch":
         found.append(session.evaluate(evaluate))
     if KIND in {"each epoch", "all epochs", "ends an epoch"}:

@@ -95,6 +95,20 @@ def test_what_follows_a_step_or_an_evaluation_that_only_some_have_ended_is_done_
     assert [run.facts["found"] for run in runs] == [[3.0] * 6 if kind == "ends an epoch" else []] * 3
 
 
+def test_a_process_that_joins_in_an_evaluation_has_what_the_others_do_after_it(tmp_path: pathlib.Path) -> None:
+    """The evaluation takes longer than the plan leaves it, so it has no result, and j is at the next epoch already."""
+    kind = "evaluates while one joins"
+    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
+    try:
+        a, c, b, j = begin(driver, "a", "c", "b", later=["j"])
+        wait_for_mark(driver, tmp_path, b, "late")
+        driver.plan([a, c, b, j], step_grace=0.5)
+        runs = finish(driver, tmp_path, [a, c, b, j])
+    finally:
+        driver.close()
+    assert_as_undisturbed(tmp_path, kind, runs)
+
+
 @pytest.mark.parametrize("kind", ["adversarial", "freezes", "goes on after errors"])
 def test_an_interrupted_step_leaves_nothing_whatever_the_script_does_in_it(tmp_path: pathlib.Path, kind: str) -> None:
     driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)

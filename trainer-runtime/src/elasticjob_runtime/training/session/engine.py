@@ -55,6 +55,8 @@ class Engine:
         """Of the current world."""
         self.world: World | None = None
         """The world that this process is in."""
+        self.sender: Any = None
+        """What has `send` and `recv` between the processes of that world."""
         self.between_steps = False
         """Whether the script does what the session knows nothing about."""
         self.evaluates = False
@@ -188,6 +190,7 @@ class Engine:
         to the group."""
         try:
             formed = self._form(world, process_state())
+            self.sender = formed.group.sender
             agree(world, formed.process_states, formed.group.sender)
         except Exception as error:
             if not torch_private.is_link_error(error):

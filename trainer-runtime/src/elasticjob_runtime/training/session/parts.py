@@ -47,6 +47,7 @@ class Parts:
         """Those of `_all` when it was made."""
         self._constant: dict[int, tuple[int, int]] = {}
         """Large buffers that no step has changed so far: id -> state, see `mark`."""
+        self._sharded: bool | None = None
         self.changes_parameters = False
         """Whether a step has changed parameters before its optimizer did: with sharpness-aware minimization, say."""
 
@@ -143,25 +144,32 @@ class Parts:
         self._constant[id(buffer)] = now if before in (None, now) else CHANGES
         return before == now
 
-    def versions(self, *, states: bool = False) -> int:
+    def versions(self, *, states: bool = False) -> tuple[int, int]:
         """Differs after each change of a parameter that an optimizer has, unless it is hidden from torch, as one by
-        `parameter.data.add_()` is. states: or of a tensor of its state."""
-        found = [_version(each) for optimizer in self.optimizers for each in parameters_of(optimizer)]
+        `parameter.data.add_()` is; `parameter.data = other` is not. states: or of a tensor of its state."""
+        tensors = self._optimized()
         if states:
-            values = (
-                value for optimizer in self.optimizers for state in optimizer.state.values() for value in state.values()
-            )
-            found += [_version(each) for each in values if isinstance(each, torch.Tensor)]
-        return hash(tuple(found))
+            values = [each for one in self.optimizers for state in one.state.values() for each in state.values()]
+            tensors += [each for each in values if isinstance(each, torch.Tensor)]
+        # Written for speed, as this is done twice in each step. FSDP moves its parameters itself.
+        places = [] if self._moves() else [each.data_ptr() for each in tensors]
+        return sum([each._version for each in tensors]), sum(places)
+
+    def _optimized(self) -> list[torch.Tensor]:
+        return [each for one in self.optimizers for group in one.param_groups for each in group["params"]]
+
+    def _moves(self) -> bool:
+        if self._sharded is None:
+            self._sharded = self.are_sharded
+        return self._sharded
 
     def trained(self) -> list[bool]:
         """Of each parameter that an optimizer has, whether it is trained, and not frozen."""
-        return [each.requires_grad for optimizer in self.optimizers for each in parameters_of(optimizer)]
+        return [each.requires_grad for each in self._optimized()]
 
     def train(self, trained: Sequence[bool]) -> None:
         """trained: see `trained`; empty: not known."""
-        parameters = [each for optimizer in self.optimizers for each in parameters_of(optimizer)]
-        for parameter, wanted in zip(parameters, trained, strict=bool(trained)):
+        for parameter, wanted in zip(self._optimized(), trained, strict=bool(trained)):
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)
 
@@ -183,12 +191,6 @@ class Parts:
 
 
 CHANGES = (-1, -1)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """Differs after each change of `tensor`, also by `parameter.data = other`."""
-    plain = type(tensor) in (torch.nn.Parameter, torch.Tensor)
-    return tensor._version + tensor.data_ptr() if plain else tensor._version
 
 
 def mark(buffer: torch.Tensor) -> tuple[int, int]:

@@ -21,7 +21,6 @@ from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.stream import StreamFeed
-from elasticjob_runtime.training.session.undo import Aside
 from elasticjob_runtime.training.session.world import SessionError
 from elasticjob_runtime.training.session.worlds import Worlds
 
@@ -72,7 +71,7 @@ class Passes:
         """The world, as `Exchange` counts them, in which all have said in which epoch they go on."""
         self._evaluations = 0
         """Since the last batch."""
-        self._outside: tuple[int, int] | None = None
+        self._outside: tuple[int, tuple[int, int]] | None = None
         """The world, and the versions of what optimizers have, when the script was last in a step or an evaluation.
         None: it still is, or that is not of interest."""
 
@@ -216,11 +215,12 @@ class Passes:
             self.enter_newest_world()
             if state.cursor.epoch != epoch:
                 # Received from one that has gone on with the script, and has done what is done between two epochs.
-                if self._replicas is None and not state.evaluation_of_others:
-                    self._worlds.set_aside()
+                if self._replicas is None and state.evaluation_of_others != EPOCH_ENDS:
+                    self._worlds.set_aside(until=state.evaluation_of_others)
                 return
             if state.cursor.over:
-                state.cursor, state.together, self._worlds.aside = Cursor(epoch=epoch + 1), True, None
+                state.cursor, state.together = Cursor(epoch=epoch + 1), True
+                self._worlds.end_aside()
                 self._steps.repeats = False  # the last one, which others have committed
                 return
             try:
@@ -249,17 +249,15 @@ class Passes:
 
     def _share_outside(self) -> None:
         """Those that had the state were in an evaluation when this world began, and the others were not. What the
-        script has done since then, where they were, counts for all."""
-        state, evaluation = self._state, self._state.evaluation_of_others
-        if self._engine is None or self._replicas is not None or not evaluation or state.together:
-            return
-        mine = Aside(self._parts, only_small=True).content, state.values.state_dict()
-        given = self._exchange.gather(mine if state.is_source else None)
-        state.evaluation_of_others = 0
-        if not state.is_source:
-            content, values = next(each for each in given if each is not None)
-            Aside(self._parts, only_small=True).restore(content)
-            state.values.load_state_dict(values)
+        script has changed since then, where they were, counts for all."""
+        state = self._state
+        if (
+            self._engine is not None
+            and self._replicas is None
+            and state.evaluation_of_others > 0
+            and not state.together
+        ):
+            self._worlds.share_again()
 
     def _is_behind(self, epoch: int) -> bool:
         """Whether others have left this epoch before its end, by `break`, and this process has joined them since."""

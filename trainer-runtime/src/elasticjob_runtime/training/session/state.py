@@ -60,6 +60,10 @@ class Storage:
     """Whether the training waits until a checkpoint is written."""
 
 
+BEHIND = -2
+"""In place of the number of an evaluation: others are further."""
+
+
 class TrainingState:
     def __init__(self, parts: Parts, *, snapshots: bool = True) -> None:
         self.parts = parts
@@ -80,8 +84,8 @@ class TrainingState:
         """Whether all processes were at the same place in the script when the world began."""
         self.joined = False
         """Whether this process came to others that trained already when it last entered a world."""
-        self.is_source = False
-        """Whether this process had the state with which all continue when it last entered a world."""
+        self._awaits = False
+        """Whether others have the state, and are about to change it outside of a step."""
         self.is_behind = False
         """Whether this process was in an evaluation, or at the end of an epoch, when the world began, and has received
         the state of others that had passed it."""
@@ -115,7 +119,7 @@ class TrainingState:
             state = in_memory.state
         kind = Kind.LIVE if self._live else Kind.STORAGE
         return ProcessState(
-            state=dataclasses.replace(state, kind=kind, evaluation=self.evaluation),
+            state=dataclasses.replace(state, kind=kind, evaluation=BEHIND if self._awaits else self.evaluation),
             layout=self._layout,
             unreadable=str(self._unreadable or ""),
         )
@@ -207,9 +211,10 @@ class TrainingState:
             into = self.collect()
             self.tear()
         self._received = rank in agreement.receivers and chosen.state.step >= 0
-        self.is_source = rank in agreement.sources
-        self.is_behind = not self.is_source and 0 != self.evaluation != chosen.state.evaluation
+        receives = rank not in agreement.sources
+        self.is_behind = receives and 0 != self.evaluation != chosen.state.evaluation
         self.evaluation_of_others = chosen.state.evaluation
+        self._awaits = receives and chosen.state.evaluation > 0 and not self.together
         if interruption is not None:
             received = share_until(interruption, group, agreement, rank, given, into=into)
         else:

@@ -47,7 +47,7 @@ class Aside:
     def __init__(self, parts: Parts, *, only_small: bool = False, optimizers: bool = False) -> None:
         """only_small: settings of optimizers, and torch's schedulers. optimizers: also their parameters and states."""
         self._kept = [_KeptOptimizer(each) for each in parts.optimizers if optimizers]
-        trained = {id(parameter) for optimizer in parts.optimizers for parameter in parameters_of(optimizer)}
+        optimized = [] if only_small else [id(each) for one in parts.optimizers for each in parameters_of(one)]
         self._groups = [group for optimizer in parts.optimizers for group in optimizer.param_groups]
         self._settings = [
             {name: _copied(value) for name, value in group.items() if name != "params"} for group in self._groups
@@ -58,24 +58,17 @@ class Aside:
             if (
                 isinstance(part, LRScheduler)
                 if only_small
-                else not isinstance(part, torch.nn.Module) or trained.isdisjoint(map(id, part.parameters()))
+                else not isinstance(part, torch.nn.Module) or set(optimized).isdisjoint(map(id, part.parameters()))
             )
         ]
         self._states = [copy.deepcopy(part.state_dict()) for part in self._parts]
 
-    @property
-    def content(self) -> tuple[list[Any], list[Any]]:
-        """All but what `optimizers` adds: plain data and tensors."""
-        return self._settings, self._states
-
-    def restore(self, content: tuple[list[Any], list[Any]] | None = None) -> None:
-        """content: that of another process, with the same parts."""
-        settings, states = content or self.content
+    def restore(self) -> None:
         for kept in self._kept:
             kept.restore()
-        for group, values in zip(self._groups, settings, strict=True):
+        for group, values in zip(self._groups, self._settings, strict=True):
             group.update({name: _copied(value) for name, value in values.items()})
-        for part, state in zip(self._parts, states, strict=True):
+        for part, state in zip(self._parts, self._states, strict=True):
             part.load_state_dict(copy.deepcopy(state))  # it may keep what it is given, and be restored again
 
 
@@ -99,7 +92,7 @@ class Undo:
                 self._buffers.append((buffer, buffer.clone()))
         self._random = randomness.state()
         self._trained = parts.trained()
-        self._versions: int | None = parts.versions()
+        self._versions: tuple[int, int] | None = parts.versions()
         """None: `look` has compared them."""
         self._complete = True
         """Whether all that the step has changed so far can be restored."""

@@ -87,6 +87,13 @@ class Worlds:
             self.aside.restore()
             self.aside = None
 
+    def share_again(self) -> None:
+        """All processes of this world get the state of those that have gone on with the script. Raises OverError."""
+        engine, state = self._engine, self._state
+        assert engine is not None
+        states = self._exchange.gather(state.process_state())
+        self._steps.exchange(lambda: state.agree(states, engine.interruption, engine.world, engine.sender))
+
     def enter_newest(self, *, evaluation: int) -> None:
         """Enters the world of the newest plan, if this process is not in it. At the end, all its processes have the
         same state. evaluation: see `State`."""
