@@ -133,7 +133,9 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
                 arguments.progress_jobs,
                 2,
                 arguments.idle_seconds,
-                lambda config, log: Operator(config, folder / log),
+                lambda config, log: Operator(
+                    config, folder / log, None, ELASTICJOB_LEASE_NAMESPACE="default", ELASTICJOB_LEASE_IDENTITY=log
+                ),
             )
     if scenario == "plans":
         return plans.run(arguments.plan_pods)

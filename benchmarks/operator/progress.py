@@ -75,7 +75,7 @@ class PlayedAgents:
 async def run(
     folder: Path, endpoint: str, jobs: int, workers: int, seconds: float, start: Callable[[Path, str], Operator]
 ) -> dict[str, float]:
-    """`start(kubeconfig, name of the log)` returns an operator."""
+    """`start(kubeconfig, name of the log)` returns an operator, which leads or is a standby."""
     with Seeded(folder) as cluster:
         async with (
             Client(cluster.kubeconfig) as client,
@@ -92,7 +92,7 @@ async def run(
                 await asyncio.sleep(1)
             run_ids = {name: body["status"]["rendezvous"]["id"] for name, body in found.items()}
             agents = PlayedAgents(agents_etcd, run_ids)
-            with start(cluster.kubeconfig, "operator.log") as operator:
+            with start(cluster.kubeconfig, "operator.log") as operator, start(cluster.kubeconfig, "standby.log"):
                 await wait_until_quiet(operator)
                 playing = asyncio.create_task(agents.run())
                 await asyncio.sleep(2 * REPORT_SECONDS)
@@ -102,6 +102,8 @@ async def run(
                 figures |= await ages_of_steps(client, agents.ages)
                 figures |= await asyncio.to_thread(read_list, cluster.kubeconfig)
                 created = sorted([await create(client, f"new-{number}", endpoint) for number in range(NEW_JOBS)])
+                operator.kill()
+                figures["leader killed: the next pods, s"] = await create(client, "last", endpoint)
                 playing.cancel()
                 await asyncio.gather(playing, return_exceptions=True)
     return figures | {"a new job: pods created, median, s": created[NEW_JOBS // 2], "the slowest, s": created[-1]}

@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 import benchmarks.rendezvous
+from benchmarks.operator.process import cpu_seconds
 from benchmarks.rendezvous.report import (
     Counters,
     Crowded,
@@ -59,6 +60,10 @@ class Crowds:
             stdin.write(command + "\n")
             stdin.flush()
 
+    def cpu(self) -> float:
+        """CPU time that they have taken, s."""
+        return sum(cpu_seconds(process.pid) for process in self._processes if process.poll() is None)
+
     def wait(self, round_number: int, of: int | None = None) -> list[Crowded]:
         """Waits for the reports on this round, from `of` processes (default: all). Raises CrowdError."""
         end = time.monotonic() + LIMIT
@@ -90,42 +95,47 @@ def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Resu
         )
         last = min(processes, members - 1)
         ready = crowds.wait(0)
-        before = _counters(etcd)
         crowds.send("go", [0])
         time.sleep(0.3)  # so that it registers first
-        began = time.time()
-        crowds.send("go", range(1, last + 1))
-        ranked = crowds.wait(1)
-        time.sleep(1.0)  # so that requests in flight do not count for the next phase
-        start = _phase(began, ready, ranked, before, _counters(etcd))
-        time.sleep(1.0)
-        lost, before = time.time(), _counters(etcd)
-        crowds.send("lose", [last])
-        again = crowds.wait(2)
-        time.sleep(1.0)
-        loss = _phase(lost, ranked, again, before, _counters(etcd))
-        lost, before = time.time(), _counters(etcd)
-        crowds.send("lose", [0])
-        taken = crowds.wait(3, of=last)
-        time.sleep(1.0)
-        takeover = _phase(lost, [one for one in again if one.planners == 0], taken, before, _counters(etcd))
+        start, ranked = _phase(etcd, crowds, "go", range(1, last + 1), ready)
+        loss, again = _phase(etcd, crowds, "lose", [last], ranked)
+        takeover, _ = _phase(etcd, crowds, "lose", [0], [one for one in again if one.planners == 0])
         return Result(members=members, start=start, loss=loss, takeover=takeover)
+
+
+def _phase(
+    etcd: Etcd, crowds: Crowds, command: str, to: Sequence[int], before: Sequence[Crowded]
+) -> tuple[Phase, list[Crowded]]:
+    """Sends the command, and waits for the next round of the processes that have sent the reports `before`. Returns
+    also their reports on it."""
+    counted, cpu, began = _counters(etcd), crowds.cpu(), time.time()
+    crowds.send(command, to)
+    reports = crowds.wait(before[0].round + 1, of=len(before))
+    phase = Phase(
+        seconds=max(one.at for one in reports) - began,
+        etcd=_at_rest(etcd) - counted,
+        python_cpu=crowds.cpu() - cpu,
+        planners=sum(one.planners for one in reports) - sum(one.planners for one in before),
+    )
+    return phase, reports
+
+
+def _at_rest(etcd: Etcd) -> Counters:
+    """Once etcd gets no more requests, so that what a phase leaves to do does not count for the next one: members watch
+    others than before, after they have started. Raises CrowdError."""
+    end, before = time.monotonic() + LIMIT, _counters(etcd)
+    while time.monotonic() < end:
+        time.sleep(1.0)
+        now = _counters(etcd)
+        if now.calls == before.calls:
+            return now
+        before = now
+    raise CrowdError(f"members still send requests {LIMIT:g} s after they have their ranks")
 
 
 def _counters(etcd: Etcd) -> Counters:
     with urllib.request.urlopen(f"{etcd.endpoint}/metrics", timeout=10) as answer:  # noqa: S310 - our own loopback address
         return counters(parse_metrics(answer.read().decode()))
-
-
-def _phase(
-    began: float, before: Sequence[Crowded], after: Sequence[Crowded], etcd_before: Counters, etcd_after: Counters
-) -> Phase:
-    return Phase(
-        seconds=max(one.at for one in after) - began,
-        python_cpu=sum(one.cpu for one in after) - sum(one.cpu for one in before),
-        etcd=etcd_after - etcd_before,
-        planners=sum(one.planners for one in after) - sum(one.planners for one in before),
-    )
 
 
 @contextmanager

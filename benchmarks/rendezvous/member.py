@@ -28,7 +28,7 @@ from elasticjob_runtime.rendezvous.peer_server import PeerServer
 from elasticjob_runtime.rendezvous.peers import probe_in_background
 from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
 
-LEASE_TTL = 60.0
+LEASE_TTL = 180.0
 
 
 class NoHeartbeats:

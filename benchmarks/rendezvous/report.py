@@ -17,8 +17,6 @@ class Crowded:
     round: int
     at: float
     """Unix time, s."""
-    cpu: float
-    """CPU time that the process has used so far, s."""
     planners: int = 0
     """How many of its members have been the planner so far."""
 
@@ -50,10 +48,11 @@ class Counters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """The time and cost until every member has its (next) rank."""
+    """The time until every member has its (next) rank, and the cost until all are at rest then."""
 
     seconds: float
     python_cpu: float
+    """s."""
     etcd: Counters
     planners: int = 0
     """Members that became the planner, which reads all members."""

@@ -307,7 +307,7 @@ def _is_image_volume_rejected(actions: Iterable[Action], applied: ApplyResult) -
     asked = applied.admission
     if asked is not None and asked.image_volume and asked.rejection and not applied.unanswered:
         return is_about_volumes(asked.rejection, invalid=asked.invalid)
-    created = any(isinstance(action, CreatePod) and has_image_volume(action.body) for action in actions)
+    created = any(isinstance(action, CreatePod) and has_image_volume(action.like) for action in actions)
     return created and POD in applied.rejected_kinds and is_about_volumes(applied.rejection, invalid=False)
 
 

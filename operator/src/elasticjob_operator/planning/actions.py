@@ -10,7 +10,8 @@ from typing import Any
 from elasticjob_api import Reason, Status
 from elasticjob_runtime.contract import LocationsValue, SpecValue
 
-from elasticjob_operator.names import NamespacedName, index_of
+from elasticjob_operator.names import NamespacedName
+from elasticjob_operator.resources.pods import numbered
 from elasticjob_operator.state import Kind
 
 
@@ -24,16 +25,16 @@ class Action:
 class CreatePod(Action):
     """The API server rejects a second pod of the same name."""
 
-    body: Mapping[str, Any]
+    job: str
+    like: Mapping[str, Any]
+    """A worker pod that differs in no more than index and name: a plan may create thousands, and nothing else runs
+    while it makes them."""
+    index: int
+    name: str
 
     @property
-    def name(self) -> str:
-        name: str = self.body["metadata"]["name"]
-        return name
-
-    @property
-    def index(self) -> int:
-        return index_of(self.name)
+    def body(self) -> dict[str, Any]:
+        return numbered(self.like, self.job, self.index, self.name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,7 +42,7 @@ from elasticjob_operator.policies.rendezvous import is_superseded, needs_publish
 from elasticjob_operator.queueing.grant import Slot
 from elasticjob_operator.resources.injection import InjectionWay, inject
 from elasticjob_operator.resources.placement import place
-from elasticjob_operator.resources.pods import numbered, worker_pod
+from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.state import POD, SECRET, Connectivity, Kind, Pod, Rejection
 
 Failing = Sequence[FailingNode]
@@ -139,7 +139,7 @@ def _create_pods(context: Context, failing: Failing) -> list[Action]:
         if kind not in made:
             made[kind] = _worker_of_slot(context, index, avoid, slot)
         pod_name = unconfirmed.get(index) or names.worker_name(name, index, uid, moment)
-        actions.append(CreatePod(body=numbered(made[kind], name, index, pod_name), reason=reason))
+        actions.append(CreatePod(job=name, like=made[kind], index=index, name=pod_name, reason=reason))
     return actions
 
 

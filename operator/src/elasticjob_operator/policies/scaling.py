@@ -71,18 +71,20 @@ def _surplus(
     if count <= 0 and not most:
         return []
     useful = {index: _usefulness(*holder) for index, holder in holders.items()}
-    each_alone = unit == 1 and not replicas
-    members = {} if each_alone else _members(holders, unit, replicas)
+    if unit == 1 and not replicas:
+        by_usefulness = sorted(holders, key=lambda index: (index in keep, useful[index], -index))
+    else:
+        members = _members(holders, unit, replicas)
 
-    def order(index: int) -> tuple[bool, bool, int, int, int, int]:
-        if each_alone:
-            return index in keep, True, useful[index], -index, useful[index], -index
-        together = members.get(index, ())
-        least = min((useful.get(other, 0) for other in together), default=0)
-        is_whole = len(together) == unit
-        return index in keep, is_whole, least, -min(together, default=index), useful[index], -index
+        def order(index: int) -> tuple[bool, bool, int, int, int, int]:
+            together = members.get(index, ())
+            least = min((useful.get(other, 0) for other in together), default=0)
+            is_whole = len(together) == unit
+            return index in keep, is_whole, least, -min(together, default=index), useful[index], -index
 
-    by_usefulness = sorted(holders, key=order)
+        by_usefulness = sorted(holders, key=order)
+    if not most:
+        return by_usefulness[: max(0, count)]
     leaving: list[int] = []
     for workload, limit in most.items():
         of_workload = [index for index in by_usefulness if holders[index][0].workload == workload]

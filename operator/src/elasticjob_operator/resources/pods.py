@@ -81,7 +81,7 @@ def worker_pod(
     return numbered(pod, job.name, index, name or names.worker_name(job.name, index, job.uid))
 
 
-def numbered(pod: dict[str, Any], job: str, index: int, name: str) -> dict[str, Any]:
+def numbered(pod: Mapping[str, Any], job: str, index: int, name: str) -> dict[str, Any]:
     """The worker pod with that index and name, made from one with another index. They share what they have in common:
     a job may have thousands. Only worker pod 0 may differ in more (`is_host` of c10d)."""
     metadata, spec = pod["metadata"], pod["spec"]

@@ -109,7 +109,8 @@ class Bench:
         if self.actions < 0:
             return ApplyResult()
         self.queue.add(KEY)  # the answer to our own write wakes the job
-        return ApplyResult(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, reason="wanted"),))
+        created = CreatePod(job=NAME, like={}, index=0, name=f"{NAME}-worker-0", reason="wanted")
+        return ApplyResult(done=(created,))
 
     async def write_status(self, key: NamespacedName, uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
         if uid != self.jobs.uid(key):

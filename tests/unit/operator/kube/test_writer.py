@@ -70,7 +70,10 @@ def job(name: str = "digits", namespace: str = "ml") -> ElasticJob:
 
 
 def creates(count: int) -> list[Action]:
-    return [CreatePod(body={"metadata": {"name": f"w-{number}"}}, reason="wanted") for number in range(count)]
+    like: dict[str, Any] = {"metadata": {"labels": {}}, "spec": {}}
+    return [
+        CreatePod(job="digits", like=like, index=number, name=f"w-{number}", reason="wanted") for number in range(count)
+    ]
 
 
 async def make_certificates(dns_names: Sequence[str], peers: Sequence[str]) -> dict[str, str]:

@@ -90,7 +90,8 @@ def test_failures_of_one_cause_have_one_text() -> None:
 
 def test_many_pods_are_one_event() -> None:
     created = [
-        CreatePod(body={"metadata": {"name": f"digits-worker-{index}-wgz5q"}}, reason="") for index in range(1000)
+        CreatePod(job="digits", like={}, index=index, name=f"digits-worker-{index}-wgz5q", reason="")
+        for index in range(1000)
     ]
     etcd = CreateObject(kind=Kind.STATEFUL_SET, body={"metadata": {"name": "digits-etcd"}}, reason="")
     assert [(event.reason, event.message) for event in events_of_actions([*created, etcd])] == [
@@ -100,7 +101,9 @@ def test_many_pods_are_one_event() -> None:
 
 
 def test_worker_pods_are_named_in_the_order_of_their_indices() -> None:
-    created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, reason="") for index in (2, 10, 1)]
+    created = [
+        CreatePod(job="digits", like={}, index=index, name=f"digits-worker-{index}", reason="") for index in (2, 10, 1)
+    ]
     (event,) = events_of_actions(created)
     assert event.message == "Created digits-worker-1, digits-worker-2, digits-worker-10."
 

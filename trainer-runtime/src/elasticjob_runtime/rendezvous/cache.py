@@ -81,8 +81,6 @@ class StoreCache:
         self.plan: PlanValue | None = None
         self._seen: dict[KeyRange, int] = {}
         """Watched range -> revision up to which it is known; ranges advance independently."""
-        self.replaced = 0
-        """Counts how often all keys were read again, possibly from a different store."""
 
     @property
     def plan_revision(self) -> int:
@@ -113,7 +111,6 @@ class StoreCache:
         for kv in fresh.values():
             self._set(kv, now)
         self._seen = dict.fromkeys(ranges or self._seen, revision)
-        self.replaced += 1
 
     def shows(self, key: str, revision: int) -> bool:
         """Whether the cache has reached a write to `key` at `revision`. Always true for a key that is not watched."""

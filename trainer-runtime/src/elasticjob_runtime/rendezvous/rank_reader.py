@@ -21,8 +21,9 @@ class RankReader:
         self._keys = keys
         self._me = me
         self._plans = plans
-        self._read: tuple[str, int, int] = ("", 0, 0)
-        """What `known` was read for: (attempt, revision of the plan, `replaced` of the cache)."""
+        self._read: tuple[PlanValue | None, int] = (None, 0)
+        """The plan that `known` was read for, and its revision. A store that was restored may have another plan at the
+        same revision; two plans never have the same `created_at`."""
         self._everybody = False
         self.known: Mapping[str, RankValue] = {}
 
@@ -31,7 +32,7 @@ class RankReader:
         plan = cache.plan
         if plan is None:
             return
-        wanted = (plan.attempt, cache.plan_revision, cache.replaced)
+        wanted = (plan, cache.plan_revision)
         if self._read == wanted and (self._everybody or not everybody):
             return
         ranks = self._plans.known(plan.attempt)
@@ -44,8 +45,8 @@ class RankReader:
             self._plans.remember(plan.attempt, ranks)
 
     def _carried_over(self, plan: PlanValue, incarnation: str) -> Mapping[str, RankValue] | None:
-        mine = self.known.get(self._me)
-        if not plan.follows or self._read[0] != plan.follows or mine is None or mine.incarnation != incarnation:
+        mine, before = self.known.get(self._me), self._read[0]
+        if before is None or plan.follows != before.attempt or mine is None or mine.incarnation != incarnation:
             return None
         rank = carry_over_rank(mine, plan)
         return {self._me: rank} if rank is not None else None

@@ -29,6 +29,14 @@ class Exchange:
         self._steps, self._engine, self._replicas = steps, engine, replicas
         self.world = 0
 
+    def meet(self, epoch: int, order: AnyOrder) -> tuple[int, bool]:
+        """The latest epoch of all ranks, and whether all are in that one with the same data in the same order. One
+        message for both: each new world begins with it, and all wait for it."""
+        digest = _digest(order)
+        own = [epoch, -epoch, digest, -digest]
+        found = self.largest(own)
+        return found[0], found == own
+
     def compare(self, order: AnyOrder, *, trained: bool) -> None:
         """Returns if all ranks take their batches from the same data in the same order. Otherwise, those that do not
         take them as the first one with `trained` does raise SessionError, and the others OverError: they go on without
@@ -36,7 +44,7 @@ class Exchange:
         self._steps.exchange(functools.partial(self._compare, order, trained))
 
     def _compare(self, order: AnyOrder, trained: bool) -> None:
-        digest = int.from_bytes(hashlib.blake2b(repr(order).encode(), digest_size=7).digest(), "big")
+        digest = _digest(order)
         if self.largest([digest, -digest]) == [digest, -digest]:
             return
         found = self.gather((trained, order))
@@ -83,6 +91,10 @@ class Exchange:
             self._engine.wait(_begin(tensor))
         else:
             self._engine.communicate(lambda: _begin(tensor).get_future()).wait()
+
+
+def _digest(order: AnyOrder) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(order).encode(), digest_size=7).digest(), "big")
 
 
 def _begin(tensor: torch.Tensor) -> Any:

@@ -12,7 +12,7 @@ from elasticjob_runtime.training.session import randomness
 from elasticjob_runtime.training.session.data_parallel import check_samples
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.exchange import Exchange
-from elasticjob_runtime.training.session.feed import Cursor, Feed, Share
+from elasticjob_runtime.training.session.feed import AnyOrder, Cursor, Feed, Share
 from elasticjob_runtime.training.session.interruption import OverError
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.pipelines import Pipelines
@@ -224,12 +224,11 @@ class Passes:
                 self._steps.repeats = False  # the last one, which others have committed
                 return
             try:
-                if self._is_behind(epoch):
-                    return
-                self._share_outside()
                 if compared != self._exchange.world:
-                    self._exchange.compare(feed.order, trained=self._trained)
+                    if self._is_behind(epoch, feed.order):
+                        return
                     compared = self._exchange.world
+                self._share_outside()
                 found = feed.next(state.cursor, *self._worlds.place)
             except OverError:
                 continue
@@ -259,17 +258,20 @@ class Passes:
         ):
             self._worlds.share_again()
 
-    def _is_behind(self, epoch: int) -> bool:
-        """Whether others have left this epoch before its end, by `break`, and this process has joined them since."""
-        if self._engine is None or self._met_in == self._exchange.world:
-            return False
-        (latest,) = self._exchange.largest([epoch])
-        self._met_in = self._exchange.world
-        if latest == epoch:
-            return False
-        self._state.cursor = Cursor(epoch=latest)
-        self._worlds.set_aside()
-        return True
+    def _is_behind(self, epoch: int, order: AnyOrder) -> bool:
+        """Whether others have left this epoch before its end, by `break`, and this process has joined them since.
+        Collective; all others compare their data. order: of this epoch."""
+        if self._engine is not None and self._met_in != self._exchange.world:
+            latest, is_same = self._exchange.meet(epoch, order)
+            self._met_in = self._exchange.world
+            if latest != epoch:
+                self._state.cursor = Cursor(epoch=latest)
+                self._worlds.set_aside()
+                return True
+            if is_same:
+                return False
+        self._exchange.compare(order, trained=self._trained)
+        return False
 
     def _end_batch(self, epoch: int) -> None:
         self._check_used()
