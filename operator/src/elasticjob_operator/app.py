@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 CRD_SECONDS = 5.0
 """Seconds between checks whether the ElasticJob CRD is installed."""
 
+SINCE_LAST_LEADER = 3.0
+"""How long before a takeover the last leader may have ended, at most, in durations of a Lease."""
+
 REST_PER_POD, LONGEST_REST = 0.0005, 0.5
 """Pause between reconciliations of a job, seconds: one costs about 5 us of CPU for each pod, and the start of a
 thousand pods causes five thousand events."""
@@ -174,11 +177,14 @@ class App:
         )
 
     def _on_shard(self, shard: int, leads: bool) -> None:
-        """This operator has begun or ceased to lead the shard."""
+        """This operator has begun or ceased to lead the shard. Of thousands of jobs, those come first that something
+        has happened to since the last leader may have ended."""
+        recently = SINCE_LAST_LEADER * self._settings.lease_seconds
         remembered = self._reconciler.remembered if self._reconciler is not None else ()
         for key in self._jobs if leads else remembered:
             if self._shard_of(key) == shard:
-                self._queue.add(key)
+                is_first = not leads or self._queue.was_refused(key, recently)
+                (self._queue.add if is_first else self._queue.add_later)(key)
         led = len(self._leases.led) if self._leases is not None else 1
         self._progress.set_share(led / (self._leases.count if self._leases is not None else 1))
         metrics.LEADER.set(led > 0)
@@ -258,6 +264,7 @@ class App:
         self._supervisor.start(resync.run(), "resync")
         self._supervisor.start(self._progress.statuses.run(), "progress in statuses")
         self._supervisor.start(self._progress.objects.run(), "progress beside the jobs")
+        self._supervisor.start(self._progress.watch_stalls(), "stalls")
         self._supervisor.start(metrics.measure_loop_lag(), "measurement of the event loop")
         self._job_events = JobEvents(self._jobs, self._queue, resync, self._leads)
         if self._leases is not None:
@@ -286,7 +293,7 @@ class App:
     def _reconcile_all(self) -> None:
         """Not only jobs in a queue: it happens when Kueue, a flavor or a priority class changes."""
         for key in self._jobs:
-            self._queue.add(key)
+            self._queue.add_later(key)
 
     def _on_fault(self, fault: str) -> None:
         """Stops the operator, so that its container is restarted."""

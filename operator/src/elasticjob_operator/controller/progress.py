@@ -6,6 +6,7 @@ is newer: its write costs the API server a sixth, so more of them are affordable
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import time
@@ -20,6 +21,7 @@ from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.kube import Cluster, NotFoundError, RejectedError, writing_about
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.policies.progress import newest_progress
+from elasticjob_operator.policies.stalling import later
 from elasticjob_operator.resources.progress import progress_object
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import RendezvousView
@@ -30,6 +32,8 @@ STATUS_PAUSE = 1.0
 """Between two writes of a job's status for its progress alone, s."""
 OBJECT_WAIT, OBJECT_PAUSE = 2.0, 5.0
 """How long progress waits for the status before it goes into the object; between two writes of an object; s."""
+LOOK_SECONDS = 1.0
+"""Between two looks for jobs whose training may have stalled."""
 REFUSED_SECONDS = 60.0
 """How long no object is written in a namespace after the API server has refused one, as without their CRD or the right
 to write them."""
@@ -54,6 +58,7 @@ class ProgressWriter:
         """Jobs whose next reconciliation may write the status for progress alone."""
         self._refused: dict[str, float] = {}
         """By namespace, when an object was refused (monotonic, s)."""
+        self._stalls_at: dict[NamespacedName, datetime.datetime] = {}
         self._settings = settings
         self.statuses = ProgressLane(settings.progress_status_writes, self._reconcile, pause=STATUS_PAUSE)
         self.objects = ProgressLane(settings.progress_writes, self._write, pause=OBJECT_PAUSE, wait=OBJECT_WAIT)
@@ -71,6 +76,25 @@ class ProgressWriter:
             self.statuses.add(key)
             self.objects.add(key)
 
+    def expect(self, key: NamespacedName, stalls_at: datetime.datetime | None) -> None:
+        """The job is to be reconciled then, unless its training goes on. None: not for that."""
+        if stalls_at is None:
+            self._stalls_at.pop(key, None)
+        else:
+            self._stalls_at[key] = stalls_at
+
+    async def watch_stalls(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = datetime.datetime.now(datetime.timezone.utc)
+            for key in [key for key, stalls_at in self._stalls_at.items() if stalls_at <= now]:
+                if (stalls_at := later(self._view(key), now)) is not None:
+                    self._stalls_at[key] = stalls_at
+                else:
+                    del self._stalls_at[key]
+                    self._queue.add(key)
+
     def may_write_status(self, key: NamespacedName) -> bool:
         """Whether the status may be written for progress alone. If not, it may be later, and the job is then
         reconciled."""
@@ -83,6 +107,7 @@ class ProgressWriter:
         self.objects.on_written(key)
 
     def forget(self, key: NamespacedName) -> None:
+        self._stalls_at.pop(key, None)
         self.statuses.forget(key)
         self.objects.forget(key)
 

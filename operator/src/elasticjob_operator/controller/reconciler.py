@@ -91,7 +91,7 @@ class Reconciler:
         leads: Callable[[NamespacedName], bool] = lambda _: True,
         tiers: Callable[[], Mapping[str, TierView]] = dict,
     ) -> None:
-        self._leads, self._tiers = leads, tiers
+        self._leads, self._tiers, self._progress = leads, tiers, progress
         self._settings = settings
         self._jobs = jobs
         self._cluster = cluster
@@ -158,6 +158,7 @@ class Reconciler:
             raise failure
         if planned.requeue_at is not None:
             self._requeue_at(key, planned.requeue_at, now)
+        self._progress.expect(key, planned.stalls_at)
 
     def _observe(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> JobState:
         observed = self._cluster.observe(key, job.uid)

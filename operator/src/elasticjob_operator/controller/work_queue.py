@@ -1,6 +1,7 @@
 """A work queue of keys, like client-go's: a key is queued at most once, and never processed twice at the same time.
 
 add(key)              now; while the key is being processed: right after
+add_later(key)        like add, but after what is added in the next `LATER_SECONDS`
 add_at(key, when)     at a time of the loop's clock; the earliest of several wins
 add_aside(key)        like add, but occupies no worker; returns a future of its end
 work(handle)          N workers call `await handle(key)`; an exception is logged and the key is requeued with
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -24,6 +27,8 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 FIRST_WAIT, MAX_WAIT = 0.25, 60.0
+LATER_SECONDS = 60.0
+"""Not for ever: what is added later gets its turn also where too much happens all the time."""
 WORKER_SECONDS = 1.0
 """How long a reconciliation occupies a worker. A longer one waits for something - a webhook, a frozen etcd - and
 continues without a worker; the next one of that key takes none at all."""
@@ -43,9 +48,15 @@ class WorkQueue(Generic[K]):
         self._cooldown = cooldown
         self._cooling: dict[K, float] = {}
         """Until when (monotonic, s)."""
-        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._ready: asyncio.PriorityQueue[tuple[float, int, K]] = asyncio.PriorityQueue()
+        """(when its turn is (monotonic, s), number of the addition, key). Additions that `_turns` does not have are
+        void."""
+        self._turns: dict[K, float] = {}
+        self._numbers = itertools.count()
         self._waiting: dict[K, float] = {}
-        """In `_ready`, in this order, and since when (monotonic, s)."""
+        """Since when (monotonic, s)."""
+        self._refused: dict[K, float] = {}
+        """When `accepts` last refused it (monotonic, s)."""
         self._processing: set[K] = set()
         self._dirty: set[K] = set()
         """Added while being processed."""
@@ -73,6 +84,10 @@ class WorkQueue(Generic[K]):
         waiting = list(self._waiting.values())  # at once: metrics are rendered in a thread
         return time.monotonic() - waiting[0] if waiting else 0.0
 
+    def was_refused(self, key: K, seconds: float) -> bool:
+        """Whether `accepts` has refused it in the last `seconds`, and it was not processed since."""
+        return time.monotonic() < self._refused.get(key, -math.inf) + seconds
+
     def add(self, key: K) -> None:
         if key in self._processing:
             self._cancel_timer(key)
@@ -83,14 +98,25 @@ class WorkQueue(Generic[K]):
         else:
             self._put(key)
 
-    def _put(self, key: K) -> None:
+    def add_later(self, key: K) -> None:
+        """For a key that nothing has happened to."""
+        if key in self._processing:
+            self._dirty.add(key)
+        else:
+            self._put(key, LATER_SECONDS)
+
+    def _put(self, key: K, later: float = 0.0) -> None:
         self._cancel_timer(key)
+        now = time.monotonic()
         if not self._accepts(key):
+            self._refused[key] = now
             if (aside := self._aside.pop(key, None)) is not None and not aside.done():
                 aside.set_result(None)
-        elif key not in self._waiting:
-            self._waiting[key] = time.monotonic()
-            self._ready.put_nowait(key)
+            return
+        self._waiting.setdefault(key, now)
+        if now + later < self._turns.get(key, math.inf):
+            self._turns[key] = now + later
+            self._ready.put_nowait((now + later, next(self._numbers), key))
 
     def add_at(self, key: K, when: float) -> None:
         loop = asyncio.get_running_loop()
@@ -111,6 +137,7 @@ class WorkQueue(Generic[K]):
         self._cancel_timer(key)
         self._failures.pop(key, None)
         self._cooling.pop(key, None)
+        self._refused.pop(key, None)
         self._slow.discard(key)
 
     async def work(self, handle: Callable[[K], Awaitable[None]], workers: int) -> None:
@@ -127,7 +154,11 @@ class WorkQueue(Generic[K]):
 
     async def _worker(self, handle: Callable[[K], Awaitable[None]]) -> None:
         while True:
-            key = await self._ready.get()
+            turn, _, key = await self._ready.get()
+            if self._turns.get(key) != turn:
+                continue  # it came earlier
+            del self._turns[key]
+            self._refused.pop(key, None)
             waited = time.monotonic() - self._waiting.pop(key)
             if key in self._slow and len(self._running) >= MAX_SLOW:
                 self.add_at(key, asyncio.get_running_loop().time() + SLOW_WAIT)

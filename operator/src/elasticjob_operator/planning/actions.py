@@ -216,6 +216,8 @@ class Plan:
     """None: stop following the rendezvous."""
     requeue_at: datetime.datetime | None = None
     """The earliest time at which the plan changes even if nothing else does. None: never."""
+    stalls_at: datetime.datetime | None = None
+    """When it changes unless training goes on until then: a report of progress makes this later, without a plan."""
 
 
 def earliest(times: Iterable[datetime.datetime | None]) -> datetime.datetime | None:

@@ -217,7 +217,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
                 *timers,
                 *assessment.timers,
                 *(due for _, due in assessment.questions),
-                *_silence_timers(assessment, trains),
+                *_silence_timers(assessment),
                 end.requeue_at,
                 assessment.acceptance.requeue_at,
                 budget.requeue_at,
@@ -228,6 +228,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
                 now if slow_node is not None or _continues_at_once(assessment) else None,
             ]
         ),
+        stalls_at=_stalls_at(assessment, trains),
     )
 
 
@@ -271,16 +272,22 @@ def _has_uncounted_failure(assessment: Assessment) -> bool:
     return budget.total > written.restarts.total and budget.last_failure != written.last_failure
 
 
-def _silence_timers(assessment: Assessment, trains: Training) -> list[datetime.datetime | None]:
-    """When the silence of etcd, or of the training script, becomes a condition."""
-    job, view, now = assessment.job, assessment.view, assessment.now
-    silent = silent_since(assessment.rendezvous, view, [pod for pod, _ in assessment.etcd])
+def _silence_timers(assessment: Assessment) -> list[datetime.datetime | None]:
+    """When the silence of etcd becomes a condition, and when to look whether worker pods that it does not reach still
+    train."""
+    now = assessment.now
+    silent = silent_since(assessment.rendezvous, assessment.view, [pod for pod, _ in assessment.etcd])
     due = silent + datetime.timedelta(seconds=SILENT_SECONDS) if silent is not None else None
-    workers = [pod for pod, _ in assessment.staying]
-    stall = stalled(job, view, progress_of(assessment), workers, running=trains.is_running, now=now)
     unsure = assessment.cut_off and any(pod.running and not pod.may_train for pod, _ in assessment.staying)
     look = now + datetime.timedelta(seconds=1) if unsure else None
-    return [look, due if due is not None and due > now else None, stall.requeue_at if stall is not None else None]
+    return [look, due if due is not None and due > now else None]
+
+
+def _stalls_at(assessment: Assessment, trains: Training) -> datetime.datetime | None:
+    """When the silence of the training script becomes a condition."""
+    workers, progress = [pod for pod, _ in assessment.staying], progress_of(assessment)
+    stall = stalled(assessment.job, assessment.view, progress, workers, running=trains.is_running, now=assessment.now)
+    return stall.requeue_at if stall is not None else None
 
 
 def _continues_at_once(assessment: Assessment) -> bool:

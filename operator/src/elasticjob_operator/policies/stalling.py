@@ -64,6 +64,13 @@ def stalled(
     return dataclasses.replace(progressing, requeue_at=due)
 
 
+def later(view: RendezvousView, now: datetime.datetime) -> datetime.datetime | None:
+    """When to look again whether training has stalled that was expected to have by now. None: at once, since it has not
+    gone on for long enough."""
+    due = view.progress_seen_at + datetime.timedelta(seconds=STALL_SECONDS) if view.progress_seen_at else now
+    return due if due > now else None
+
+
 def _hang(job: ElasticJob, view: RendezvousView, workers: Iterable[Pod]) -> ConditionUpdate | None:
     """None: no agent is sure of one in this round."""
     current = [hang for hang in view.hangs if view.plan is not None and hang.round == view.plan.round]

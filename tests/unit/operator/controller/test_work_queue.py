@@ -222,3 +222,50 @@ async def test_a_key_that_is_not_accepted_is_dropped_when_its_turn_would_begin()
     assert processed.empty()
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_what_is_added_later_comes_after_what_is_added_now() -> None:
+    bench = Bench(workers=1)
+    bench.queue.add_later("at rest")
+    bench.queue.add_later("changes")
+    bench.queue.add("new")
+    bench.queue.add("changes")
+    await until(lambda: len(bench.done) == 3)
+    assert bench.done == ["new", "changes", "at rest"]
+    await bench.close()
+
+
+async def test_what_is_added_later_gets_its_turn_where_something_happens_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LATER_SECONDS", 0.05)
+    bench = Bench(workers=1)
+    bench.queue.add_later("at rest")
+    number = 0
+    while "at rest" not in bench.done:
+        bench.queue.add(f"busy-{number}")
+        bench.queue.add(f"busy-{number + 1}")
+        number += 2
+        await asyncio.sleep(0)
+    assert len(bench.queue) > 0, "others were waiting all the time"
+    await bench.close()
+
+
+async def test_a_key_that_was_refused_is_known_until_it_is_processed() -> None:
+    accepts = False
+    queue: WorkQueue[str] = WorkQueue(accepts=lambda _: accepts)
+    queue.add("changed")
+    assert queue.was_refused("changed", 60)
+    assert not queue.was_refused("changed", 0)
+    assert not queue.was_refused("at rest", 60)
+    accepts, done = True, list[str]()
+
+    async def handle(key: str) -> None:
+        done.append(key)
+
+    work = asyncio.create_task(queue.work(handle, 1))
+    queue.add("changed")
+    await until(lambda: bool(done))
+    assert not queue.was_refused("changed", 60)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
