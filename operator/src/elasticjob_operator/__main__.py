@@ -15,6 +15,7 @@ import kopf
 from kubernetes.aio.config import ConfigException
 
 from elasticjob_operator.app import App
+from elasticjob_operator.garbage import in_short_pauses
 from elasticjob_operator.settings import LogFormat, Settings, SettingsError
 
 
@@ -23,7 +24,8 @@ def main() -> None:
         settings = Settings.from_environment(os.environ)
         _log_to_stderr(json=settings.log_format is LogFormat.JSON)
         _raise_file_limit()
-        code = asyncio.run(App(settings).run())
+        with in_short_pauses():
+            code = asyncio.run(App(settings).run())
     except SettingsError as error:
         sys.exit(f"elasticjob-operator: {error}")
     except ConfigException as error:

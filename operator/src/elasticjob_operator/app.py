@@ -9,6 +9,7 @@ import logging
 import signal
 import socket
 import ssl
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -178,12 +179,12 @@ class App:
 
     def _on_shard(self, shard: int, leads: bool) -> None:
         """This operator has begun or ceased to lead the shard. Of thousands of jobs, those come first that something
-        has happened to since the last leader may have ended."""
-        recently = SINCE_LAST_LEADER * self._settings.lease_seconds
+        has happened to since the last leader may have ended, the latest first: it may have seen the others."""
         remembered = self._reconciler.remembered if self._reconciler is not None else ()
-        for key in self._jobs if leads else remembered:
+        recently = time.monotonic() - SINCE_LAST_LEADER * self._settings.lease_seconds
+        for key in sorted(self._jobs if leads else remembered, key=self._queue.refused_at, reverse=True):
             if self._shard_of(key) == shard:
-                is_first = not leads or self._queue.was_refused(key, recently)
+                is_first = not leads or self._queue.refused_at(key) > recently
                 (self._queue.add if is_first else self._queue.add_later)(key)
         led = len(self._leases.led) if self._leases is not None else 1
         self._progress.set_share(led / (self._leases.count if self._leases is not None else 1))
@@ -235,9 +236,7 @@ class App:
             self._supervisor.start(optional.run(), f"discovery of {optional}")
         await asyncio.gather(*(optional.started() for optional in self._cluster.optional))
         await self._cluster.synced()
-        # What lives as long as the operator is never garbage. To look through it took 40 ms each time.
-        gc.collect()
-        gc.freeze()
+        gc.collect()  # of what the lists of all objects have left behind, before jobs are reconciled
         self._progress = ProgressWriter(self._settings, self._jobs, self._queue, self._cluster, self._run_watches.view)
         self._progress.count()
         self._reconciler = Reconciler(

@@ -84,9 +84,9 @@ class WorkQueue(Generic[K]):
         waiting = list(self._waiting.values())  # at once: metrics are rendered in a thread
         return time.monotonic() - waiting[0] if waiting else 0.0
 
-    def was_refused(self, key: K, seconds: float) -> bool:
-        """Whether `accepts` has refused it in the last `seconds`, and it was not processed since."""
-        return time.monotonic() < self._refused.get(key, -math.inf) + seconds
+    def refused_at(self, key: K) -> float:
+        """When `accepts` last refused it (monotonic, s), if it was not processed since; -inf: it was not refused."""
+        return self._refused.get(key, -math.inf)
 
     def add(self, key: K) -> None:
         if key in self._processing:

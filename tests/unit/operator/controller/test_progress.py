@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -93,3 +94,32 @@ async def test_a_namespace_that_refuses_is_not_asked_again_at_once_and_others_ar
             assert cluster.asked == asked
         progress.on_report(TWO)
         await until(lambda: [body["metadata"]["name"] for body in cluster.written] == ["two"])
+
+
+async def test_only_a_job_whose_training_is_silent_is_reconciled_for_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    seen = {ONE: now, TWO: now - datetime.timedelta(minutes=2)}
+    queue: WorkQueue[NamespacedName] = WorkQueue()
+    reports = lambda key: make_view(progress_seen_at=seen[key])  # noqa: E731
+    progress = ProgressWriter(Settings(), JobCache(), queue, Cluster(), reports)  # type: ignore[arg-type]
+    reconciled: list[NamespacedName] = []
+
+    async def reconcile(key: NamespacedName) -> None:
+        reconciled.append(key)
+
+    tasks = [asyncio.create_task(progress.watch_stalls()), asyncio.create_task(queue.work(reconcile, 1))]
+    for key in (ONE, TWO):
+        progress.expect(key, now)
+    await until(lambda: TWO in reconciled)
+    assert reconciled == [TWO], "the other one has reported"
+    seen[ONE] = seen[TWO]
+    progress.expect(ONE, now)
+    await until(lambda: ONE in reconciled)
+    progress.expect(TWO, now)
+    progress.expect(TWO, None)
+    await asyncio.sleep(0.01)
+    assert reconciled == [TWO, ONE], "each once, and not after it has ended"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from elasticjob_api import ConditionType, Progress, Reason
-from elasticjob_operator.policies.stalling import stalled
+from elasticjob_operator.policies.stalling import later, stalled
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import HangValue, ProgressValue
 
@@ -51,6 +51,12 @@ def test_time_without_etcd_is_not_a_stall() -> None:
     found = stalled(job, view, Progress(step=7, observed_at=at(-600)), (), running=True, now=at(59))
     assert found is not None
     assert (found.status, found.requeue_at) == (False, at(60))
+
+
+@pytest.mark.parametrize(("seen", "expected"), [(None, None), (-60, None), (-59, 1), (0, 60)])
+def test_a_look_for_a_stall_is_put_off_by_a_report(seen: float | None, expected: float | None) -> None:
+    view = make_view(progress_seen_at=at(seen) if seen is not None else None)
+    assert later(view, NOW) == (at(expected) if expected is not None else None)
 
 
 def test_a_script_that_reports_a_percentage_but_no_steps_does_not_stall() -> None:
