@@ -96,7 +96,11 @@ async def run(
             agents = PlayedAgents(agents_etcd, run_ids)
             # Before the operator: jobs that have not progressed for a minute would all be stalled.
             playing = asyncio.create_task(agents.run())
-            with start(cluster.kubeconfig, "operator.log") as operator, start(cluster.kubeconfig, "standby.log"):
+            with contextlib.ExitStack() as operators:
+                operator, _ = [
+                    await asyncio.to_thread(operators.enter_context, start(cluster.kubeconfig, log))
+                    for log in ("operator.log", "standby.log")
+                ]
                 await asyncio.sleep(2 * REPORT_SECONDS + jobs / SETTLED_PER_SECOND)
                 etcd_child, api_server = cluster.children[:2]
                 meter = Meter(operator, etcd_child, api_server, cluster.etcd_endpoint)

@@ -41,6 +41,7 @@ from elasticjob_operator.kube import (
     list_job_versions,
 )
 from elasticjob_operator.names import NamespacedName
+from elasticjob_operator.policies.shards import takeover_order
 from elasticjob_operator.settings import Settings, SettingsError
 from elasticjob_operator.tasks import Supervisor
 
@@ -48,9 +49,6 @@ log = logging.getLogger(__name__)
 
 CRD_SECONDS = 5.0
 """Seconds between checks whether the ElasticJob CRD is installed."""
-
-SINCE_LAST_LEADER = 3.0
-"""How long before a takeover the last leader may have ended, at most, in durations of a Lease."""
 
 REST_PER_POD, LONGEST_REST = 0.0005, 0.5
 """Pause between reconciliations of a job, seconds: one costs about 5 us of CPU for each pod, and the start of a
@@ -178,14 +176,18 @@ class App:
         )
 
     def _on_shard(self, shard: int, leads: bool) -> None:
-        """This operator has begun or ceased to lead the shard. Of thousands of jobs, those come first that something
-        has happened to since the last leader may have ended, the latest first: it may have seen the others."""
+        """This operator has begun or ceased to lead the shard."""
         remembered = self._reconciler.remembered if self._reconciler is not None else ()
-        recently = time.monotonic() - SINCE_LAST_LEADER * self._settings.lease_seconds
-        for key in sorted(self._jobs if leads else remembered, key=self._queue.refused_at, reverse=True):
-            if self._shard_of(key) == shard:
-                is_first = not leads or self._queue.refused_at(key) > recently
-                (self._queue.add if is_first else self._queue.add_later)(key)
+        changed_at = {
+            key: self._queue.refused_at(key)
+            for key in (self._jobs if leads else remembered)
+            if self._shard_of(key) == shard
+        }
+        first, others = takeover_order(changed_at, now=time.monotonic(), lease_seconds=self._settings.lease_seconds)
+        for key in first:
+            self._queue.add(key)
+        for key in others:
+            (self._queue.add_later if leads else self._queue.add)(key)
         led = len(self._leases.led) if self._leases is not None else 1
         self._progress.set_share(led / (self._leases.count if self._leases is not None else 1))
         metrics.LEADER.set(led > 0)
@@ -290,7 +292,8 @@ class App:
         self._progress.on_report(key)
 
     def _reconcile_all(self) -> None:
-        """Not only jobs in a queue: it happens when Kueue, a flavor or a priority class changes."""
+        """Not only jobs in a queue: it happens when Kueue, a flavor or a priority class changes. Few of them are
+        concerned, so others come first."""
         for key in self._jobs:
             self._queue.add_later(key)
 

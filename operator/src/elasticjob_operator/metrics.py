@@ -28,7 +28,7 @@ QUEUE_WAIT = Histogram(
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 QUEUE_DEPTH = Gauge("elasticjob_queue_depth", "Jobs waiting to be reconciled.")
-QUEUE_AGE = Gauge("elasticjob_queue_oldest_seconds", "Time that the job at the head of the queue has waited.")
+QUEUE_AGE = Gauge("elasticjob_queue_oldest_seconds", "Longest time that a job in the queue has waited.")
 PROGRESS_WAITING = Gauge(
     "elasticjob_progress_waiting",
     "Jobs whose progress waits for the budget of all jobs to be written.",

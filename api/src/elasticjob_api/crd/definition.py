@@ -21,7 +21,7 @@ def _column(name: str, path: str, type_: str, description: str, **more: Any) -> 
 
 _WHOLE = {"x-kubernetes-map-type": "atomic"}
 """Of an object that one program writes, and always as a whole. metadata.managedFields, which the API server computes at
-each write, then does not list its fields: they were a third of a small job."""
+each write, then does not list its fields: they were a quarter of a small job."""
 
 COLUMNS = [
     _column("Workers", ".status.workers", "string", "Ready and desired worker pods."),

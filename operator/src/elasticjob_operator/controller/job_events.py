@@ -28,13 +28,15 @@ class JobEvents:
         self._resync = resync
         self._restarts = metrics.Restarts()
 
-    def changed(self, body: Mapping[str, Any]) -> None:
-        """A job was added or modified."""
+    def changed(self, body: Mapping[str, Any], *, listed: bool = False) -> None:
+        """A job was added or modified, or `listed` when the watch began: nothing has happened to it then that is
+        known."""
         key = key_of(body)
+        is_first = not listed or bool(self._jobs.uid(key))
         self._resync.on_watch_event(key)
         self._restarts.see(body, count=self._leads(key))
         if self._jobs.put(body):
-            self._queue.add(key)
+            (self._queue.add if is_first else self._queue.add_later)(key)
 
     def deleted(self, body: Mapping[str, Any]) -> None:
         key = key_of(body)

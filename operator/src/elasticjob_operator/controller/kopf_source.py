@@ -32,7 +32,7 @@ def register(
     registry: kopf.OperatorRegistry,
     *,
     api: KubeClient,
-    changed: Callable[[Mapping[str, Any]], None],
+    changed: Callable[..., None],
     deleted: Callable[[Mapping[str, Any]], None],
 ) -> None:
     @kopf.on.login(registry=registry)
@@ -41,7 +41,10 @@ def register(
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def on_job(event: kopf.RawEvent, **_: Any) -> None:
-        (deleted if event["type"] == "DELETED" else changed)(event["object"])
+        if event["type"] == "DELETED":
+            deleted(event["object"])
+        else:
+            changed(event["object"], listed=event["type"] is None)
 
 
 async def follow_jobs(

@@ -29,6 +29,8 @@ K = TypeVar("K", bound=Hashable)
 FIRST_WAIT, MAX_WAIT = 0.25, 60.0
 LATER_SECONDS = 60.0
 """Not for ever: what is added later gets its turn also where too much happens all the time."""
+REFUSED_SECONDS = 900.0
+"""How long to remember that a key was refused: some durations of the longest Lease."""
 WORKER_SECONDS = 1.0
 """How long a reconciliation occupies a worker. A longer one waits for something - a webhook, a frozen etcd - and
 continues without a worker; the next one of that key takes none at all."""
@@ -49,14 +51,12 @@ class WorkQueue(Generic[K]):
         self._cooling: dict[K, float] = {}
         """Until when (monotonic, s)."""
         self._ready: asyncio.PriorityQueue[tuple[float, int, K]] = asyncio.PriorityQueue()
-        """(when its turn is (monotonic, s), number of the addition, key). Additions that `_turns` does not have are
-        void."""
+        """(when its turn is, number of the addition, key). Additions that `_turns` does not have are void."""
         self._turns: dict[K, float] = {}
+        """When the turn of each waiting key is (monotonic, s): when it was added, or later."""
         self._numbers = itertools.count()
-        self._waiting: dict[K, float] = {}
-        """Since when (monotonic, s)."""
         self._refused: dict[K, float] = {}
-        """When `accepts` last refused it (monotonic, s)."""
+        """When `accepts` refused what was added (monotonic, s), the latest last."""
         self._processing: set[K] = set()
         self._dirty: set[K] = set()
         """Added while being processed."""
@@ -71,7 +71,7 @@ class WorkQueue(Generic[K]):
         self._broken: asyncio.Future[None]
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._dirty)
+        return len(self._turns) + len(self._dirty)
 
     @property
     def processing(self) -> Iterable[K]:
@@ -80,15 +80,18 @@ class WorkQueue(Generic[K]):
 
     @property
     def age(self) -> float:
-        """How long the first key has waited, s."""
-        waiting = list(self._waiting.values())  # at once: metrics are rendered in a thread
-        return time.monotonic() - waiting[0] if waiting else 0.0
+        """How long a key has waited, at most, since its turn could have come, s."""
+        turns = list(self._turns.values())  # at once: metrics are rendered in a thread
+        return max(0.0, time.monotonic() - min(turns, default=math.inf))
 
     def refused_at(self, key: K) -> float:
-        """When `accepts` last refused it (monotonic, s), if it was not processed since; -inf: it was not refused."""
+        """When it was added that `accepts` refused (monotonic, s); -inf: not in the last `REFUSED_SECONDS`, or it was
+        processed since."""
         return self._refused.get(key, -math.inf)
 
     def add(self, key: K) -> None:
+        if not self._accepts(key):
+            self._remember_refused(key)
         if key in self._processing:
             self._cancel_timer(key)
             self._dirty.add(key)
@@ -99,24 +102,34 @@ class WorkQueue(Generic[K]):
             self._put(key)
 
     def add_later(self, key: K) -> None:
-        """For a key that nothing has happened to."""
+        """For a key that nothing has happened to. What else it waits for, comes when it would without this."""
         if key in self._processing:
             self._dirty.add(key)
+        elif (until := self._cooling.get(key, 0.0)) > time.monotonic():
+            self.add_at(key, until)
         else:
-            self._put(key, LATER_SECONDS)
+            self._enqueue(key, LATER_SECONDS)
 
-    def _put(self, key: K, later: float = 0.0) -> None:
-        self._cancel_timer(key)
+    def _remember_refused(self, key: K) -> None:
         now = time.monotonic()
+        self._refused.pop(key, None)
+        self._refused[key] = now
+        while (first := next(iter(self._refused))) != key and self._refused[first] < now - REFUSED_SECONDS:
+            del self._refused[first]
+
+    def _put(self, key: K) -> None:
+        self._cancel_timer(key)
+        self._enqueue(key)
+
+    def _enqueue(self, key: K, later: float = 0.0) -> None:
         if not self._accepts(key):
-            self._refused[key] = now
             if (aside := self._aside.pop(key, None)) is not None and not aside.done():
                 aside.set_result(None)
             return
-        self._waiting.setdefault(key, now)
-        if now + later < self._turns.get(key, math.inf):
-            self._turns[key] = now + later
-            self._ready.put_nowait((now + later, next(self._numbers), key))
+        turn = time.monotonic() + later
+        if turn < self._turns.get(key, math.inf):
+            self._turns[key] = turn
+            self._ready.put_nowait((turn, next(self._numbers), key))
 
     def add_at(self, key: K, when: float) -> None:
         loop = asyncio.get_running_loop()
@@ -159,7 +172,7 @@ class WorkQueue(Generic[K]):
                 continue  # it came earlier
             del self._turns[key]
             self._refused.pop(key, None)
-            waited = time.monotonic() - self._waiting.pop(key)
+            waited = max(0.0, time.monotonic() - turn)
             if key in self._slow and len(self._running) >= MAX_SLOW:
                 self.add_at(key, asyncio.get_running_loop().time() + SLOW_WAIT)
                 continue

@@ -32,6 +32,8 @@ WANTED_ANNOTATION = "elasticjob.dev/wanted-by"
 """The replica that asks for the Lease; once it is released, that one acquires it."""
 LONGEST_LEASE = 300.0
 """No Lease is respected for longer than this without a renewal, s, whatever someone has written into it."""
+SINCE_LAST_LEADER = 3.0
+"""Durations of a Lease, at most, from the end of a leader until another one leads."""
 RELEASED_SECONDS = 1.0
 """leaseDurationSeconds of a released Lease: the API server accepts no less."""
 
@@ -41,6 +43,21 @@ def shard_of(key: NamespacedName, count: int) -> int:
     if count == 1:
         return 0
     return int.from_bytes(hashlib.blake2b("/".join(key).encode(), digest_size=8).digest(), "big") % count
+
+
+def takeover_order(
+    changed_at: Mapping[NamespacedName, float], *, now: float, lease_seconds: float
+) -> tuple[list[NamespacedName], list[NamespacedName]]:
+    """(jobs that a new leader reconciles first, all others). `changed_at`: when something last happened to each, s;
+    -inf: nothing has.
+
+    The last leader may have ended some durations of a Lease ago. Of what happened since, it may have seen the earlier
+    part, so the latest comes first.
+    """
+    since = now - SINCE_LAST_LEADER * lease_seconds
+    by_time = sorted(changed_at, key=changed_at.__getitem__, reverse=True)
+    first = [key for key in by_time if changed_at[key] > since]
+    return first, by_time[len(first) :]
 
 
 def lease_name(base: str, shard: int) -> str:

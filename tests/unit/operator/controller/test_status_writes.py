@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from elasticjob_operator.planning import Action, CreatePod, EvictMember, JobEven
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState, RendezvousView
 
-from tests.unit.operator.builders import NAME, TEMPLATE, UID, make_status
+from tests.unit.operator.builders import NAME, NOW, TEMPLATE, UID, make_status
 from tests.unit.operator.waiting import until
 
 KEY: NamespacedName = ("ml", NAME)
@@ -69,10 +70,16 @@ class Bench:
         """How long the second is within which one status is written."""
         self._monkeypatch.setattr(status_throttle, "STATUS_SECONDS", seconds)
 
-    async def decide(self, status: Status, *messages: str, actions: tuple[Action, ...] = ()) -> None:
+    async def decide(
+        self,
+        status: Status,
+        *messages: str,
+        actions: tuple[Action, ...] = (),
+        stalls_at: datetime.datetime | None = None,
+    ) -> None:
         """A reconciliation with that plan."""
         events = tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in messages)
-        self._decided = Plan(status=status, events=events, actions=actions)
+        self._decided = Plan(status=status, events=events, actions=actions, stalls_at=stalls_at)
         rounds = len(self.seen)
         self.queue.add(KEY)
         await until(lambda: len(self.seen) > rounds)
@@ -155,6 +162,14 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     bench = Bench(monkeypatch)
     yield bench
     await bench.close()
+
+
+async def test_the_look_for_a_stall_is_when_the_plan_says(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(bench.progress, "expect", lambda key, stalls_at: told.append((key, stalls_at)))
+    await bench.decide(ACCEPTED, stalls_at=NOW)
+    await until(lambda: bool(told))
+    assert told == [(KEY, NOW)]
 
 
 async def test_the_first_change_is_written_at_once_and_later_ones_held(bench: Bench) -> None:

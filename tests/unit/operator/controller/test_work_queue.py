@@ -270,3 +270,41 @@ async def test_a_key_that_was_refused_is_known_until_it_is_processed() -> None:
     assert queue.refused_at("changed") == -math.inf
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_what_is_added_later_delays_no_change() -> None:
+    """Neither one that waits for the end of a cooldown, nor a timer."""
+    queue: WorkQueue[str] = WorkQueue(cooldown=lambda _: 0.05)
+    done: list[str] = []
+
+    async def handle(key: str) -> None:
+        done.append(key)
+        await asyncio.sleep(0.001)
+
+    work = asyncio.create_task(queue.work(handle, 1))
+    queue.add("a")
+    await until(lambda: done == ["a"])
+    queue.add("a")
+    queue.add_later("a")
+    queue.add_later("a")
+    queue.add_at("b", asyncio.get_running_loop().time() + 0.05)
+    busy = 0
+    while not {"a", "b"} <= {*done[1:]}:
+        queue.add(f"busy-{busy}")
+        busy += 1
+        queue.add_later("b")
+        await asyncio.sleep(0.001)
+    assert done.count("a") == 2, "not before the cooldown, and once"
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_refusals_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is deleted is never processed by an operator that does not lead it."""
+    queue: WorkQueue[str] = WorkQueue(accepts=lambda _: False)
+    queue.add("deleted")
+    queue.add_later("at rest")
+    monkeypatch.setattr(module, "REFUSED_SECONDS", -1.0)
+    queue.add("changed")
+    assert [queue.refused_at(key) for key in ("deleted", "at rest")] == [-math.inf, -math.inf]
+    assert queue.refused_at("changed") > 0

@@ -83,6 +83,16 @@ def test_round_and_restarts_never_decrease_when_etcd_loses_its_data() -> None:
     assert (found.status.round, found.status.restarts.total) == (7, 2)
 
 
+def test_the_plan_says_when_training_has_stalled_unless_it_goes_on() -> None:
+    pods = [make_pod(index, ready=True) for index in range(4)]
+    progress = ProgressValue(step=7, round=1)
+    view = make_view(plan=make_plan(), progress=progress, progress_seen_at=at(-20))
+    assert ask(trained(), *pods, rendezvous=view).stalls_at == at(40)
+    silent = make_view(plan=make_plan(), progress=progress, progress_seen_at=at(-70))
+    found = ask(trained(), *pods, rendezvous=silent)
+    assert (condition(found, ConditionType.STALLED), found.stalls_at) == (("True", "NoProgress"), None)
+
+
 def test_a_deleted_pod_is_replaced_with_the_same_index() -> None:
     found = ask(trained(), make_pod(0), make_pod(1), make_pod(3), rendezvous=make_view(plan=make_plan()))
     assert names(found, CreatePod) == ["digits-worker-2"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from elasticjob_operator.policies.shards import (
     observe,
     shard_of,
     shard_of_lease,
+    takeover_order,
 )
 
 FREE = ShardLease(duration=1, since=0, count=2)
@@ -170,3 +172,11 @@ def test_names_of_leases() -> None:
     assert [shard_of_lease("op", name) for name in ("op-shard-x", "op-shard-0", "op2", "other", "op-shard-")] == [
         None
     ] * 5
+
+
+def test_a_new_leader_looks_first_at_what_happened_last() -> None:
+    rest = -math.inf
+    changed_at = {("ml", "rest"): rest, ("ml", "old"): 87.9, ("ml", "first"): 90.0, ("ml", "last"): 99.0}
+    first, others = takeover_order(changed_at, now=100.0, lease_seconds=4.0)
+    assert [name for _, name in first] == ["last", "first"]
+    assert [name for _, name in others] == ["old", "rest"]
