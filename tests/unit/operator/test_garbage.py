@@ -21,7 +21,7 @@ def test_a_full_collection_leaves_out_what_has_survived_one_for_an_hour() -> Non
         assert gc.get_freeze_count() > 1000
         del first, second
         gc.collect()
-        assert gone() is not None, "nobody looked at it"
+        assert gone() is not None, "it is left out"
         now = garbage.ALL_SECONDS
         gc.collect()
         assert gone() is None
