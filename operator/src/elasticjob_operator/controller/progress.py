@@ -100,11 +100,13 @@ class ProgressWriter:
         reconciled."""
         if key not in self._granted:
             self.statuses.add(key)
+            self.objects.add(key)
         return key in self._granted
 
-    def on_status_written(self, key: NamespacedName) -> None:
-        self.statuses.on_written(key)
-        self.objects.on_written(key)
+    def on_status_written(self, key: NamespacedName, decided_at: float) -> None:
+        """`decided_at`: see ProgressLane."""
+        self.statuses.on_written(key, decided_at)
+        self.objects.on_written(key, decided_at)
 
     def forget(self, key: NamespacedName) -> None:
         self._stalls_at.pop(key, None)

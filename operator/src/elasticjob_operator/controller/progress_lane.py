@@ -61,9 +61,13 @@ def _burst(rate: float) -> float:
 
 @dataclasses.dataclass(slots=True)
 class _Waiting:
+    """Times are monotonic, s."""
+
     since: float
     due: float
-    """When its turn comes, if the budget allows it (monotonic, s)."""
+    """When its turn comes, if the budget allows it."""
+    latest: float
+    """When the last progress was reported that waits."""
 
 
 class ProgressLane:
@@ -99,19 +103,24 @@ class ProgressLane:
 
     def add(self, key: NamespacedName) -> None:
         """The job has progress to write."""
-        if key not in self._waiting and self._bucket.rate > 0:
-            now = time.monotonic()
+        now = time.monotonic()
+        if (waiting := self._waiting.get(key)) is not None:
+            waiting.latest = now
+        elif self._bucket.rate > 0:
             self._put(key, now, max(now + self._wait, self._written_at.get(key, NEVER) + self._pause))
 
     def _put(self, key: NamespacedName, since: float, due: float) -> None:
-        self._waiting[key] = _Waiting(since, due)
+        self._waiting[key] = _Waiting(since, due, latest=since)
         heapq.heappush(self._heap, (due, key))
         self._changed.set()
 
-    def on_written(self, key: NamespacedName) -> None:
-        """Its progress was written together with something else."""
-        self._waiting.pop(key, None)
-        self._written_at[key] = time.monotonic()
+    def on_written(self, key: NamespacedName, decided_at: float) -> None:
+        """Its progress was written together with something else, which had been decided then (monotonic, s): what was
+        reported later still waits."""
+        waiting, now = self._waiting.pop(key, None), time.monotonic()
+        self._written_at[key] = now
+        if waiting is not None and waiting.latest > decided_at:
+            self._put(key, waiting.latest, max(waiting.latest + self._wait, now + self._pause))
 
     def forget(self, key: NamespacedName) -> None:
         self._waiting.pop(key, None)

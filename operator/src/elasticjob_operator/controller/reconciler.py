@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from elasticjob_api import ElasticJob, InvalidJobError, Status
@@ -145,7 +146,7 @@ class Reconciler:
         await self._reconcile(key, job, self._memories.setdefault(key, _Memory(uid=job.uid)))
 
     async def _reconcile(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> None:
-        now = self._clock()
+        now, decided_at = self._clock(), time.monotonic()
         state = self._observe(key, job, memory)
         planned = plan(self._status.with_pending(key, job), state, self._settings, now)
         await self._run_watches.follow(key, planned.target)
@@ -153,7 +154,15 @@ class Reconciler:
         log_actions(key, planned.actions)
         failure, done = await self._apply(key, job, memory, planned.actions)
         planned = dataclasses.replace(planned, events=(*planned.events, *events_of_actions(done)))
-        await self._status.write(key, memory.uid, job.metadata.resource_version, job.status, planned, done=bool(done))
+        await self._status.write(
+            key,
+            memory.uid,
+            job.metadata.resource_version,
+            job.status,
+            planned,
+            decided_at=decided_at,
+            done=bool(done),
+        )
         if failure is not None:
             raise failure
         if planned.requeue_at is not None:
@@ -285,7 +294,8 @@ class Reconciler:
         before = Status.model_validate(body.get("status") or {})
         memory = self._memories.setdefault(key, _Memory(uid=uid))
         planned = plan_for_invalid_spec(body, error, self._clock())
-        await self._status.write(key, memory.uid, str(self._jobs.version(key)), before, planned)
+        version = str(self._jobs.version(key))
+        await self._status.write(key, memory.uid, version, before, planned, decided_at=time.monotonic())
 
     async def _clean_up(self, key: NamespacedName) -> None:
         """Deletes the keys of deleted jobs in an etcd that is not their own, once their agents have ended. The garbage

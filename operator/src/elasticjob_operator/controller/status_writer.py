@@ -30,6 +30,9 @@ from elasticjob_operator.policies.progress import only_progress_changed
 
 log = logging.getLogger(__name__)
 
+MOST_WRITES = 2**31
+"""`status.writes` starts again then. All that matters is that it changes, and someone may have written any number."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Memory:
@@ -85,10 +88,19 @@ class StatusWriter:
         self._progress.forget(key)
 
     async def write(
-        self, key: NamespacedName, uid: str, version: str, written: Status, planned: Plan, *, done: bool = False
+        self,
+        key: NamespacedName,
+        uid: str,
+        version: str,
+        written: Status,
+        planned: Plan,
+        *,
+        decided_at: float,
+        done: bool = False,
     ) -> None:
         """Writes the planned status now or later, and records the Events after it. `uid`, `version`, `written`: of the
-        job that was planned for; `done`: this reconciliation created or deleted something.
+        job that was planned for; `decided_at`: when it was observed for the plan (monotonic, s); `done`: this
+        reconciliation created or deleted something.
 
         Raises ApiError or ConnectionError.
         """
@@ -105,9 +117,10 @@ class StatusWriter:
                 self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
                 return
             memory.events = events  # kept if the write fails
-            counted = planned.status.model_copy(update={"writes": written.writes + 1})
+            counted = planned.status.model_copy(update={"writes": (written.writes + 1) % MOST_WRITES})
             if not await self._send(key, uid, version, counted, memory):
                 return
+            self._progress.on_status_written(key, decided_at)
         memory.status, memory.events = None, ()
         self._record(key, uid, memory, events)
 
@@ -133,7 +146,6 @@ class StatusWriter:
             self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
             return False
         memory.written_at, memory.conflicts = time.monotonic(), 0
-        self._progress.on_status_written(key)
         if generation != self._jobs.generation(key):
             self._queue.add(key)  # the watch will deliver that spec change as a known version
         return True

@@ -49,6 +49,8 @@ STALE_PERIODS = 15
 """A replica that could not read the Leases for so many retry periods is not ready."""
 DRAIN_SECONDS = 10.0
 """How long reconciliations under way may take until a Lease that another replica asks for is released, s."""
+INT32 = 2**31
+"""More than the API server accepts in a Lease."""
 SOONEST = 0.02
 """Between two reads after something was acquired, s."""
 
@@ -189,8 +191,9 @@ class ShardLeases:
                 look_at = min(look_at, clock() + SOONEST if decision.acquire else decision.look_at + SOONEST)
             await asyncio.sleep(max(SOONEST, look_at - clock()))
 
-    async def _look(self) -> Decision:
-        """Raises ApiError, ConnectionError or TimeoutError."""
+    async def _look(self) -> Decision | None:
+        """None: it could not be carried out, as where the API server rejects the write of a Lease. Raises ApiError,
+        ConnectionError or TimeoutError."""
         started = clock()
         listed = await self._request("GET", LEASES.path(self._namespace))
         found = {shard_of_lease(self._name, item["metadata"]["name"]): item for item in listed.get("items") or []}
@@ -217,10 +220,10 @@ class ShardLeases:
             self._act(held_since=started)
         for shard in decision.release:
             self._start_release(shard)
-        await asyncio.gather(*(self._acquire(shard) for shard in decision.acquire))
+        answered = await asyncio.gather(*(self._acquire(shard) for shard in decision.acquire))
         if decision.ask_for is not None:
             await self._ask_for(decision.ask_for)
-        return decision
+        return decision if all(answered) else None
 
     def _act(self, held_since: float) -> None:
         for shard, held in list(self._held.items()):
@@ -229,7 +232,8 @@ class ShardLeases:
                 log.info("Became leader of shard %d of %d: %s", shard, self.count, self.identity)
                 self._changed(shard, True)
 
-    async def _acquire(self, shard: int) -> None:
+    async def _acquire(self, shard: int) -> bool:
+        """False: there was no answer, or an error that another attempt at once would not change."""
         started, body = clock(), self._bodies.get(shard)
         try:
             if body is None:
@@ -239,11 +243,12 @@ class ShardLeases:
                 former = {**body, "spec": {**(body.get("spec") or {}), "holderIdentity": ""}}
                 lease = await self._update(shard, former, holder=self.identity, duration=self._terms.duration)
         except ConflictError:
-            return  # another replica was faster
+            return True  # another replica was faster
         except _Errors as error:
             self._warn(f"acquire the Lease of shard {shard}", error)
-            return
+            return False
         self._held[shard] = _Held(lease, started + self._terms.renew_deadline, clock())
+        return True
 
     async def _ask_for(self, shard: int) -> None:
         body = self._bodies[shard]
@@ -381,7 +386,7 @@ class ShardLeases:
                 "leaseDurationSeconds": max(1, round(self._terms.duration if duration is None else duration)),
                 "renewTime": now,
                 "acquireTime": now if changes else before.get("acquireTime", now),
-                "leaseTransitions": int(before.get("leaseTransitions") or 0) + (1 if changes and holder else 0),
+                "leaseTransitions": (int(before.get("leaseTransitions") or 0) + (changes and bool(holder))) % INT32,
             },
         }
 

@@ -34,6 +34,8 @@ LONGEST_LEASE = 300.0
 """No Lease is respected for longer than this without a renewal, s, whatever someone has written into it."""
 SINCE_LAST_LEADER = 3.0
 """Durations of a Lease, at most, from the end of a leader until another one leads."""
+MOST_DIGITS = 5
+"""Of a number of a shard, or of shards: no operator has so many."""
 RELEASED_SECONDS = 1.0
 """leaseDurationSeconds of a released Lease: the API server accepts no less."""
 
@@ -66,10 +68,12 @@ def lease_name(base: str, shard: int) -> str:
 
 def shard_of_lease(base: str, name: str) -> int | None:
     """None: it is another Lease."""
-    number = name.removeprefix(f"{base}-shard-")
     if name == base:
         return 0
-    return int(number) if number != name and number.isascii() and number.isdecimal() and int(number) else None
+    number = name.removeprefix(f"{base}-shard-")
+    if not (number.isascii() and number.isdecimal() and len(number) < MOST_DIGITS):
+        return None
+    return int(number) if name == lease_name(base, int(number)) else None  # not 01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +129,8 @@ def _lease(body: Mapping[str, Any], terms: float) -> ShardLease:
     count = str(annotations.get(SHARDS_ANNOTATION, "1"))
     return ShardLease(
         holder=str(spec.get("holderIdentity") or ""),
-        count=int(count) if count.isascii() and count.isdecimal() else 0,
+        # Anyone may have written thousands of digits.
+        count=int(count) if len(count) < MOST_DIGITS and count.isascii() and count.isdecimal() else 0,
         wanted_by=str(annotations.get(WANTED_ANNOTATION, "")),
         duration=min(LONGEST_LEASE, float(spec.get("leaseDurationSeconds") or terms)),
         since=0.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -77,10 +78,18 @@ async def test_no_object_is_written_for_what_the_status_has() -> None:
     cluster = Cluster()
     async with writer(cluster) as progress:
         progress.on_report(ONE)
-        progress.on_status_written(ONE)
+        progress.on_status_written(ONE, decided_at=time.monotonic())
         progress.on_report(TWO)
         await until(lambda: cluster.written)
     assert [body["metadata"]["name"] for body in cluster.written] == ["two"]
+
+
+async def test_what_no_status_may_be_written_for_is_written_beside_the_job() -> None:
+    """As a step that goes back: it is planned for, and no report of progress alone."""
+    cluster = Cluster()
+    async with writer(cluster) as progress:
+        assert not progress.may_write_status(ONE)
+        await until(lambda: cluster.written)
 
 
 async def test_a_namespace_that_refuses_is_not_asked_again_at_once_and_others_are_written() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -101,8 +102,23 @@ async def test_jobs_beyond_the_budget_wait_and_are_counted() -> None:
         await until(lambda: bench.written == ["a"], "one token is there at first")
         assert len(lane) == 2
         await until(lambda: lane.age > 0)
-        lane.on_written(key("b"))
+        lane.on_written(key("b"), time.monotonic())
         lane.forget(key("c"))
+        assert len(lane) == 0
+
+
+async def test_what_is_reported_while_something_is_written_waits_for_the_next_write() -> None:
+    bench = Bench()
+    async with bench.lane(rate=1e-3) as lane:
+        lane.add(key("first"))
+        await until(lambda: bench.written == ["first"], "one token is there at first")
+        lane.add(key("a"))
+        decided_at = time.monotonic()
+        await until(lambda: time.monotonic() > decided_at)
+        lane.add(key("a"))
+        lane.on_written(key("a"), decided_at)
+        assert len(lane) == 1
+        lane.on_written(key("a"), time.monotonic())
         assert len(lane) == 0
 
 
@@ -121,7 +137,7 @@ async def test_a_frozen_api_server_holds_no_more_than_the_writes_under_way() -> 
 async def test_a_job_that_was_just_written_waits_its_pause_and_others_do_not() -> None:
     bench = Bench()
     async with bench.lane(rate=1000.0, pause=1000.0) as lane:
-        lane.on_written(key("a"))
+        lane.on_written(key("a"), time.monotonic())
         lane.add(key("a"))
         lane.add(key("b"))
         await until(lambda: bench.written == ["b"])

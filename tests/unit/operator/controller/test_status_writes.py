@@ -39,6 +39,8 @@ class Bench:
         self.jobs = JobCache()
         self.queue: WorkQueue[NamespacedName] = WorkQueue()
         self.writes: list[Status] = []
+        self.counts: list[int] = []
+        """`status.writes` of each."""
         self.failing_writes = 0
         self.generation = 1
         """As the API server has it."""
@@ -130,6 +132,7 @@ class Bench:
             self.conflicts += 1
             return StatusWrite(self._as_in_api_server(key), written=False)
         self.writes.append(Status.model_validate({**status, "writes": 0}))
+        self.counts.append(int(status["writes"]))
         assert status["writes"] == len(self.writes)
         self.version += 1
         self.status = status
@@ -170,6 +173,16 @@ async def test_the_look_for_a_stall_is_when_the_plan_says(bench: Bench, monkeypa
     await bench.decide(ACCEPTED, stalls_at=NOW)
     await until(lambda: bool(told))
     assert told == [(KEY, NOW)]
+
+
+async def test_a_number_of_writes_that_someone_has_written_stops_no_write(bench: Bench) -> None:
+    body = bench.jobs.body(KEY)
+    assert body is not None
+    bench.jobs.put({**body, "status": {"writes": 2**63 - 1}, "metadata": {**body["metadata"], "resourceVersion": "2"}})
+    bench.version = 2
+    await bench.decide(ACCEPTED)
+    await until(lambda: bool(bench.writes))
+    assert 0 <= bench.counts[-1] < 2**31
 
 
 async def test_the_first_change_is_written_at_once_and_later_ones_held(bench: Bench) -> None:

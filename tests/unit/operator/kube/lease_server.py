@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from elasticjob_operator.kube import shard_leases as module
-from elasticjob_operator.kube.client import ConflictError, NotFoundError
+from elasticjob_operator.kube.client import ConflictError, NotFoundError, RejectedError
 from elasticjob_operator.kube.shard_leases import LeaseTerms, ShardLeases, writing_about
 from elasticjob_operator.names import NamespacedName
 
@@ -55,8 +55,14 @@ class Server:
     def __init__(self) -> None:
         self.leases: dict[str, dict[str, Any]] = {}
         self.version = 0
+        self.requests = 0
+        self.rejects = False
+        """All writes, as a webhook may."""
 
     def answer(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        self.requests += 1
+        if body is not None and (self.rejects or body["spec"]["leaseTransitions"] >= 2**31):
+            raise RejectedError(422, "Invalid", "")
         name = path.partition("/leases")[2].strip("/")
         if method == "GET" and not name:
             return {"items": [_copied(lease) for lease in self.leases.values()]}

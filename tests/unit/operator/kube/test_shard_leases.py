@@ -123,6 +123,7 @@ def test_two_releases_with_different_numbers_that_start_together(run: Run) -> No
         pytest.param({"holderIdentity": "b"}, id="another replica"),
         pytest.param({"renewTime": "2001-01-01T00:00:00.000000Z"}, id="another time"),
         pytest.param({"leaseDurationSeconds": 10**6}, id="a long duration"),
+        pytest.param({"leaseTransitions": 2**31 - 1, "holderIdentity": "mallory"}, id="the last transition"),
     ],
 )
 def test_a_lease_that_someone_edits_has_never_two_leaders_and_soon_one(run: Run, spec: dict[str, Any]) -> None:
@@ -159,7 +160,33 @@ def test_a_lease_that_someone_deletes_or_marks_has_never_two_leaders(run: Run, n
     run(work())
 
 
-@pytest.mark.parametrize("number", ["x", "4"])
+def test_a_lease_that_cannot_be_written_is_tried_again_with_pauses(run: Run) -> None:
+    async def work() -> None:
+        fleet = Fleet()
+        fleet.server.rejects = True
+        fleet.start("a", 2)
+        await fleet.run(20)
+        assert fleet.server.requests < 3 * 1.2 * 20 / TERMS.retry_period, "a read and two writes each time"
+        fleet.server.rejects = False
+        await fleet.settle()
+
+    run(work())
+
+
+def test_leases_of_no_shard_are_left_alone(run: Run) -> None:
+    async def work() -> None:
+        fleet = Fleet()
+        annotations = {SHARDS_ANNOTATION: "9" * 5000}
+        for name in ("op-shard-01", "op-shard-7", "op-shard-1x"):
+            fleet.server.store({"metadata": {"name": name, "annotations": annotations}, "spec": {}})
+        fleet.start("a", 2)
+        await fleet.settle()
+        assert fleet.shares() == [2]
+
+    run(work())
+
+
+@pytest.mark.parametrize("number", ["x", "4", pytest.param("9" * 5000, id="many digits")])
 def test_a_number_of_shards_that_someone_writes_into_a_lease_takes_no_job_from_anyone(run: Run, number: str) -> None:
     async def work() -> None:
         fleet = Fleet()
