@@ -25,8 +25,8 @@ from hack.cluster.processes import Child
 
 REPORT_SECONDS, TICK_SECONDS = 10.0, 0.25
 """What agents do after ten minutes; how often the reports that are due are written together."""
-SETTLED_PER_SECOND = 40
-"""Jobs: an operator that starts reconciles each, and creates the object of its progress."""
+STARTS_PER_SECOND = 40
+"""Jobs: an operator that starts reconciles each once, and creates the object of its progress."""
 NEW_JOBS, LONGEST_WAIT = 10, 30.0
 """How many are created one after the other meanwhile, and how long to wait for the pods of each, s."""
 Figures = dict[str, float]
@@ -101,7 +101,7 @@ async def run(
                     await asyncio.to_thread(operators.enter_context, start(cluster.kubeconfig, log))
                     for log in ("operator.log", "standby.log")
                 ]
-                await asyncio.sleep(2 * REPORT_SECONDS + jobs / SETTLED_PER_SECOND)
+                await asyncio.sleep(2 * REPORT_SECONDS + jobs / STARTS_PER_SECOND)
                 etcd_child, api_server = cluster.children[:2]
                 meter = Meter(operator, etcd_child, api_server, cluster.etcd_endpoint)
                 figures = await meter.over(seconds)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import aiohttp
 import kopf
@@ -28,11 +28,16 @@ FIRST_WAIT, LONGEST_WAIT, STEADY_SECONDS = 0.5, 30.0, 60.0
 """Delay before kopf is restarted; it doubles unless kopf ran for `STEADY_SECONDS`."""
 
 
+class JobChanged(Protocol):
+    def __call__(self, body: Mapping[str, Any], /, *, listed: bool) -> None:
+        """`listed`: the watch began with this job."""
+
+
 def register(
     registry: kopf.OperatorRegistry,
     *,
     api: KubeClient,
-    changed: Callable[..., None],
+    changed: JobChanged,
     deleted: Callable[[Mapping[str, Any]], None],
 ) -> None:
     @kopf.on.login(registry=registry)

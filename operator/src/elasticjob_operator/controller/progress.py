@@ -1,7 +1,7 @@
 """What happens when a job reports progress and nothing else: no plan, and writes within budgets of all jobs.
 
 The status of the job has the progress, if its turn comes soon. Otherwise, an ElasticJobProgress beside the job has what
-is newer: its write costs the API server a sixth, so more of them are affordable.
+is newer: its write costs the API server a third, so more of them are affordable.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class ProgressWriter:
         self._refused: dict[str, float] = {}
         """By namespace, when an object was refused (monotonic, s)."""
         self._stalls_at: dict[NamespacedName, datetime.datetime] = {}
+        """When to look whether the training of a job has stalled."""
         self._settings = settings
         self.statuses = ProgressLane(settings.progress_status_writes, self._reconcile, pause=STATUS_PAUSE)
         self.objects = ProgressLane(settings.progress_writes, self._write, pause=OBJECT_PAUSE, wait=OBJECT_WAIT)

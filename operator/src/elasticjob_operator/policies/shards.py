@@ -34,8 +34,8 @@ LONGEST_LEASE = 300.0
 """No Lease is respected for longer than this without a renewal, s, whatever someone has written into it."""
 SINCE_LAST_LEADER = 3.0
 """Durations of a Lease, at most, from the end of a leader until another one leads."""
-MOST_DIGITS = 5
-"""Of a number of a shard, or of shards: no operator has so many."""
+MOST_DIGITS = 4
+"""Of a number of a shard, or of shards: no operator has more."""
 RELEASED_SECONDS = 1.0
 """leaseDurationSeconds of a released Lease: the API server accepts no less."""
 
@@ -71,7 +71,7 @@ def shard_of_lease(base: str, name: str) -> int | None:
     if name == base:
         return 0
     number = name.removeprefix(f"{base}-shard-")
-    if not (number.isascii() and number.isdecimal() and len(number) < MOST_DIGITS):
+    if not (number.isascii() and number.isdecimal() and len(number) <= MOST_DIGITS):
         return None
     return int(number) if name == lease_name(base, int(number)) else None  # not 01
 
@@ -130,7 +130,7 @@ def _lease(body: Mapping[str, Any], terms: float) -> ShardLease:
     return ShardLease(
         holder=str(spec.get("holderIdentity") or ""),
         # Anyone may have written thousands of digits.
-        count=int(count) if len(count) < MOST_DIGITS and count.isascii() and count.isdecimal() else 0,
+        count=int(count) if len(count) <= MOST_DIGITS and count.isascii() and count.isdecimal() else 0,
         wanted_by=str(annotations.get(WANTED_ANNOTATION, "")),
         duration=min(LONGEST_LEASE, float(spec.get("leaseDurationSeconds") or terms)),
         since=0.0,
