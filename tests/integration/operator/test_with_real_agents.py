@@ -219,8 +219,8 @@ for step in range(int(saved.read_text()) if saved.exists() else 0, 100_000):
         with log.open("a") as file:
             file.write(f"{time.time()} {step}\\n")
     if leads and step % 60 == 0:
-        saved.with_name("saving").write_text(str(step))
-        saved.with_name("saving").rename(saved)
+        saved.with_suffix(".new").write_text(str(step))
+        saved.with_suffix(".new").rename(saved)
     if leads and crash.exists():
         crash.unlink()
         raise ZeroDivisionError("told to fail")

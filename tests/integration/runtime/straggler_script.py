@@ -47,9 +47,9 @@ def main() -> None:
     if HOW != "by hand":
         model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=0.001)
     optimizer = torch.optim.AdamW(model.parameters())
-    partial = FOLDER / f"partial-{dist.get_rank()}"
-    partial.write_text(str(os.getpid()))
-    partial.rename(FOLDER / f"pid-{dist.get_rank()}")  # the test reads it as soon as it exists
+    pid = FOLDER / f"pid-{dist.get_rank()}"
+    pid.with_suffix(".new").write_text(str(os.getpid()))
+    pid.with_suffix(".new").rename(pid)  # whole at once: the test reads it as soon as it exists
     finish = torch.zeros(1)
     while not finish:
         if slow and HOW in ("loader", "by hand"):
