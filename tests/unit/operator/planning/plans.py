@@ -6,32 +6,13 @@ from typing import Any
 
 import orjson
 from elasticjob_api import ConditionType, ElasticJob
-from elasticjob_operator.planning import (
-    Action,
-    CreateObject,
-    CreatePod,
-    Plan,
-    plan,
-)
+from elasticjob_operator.planning import Action, CreateObject, CreatePod, Plan, plan
 from elasticjob_operator.policies.rendezvous import wanted_spec
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import (
-    Admission,
-    JobState,
-    Kind,
-    OwnedObject,
-    Pod,
-)
+from elasticjob_operator.state import Admission, JobState, Kind, OwnedObject, Pod
 from elasticjob_runtime.contract import SpecValue
 
-from tests.unit.operator.builders import (
-    NOW,
-    UID,
-    at,
-    make_job,
-    make_pod,
-    make_status,
-)
+from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status
 
 SETTINGS = Settings(endpoint="etcd:2379")
 

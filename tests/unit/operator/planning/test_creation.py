@@ -8,38 +8,13 @@ import orjson
 import pytest
 from elasticjob_api import ConditionType, RendezvousStatus, Status
 from elasticjob_operator.names import LABEL_INDEX
-from elasticjob_operator.planning import (
-    CreateObject,
-    CreatePod,
-    DryRunCreate,
-    PatchObject,
-)
+from elasticjob_operator.planning import CreateObject, CreatePod, DryRunCreate, PatchObject
 from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import (
-    Kind,
-    Rejection,
-)
+from elasticjob_operator.state import Kind, Rejection
 
-from tests.unit.operator.builders import (
-    NOW,
-    UID,
-    at,
-    make_job,
-    make_plan,
-    make_pod,
-    make_view,
-)
-from tests.unit.operator.planning.plans import (
-    ADMITTED,
-    METRICS,
-    ask,
-    condition,
-    kinds,
-    names,
-    owned,
-    trained,
-)
+from tests.unit.operator.builders import NOW, UID, at, make_job, make_plan, make_pod, make_view
+from tests.unit.operator.planning.plans import ADMITTED, METRICS, ask, condition, kinds, names, owned, trained
 
 
 def test_a_dry_run_create_comes_before_anything_else() -> None:

@@ -25,6 +25,7 @@ from tests.unit.operator.builders import (
     make_view,
 )
 from tests.unit.operator.planning.plans import ADMITTED, ask, follow, owned, trained
+from tests.unit.operator.tables import table
 
 ETCD = {
     "rendezvous": {"type": "Dedicated", "etcd": {"members": 3, "storage": {"size": "2Gi", "storageClassName": "fast"}}}
@@ -162,12 +163,12 @@ def test_any_member_knows_how_the_job_ended(there: list[Pod], held: bool) -> Non
     assert (found is not None) is held
 
 
-@pytest.mark.parametrize(
-    ("health", "gone", "forced"),
-    [
-        pytest.param(NodeHealth.SILENT, False, [], id="silent: it may still run, and the others go on without it"),
-        pytest.param(NodeHealth.SILENT, True, ["digits-etcd-2"], id="its node is gone"),
-    ],
+@table(
+    "health, gone, forced",
+    {
+        "silent: it may still run, and the others go on without it": (NodeHealth.SILENT, False, []),
+        "its node is gone": (NodeHealth.SILENT, True, ["digits-etcd-2"]),
+    },
 )
 def test_a_member_is_replaced_only_once_it_has_certainly_stopped(
     health: NodeHealth, gone: bool, forced: list[str]

@@ -7,6 +7,7 @@ from elasticjob_operator.planning.events import events_of_actions, events_of_sta
 from elasticjob_operator.state import Kind
 
 from tests.unit.operator.builders import NOW
+from tests.unit.operator.tables import table
 
 RUNNING, RESTARTING, FAILED = ConditionType.RUNNING, ConditionType.RESTARTING, ConditionType.FAILED
 READY = ConditionType.RENDEZVOUS_READY
@@ -18,57 +19,35 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "m
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        pytest.param(Status(), having(RUNNING, True, Reason.TRAINING), [(Reason.TRAINING, False)], id="trains"),
-        pytest.param(
-            having(RUNNING, True, Reason.TRAINING, "round 1"),
-            having(RUNNING, True, Reason.TRAINING, "round 2"),
-            [],
-            id="only the message changes",
+@table(
+    "before, after, expected",
+    {
+        "trains": (Status(), having(RUNNING, True, Reason.TRAINING), [(Reason.TRAINING, False)]),
+        "only the message changes": pytest.param(
+            having(RUNNING, True, Reason.TRAINING, "round 1"), having(RUNNING, True, Reason.TRAINING, "round 2"), []
         ),
-        pytest.param(Status(), having(RUNNING, False, Reason.WAITING_FOR_WORKERS), [], id="routine"),
-        pytest.param(
-            Status(),
-            having(RUNNING, False, Reason.IMAGE_UNAVAILABLE),
-            [(Reason.IMAGE_UNAVAILABLE, True)],
-            id="someone must act",
+        "routine": (Status(), having(RUNNING, False, Reason.WAITING_FOR_WORKERS), []),
+        "someone must act": pytest.param(
+            Status(), having(RUNNING, False, Reason.IMAGE_UNAVAILABLE), [(Reason.IMAGE_UNAVAILABLE, True)]
         ),
-        pytest.param(
-            Status(), having(RESTARTING, True, Reason.WORKER_FAILED), [(Reason.WORKER_FAILED, True)], id="a failure"
+        "a failure": (Status(), having(RESTARTING, True, Reason.WORKER_FAILED), [(Reason.WORKER_FAILED, True)]),
+        "a disruption": (Status(), having(RESTARTING, True, Reason.WORKER_LOST), [(Reason.WORKER_LOST, False)]),
+        "in the event of Training": pytest.param(
+            having(RESTARTING, True, Reason.WORKER_LOST), having(RESTARTING, False, Reason.RESUMED), []
         ),
-        pytest.param(
-            Status(), having(RESTARTING, True, Reason.WORKER_LOST), [(Reason.WORKER_LOST, False)], id="a disruption"
-        ),
-        pytest.param(
-            having(RESTARTING, True, Reason.WORKER_LOST),
-            having(RESTARTING, False, Reason.RESUMED),
-            [],
-            id="in the event of Training",
-        ),
-        pytest.param(Status(), having(READY, True, Reason.ETCD_READY), [], id="etcd is ready"),
-        pytest.param(
-            having(READY, False, Reason.ETCD_STARTING),
-            having(READY, True, Reason.ETCD_READY),
-            [],
-            id="etcd has started",
-        ),
-        pytest.param(
+        "etcd is ready": (Status(), having(READY, True, Reason.ETCD_READY), []),
+        "etcd has started": (having(READY, False, Reason.ETCD_STARTING), having(READY, True, Reason.ETCD_READY), []),
+        "etcd is reachable again": (
             having(READY, False, Reason.ETCD_UNREACHABLE),
             having(READY, True, Reason.ETCD_READY),
             [(Reason.ETCD_READY, False)],
-            id="etcd is reachable again",
         ),
-        pytest.param(Status(), having(FAILED, False, Reason.NOT_FINISHED), [], id="not failed"),
-        pytest.param(Status(), having(FAILED, False, Reason.WORKERS_SUCCEEDED), [], id="in the event of Succeeded"),
-        pytest.param(
-            Status(),
-            having(FAILED, True, Reason.MAX_RESTARTS_EXCEEDED),
-            [(Reason.MAX_RESTARTS_EXCEEDED, True)],
-            id="failed",
+        "not failed": (Status(), having(FAILED, False, Reason.NOT_FINISHED), []),
+        "in the event of Succeeded": (Status(), having(FAILED, False, Reason.WORKERS_SUCCEEDED), []),
+        "failed": pytest.param(
+            Status(), having(FAILED, True, Reason.MAX_RESTARTS_EXCEEDED), [(Reason.MAX_RESTARTS_EXCEEDED, True)]
         ),
-    ],
+    },
 )
 def test_events_of_condition_changes(before: Status, after: Status, expected: list[tuple[Reason, bool]]) -> None:
     assert [(event.reason, event.warning) for event in events_of_status(before, after)] == expected
@@ -132,14 +111,12 @@ def test_many_deletions_for_one_reason_are_one_event() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        pytest.param(Status(), Status(), ["b failed"], id="no condition changes"),
-        pytest.param(
-            Status(), having(RESTARTING, True, Reason.WORKER_FAILED), ["message"], id="in the event of Restarting"
-        ),
-    ],
+@table(
+    "before, after, expected",
+    {
+        "no condition changes": (Status(), Status(), ["b failed"]),
+        "in the event of Restarting": (Status(), having(RESTARTING, True, Reason.WORKER_FAILED), ["message"]),
+    },
 )
 def test_every_counted_failure_is_one_event(before: Status, after: Status, expected: list[str]) -> None:
     assert [event.message for event in events_of_status(before, after, "b failed")] == expected

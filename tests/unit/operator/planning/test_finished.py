@@ -6,19 +6,9 @@ import dataclasses
 from typing import Any
 
 from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason
-from elasticjob_operator.planning import (
-    ClearRun,
-    CreatePod,
-    DeleteJob,
-    DeleteObject,
-    DeletePod,
-)
+from elasticjob_operator.planning import ClearRun, CreatePod, DeleteJob, DeleteObject, DeletePod
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import (
-    Blocked,
-    Connectivity,
-    PodPhase,
-)
+from elasticjob_operator.state import Blocked, Connectivity, PodPhase
 from elasticjob_runtime.contract import ProgressValue
 
 from tests.unit.operator.builders import (
@@ -33,15 +23,7 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import (
-    ADMITTED,
-    ask,
-    condition,
-    follow,
-    names,
-    owned,
-    trained,
-)
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, names, owned, trained
 
 
 class TestFinished:

@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.node_state import NodeHealth
-from elasticjob_operator.planning import (
-    CreatePod,
-    DeletePod,
-    EvictMember,
-    PatchPod,
-    Plan,
-    PublishSpec,
-    ReadHeartbeat,
-)
+from elasticjob_operator.planning import CreatePod, DeletePod, EvictMember, PatchPod, Plan, PublishSpec, ReadHeartbeat
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Pod
 
@@ -31,14 +23,7 @@ from tests.unit.operator.builders import (
     make_pod,
     make_view,
 )
-from tests.unit.operator.planning.plans import (
-    ADMITTED,
-    ask,
-    condition,
-    names,
-    published,
-    trained,
-)
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, names, published, trained
 
 SILENT_NODES = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-5)}
 

@@ -20,6 +20,7 @@ from elasticjob_operator.state import JobState, Kind, OwnedObject, PodPhase
 
 from tests.unit.operator.builders import NOW, make_job, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import ADMITTED, ask, names
+from tests.unit.operator.tables import table
 
 OLD = Path(__file__).parents[1] / "fixtures" / "objects-0.1.json"
 """As the release before built them, which knew no hash of what was applied."""
@@ -109,16 +110,16 @@ def test_the_annotation_is_the_hash_of_the_applied_template() -> None:
 C10D = {"rendezvous": {"backend": "c10d"}}
 
 
-@pytest.mark.parametrize(
-    ("replicas", "running", "job", "named"),
-    [
-        pytest.param(100, 0, {}, True, id="few: from the start"),
-        pytest.param(101, 0, {}, False, id="many, to be created"),
-        pytest.param(101, 100, {}, False, id="the last one is to be created"),
-        pytest.param(101, 101, {}, True, id="all run"),
-        pytest.param(101, 99, {"status": make_status(round=1)}, True, id="it trains, or has trained, without the rest"),
-        pytest.param(101, 0, {"spec": C10D}, True, id="torch's own rendezvous finds worker pod 0 by its name"),
-    ],
+@table(
+    "replicas, running, job, named",
+    {
+        "few: from the start": (100, 0, {}, True),
+        "many, to be created": (101, 0, {}, False),
+        "the last one is to be created": (101, 100, {}, False),
+        "all run": (101, 101, {}, True),
+        "it trains, or has trained, without the rest": (101, 99, {"status": make_status(round=1)}, True),
+        "torch's own rendezvous finds worker pod 0 by its name": (101, 0, {"spec": C10D}, True),
+    },
 )
 def test_a_large_job_gets_its_dns_names_when_its_pods_run(
     replicas: int, running: int, job: dict[str, Any], named: bool

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_operator.node_state import Node, NodeHealth
-from elasticjob_operator.planning import (
-    DeletePod,
-)
+from elasticjob_operator.planning import DeletePod
 from elasticjob_operator.state import Connectivity, ContainerEnd, Kind, PodPhase
 from elasticjob_runtime.contract import OutcomeValue
 from hypothesis import settings

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from elasticjob_api import ConditionType, OptimizerSteps, RendezvousStatus, ReplicaWorkers
-from elasticjob_operator.planning import (
-    CreatePod,
-    DeletePod,
-    EvictMember,
-    PublishSpec,
-)
+from elasticjob_operator.planning import CreatePod, DeletePod, EvictMember, PublishSpec
 from elasticjob_operator.policies.lifecycle import forget_last_run
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import ProgressValue, ReplicaValue
@@ -25,15 +19,8 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import (
-    ask,
-    condition,
-    follow,
-    names,
-    owned,
-    published,
-    trained,
-)
+from tests.unit.operator.planning.plans import ask, condition, follow, names, owned, published, trained
+from tests.unit.operator.tables import table
 
 
 def test_steady_state_does_nothing() -> None:
@@ -144,13 +131,13 @@ def test_pods_of_an_earlier_run_are_deleted() -> None:
     assert names(found, CreatePod) == [], "its name is still held"
 
 
-@pytest.mark.parametrize(
-    ("connectivity", "answered", "running", "etcd"),
-    [
-        pytest.param(Connectivity.REACHABLE, -4, "Training", "EtcdReady", id="not known yet"),
-        pytest.param(Connectivity.UNREACHABLE, -15, "RendezvousLost", "EtcdUnreachable", id="known"),
-        pytest.param(Connectivity.REACHABLE, -1, "WaitingForWorkers", "EtcdReady", id="etcd has just responded"),
-    ],
+@table(
+    "connectivity, answered, running, etcd",
+    {
+        "not known yet": (Connectivity.REACHABLE, -4, "Training", "EtcdReady"),
+        "known": (Connectivity.UNREACHABLE, -15, "RendezvousLost", "EtcdUnreachable"),
+        "etcd has just responded": (Connectivity.REACHABLE, -1, "WaitingForWorkers", "EtcdReady"),
+    },
 )
 def test_an_unreachable_etcd_is_told_before_the_pods_that_are_cut_off_with_it(
     connectivity: Connectivity, answered: float, running: str, etcd: str

@@ -3,29 +3,10 @@
 from __future__ import annotations
 
 from elasticjob_api import ConditionType
-from elasticjob_operator.planning import (
-    CreateObject,
-    CreatePod,
-    DeleteObject,
-    DeletePod,
-    Plan,
-    PublishSpec,
-)
-from elasticjob_operator.state import (
-    Connectivity,
-    Kind,
-    RendezvousView,
-)
+from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, Plan, PublishSpec
+from elasticjob_operator.state import Connectivity, Kind, RendezvousView
 
-from tests.unit.operator.builders import (
-    NOW,
-    at,
-    make_job,
-    make_plan,
-    make_pod,
-    make_status,
-    make_view,
-)
+from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import (
     ADMITTED,
     METRICS,

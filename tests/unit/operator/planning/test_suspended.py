@@ -6,11 +6,7 @@ import dataclasses
 from typing import Any
 
 from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
-from elasticjob_operator.planning import (
-    CreatePod,
-    DeleteObject,
-    DeletePod,
-)
+from elasticjob_operator.planning import CreatePod, DeleteObject, DeletePod
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.state import Admission, Connectivity
 
@@ -26,16 +22,7 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import (
-    ADMITTED,
-    ask,
-    condition,
-    follow,
-    kinds,
-    names,
-    owned,
-    published,
-)
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, kinds, names, owned, published
 
 
 class TestSuspended:

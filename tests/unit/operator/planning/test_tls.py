@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import orjson
-import pytest
 from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.names import CERTIFICATES_PATH, CERTIFICATES_VOLUME
 from elasticjob_operator.planning import (
@@ -24,6 +23,7 @@ from elasticjob_operator.state import Explanation, Kind, OwnedObject, Pod, PodPh
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_plan, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, kinds, owned, trained
+from tests.unit.operator.tables import table
 
 TLS, PLAIN = Settings(), Settings(etcd_tls=False)
 SECRET = f"digits-etcd-{UID[:8]}-1"
@@ -175,7 +175,7 @@ RUNNING = make_status(
 )
 
 
-@pytest.mark.parametrize("pods", [GROUP, (GROUP[0], ETCD_POD)], ids=["a worker pod", "etcd"])
+@table("pods", {"a worker pod": GROUP, "etcd": (GROUP[0], ETCD_POD)})
 def test_a_deleted_secret_replaces_etcd_and_all_worker_pods_for_free(pods: tuple[Pod, ...]) -> None:
     """Whichever pod cannot start without it. New certificates never meet a worker pod with the old ones."""
     found = training_without_secret(*pods)
@@ -215,10 +215,14 @@ def test_a_plan_that_is_repeated_starts_no_further_run() -> None:
     assert not created(again, CreatePod)
 
 
-@pytest.mark.parametrize(
-    ("told", "etcd"),
-    [('FailedMount: secret "mine" not found', SECRET), (MISSING, "mine"), ("", SECRET), (MISSING, "")],
-    ids=["another Secret", "a user changed the StatefulSet", "Events cannot be read", "no TLS"],
+@table(
+    "told, etcd",
+    {
+        "another Secret": ('FailedMount: secret "mine" not found', SECRET),
+        "a user changed the StatefulSet": (MISSING, "mine"),
+        "Events cannot be read": ("", SECRET),
+        "no TLS": (MISSING, ""),
+    },
 )
 def test_another_missing_secret_restarts_nothing(told: str, etcd: str) -> None:
     found = training_without_secret(*GROUP, told=told, objects=an_etcd(etcd))

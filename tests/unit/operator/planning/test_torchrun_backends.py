@@ -7,34 +7,13 @@ from typing import Any
 import pytest
 from elasticjob_api import ConditionType, ElasticJob
 from elasticjob_operator.kube.convert import pod_of
-from elasticjob_operator.planning import (
-    CreateObject,
-    CreatePod,
-    DeletePod,
-    Plan,
-)
+from elasticjob_operator.planning import CreateObject, CreatePod, DeletePod, Plan
 from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import (
-    PodPhase,
-)
+from elasticjob_operator.state import PodPhase
 
-from tests.unit.operator.builders import (
-    NOW,
-    UID,
-    ended,
-    failed_pod,
-    make_job,
-    make_pod,
-    make_status,
-)
-from tests.unit.operator.planning.plans import (
-    ADMITTED,
-    ask,
-    condition,
-    follow,
-    names,
-)
+from tests.unit.operator.builders import NOW, UID, ended, failed_pod, make_job, make_pod, make_status
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, names
 
 CREATED = {"uid": "u", "creationTimestamp": "2026-01-01T12:00:00Z"}
 

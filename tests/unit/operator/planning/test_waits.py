@@ -53,6 +53,7 @@ from tests.unit.operator.builders import (
     make_view,
 )
 from tests.unit.operator.planning.plans import ADMITTED, ask, trained
+from tests.unit.operator.tables import table
 
 RUNNING, READY, ACCEPTED = ConditionType.RUNNING, ConditionType.RENDEZVOUS_READY, ConditionType.ACCEPTED
 SUSPENDED = ConditionType.SUSPENDED
@@ -167,9 +168,7 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
         ["PersistentVolumeClaim checkpoints of Pod digits-worker-0", PROVISIONING, "kubectl describe pvc checkpoints"],
     ),
     "its claim is being deleted": (
-        starting(
-            pending(0, "Unschedulable", 'persistentvolumeclaim "ck" is being deleted. not found', claims=("ck",)),
-        ),
+        starting(pending(0, "Unschedulable", 'persistentvolumeclaim "ck" is being deleted. not found', claims=("ck",))),
         RUNNING,
         Reason.CLAIM_UNBOUND,
         ["PersistentVolumeClaim ck", "is being deleted", "suspend the job", "create it again"],
@@ -295,8 +294,7 @@ WAITS: dict[str, tuple[Plan, ConditionType, Reason, list[str]]] = {
     ),
     "... or any other": (
         own_etcd(
-            etcd_pod(node="n1"),
-            **says("Pod", "digits-etcd-0", "FailedMount: failed to sync secret cache: timed out"),
+            etcd_pod(node="n1"), **says("Pod", "digits-etcd-0", "FailedMount: failed to sync secret cache: timed out")
         ),
         READY,
         Reason.ETCD_STARTING,
@@ -668,7 +666,7 @@ def test_a_time_stands_in_a_sentence_of_its_own(reason: Reason) -> None:
     assert not TIME.search(repeatable(text))
 
 
-@pytest.mark.parametrize("name", ["digits-worker-9", ""], ids=["of a pod that is gone", "empty"])
+@table("name", {"of a pod that is gone": "digits-worker-9", "empty": ""})
 def test_an_unready_member_without_a_pod_is_not_told(name: str) -> None:
     value = UnreadyValue(members=[name] if name else [], since=0.0)
     found = ask(

@@ -6,6 +6,7 @@ from elasticjob_operator.policies.admission import acceptance
 from elasticjob_operator.state import Admission, Pod
 
 from tests.unit.operator.builders import NOW, at, make_job, make_pod, make_status
+from tests.unit.operator.tables import table
 
 HASH = make_pod().template_hash
 ACCEPTED = make_status(ConditionType.ACCEPTED)
@@ -15,33 +16,18 @@ def answer(rejection: str = "", *, invalid: bool = False, seconds: float = 0, te
     return Admission(template_hash=template_hash, rejection=rejection, invalid=invalid, at=at(seconds))
 
 
-@pytest.mark.parametrize(
-    ("generation", "status", "pods", "admission", "accepted", "ask", "again"),
-    [
-        pytest.param(1, None, [], None, None, True, None, id="new: ask"),
-        pytest.param(1, None, [], answer(), True, False, None, id="the server would take it"),
-        pytest.param(
-            1, None, [], answer("no such field", invalid=True), False, False, 30, id="refused: not asked all the time"
-        ),
-        pytest.param(
-            1, None, [], answer("no quota", seconds=-30), False, True, None, id="refused a while ago: ask again"
-        ),
-        pytest.param(
-            1, None, [], answer("no", template_hash="old"), None, True, None, id="the template was mended: ask at once"
-        ),
-        pytest.param(1, ACCEPTED, [], None, True, False, None, id="operator restarted: status knows"),
-        pytest.param(2, ACCEPTED, [], None, None, True, None, id="new generation: ask"),
-        pytest.param(
-            2,
-            ACCEPTED,
-            [make_pod()],
-            None,
-            True,
-            False,
-            None,
-            id="scaled while a pod is there: quota in use is no fault",
-        ),
-    ],
+@table(
+    "generation, status, pods, admission, accepted, ask, again",
+    {
+        "new: ask": (1, None, [], None, None, True, None),
+        "the server would take it": (1, None, [], answer(), True, False, None),
+        "refused: not asked all the time": (1, None, [], answer("no such field", invalid=True), False, False, 30),
+        "refused a while ago: ask again": (1, None, [], answer("no quota", seconds=-30), False, True, None),
+        "the template was mended: ask at once": (1, None, [], answer("no", template_hash="old"), None, True, None),
+        "operator restarted: status knows": (1, ACCEPTED, [], None, True, False, None),
+        "new generation: ask": (2, ACCEPTED, [], None, None, True, None),
+        "scaled while a pod is there: quota in use is no fault": (2, ACCEPTED, [make_pod()], None, True, False, None),
+    },
 )
 def test_when_a_job_is_accepted(
     generation: int,

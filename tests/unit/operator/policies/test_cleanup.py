@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import pytest
 from elasticjob_api import CleanPods
 from elasticjob_operator.policies.cleanup import clean_up
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_pod
+from tests.unit.operator.tables import table
 
 RUNNING, ALL, NONE = CleanPods.RUNNING, CleanPods.ALL, CleanPods.NONE
 LIVE = (make_pod(0), PodState.LIVE)
@@ -17,22 +17,22 @@ SIDECAR = (make_pod(4, end=ended(0)), PodState.SUCCEEDED)
 """Its trainer has ended, another container runs on."""
 
 
-@pytest.mark.parametrize(
-    ("policy", "pods", "after", "deleted", "rest", "again"),
-    [
-        pytest.param(RUNNING, [], 0, [], True, None, id="no pods"),
-        pytest.param(RUNNING, [LIVE, FAILED], 0, [], False, 10, id="agents exit by themselves: wait"),
-        pytest.param(RUNNING, [LIVE, FAILED], 10, [0], False, None, id="running pods are deleted, ended ones stay"),
-        pytest.param(RUNNING, [FAILED], 0, [], True, None, id="all ended"),
-        pytest.param(ALL, [FAILED], 0, [1], True, None, id="all: at once if none runs"),
-        pytest.param(ALL, [LIVE, FAILED], 0, [], False, 10, id="all: after the grace period"),
-        pytest.param(ALL, [LIVE, FAILED], 10, [0, 1], False, None, id="all"),
-        pytest.param(NONE, [LIVE, FAILED], 99, [], False, None, id="none, so etcd stays too"),
-        pytest.param(RUNNING, [SIDECAR], 0, [], True, 10, id="a sidecar may end by itself"),
-        pytest.param(RUNNING, [SIDECAR], 10, [4], True, None, id="a sidecar is deleted after the grace period"),
-        pytest.param(NONE, [SIDECAR], 10, [], True, None, id="a sidecar is kept by policy None"),
-        pytest.param(RUNNING, [TERMINATING], 99, [], False, None, id="terminating"),
-    ],
+@table(
+    "policy, pods, after, deleted, rest, again",
+    {
+        "no pods": (RUNNING, [], 0, [], True, None),
+        "agents exit by themselves: wait": (RUNNING, [LIVE, FAILED], 0, [], False, 10),
+        "running pods are deleted, ended ones stay": (RUNNING, [LIVE, FAILED], 10, [0], False, None),
+        "all ended": (RUNNING, [FAILED], 0, [], True, None),
+        "all: at once if none runs": (ALL, [FAILED], 0, [1], True, None),
+        "all: after the grace period": (ALL, [LIVE, FAILED], 0, [], False, 10),
+        "all": (ALL, [LIVE, FAILED], 10, [0, 1], False, None),
+        "none, so etcd stays too": (NONE, [LIVE, FAILED], 99, [], False, None),
+        "a sidecar may end by itself": (RUNNING, [SIDECAR], 0, [], True, 10),
+        "a sidecar is deleted after the grace period": (RUNNING, [SIDECAR], 10, [4], True, None),
+        "a sidecar is kept by policy None": (NONE, [SIDECAR], 10, [], True, None),
+        "terminating": (RUNNING, [TERMINATING], 99, [], False, None),
+    },
 )
 def test_pods_are_deleted_by_the_cleanup_policy(
     policy: CleanPods,

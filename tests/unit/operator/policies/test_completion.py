@@ -9,6 +9,7 @@ from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.state import Connectivity, Pod, PodPhase, RendezvousView
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_job, make_outcome, make_pod, make_view
+from tests.unit.operator.tables import table
 
 FINE = Budget(limit=3)
 LAST = Failure(worker="digits-worker-2", reason="ApplicationError", message="ValueError: no\nTraceback", time=NOW)
@@ -23,113 +24,56 @@ def won(index: int, seconds: float = 0) -> Pod:
 AWAY = make_view(Connectivity.UNREACHABLE)
 
 
-@pytest.mark.parametrize(
-    ("view", "workers", "budget", "succeeded", "reason", "again"),
-    [
-        pytest.param(make_view(), [make_pod(0)], FINE, None, None, None, id="trains"),
-        pytest.param(make_view(), [], FINE, None, None, None, id="no pods yet"),
-        pytest.param(
-            make_view(outcome=make_outcome()),
-            [make_pod(0)],
-            FINE,
-            True,
-            Reason.WORKERS_SUCCEEDED,
-            None,
-            id="agents say so",
+@table(
+    "view, workers, budget, succeeded, reason, again",
+    {
+        "trains": (make_view(), [make_pod(0)], FINE, None, None, None),
+        "no pods yet": (make_view(), [], FINE, None, None, None),
+        "agents say so": (make_view(outcome=make_outcome()), [make_pod(0)], FINE, True, Reason.WORKERS_SUCCEEDED, None),
+        "no outcome: all pods succeeded": (make_view(), [won(0), won(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None),
+        "all ended, one well": (make_view(), [won(0), failed_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None),
+        "etcd unreachable: all pods succeeded, the outcome may be unread": pytest.param(
+            AWAY, [won(0), won(1)], FINE, None, None, 10
         ),
-        pytest.param(
-            make_view(),
-            [won(0), won(1)],
-            FINE,
-            True,
-            Reason.WORKERS_SUCCEEDED,
-            None,
-            id="no outcome: all pods succeeded",
+        "not read yet: the same": (make_view(Connectivity.CONNECTING), [won(0), won(1)], FINE, None, None, 10),
+        "etcd unreachable for longer than the grace period": pytest.param(
+            AWAY, [won(0, -10), won(1, -9)], FINE, True, Reason.WORKERS_SUCCEEDED, None
         ),
-        pytest.param(
-            make_view(), [won(0), failed_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="all ended, one well"
+        "one ended well, another still runs: a grace": (AWAY, [won(0), make_pod(1)], FINE, None, None, 10),
+        "worker running forever after others completed": pytest.param(
+            AWAY, [won(0, -10), make_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None
         ),
-        pytest.param(
-            AWAY,
-            [won(0), won(1)],
-            FINE,
-            None,
-            None,
-            10,
-            id="etcd unreachable: all pods succeeded, the outcome may be unread",
-        ),
-        pytest.param(
-            make_view(Connectivity.CONNECTING), [won(0), won(1)], FINE, None, None, 10, id="not read yet: the same"
-        ),
-        pytest.param(
-            AWAY,
-            [won(0, -10), won(1, -9)],
-            FINE,
-            True,
-            Reason.WORKERS_SUCCEEDED,
-            None,
-            id="etcd unreachable for longer than the grace period",
-        ),
-        pytest.param(
-            AWAY, [won(0), make_pod(1)], FINE, None, None, 10, id="one ended well, another still runs: a grace"
-        ),
-        pytest.param(
-            AWAY,
-            [won(0, -10), make_pod(1)],
-            FINE,
-            True,
-            Reason.WORKERS_SUCCEEDED,
-            None,
-            id="worker running forever after others completed",
-        ),
-        pytest.param(
-            AWAY,
-            [won(0, -10), make_pod(1, PodPhase.PENDING)],
-            FINE,
-            True,
-            Reason.WORKERS_SUCCEEDED,
-            None,
-            id="late pod",
-        ),
-        pytest.param(
+        "late pod": (AWAY, [won(0, -10), make_pod(1, PodPhase.PENDING)], FINE, True, Reason.WORKERS_SUCCEEDED, None),
+        "a deleted pod that exits with 0 is no success": (
             make_view(),
             [make_pod(0, PodPhase.SUCCEEDED, end=ended(0, at=-99), deletion_timestamp=0), make_pod(1)],
             FINE,
             None,
             None,
             None,
-            id="a deleted pod that exits with 0 is no success",
         ),
-        pytest.param(make_view(), [failed_pod(0)], FATAL, False, Reason.FAILED_BY_RULE, None, id="a rule ends it"),
-        pytest.param(make_view(), [failed_pod(0)], SPENT, False, Reason.MAX_RESTARTS_EXCEEDED, None, id="budget spent"),
-        pytest.param(
+        "a rule ends it": (make_view(), [failed_pod(0)], FATAL, False, Reason.FAILED_BY_RULE, None),
+        "budget spent": (make_view(), [failed_pod(0)], SPENT, False, Reason.MAX_RESTARTS_EXCEEDED, None),
+        "agents spent the budget": (
             make_view(outcome=make_outcome("failed", "MaxRestartsExceeded", message="boom")),
             [make_pod(0)],
             FINE,
             False,
             Reason.MAX_RESTARTS_EXCEEDED,
             None,
-            id="agents spent the budget",
         ),
-        pytest.param(
+        "agents gave up": (
             make_view(outcome=make_outcome("failed", "Other", message="boom")),
             [make_pod(0)],
             FINE,
             False,
             Reason.WORKERS_FAILED,
             None,
-            id="agents gave up",
         ),
-        pytest.param(
-            make_view(outcome=make_outcome()),
-            [failed_pod(0)],
-            SPENT,
-            True,
-            Reason.WORKERS_SUCCEEDED,
-            None,
-            id="the reported outcome is final",
+        "the reported outcome is final": pytest.param(
+            make_view(outcome=make_outcome()), [failed_pod(0)], SPENT, True, Reason.WORKERS_SUCCEEDED, None
         ),
-    ],
+    },
 )
 def test_when_a_job_has_ended(
     view: RendezvousView,

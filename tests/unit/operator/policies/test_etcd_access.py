@@ -13,6 +13,7 @@ from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import SpecValue
 
 from tests.unit.operator.builders import NOW, UID, make_job, make_status, make_view, rendezvous_at
+from tests.unit.operator.tables import table
 
 SHARED_ENDPOINT, SHARED_SECRET = "https://etcd.infra.svc:2379", ("elasticjob-system", "shared-etcd")
 SHARED = Settings(endpoint=SHARED_ENDPOINT, endpoint_secret=SHARED_SECRET, ca_namespace="elasticjob-system")
@@ -23,24 +24,17 @@ RUN_USER = EtcdAccess(secret=SHARED_SECRET, mounted=f"digits-rendezvous-{UID[:8]
 OWN_SECRET = EtcdAccess(secret=("ml", "mine"), mounted="mine")
 
 
-@pytest.mark.parametrize(
-    ("rendezvous", "settings", "expected"),
-    [
-        pytest.param({}, Settings(), NO_ACCESS, id="the job's own etcd"),
-        pytest.param({}, SHARED, RUN_USER, id="the shared etcd: a user of the run"),
-        pytest.param({}, WITHOUT_SECRET, NO_ACCESS, id="a shared etcd without credentials"),
-        pytest.param(rendezvous_at(SHARED_ENDPOINT), SHARED, RUN_USER, id="its address, named by the job"),
-        pytest.param(
-            rendezvous_at(MINE), SHARED, NO_ACCESS, id="shared credentials go to no endpoint that a user names"
-        ),
-        pytest.param({**rendezvous_at(MINE), "secretName": "mine"}, SHARED, OWN_SECRET, id="the job's own Secret"),
-        pytest.param(
-            {**rendezvous_at(SHARED_ENDPOINT), "secretName": "mine"},
-            SHARED,
-            OWN_SECRET,
-            id="its own, for the shared etcd",
-        ),
-    ],
+@table(
+    "rendezvous, settings, expected",
+    {
+        "the job's own etcd": ({}, Settings(), NO_ACCESS),
+        "the shared etcd: a user of the run": ({}, SHARED, RUN_USER),
+        "a shared etcd without credentials": ({}, WITHOUT_SECRET, NO_ACCESS),
+        "its address, named by the job": (rendezvous_at(SHARED_ENDPOINT), SHARED, RUN_USER),
+        "shared credentials go to no endpoint that a user names": (rendezvous_at(MINE), SHARED, NO_ACCESS),
+        "the job's own Secret": ({**rendezvous_at(MINE), "secretName": "mine"}, SHARED, OWN_SECRET),
+        "its own, for the shared etcd": ({**rendezvous_at(SHARED_ENDPOINT), "secretName": "mine"}, SHARED, OWN_SECRET),
+    },
 )
 def test_credentials_go_only_to_the_endpoint_that_they_were_named_with(
     rendezvous: dict[str, Any], settings: Settings, expected: EtcdAccess
@@ -72,19 +66,19 @@ def test_a_job_cannot_name_a_secret_of_the_operator(namespace: str, name: str) -
 SPEC = SpecValue(min=1, max=1)
 
 
-@pytest.mark.parametrize(
-    ("access", "view", "round_number", "held"),
-    [
-        pytest.param(NO_ACCESS, make_view(Connectivity.UNREACHABLE), 0, False, id="no credentials: pods do not wait"),
-        pytest.param(OWN_SECRET, make_view(Connectivity.CONNECTING), 0, True, id="not connected yet"),
-        pytest.param(OWN_SECRET, make_view(Connectivity.DENIED), 0, True, id="rejected: every agent would fail"),
-        pytest.param(OWN_SECRET, make_view(Connectivity.NO_CREDENTIALS), 0, True, id="no Secret"),
-        pytest.param(OWN_SECRET, make_view(), 0, False, id="accepted"),
-        pytest.param(OWN_SECRET, make_view(Connectivity.UNREACHABLE), 3, False, id="a job that trains does not wait"),
-        pytest.param(RUN_USER, make_view(spec=None), 0, True, id="a user is created after the first key of its run"),
-        pytest.param(RUN_USER, make_view(spec=SPEC), 0, False, id="the user can be created"),
-        pytest.param(RUN_USER, make_view(Connectivity.UNREACHABLE, spec=SPEC), 3, True, id="it cannot be checked"),
-    ],
+@table(
+    "access, view, round_number, held",
+    {
+        "no credentials: pods do not wait": (NO_ACCESS, make_view(Connectivity.UNREACHABLE), 0, False),
+        "not connected yet": (OWN_SECRET, make_view(Connectivity.CONNECTING), 0, True),
+        "rejected: every agent would fail": (OWN_SECRET, make_view(Connectivity.DENIED), 0, True),
+        "no Secret": (OWN_SECRET, make_view(Connectivity.NO_CREDENTIALS), 0, True),
+        "accepted": (OWN_SECRET, make_view(), 0, False),
+        "a job that trains does not wait": (OWN_SECRET, make_view(Connectivity.UNREACHABLE), 3, False),
+        "a user is created after the first key of its run": (RUN_USER, make_view(spec=None), 0, True),
+        "the user can be created": (RUN_USER, make_view(spec=SPEC), 0, False),
+        "it cannot be checked": (RUN_USER, make_view(Connectivity.UNREACHABLE, spec=SPEC), 3, True),
+    },
 )
 def test_worker_pods_wait_until_etcd_has_accepted_the_credentials(
     access: EtcdAccess, view: Any, round_number: int, held: bool

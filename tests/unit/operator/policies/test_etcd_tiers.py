@@ -22,6 +22,7 @@ from elasticjob_operator.settings import EtcdTier, EtcdTiers, Settings
 from elasticjob_operator.state import TierView
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_status
+from tests.unit.operator.tables import table
 
 OTHER = "0f1f6bde-1f0a-4c1e-9c57-5b1f8a1d2e3f"
 NAMES = ("t0", "t1", "t2")
@@ -54,20 +55,20 @@ def order_of(uid: str) -> list[str]:
 FIRST, SECOND, THIRD = order_of(UID)
 
 
-@pytest.mark.parametrize(
-    ("views", "tiers", "expected"),
-    [
-        pytest.param({}, TIERS, FIRST, id="the first by hash"),
-        pytest.param({FIRST: FULL}, TIERS, SECOND, id="a full one is skipped"),
-        pytest.param({FIRST: DOWN}, TIERS, SECOND, id="an unreachable one, too"),
-        pytest.param({FIRST: TierView()}, TIERS, SECOND, id="and one that was not asked yet"),
-        pytest.param({FIRST: FULL, SECOND: DOWN}, TIERS, THIRD, id="to the last"),
-        pytest.param({}, closed(FIRST), SECOND, id="a closed one takes none"),
-        pytest.param({FIRST: dataclasses.replace(FREE, runs=99)}, TIERS, FIRST, id="there is room for one more"),
-        pytest.param({FIRST: dataclasses.replace(FREE, bytes=64 << 20)}, TIERS, SECOND, id="its database is full"),
-        pytest.param({FIRST: FULL, SECOND: FULL, THIRD: DOWN}, TIERS, None, id="none is left"),
-        pytest.param({SECOND: FULL, THIRD: FULL}, closed(FIRST), None, id="none of the open ones"),
-    ],
+@table(
+    "views, tiers, expected",
+    {
+        "the first by hash": ({}, TIERS, FIRST),
+        "a full one is skipped": ({FIRST: FULL}, TIERS, SECOND),
+        "an unreachable one, too": ({FIRST: DOWN}, TIERS, SECOND),
+        "and one that was not asked yet": ({FIRST: TierView()}, TIERS, SECOND),
+        "to the last": ({FIRST: FULL, SECOND: DOWN}, TIERS, THIRD),
+        "a closed one takes none": ({}, closed(FIRST), SECOND),
+        "there is room for one more": ({FIRST: dataclasses.replace(FREE, runs=99)}, TIERS, FIRST),
+        "its database is full": ({FIRST: dataclasses.replace(FREE, bytes=64 << 20)}, TIERS, SECOND),
+        "none is left": ({FIRST: FULL, SECOND: FULL, THIRD: DOWN}, TIERS, None),
+        "none of the open ones": ({SECOND: FULL, THIRD: FULL}, closed(FIRST), None),
+    },
 )
 def test_a_run_gets_the_first_tier_by_hash_that_takes_it(
     views: dict[str, TierView], tiers: EtcdTiers, expected: str | None
@@ -138,31 +139,25 @@ def job(known: RendezvousStatus | None, *true: ConditionType, spec: dict[str, An
     )
 
 
-@pytest.mark.parametrize(
-    ("case", "settings", "views", "tier", "followed"),
-    [
-        pytest.param(job(None), SETTINGS, {}, FIRST, False, id="a new job: nothing happens before status says where"),
-        pytest.param(job(IN_TIER), SETTINGS, {}, SECOND, True, id="a run stays where it is"),
-        pytest.param(job(IN_TIER), SETTINGS, {SECOND: FULL}, SECOND, True, id="however full"),
-        pytest.param(job(IN_TIER), SETTINGS, {SECOND: DOWN}, SECOND, True, id="or unreachable"),
-        pytest.param(job(IN_TIER), PER_JOB, {}, SECOND, True, id="or closed"),
-        pytest.param(job(IN_TIER), FEWER, {}, SECOND, False, id="or removed"),
-        pytest.param(
-            job(IN_TIER, ConditionType.SUSPENDED), SETTINGS, {}, FIRST, False, id="the next run chooses again"
-        ),
-        pytest.param(
-            job(IN_TIER, ConditionType.SUSPENDED), SETTINGS, {FIRST: FULL}, SECOND, False, id="and avoids a full tier"
-        ),
-        pytest.param(job(IN_TIER, ConditionType.SUSPENDED), WITHOUT, {}, "", True, id="or gets an etcd of its own"),
-        pytest.param(job(OWN), SETTINGS, {}, "", True, id="a run with an etcd of its own keeps it"),
-        pytest.param(job(OWN, ConditionType.SUSPENDED), SETTINGS, {}, FIRST, False, id="until it is resumed"),
-        pytest.param(job(NOWHERE), SETTINGS, {}, FIRST, False, id="a run that waited gets a tier"),
-        pytest.param(job(None, spec=SUSPENDED), SETTINGS, {}, "", False, id="one that is not to run holds no place"),
-        pytest.param(
-            job(None, spec={"rendezvous": {"type": "Dedicated"}}), SETTINGS, {}, "", True, id="who wants its own has it"
-        ),
-        pytest.param(job(None), PER_JOB, {}, "", True, id="no tier is open: each job has its own etcd"),
-    ],
+@table(
+    "case, settings, views, tier, followed",
+    {
+        "a new job: nothing happens before status says where": (job(None), SETTINGS, {}, FIRST, False),
+        "a run stays where it is": (job(IN_TIER), SETTINGS, {}, SECOND, True),
+        "however full": (job(IN_TIER), SETTINGS, {SECOND: FULL}, SECOND, True),
+        "or unreachable": (job(IN_TIER), SETTINGS, {SECOND: DOWN}, SECOND, True),
+        "or closed": (job(IN_TIER), PER_JOB, {}, SECOND, True),
+        "or removed": (job(IN_TIER), FEWER, {}, SECOND, False),
+        "the next run chooses again": (job(IN_TIER, ConditionType.SUSPENDED), SETTINGS, {}, FIRST, False),
+        "and avoids a full tier": (job(IN_TIER, ConditionType.SUSPENDED), SETTINGS, {FIRST: FULL}, SECOND, False),
+        "or gets an etcd of its own": (job(IN_TIER, ConditionType.SUSPENDED), WITHOUT, {}, "", True),
+        "a run with an etcd of its own keeps it": (job(OWN), SETTINGS, {}, "", True),
+        "until it is resumed": (job(OWN, ConditionType.SUSPENDED), SETTINGS, {}, FIRST, False),
+        "a run that waited gets a tier": (job(NOWHERE), SETTINGS, {}, FIRST, False),
+        "one that is not to run holds no place": (job(None, spec=SUSPENDED), SETTINGS, {}, "", False),
+        "who wants its own has it": (job(None, spec={"rendezvous": {"type": "Dedicated"}}), SETTINGS, {}, "", True),
+        "no tier is open: each job has its own etcd": (job(None), PER_JOB, {}, "", True),
+    },
 )
 def test_a_run_uses_one_tier_from_its_start_to_its_end(
     case: ElasticJob, settings: Settings, views: dict[str, TierView], tier: str, followed: bool

@@ -9,6 +9,7 @@ from elasticjob_operator.policies.failures import Cost, action_for, classify_fai
 from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import at, ended, failed_pod, make_pod
+from tests.unit.operator.tables import table
 
 FAILED = PodPhase.FAILED
 
@@ -18,119 +19,65 @@ def init_failed(code: int, reason: str = "Error", **pod: Any) -> Pod:
     return dataclasses.replace(make_pod(0, FAILED, **pod), init_end=end)
 
 
-@pytest.mark.parametrize(
-    ("pod", "reason", "cost", "exit_code"),
-    [
-        pytest.param(failed_pod(code=1), "ApplicationError", Cost.COUNTS, 1, id="script raised"),
-        pytest.param(failed_pod(code=137), "Signal", Cost.COUNTS, -9, id="killed"),
-        pytest.param(failed_pod(code=139), "Signal", Cost.COUNTS, -11, id="segfault"),
-        pytest.param(failed_pod(code=137, reason="OOMKilled"), "OutOfMemory", Cost.COUNTS, 137, id="out of memory"),
-        pytest.param(failed_pod(code=128, reason="StartError"), "StartError", Cost.COUNTS, 128, id="command not found"),
-        pytest.param(failed_pod(code=78), "ApplicationError", Cost.COUNTS, 78, id="agent does not fit the others"),
-        pytest.param(
-            failed_pod(code=143),
-            "Terminated",
-            Cost.COUNTS,
-            143,
-            id="SIGTERM of a liveness probe, or of the script itself",
+@table(
+    "pod, reason, cost, exit_code",
+    {
+        "script raised": (failed_pod(code=1), "ApplicationError", Cost.COUNTS, 1),
+        "killed": (failed_pod(code=137), "Signal", Cost.COUNTS, -9),
+        "segfault": (failed_pod(code=139), "Signal", Cost.COUNTS, -11),
+        "out of memory": (failed_pod(code=137, reason="OOMKilled"), "OutOfMemory", Cost.COUNTS, 137),
+        "command not found": (failed_pod(code=128, reason="StartError"), "StartError", Cost.COUNTS, 128),
+        "agent does not fit the others": (failed_pod(code=78), "ApplicationError", Cost.COUNTS, 78),
+        "SIGTERM of a liveness probe, or of the script itself": (failed_pod(code=143), "Terminated", Cost.COUNTS, 143),
+        "SIGINT": (failed_pod(code=130), "Terminated", Cost.COUNTS, 130),
+        "drained": (failed_pod(code=143, disruption="EvictionByEvictionAPI"), "EvictionByEvictionAPI", Cost.FREE, None),
+        "fenced, however young it is": (failed_pod(code=75, started=-9), "Fenced", Cost.FREE, 75),
+        "exit code of containerd after a reboot": pytest.param(
+            failed_pod(code=255, reason="Unknown"), "ContainerStatusUnknown", Cost.FREE, None
         ),
-        pytest.param(failed_pod(code=130), "Terminated", Cost.COUNTS, 130, id="SIGINT"),
-        pytest.param(
-            failed_pod(code=143, disruption="EvictionByEvictionAPI"),
-            "EvictionByEvictionAPI",
-            Cost.FREE,
-            None,
-            id="drained",
+        "sys.exit(-1), and no signal 127": (failed_pod(code=255), "ApplicationError", Cost.COUNTS, 255),
+        "the last signal": (failed_pod(code=192), "Signal", Cost.COUNTS, -64),
+        "no signal": (failed_pod(code=193), "ApplicationError", Cost.COUNTS, 193),
+        "etcd outage must not burn the budget": (failed_pod(code=69), "RendezvousUnavailable", Cost.FREE_BUT_WAIT, 69),
+        "a bad replacement must not burn the budget of those who train": pytest.param(
+            failed_pod(code=76), "CannotJoin", Cost.FREE_BUT_WAIT, 76
         ),
-        pytest.param(failed_pod(code=75, started=-9), "Fenced", Cost.FREE, 75, id="fenced, however young it is"),
-        pytest.param(
-            failed_pod(code=255, reason="Unknown"),
-            "ContainerStatusUnknown",
-            Cost.FREE,
-            None,
-            id="exit code of containerd after a reboot",
+        "a bad machine must not burn the budget of those who train": pytest.param(
+            failed_pod(code=79), "SuspectNode", Cost.FREE_BUT_WAIT, 79
         ),
-        pytest.param(failed_pod(code=255), "ApplicationError", Cost.COUNTS, 255, id="sys.exit(-1), and no signal 127"),
-        pytest.param(failed_pod(code=192), "Signal", Cost.COUNTS, -64, id="the last signal"),
-        pytest.param(failed_pod(code=193), "ApplicationError", Cost.COUNTS, 193, id="no signal"),
-        pytest.param(
-            failed_pod(code=69),
-            "RendezvousUnavailable",
-            Cost.FREE_BUT_WAIT,
-            69,
-            id="etcd outage must not burn the budget",
+        "preempted is a free retry": pytest.param(
+            failed_pod(code=137, disruption="PreemptionByScheduler"), "PreemptionByScheduler", Cost.FREE, None
         ),
-        pytest.param(
-            failed_pod(code=76),
-            "CannotJoin",
-            Cost.FREE_BUT_WAIT,
-            76,
-            id="a bad replacement must not burn the budget of those who train",
+        "node shutdown": pytest.param(
+            failed_pod(code=137, disruption="TerminationByKubelet"), "TerminationByKubelet", Cost.FREE, None
         ),
-        pytest.param(
-            failed_pod(code=79),
-            "SuspectNode",
-            Cost.FREE_BUT_WAIT,
-            79,
-            id="a bad machine must not burn the budget of those who train",
-        ),
-        pytest.param(
-            failed_pod(code=137, disruption="PreemptionByScheduler"),
-            "PreemptionByScheduler",
-            Cost.FREE,
-            None,
-            id="preempted is a free retry",
-        ),
-        pytest.param(
-            failed_pod(code=137, disruption="TerminationByKubelet"),
-            "TerminationByKubelet",
-            Cost.FREE,
-            None,
-            id="node shutdown",
-        ),
-        pytest.param(
+        "evicted under the node's pressure": (
             make_pod(0, FAILED, reason="Evicted", message="low on memory", disruption="TerminationByKubelet"),
             "TerminationByKubelet",
             Cost.FREE,
             None,
-            id="evicted under the node's pressure",
         ),
-        pytest.param(
+        "evicted for its own emptyDir": (
             make_pod(0, FAILED, reason="Evicted", message="Usage of EmptyDir volume exceeds the limit"),
             "Evicted",
             Cost.COUNTS,
             None,
-            id="evicted for its own emptyDir",
         ),
-        pytest.param(make_pod(0, FAILED, reason="NodeLost"), "NodeLost", Cost.FREE, None, id="node lost"),
-        pytest.param(
-            failed_pod(code=137, reason="ContainerStatusUnknown"),
-            "ContainerStatusUnknown",
-            Cost.FREE,
-            None,
-            id="node restarted",
+        "node lost": (make_pod(0, FAILED, reason="NodeLost"), "NodeLost", Cost.FREE, None),
+        "node restarted": pytest.param(
+            failed_pod(code=137, reason="ContainerStatusUnknown"), "ContainerStatusUnknown", Cost.FREE, None
         ),
-        pytest.param(
-            make_pod(0, FAILED, reason="OutOfcpu"), "OutOfcpu", Cost.FREE_BUT_WAIT, None, id="kubelet refused: no room"
+        "kubelet refused: no room": (make_pod(0, FAILED, reason="OutOfcpu"), "OutOfcpu", Cost.FREE_BUT_WAIT, None),
+        "never ran, no reason": (make_pod(0, FAILED), "Rejected", Cost.FREE_BUT_WAIT, None),
+        "init container: exit code": (init_failed(3), "InitContainerFailed", Cost.COUNTS, 3),
+        "init container: a code of agents": (init_failed(75), "InitContainerFailed", Cost.COUNTS, 75),
+        "init container: SIGTERM": (init_failed(143), "Signal", Cost.COUNTS, -15),
+        "init container: out of memory": (init_failed(137, "OOMKilled"), "OutOfMemory", Cost.COUNTS, 137),
+        "evicted in its init container": pytest.param(
+            init_failed(137, disruption="EvictionByEvictionAPI"), "EvictionByEvictionAPI", Cost.FREE, None
         ),
-        pytest.param(make_pod(0, FAILED), "Rejected", Cost.FREE_BUT_WAIT, None, id="never ran, no reason"),
-        pytest.param(init_failed(3), "InitContainerFailed", Cost.COUNTS, 3, id="init container: exit code"),
-        pytest.param(init_failed(75), "InitContainerFailed", Cost.COUNTS, 75, id="init container: a code of agents"),
-        pytest.param(init_failed(143), "Signal", Cost.COUNTS, -15, id="init container: SIGTERM"),
-        pytest.param(
-            init_failed(137, "OOMKilled"), "OutOfMemory", Cost.COUNTS, 137, id="init container: out of memory"
-        ),
-        pytest.param(
-            init_failed(137, disruption="EvictionByEvictionAPI"),
-            "EvictionByEvictionAPI",
-            Cost.FREE,
-            None,
-            id="evicted in its init container",
-        ),
-        pytest.param(
-            init_failed(255, "Unknown"), "ContainerStatusUnknown", Cost.FREE, None, id="node restarted during init"
-        ),
-    ],
+        "node restarted during init": (init_failed(255, "Unknown"), "ContainerStatusUnknown", Cost.FREE, None),
+    },
 )
 def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: int | None) -> None:
     found = classify_failure(pod)
@@ -157,18 +104,18 @@ BOTH = FailureRule(exit_codes=(1,), reasons=("ApplicationError",), action=RuleAc
 ANY_OOM = FailureRule(reasons=("OutOfMemory",), action=RuleAction.RESTART)
 
 
-@pytest.mark.parametrize(
-    ("rules", "exit_code", "reason", "expected"),
-    [
-        pytest.param((), 1, "ApplicationError", None, id="no rules"),
-        pytest.param((KILLED,), 137, "OutOfMemory", RuleAction.IGNORE, id="by exit code"),
-        pytest.param((KILLED,), -9, "Signal", RuleAction.IGNORE, id="a signal as a shell shows it"),
-        pytest.param((KILLED,), None, "Evicted", None, id="without an exit code"),
-        pytest.param((ANY_OOM,), 1, "OutOfMemory", RuleAction.RESTART, id="by reason"),
-        pytest.param((BOTH,), 1, "ApplicationError", RuleAction.FAIL, id="both match"),
-        pytest.param((BOTH,), 1, "Other", None, id="only one of both matches"),
-        pytest.param((ANY_OOM, KILLED), 137, "OutOfMemory", RuleAction.RESTART, id="the first that matches"),
-    ],
+@table(
+    "rules, exit_code, reason, expected",
+    {
+        "no rules": ((), 1, "ApplicationError", None),
+        "by exit code": ((KILLED,), 137, "OutOfMemory", RuleAction.IGNORE),
+        "a signal as a shell shows it": ((KILLED,), -9, "Signal", RuleAction.IGNORE),
+        "without an exit code": ((KILLED,), None, "Evicted", None),
+        "by reason": ((ANY_OOM,), 1, "OutOfMemory", RuleAction.RESTART),
+        "both match": ((BOTH,), 1, "ApplicationError", RuleAction.FAIL),
+        "only one of both matches": ((BOTH,), 1, "Other", None),
+        "the first that matches": ((ANY_OOM, KILLED), 137, "OutOfMemory", RuleAction.RESTART),
+    },
 )
 def test_the_first_matching_rule_applies(
     rules: tuple[FailureRule, ...], exit_code: int | None, reason: str, expected: RuleAction | None

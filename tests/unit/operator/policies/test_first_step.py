@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
 from elasticjob_api import Change, ChangeType, ElasticJob, History, Progress, RendezvousStatus, Status, StoredHistory
 from elasticjob_operator.policies.completion import outcome
 from elasticjob_operator.policies.first_step import fails_fast
@@ -24,6 +23,7 @@ from tests.unit.operator.builders import (
     make_view,
     with_failures,
 )
+from tests.unit.operator.tables import table
 
 
 def job(status: Status | None = None, **policy: Any) -> ElasticJob:
@@ -37,17 +37,17 @@ def in_run(run: int, *moments: float) -> Status:
     return make_status(history=history, rendezvous=RendezvousStatus(id=f"{UID}-{run}"))
 
 
-@pytest.mark.parametrize(
-    ("status", "policy", "expected"),
-    [
-        pytest.param(None, {}, True, id="the default"),
-        pytest.param(None, {"beforeFirstStep": "Restart"}, False, id="not wanted"),
-        pytest.param(make_status(progress=Progress(step=0)), {}, False, id="a step was reported"),
-        pytest.param(None, {"rules": [{"exitCodes": [1], "action": "Ignore"}]}, False, id="a rule ignores exceptions"),
-        pytest.param(None, {"rules": [{"exitCodes": [137], "action": "Ignore"}]}, True, id="a rule about others"),
-        pytest.param(in_run(2, -100, -50), {}, True, id="resumed after 50 s of training"),
-        pytest.param(in_run(2, -160, -50), {}, False, id="resumed after a minute of training"),
-    ],
+@table(
+    "status, policy, expected",
+    {
+        "the default": (None, {}, True),
+        "not wanted": (None, {"beforeFirstStep": "Restart"}, False),
+        "a step was reported": (make_status(progress=Progress(step=0)), {}, False),
+        "a rule ignores exceptions": (None, {"rules": [{"exitCodes": [1], "action": "Ignore"}]}, False),
+        "a rule about others": (None, {"rules": [{"exitCodes": [137], "action": "Ignore"}]}, True),
+        "resumed after 50 s of training": (in_run(2, -100, -50), {}, True),
+        "resumed after a minute of training": (in_run(2, -160, -50), {}, False),
+    },
 )
 def test_agents_may_end_a_job_that_has_never_trained(
     status: Status | None, policy: dict[str, Any], expected: bool
@@ -69,18 +69,18 @@ def attempt(number: int, code: int) -> Pod:
     return failed_pod(0, code=code, created=began, started=began + 1, at=began + 3, incarnation=number)
 
 
-@pytest.mark.parametrize(
-    ("codes", "status", "policy", "ends"),
-    [
-        pytest.param((66,), None, {}, True, id="no such script: never, with this image"),
-        pytest.param((2, 2), None, {}, True, id="wrong flags"),
-        pytest.param((2,), None, {}, False, id="once"),
-        pytest.param((2, 1), None, {}, False, id="two mistakes"),
-        pytest.param((1, 1), None, {}, False, id="the agents decide about exceptions"),
-        pytest.param((137, 137), None, {}, False, id="killed"),
-        pytest.param((66, 66), make_status(round=1), {}, False, id="it has started before"),
-        pytest.param((66, 66), None, {"beforeFirstStep": "Restart"}, False, id="not wanted"),
-    ],
+@table(
+    "codes, status, policy, ends",
+    {
+        "no such script: never, with this image": ((66,), None, {}, True),
+        "wrong flags": ((2, 2), None, {}, True),
+        "once": ((2,), None, {}, False),
+        "two mistakes": ((2, 1), None, {}, False),
+        "the agents decide about exceptions": ((1, 1), None, {}, False),
+        "killed": ((137, 137), None, {}, False),
+        "it has started before": ((66, 66), make_status(round=1), {}, False),
+        "not wanted": ((66, 66), None, {"beforeFirstStep": "Restart"}, False),
+    },
 )
 def test_a_script_that_cannot_be_started_ends_the_job(
     codes: tuple[int, ...], status: Status | None, policy: dict[str, Any], ends: bool

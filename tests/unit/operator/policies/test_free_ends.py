@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from elasticjob_api import FailureRule, FreeEnds, RuleAction, Status
 from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.free_ends import MOST, delay_seconds, free_ends
 from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import at, failed_pod, make_job, make_pod
+from tests.unit.operator.tables import table
 
 IGNORE = (FailureRule(exit_codes=(42,), action=RuleAction.IGNORE),)
 
@@ -35,32 +35,27 @@ def delays(pods: Sequence[Pod]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("pods", "expected"),
-    [
-        pytest.param([rejected(400 * n) for n in range(8)], [10, 20, 40, 80, 160, 300, 300, 300], id="rejected"),
-        pytest.param([evicted(400 * n) for n in range(8)], [0, 10, 20, 40, 80, 160, 300, 300], id="evicted when young"),
-        pytest.param([evicted(0), evicted(900, ran=300), evicted(1000)], [0, 0, 0], id="trained for minutes between"),
-        pytest.param([rejected(0), rejected(3600)], [10, 10], id="an hour apart"),
-        pytest.param(
+@table(
+    "pods, expected",
+    {
+        "rejected": ([rejected(400 * n) for n in range(8)], [10, 20, 40, 80, 160, 300, 300, 300]),
+        "evicted when young": ([evicted(400 * n) for n in range(8)], [0, 10, 20, 40, 80, 160, 300, 300]),
+        "trained for minutes between": ([evicted(0), evicted(900, ran=300), evicted(1000)], [0, 0, 0]),
+        "an hour apart": ([rejected(0), rejected(3600)], [10, 10]),
+        "no etcd for the whole join timeout: it did not train": (
             [failed_pod(0, code=69, at=900 * n, started=900 * n - 600, created=900 * n - 601) for n in range(3)],
             [10, 20, 40],
-            id="no etcd for the whole join timeout: it did not train",
         ),
-        pytest.param(
+        "fenced again and again": (
             [failed_pod(0, code=75, at=60 * n, started=60 * n - 30, created=60 * n - 31) for n in range(3)],
             [0, 10, 20],
-            id="fenced again and again",
         ),
-        pytest.param(
+        "ignored by a rule": (
             [failed_pod(0, code=42, at=60 * n, started=60 * n - 30, created=60 * n - 31) for n in range(3)],
             [10, 20, 40],
-            id="ignored by a rule",
         ),
-        pytest.param(
-            [failed_pod(0, code=42, at=0, started=-90, created=-90)], [0], id="ignored by a rule, after a minute"
-        ),
-    ],
+        "ignored by a rule, after a minute": ([failed_pod(0, code=42, at=0, started=-90, created=-90)], [0]),
+    },
 )
 def test_free_replacements_back_off_to_five_minutes(pods: list[Pod], expected: list[float]) -> None:
     assert delays(pods) == expected

@@ -9,17 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from elasticjob_api import (
-    Change,
-    ConditionType,
-    Failure,
-    History,
-    OptimizerSteps,
-    Phases,
-    Progress,
-    Sample,
-    Status,
-)
+from elasticjob_api import Change, ConditionType, Failure, History, OptimizerSteps, Phases, Progress, Sample, Status
 from elasticjob_api.conditions import Condition, ConditionStatus
 from elasticjob_api.history import MAX_CHANGES, MAX_SAMPLES
 from elasticjob_operator.policies.history import with_history
@@ -30,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_plan, make_status, make_view
+from tests.unit.operator.tables import table
 
 ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, ConditionType.RESTARTING
 SUSPENDED, SUCCEEDED, FAILED = ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAILED
@@ -84,83 +75,71 @@ STARTED = recorded(status(ACCEPTED), trains(1), make_view(plan=planned(1, PlanRe
 AGAIN: dict[str, Any] = {"history": STARTED.history}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "plan", "expected"),
-    [
-        pytest.param(
-            status(ACCEPTED), trains(1), planned(1, PlanReason.START), ("Round", "Start", "as planned"), id="start"
-        ),
-        pytest.param(
+@table(
+    "before, after, plan, expected",
+    {
+        "start": (status(ACCEPTED), trains(1), planned(1, PlanReason.START), ("Round", "Start", "as planned")),
+        "a worker process failed": (
             trains(1, **AGAIN),
             trains(2, last_failure=FAILURE),
             planned(2, PlanReason.WORKER_FAILED),
             ("Round", "WorkerFailed", "digits-worker-1, rank 3: ApplicationError, exit code 1: ValueError: no"),
-            id="a worker process failed",
         ),
-        pytest.param(
+        "an older failure is not the cause": (
             trains(2, **AGAIN),
             trains(3, last_failure=FAILURE),
             planned(3, PlanReason.MEMBER_JOINED),
             ("Round", "MemberJoined", "as planned"),
-            id="an older failure is not the cause",
         ),
-        pytest.param(
+        "a pod was lost": (
             trains(1, **AGAIN),
             trains(2, size=3),
             planned(2, PlanReason.MEMBER_LOST, size=3),
             ("Round", "MemberLost", "as planned"),
-            id="a pod was lost",
         ),
-        pytest.param(
+        "rounds start again with an empty etcd": (
             status(ACCEPTED, RESTARTING, round=5),
             trains(5),
             planned(1, PlanReason.START),
             ("Round", "Start", "as planned"),
-            id="rounds start again with an empty etcd",
         ),
-        pytest.param(
+        "scaled up": (
             trains(1, **AGAIN),
             trains(1).model_copy(update={"desired_replicas": 6}),
             planned(1, PlanReason.START),
             ("Scaled", "ScalingUp", "Requested worker pods: 4 -> 6."),
-            id="scaled up",
         ),
-        pytest.param(
+        "scaled down": (
             trains(1, **AGAIN),
             trains(1).model_copy(update={"desired_replicas": 2}),
             planned(1, PlanReason.START),
             ("Scaled", "ScalingDown", "Requested worker pods: 4 -> 2."),
-            id="scaled down",
         ),
-        pytest.param(
+        "suspended": (
             trains(1, **AGAIN),
             status(ACCEPTED, SUSPENDED, reason="Suspended", message="it is suspended", round=1),
             None,
             ("Suspended", "Suspended", "it is suspended"),
-            id="suspended",
         ),
-        pytest.param(
+        "resumed": (
             status(ACCEPTED, SUSPENDED, round=1),
             status(ACCEPTED, run=2, false=(SUSPENDED,)),
             None,
             ("Resumed", "JobResumed", ""),
-            id="resumed",
         ),
-        pytest.param(
+        "succeeded": (
             trains(1, **AGAIN),
             status(SUCCEEDED, reason="WorkersSucceeded", message="all of them", round=1),
             planned(1, PlanReason.START),
             ("Succeeded", "WorkersSucceeded", "all of them"),
-            id="succeeded",
         ),
-        pytest.param(
+        "failed": (
             trains(1, **AGAIN),
             status(FAILED, reason="MaxRestartsExceeded", message="too often", round=1),
             planned(1, PlanReason.START),
             ("Failed", "MaxRestartsExceeded", "too often"),
-            id="failed",
         ),
-    ],
+    },
 )
 def test_each_change_is_one_entry_with_its_cause(
     before: Status, after: Status, plan: PlanValue | None, expected: tuple[str, str, str]
@@ -235,14 +214,14 @@ def test_a_report_of_another_round_changes_nothing() -> None:
     assert recorded(STARTED, STARTED, view) is STARTED
 
 
-@pytest.mark.parametrize(
-    ("reported", "last_step", "expected"),
-    [
-        pytest.param(12, 100, 12, id="the agent knows"),
-        pytest.param(None, 100, 11, id="a rank 0 that has just joined: from the last progress to the first step"),
-        pytest.param(None, 80, 0, id="nothing is repeated"),
-        pytest.param(None, None, None, id="no progress was reported"),
-    ],
+@table(
+    "reported, last_step, expected",
+    {
+        "the agent knows": (12, 100, 12),
+        "a rank 0 that has just joined: from the last progress to the first step": (None, 100, 11),
+        "nothing is repeated": (None, 80, 0),
+        "no progress was reported": (None, None, None),
+    },
 )
 def test_steps_lost(reported: int | None, last_step: int | None, expected: int | None) -> None:
     before = trains(1, progress=Progress(step=last_step) if last_step is not None else None)
@@ -320,14 +299,14 @@ def test_the_oldest_changes_are_dropped_and_counted_by_reason() -> None:
     assert history(found).dropped == {"Start": 1, "WorkerFailed": 9}
 
 
-@pytest.mark.parametrize(
-    ("before", "expected"),
-    [
-        pytest.param(trains(1), None, id="it trained until the cause"),
-        pytest.param(not_running("WorkerLost", -70), 10.0, id="pods were missing for some of the time"),
-        pytest.param(not_running("Unschedulable", -100), 30.0, id="they were missing before"),
-        pytest.param(not_running("WaitingForRendezvous", -70), None, id="enough pods were there"),
-    ],
+@table(
+    "before, expected",
+    {
+        "it trained until the cause": (trains(1), None),
+        "pods were missing for some of the time": (not_running("WorkerLost", -70), 10.0),
+        "they were missing before": (not_running("Unschedulable", -100), 30.0),
+        "enough pods were there": (not_running("WaitingForRendezvous", -70), None),
+    },
 )
 def test_a_round_says_how_long_worker_pods_were_missing(before: Status, expected: float | None) -> None:
     before = before.model_copy(update={"history": STARTED.history})

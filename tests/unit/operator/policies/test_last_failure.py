@@ -20,6 +20,7 @@ from tests.unit.operator.builders import (
     make_view,
     with_failures,
 )
+from tests.unit.operator.tables import table
 
 NOTHING = make_view()
 
@@ -45,57 +46,36 @@ def test_the_last_failure_has_the_termination_message() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("known", "view", "expected"),
-    [
-        pytest.param(None, make_view(failure=make_failure(1)), "digits-worker-1", id="agents report"),
-        pytest.param(counted(-50), make_view(failure=make_failure(1)), "digits-worker-1", id="newer than a pod's"),
-        pytest.param(
-            counted(-2),
-            make_view(failure=make_failure(1)),
-            "digits-worker-0",
-            id="the rest fails of a pod's failure: the pod is first",
+@table(
+    "known, view, expected",
+    {
+        "agents report": (None, make_view(failure=make_failure(1)), "digits-worker-1"),
+        "newer than a pod's": (counted(-50), make_view(failure=make_failure(1)), "digits-worker-1"),
+        "the rest fails of a pod's failure: the pod is first": pytest.param(
+            counted(-2), make_view(failure=make_failure(1)), "digits-worker-0"
         ),
-        pytest.param(
-            counted(-2, rank=0),
-            make_view(failure=make_failure(1)),
-            "digits-worker-1",
-            id="next round fails right after",
-        ),
-        pytest.param(
-            counted(0, rank=0),
-            make_view(failure=make_failure(1, at=-50)),
-            "digits-worker-0",
-            id="an old one read again",
-        ),
-        pytest.param(
+        "next round fails right after": (counted(-2, rank=0), make_view(failure=make_failure(1)), "digits-worker-1"),
+        "an old one read again": (counted(0, rank=0), make_view(failure=make_failure(1, at=-50)), "digits-worker-0"),
+        "a clock hours behind": (
             in_round(2, -3600, rank=0),
             make_view(failure=make_failure(1, round_number=3, at=-7200)),
             "digits-worker-1",
-            id="a clock hours behind",
         ),
-        pytest.param(
-            in_round(2, 3600, rank=0),
-            make_view(failure=make_failure(1, round_number=3)),
-            "digits-worker-1",
-            id="a clock an hour ahead",
+        "a clock an hour ahead": pytest.param(
+            in_round(2, 3600, rank=0), make_view(failure=make_failure(1, round_number=3)), "digits-worker-1"
         ),
-        pytest.param(
-            in_round(3, -60),
-            make_view(failure=make_failure(1, round_number=3)),
-            "digits-worker-0",
-            id="its round fails of a pod, a minute later",
+        "its round fails of a pod, a minute later": pytest.param(
+            in_round(3, -60), make_view(failure=make_failure(1, round_number=3)), "digits-worker-0"
         ),
-        pytest.param(
+        "the outcome names the first": (
             None,
             make_view(
                 failure=make_failure(1), outcome=make_outcome("failed", failure=dataclasses.asdict(make_failure(3)))
             ),
             "digits-worker-3",
-            id="the outcome names the first",
         ),
-        pytest.param(counted(-9), NOTHING, "digits-worker-0", id="kept while etcd has nothing"),
-    ],
+        "kept while etcd has nothing": (counted(-9), NOTHING, "digits-worker-0"),
+    },
 )
 def test_the_last_failure_is_the_first_of_the_newest_round(
     known: Failure | None, view: RendezvousView, expected: str

@@ -7,6 +7,7 @@ from elasticjob_api import Condition, ConditionStatus, Reason, Status
 from elasticjob_operator.policies.lifecycle import deadlines, expiry, forget_last_run, is_resuming, starts_new_run
 
 from tests.unit.operator.builders import NOW, at, make_job
+from tests.unit.operator.tables import table
 
 
 def job(
@@ -32,16 +33,16 @@ def job(
     )
 
 
-@pytest.mark.parametrize(
-    ("suspend", "at_rest", "start", "resuming", "new_run"),
-    [
-        pytest.param(False, None, 0, False, False, id="never suspended"),
-        pytest.param(True, None, 0, False, False, id="to be suspended"),
-        pytest.param(True, True, 0, False, False, id="at rest"),
-        pytest.param(False, True, 0, True, True, id="resumed"),
-        pytest.param(False, False, 0, False, False, id="resumed before it was suspended: the run continues"),
-        pytest.param(False, True, None, True, False, id="applied suspended, then resumed: its first run"),
-    ],
+@table(
+    "suspend, at_rest, start, resuming, new_run",
+    {
+        "never suspended": (False, None, 0, False, False),
+        "to be suspended": (True, None, 0, False, False),
+        "at rest": (True, True, 0, False, False),
+        "resumed": (False, True, 0, True, True),
+        "resumed before it was suspended: the run continues": (False, False, 0, False, False),
+        "applied suspended, then resumed: its first run": (False, True, None, True, False),
+    },
 )
 def test_a_resumed_job_starts_a_new_run(
     suspend: bool, at_rest: bool | None, start: float | None, resuming: bool, new_run: bool
@@ -59,60 +60,22 @@ def test_a_new_run_has_its_own_rounds_and_deadlines() -> None:
 ACTIVE, STARTUP = Reason.DEADLINE_EXCEEDED, Reason.STARTUP_DEADLINE_EXCEEDED
 
 
-@pytest.mark.parametrize(
-    ("lifecycle", "start", "trained", "after", "reason", "again"),
-    [
-        pytest.param({}, 0, False, 9999, None, None, id="none given"),
-        pytest.param({"activeDeadlineSeconds": 60}, None, False, 9999, None, None, id="not accepted yet: no time runs"),
-        pytest.param({"activeDeadlineSeconds": 60}, 0, True, 59, None, 60, id="in time"),
-        pytest.param({"activeDeadlineSeconds": 60}, 0, True, 60, ACTIVE, None, id="too long, though it trains"),
-        pytest.param({"startupDeadlineSeconds": 60}, 0, False, 59.5, None, 60, id="long-pending pods: still in time"),
-        pytest.param(
-            {"startupDeadlineSeconds": 60},
-            0,
-            False,
-            60,
-            STARTUP,
-            None,
-            id="long-pending pods hold the others no longer",
+@table(
+    "lifecycle, start, trained, after, reason, again",
+    {
+        "none given": ({}, 0, False, 9999, None, None),
+        "not accepted yet: no time runs": ({"activeDeadlineSeconds": 60}, None, False, 9999, None, None),
+        "in time": ({"activeDeadlineSeconds": 60}, 0, True, 59, None, 60),
+        "too long, though it trains": ({"activeDeadlineSeconds": 60}, 0, True, 60, ACTIVE, None),
+        "long-pending pods: still in time": ({"startupDeadlineSeconds": 60}, 0, False, 59.5, None, 60),
+        "long-pending pods hold the others no longer": ({"startupDeadlineSeconds": 60}, 0, False, 60, STARTUP, None),
+        "has trained: a later restart may take its time": ({"startupDeadlineSeconds": 60}, 0, True, 9999, None, None),
+        "the earlier of both": ({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, False, 10, None, 60),
+        "the one that is left": ({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, True, 70, None, 90),
+        "the operator was down": pytest.param(
+            {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, False, 500, STARTUP, None
         ),
-        pytest.param(
-            {"startupDeadlineSeconds": 60},
-            0,
-            True,
-            9999,
-            None,
-            None,
-            id="has trained: a later restart may take its time",
-        ),
-        pytest.param(
-            {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90},
-            0,
-            False,
-            10,
-            None,
-            60,
-            id="the earlier of both",
-        ),
-        pytest.param(
-            {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90},
-            0,
-            True,
-            70,
-            None,
-            90,
-            id="the one that is left",
-        ),
-        pytest.param(
-            {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90},
-            0,
-            False,
-            500,
-            STARTUP,
-            None,
-            id="the operator was down",
-        ),
-    ],
+    },
 )
 def test_deadlines(
     lifecycle: dict[str, Any],
@@ -135,14 +98,14 @@ def test_the_message_of_a_deadline_names_field_value_and_cause() -> None:
     assert "spec.lifecycle.startupDeadlineSeconds (5 s): digits-worker-3 is unschedulable" in end.message
 
 
-@pytest.mark.parametrize(
-    ("lifecycle", "after", "delete", "again"),
-    [
-        pytest.param({}, 9999, False, None, id="no TTL"),
-        pytest.param({"ttlSecondsAfterFinished": 60}, 59, False, 60, id="within the TTL"),
-        pytest.param({"ttlSecondsAfterFinished": 60}, 60, True, None, id="TTL expired"),
-        pytest.param({"ttlSecondsAfterFinished": 0}, 0, True, None, id="at once"),
-    ],
+@table(
+    "lifecycle, after, delete, again",
+    {
+        "no TTL": ({}, 9999, False, None),
+        "within the TTL": ({"ttlSecondsAfterFinished": 60}, 59, False, 60),
+        "TTL expired": ({"ttlSecondsAfterFinished": 60}, 60, True, None),
+        "at once": ({"ttlSecondsAfterFinished": 0}, 0, True, None),
+    },
 )
 def test_a_finished_job_is_deleted_after_its_ttl(
     lifecycle: dict[str, Any], after: float, delete: bool, again: float | None

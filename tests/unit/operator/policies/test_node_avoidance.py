@@ -11,6 +11,7 @@ from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_job, make_node, make_pod, with_status
+from tests.unit.operator.tables import table
 
 FAILED, LOST, LIVE = PodState.FAILED, PodState.LOST, PodState.LIVE
 NODES = {"a": make_node("a"), "dead": make_node("dead", NodeHealth.SILENT, since=-6)}
@@ -27,47 +28,27 @@ def known(name: str, failures: int, seconds: float, check: str | None = None) ->
     return FailingNode(name=name, failures=failures, last_time=at(seconds), check=check)
 
 
-@pytest.mark.parametrize(
-    ("before", "pod", "state", "counted", "expected"),
-    [
-        pytest.param((), make_pod(0, node="a"), LIVE, "", (), id="no failure"),
-        pytest.param((), failed_pod(0, node="a"), FAILED, "digits-worker-0", (known("a", 1, 0),), id="a worker failed"),
-        pytest.param(
-            (), failed_pod(0, node="a"), FAILED, "", (), id="failed after the first of its group: not counted"
+@table(
+    "before, pod, state, counted, expected",
+    {
+        "no failure": ((), make_pod(0, node="a"), LIVE, "", ()),
+        "a worker failed": ((), failed_pod(0, node="a"), FAILED, "digits-worker-0", (known("a", 1, 0),)),
+        "failed after the first of its group: not counted": ((), failed_pod(0, node="a"), FAILED, "", ()),
+        "exited gracefully: not counted": ((), failed_pod(0, node="a", code=143), FAILED, "", ()),
+        "preempted: not counted": ((), failed_pod(0, node="a", disruption="PreemptionByScheduler"), FAILED, "", ()),
+        "etcd was unreachable: not counted": ((), failed_pod(0, node="a", code=69), FAILED, "", ()),
+        "avoided at once": ((), failed_pod(0, node="a", code=76), FAILED, "", (known("a", 3, 0),)),
+        "its node is suspect": ((), failed_pod(0, node="a", code=79), FAILED, "", (known("a", 3, 0, CHECK),)),
+        "rejected by the kubelet": ((), REFUSED, FAILED, "", (known("a", 1, 0),)),
+        "seen before": ((known("a", 1, 0),), REFUSED, FAILED, "", (known("a", 1, 0),)),
+        "the node was lost": ((), make_pod(0, node="dead"), LOST, "", (known("dead", 1, -6),)),
+        "with several workers: once": pytest.param(
+            (known("dead", 1, -6),), make_pod(1, node="dead"), LOST, "", (known("dead", 1, -6),)
         ),
-        pytest.param((), failed_pod(0, node="a", code=143), FAILED, "", (), id="exited gracefully: not counted"),
-        pytest.param(
-            (),
-            failed_pod(0, node="a", disruption="PreemptionByScheduler"),
-            FAILED,
-            "",
-            (),
-            id="preempted: not counted",
-        ),
-        pytest.param((), failed_pod(0, node="a", code=69), FAILED, "", (), id="etcd was unreachable: not counted"),
-        pytest.param((), failed_pod(0, node="a", code=76), FAILED, "", (known("a", 3, 0),), id="avoided at once"),
-        pytest.param(
-            (), failed_pod(0, node="a", code=79), FAILED, "", (known("a", 3, 0, CHECK),), id="its node is suspect"
-        ),
-        pytest.param((), REFUSED, FAILED, "", (known("a", 1, 0),), id="rejected by the kubelet"),
-        pytest.param((known("a", 1, 0),), REFUSED, FAILED, "", (known("a", 1, 0),), id="seen before"),
-        pytest.param((), make_pod(0, node="dead"), LOST, "", (known("dead", 1, -6),), id="the node was lost"),
-        pytest.param(
-            (known("dead", 1, -6),),
-            make_pod(1, node="dead"),
-            LOST,
-            "",
-            (known("dead", 1, -6),),
-            id="with several workers: once",
-        ),
-        pytest.param(
-            (known("dead", 2, -99),), make_pod(1, node="dead"), LOST, "", (known("dead", 3, -6),), id="lost again"
-        ),
-        pytest.param((known("b", 9, -3600),), make_pod(0, node="a"), LIVE, "", (), id="long ago: expired"),
-        pytest.param(
-            (known("b", 9, -3599),), make_pod(0, node="a"), LIVE, "", (known("b", 9, -3599),), id="not yet expired"
-        ),
-    ],
+        "lost again": ((known("dead", 2, -99),), make_pod(1, node="dead"), LOST, "", (known("dead", 3, -6),)),
+        "long ago: expired": ((known("b", 9, -3600),), make_pod(0, node="a"), LIVE, "", ()),
+        "not yet expired": ((known("b", 9, -3599),), make_pod(0, node="a"), LIVE, "", (known("b", 9, -3599),)),
+    },
 )
 def test_failures_are_counted_by_node(
     before: tuple[FailingNode, ...], pod: Pod, state: PodState, counted: str, expected: tuple[FailingNode, ...]
@@ -76,15 +57,15 @@ def test_failures_are_counted_by_node(
     assert failing_nodes(job, [with_status(pod, state)], NODES, counted, NOW) == expected
 
 
-@pytest.mark.parametrize(
-    ("others", "blamed"),
-    [
-        pytest.param([], False, id="the only worker pod"),
-        pytest.param([INIT_FAILED], False, id="it fails everywhere"),
-        pytest.param([make_pod(1, PodPhase.PENDING, node="b")], False, id="another has not got past it yet"),
-        pytest.param([make_pod(1, node="a")], False, id="another got past it on the same node"),
-        pytest.param([make_pod(1, node="b")], True, id="another got past it elsewhere"),
-    ],
+@table(
+    "others, blamed",
+    {
+        "the only worker pod": ([], False),
+        "it fails everywhere": ([INIT_FAILED], False),
+        "another has not got past it yet": ([make_pod(1, PodPhase.PENDING, node="b")], False),
+        "another got past it on the same node": ([make_pod(1, node="a")], False),
+        "another got past it elsewhere": ([make_pod(1, node="b")], True),
+    },
 )
 def test_a_node_is_blamed_for_an_init_container_only_if_it_ends_well_elsewhere(others: list[Pod], blamed: bool) -> None:
     pods = [dataclasses.replace(INIT_FAILED, node="a"), *others]

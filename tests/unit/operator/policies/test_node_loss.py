@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.operator.builders import NOW, at, make_heartbeat, make_node
+from tests.unit.operator.tables import table
 
 SILENT, NOT_READY = NodeHealth.SILENT, NodeHealth.NOT_READY
 GOOD = [make_node("good"), make_node("also-good")]
@@ -40,58 +41,32 @@ OLD, FRESH = make_heartbeat(renewed=-55), make_heartbeat(renewed=-3)
 CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
 
 
-@pytest.mark.parametrize(
-    ("known", "rules", "expected", "again"),
-    [
-        pytest.param(nodes(silent(-2)), LossRules(), "wait", 3, id="silent for 2 s"),
-        pytest.param(nodes(silent(-5)), LossRules(), "verify", None, id="silent for 5 s: its Lease is read first"),
-        pytest.param(nodes(silent(), heartbeat=OLD), LossRules(), "lost", None, id="... and is old"),
-        pytest.param(
-            nodes(silent(), heartbeat=FRESH), LossRules(), "wait", 40, id="... and is fresh: until it would have ended"
+@table(
+    "known, rules, expected, again",
+    {
+        "silent for 2 s": (nodes(silent(-2)), LossRules(), "wait", 3),
+        "silent for 5 s: its Lease is read first": (nodes(silent(-5)), LossRules(), "verify", None),
+        "... and is old": (nodes(silent(), heartbeat=OLD), LossRules(), "lost", None),
+        "... and is fresh: until it would have ended": (nodes(silent(), heartbeat=FRESH), LossRules(), "wait", 40),
+        "read too long ago": (nodes(silent(), heartbeat=make_heartbeat(read=-11)), LossRules(), "verify", None),
+        "a clock an hour ahead: but it is never renewed": pytest.param(
+            nodes(silent(), heartbeat=make_heartbeat(renewed=3600, unchanged=-41)), LossRules(), "lost", None
         ),
-        pytest.param(
-            nodes(silent(), heartbeat=make_heartbeat(read=-11)), LossRules(), "verify", None, id="read too long ago"
+        "may not read Leases": (nodes(silent(), heartbeat=make_heartbeat(renewed=None)), LossRules(), "lost", None),
+        "an outage ago, by the API server: seen a second ago": (nodes(silent(-3600, seen=-1)), LossRules(), "wait", 4),
+        "the operator's watch had a gap: heartbeats come first": pytest.param(
+            nodes(silent(-60), watched=-3), LossRules(), "wait", 22
         ),
-        pytest.param(
-            nodes(silent(), heartbeat=make_heartbeat(renewed=3600, unchanged=-41)),
-            LossRules(),
-            "lost",
-            None,
-            id="a clock an hour ahead: but it is never renewed",
-        ),
-        pytest.param(
-            nodes(silent(), heartbeat=make_heartbeat(renewed=None)), LossRules(), "lost", None, id="may not read Leases"
-        ),
-        pytest.param(
-            nodes(silent(-3600, seen=-1)),
-            LossRules(),
-            "wait",
-            4,
-            id="an outage ago, by the API server: seen a second ago",
-        ),
-        pytest.param(
-            nodes(silent(-60), watched=-3),
-            LossRules(),
-            "wait",
-            22,
-            id="the operator's watch had a gap: heartbeats come first",
-        ),
-        pytest.param(nodes(silent(-60), watched=None), LossRules(), "wait", 25, id="it has one now"),
-        pytest.param(nodes(silent(-3600), heartbeat=OLD), CONSISTENT, "kept", None, id="Consistent: never"),
-        pytest.param(nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None, id="... unless it is tainted"),
-        pytest.param(
-            nodes(silent(-1, out_of_service=True), watched=None), LossRules(), "lost", None, id="marked: at once"
-        ),
-        pytest.param(nodes(make_node("bad", NOT_READY)), LossRules(), "no", None, id="Ready=False: its kubelet lives"),
-        pytest.param(nodes(make_node("bad")), LossRules(), "no", None, id="ready"),
-        pytest.param(nodes(), LossRules(), "verify", None, id="no such node: asked first"),
-        pytest.param(
-            nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None, id="... which does not exist"
-        ),
-        pytest.param(
-            nodes(heartbeat=make_heartbeat()), LossRules(), "wait", 11, id="... which exists: the watch lags behind"
-        ),
-    ],
+        "it has one now": (nodes(silent(-60), watched=None), LossRules(), "wait", 25),
+        "Consistent: never": (nodes(silent(-3600), heartbeat=OLD), CONSISTENT, "kept", None),
+        "... unless it is tainted": (nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None),
+        "marked: at once": (nodes(silent(-1, out_of_service=True), watched=None), LossRules(), "lost", None),
+        "Ready=False: its kubelet lives": (nodes(make_node("bad", NOT_READY)), LossRules(), "no", None),
+        "ready": (nodes(make_node("bad")), LossRules(), "no", None),
+        "no such node: asked first": (nodes(), LossRules(), "verify", None),
+        "... which does not exist": (nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None),
+        "... which exists: the watch lags behind": (nodes(heartbeat=make_heartbeat()), LossRules(), "wait", 11),
+    },
 )
 def test_a_node_is_lost_only_when_that_is_certain(
     known: Nodes, rules: LossRules, expected: str, again: float | None
@@ -116,14 +91,14 @@ def test_a_node_that_the_watch_has_not_reported_yet_is_not_lost() -> None:
     assert assess_node("bad", at(-1), nodes(), LossRules(), NOW).requeue_at == at(9)
 
 
-@pytest.mark.parametrize(
-    ("renewed", "seen", "fenced", "expected"),
-    [
-        pytest.param(-50, -5, True, None, id="Kubernetes' 40 s: the island has stopped by then"),
-        pytest.param(-20, -5, True, 25, id="a cluster that calls nodes silent after 16 s: its grace is waited for"),
-        pytest.param(-20, -5, False, None, id="torchrun's agents stop for nothing"),
-        pytest.param(-7200, -5, True, None, id="a clock two hours behind"),
-    ],
+@table(
+    "renewed, seen, fenced, expected",
+    {
+        "Kubernetes' 40 s: the island has stopped by then": (-50, -5, True, None),
+        "a cluster that calls nodes silent after 16 s: its grace is waited for": (-20, -5, True, 25),
+        "torchrun's agents stop for nothing": (-20, -5, False, None),
+        "a clock two hours behind": (-7200, -5, True, None),
+    },
 )
 def test_pods_on_a_silent_node_are_replaced_once_they_have_certainly_stopped(
     renewed: float, seen: float, fenced: bool, expected: float | None
@@ -140,18 +115,18 @@ def test_the_message_of_a_kept_node_says_what_to_do() -> None:
     assert "kubectl taint node bad node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in kept.message
 
 
-@pytest.mark.parametrize(
-    ("healths", "recovered", "expected"),
-    [
-        pytest.param([SILENT], [], True, id="all of one"),
-        pytest.param([SILENT, SILENT, NodeHealth.READY], [], False, id="two of three: a small cluster may lose them"),
-        pytest.param([SILENT, SILENT, SILENT, NodeHealth.READY, NodeHealth.READY], [], True, id="three of five"),
-        pytest.param([SILENT] * 3 + [NodeHealth.READY] * 3, [], False, id="half"),
-        pytest.param([SILENT] * 99 + [NodeHealth.READY], [], True, id="99 of 100"),
-        pytest.param([NOT_READY] * 99 + [NodeHealth.READY], [], True, id="99 of 100 say so themselves"),
-        pytest.param([SILENT] + [NodeHealth.READY] * 4, [-3, -4], True, id="most have only just come back"),
-        pytest.param([SILENT] + [NodeHealth.READY] * 4, [-30, -40], False, id="most came back a while ago"),
-    ],
+@table(
+    "healths, recovered, expected",
+    {
+        "all of one": ([SILENT], [], True),
+        "two of three: a small cluster may lose them": ([SILENT, SILENT, NodeHealth.READY], [], False),
+        "three of five": ([SILENT, SILENT, SILENT, NodeHealth.READY, NodeHealth.READY], [], True),
+        "half": ([SILENT] * 3 + [NodeHealth.READY] * 3, [], False),
+        "99 of 100": ([SILENT] * 99 + [NodeHealth.READY], [], True),
+        "99 of 100 say so themselves": ([NOT_READY] * 99 + [NodeHealth.READY], [], True),
+        "most have only just come back": ([SILENT] + [NodeHealth.READY] * 4, [-3, -4], True),
+        "most came back a while ago": ([SILENT] + [NodeHealth.READY] * 4, [-30, -40], False),
+    },
 )
 def test_no_node_is_lost_while_most_nodes_are_not_ready(
     healths: list[NodeHealth], recovered: list[float], expected: bool
@@ -196,21 +171,19 @@ def test_a_node_with_heartbeats_is_never_lost_whatever_the_clocks_say(
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
-@pytest.mark.parametrize(
-    ("tolerations", "expected"),
-    [
-        pytest.param([], 5, id="none: the operator's setting"),
-        pytest.param([{"operator": "Exists"}], 5, id="of every taint: hardly meant for this one"),
-        pytest.param([{"key": "node.kubernetes.io/not-ready", "tolerationSeconds": 60}], 5, id="of another taint"),
-        pytest.param([{"key": UNREACHABLE, "effect": "NoExecute", "tolerationSeconds": 60}], 60, id="for a minute"),
-        pytest.param([{"key": UNREACHABLE, "tolerationSeconds": 0}], 0, id="not at all"),
-        pytest.param([{"key": UNREACHABLE, "operator": "Exists"}], None, id="forever"),
-        pytest.param(
-            [{"key": UNREACHABLE, "tolerationSeconds": "5m"}], 5, id="not a number, which the dry run rejects"
-        ),
-        pytest.param([{"key": UNREACHABLE, "tolerationSeconds": 2**63 - 1}], 315360000, id="longer than dates last"),
-        pytest.param([{"key": UNREACHABLE, "effect": "NoSchedule"}], 5, id="when scheduled"),
-    ],
+@table(
+    "tolerations, expected",
+    {
+        "none: the operator's setting": ([], 5),
+        "of every taint: hardly meant for this one": ([{"operator": "Exists"}], 5),
+        "of another taint": ([{"key": "node.kubernetes.io/not-ready", "tolerationSeconds": 60}], 5),
+        "for a minute": ([{"key": UNREACHABLE, "effect": "NoExecute", "tolerationSeconds": 60}], 60),
+        "not at all": ([{"key": UNREACHABLE, "tolerationSeconds": 0}], 0),
+        "forever": ([{"key": UNREACHABLE, "operator": "Exists"}], None),
+        "not a number, which the dry run rejects": ([{"key": UNREACHABLE, "tolerationSeconds": "5m"}], 5),
+        "longer than dates last": ([{"key": UNREACHABLE, "tolerationSeconds": 2**63 - 1}], 315360000),
+        "when scheduled": ([{"key": UNREACHABLE, "effect": "NoSchedule"}], 5),
+    },
 )
 def test_pods_stay_on_a_silent_node_as_long_as_their_template_says(
     tolerations: list[dict[str, Any]], expected: float | None

@@ -9,6 +9,7 @@ from elasticjob_operator.policies.pod_state import PodState, pod_status
 from elasticjob_operator.state import LONG_AGO, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_heartbeat, make_node, make_pod
+from tests.unit.operator.tables import table
 
 SILENT, NOT_READY = NodeHealth.SILENT, NodeHealth.NOT_READY
 
@@ -24,65 +25,37 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
     return nodes(make_node("bad", health, since=since))
 
 
-@pytest.mark.parametrize(
-    ("pod", "known", "expected", "again"),
-    [
-        pytest.param(make_pod(), nodes(), PodState.LIVE, None, id="not scheduled"),
-        pytest.param(make_pod(node="good"), nodes(), PodState.LIVE, None, id="running"),
-        pytest.param(make_pod(node="bad"), bad(-2), PodState.LIVE, 3, id="node silent for 2 s"),
-        pytest.param(make_pod(node="bad"), bad(-5), PodState.LOST, None, id="node silent for 5 s"),
-        pytest.param(make_pod(node="gone", created=-60), nodes(), PodState.LOST, None, id="node deleted"),
-        pytest.param(make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9, id="node not in the watch yet"),
-        pytest.param(
-            make_pod(node="good", deletion_timestamp=20), nodes(), PodState.TERMINATING, None, id="deleted by hand"
+@table(
+    "pod, known, expected, again",
+    {
+        "not scheduled": (make_pod(), nodes(), PodState.LIVE, None),
+        "running": (make_pod(node="good"), nodes(), PodState.LIVE, None),
+        "node silent for 2 s": (make_pod(node="bad"), bad(-2), PodState.LIVE, 3),
+        "node silent for 5 s": (make_pod(node="bad"), bad(-5), PodState.LOST, None),
+        "node deleted": (make_pod(node="gone", created=-60), nodes(), PodState.LOST, None),
+        "node not in the watch yet": (make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9),
+        "deleted by hand": (make_pod(node="good", deletion_timestamp=20), nodes(), PodState.TERMINATING, None),
+        "stuck on a ready node: never lost": pytest.param(
+            make_pod(node="good", deletion_timestamp=-9999), nodes(), PodState.TERMINATING, None
         ),
-        pytest.param(
-            make_pod(node="good", deletion_timestamp=-9999),
-            nodes(),
-            PodState.TERMINATING,
-            None,
-            id="stuck on a ready node: never lost",
+        "deleted, node silent": (make_pod(node="bad", deletion_timestamp=30), bad(-2), PodState.UNREACHABLE, 3),
+        "deleted, node lost": (make_pod(node="bad", deletion_timestamp=30), bad(-6), PodState.LOST, None),
+        "failed before its node was lost": (failed_pod(node="bad"), bad(-99), PodState.FAILED, None),
+        "succeeded before its node died": pytest.param(
+            make_pod(phase=PodPhase.SUCCEEDED, node="bad"), bad(-99), PodState.SUCCEEDED, None
         ),
-        pytest.param(
-            make_pod(node="bad", deletion_timestamp=30), bad(-2), PodState.UNREACHABLE, 3, id="deleted, node silent"
+        "failed, deleted, node lost: stuck": pytest.param(
+            failed_pod(node="bad", deletion_timestamp=0), bad(-99), PodState.LOST, None
         ),
-        pytest.param(
-            make_pod(node="bad", deletion_timestamp=30), bad(-6), PodState.LOST, None, id="deleted, node lost"
+        "nodes may not be read": (make_pod(node="any"), None, PodState.LIVE, None),
+        "nodes may not be read: never lost": pytest.param(
+            make_pod(node="any", deletion_timestamp=-9999), None, PodState.TERMINATING, None
         ),
-        pytest.param(failed_pod(node="bad"), bad(-99), PodState.FAILED, None, id="failed before its node was lost"),
-        pytest.param(
-            make_pod(phase=PodPhase.SUCCEEDED, node="bad"),
-            bad(-99),
-            PodState.SUCCEEDED,
-            None,
-            id="succeeded before its node died",
+        "Ready=False: its kubelet is alive": (make_pod(node="bad"), bad(-3600, NOT_READY), PodState.LIVE, None),
+        "... and ends what is deleted": pytest.param(
+            make_pod(node="bad", deletion_timestamp=-60), bad(-60, NOT_READY), PodState.TERMINATING, None
         ),
-        pytest.param(
-            failed_pod(node="bad", deletion_timestamp=0),
-            bad(-99),
-            PodState.LOST,
-            None,
-            id="failed, deleted, node lost: stuck",
-        ),
-        pytest.param(make_pod(node="any"), None, PodState.LIVE, None, id="nodes may not be read"),
-        pytest.param(
-            make_pod(node="any", deletion_timestamp=-9999),
-            None,
-            PodState.TERMINATING,
-            None,
-            id="nodes may not be read: never lost",
-        ),
-        pytest.param(
-            make_pod(node="bad"), bad(-3600, NOT_READY), PodState.LIVE, None, id="Ready=False: its kubelet is alive"
-        ),
-        pytest.param(
-            make_pod(node="bad", deletion_timestamp=-60),
-            bad(-60, NOT_READY),
-            PodState.TERMINATING,
-            None,
-            id="... and ends what is deleted",
-        ),
-    ],
+    },
 )
 def test_the_state_of_a_pod(pod: Pod, known: Nodes | None, expected: PodState, again: float | None) -> None:
     found = pod_status(pod, known, LossRules(), NOW)
@@ -94,19 +67,19 @@ def test_the_reason_of_a_lost_pod_names_its_node() -> None:
     assert pod_status(make_pod(node="bad"), bad(-9), LossRules(), NOW).reason == "node bad is not ready"
 
 
-@pytest.mark.parametrize(
-    ("code", "ended_at", "node", "cost"),
-    [
-        pytest.param(143, 0, make_node("n"), Cost.COUNTS, id="SIGTERM"),
-        pytest.param(143, 0, make_node("n", recovered=-5), Cost.FREE, id="its node has just come back"),
-        pytest.param(137, 0, make_node("n", recovered=-5), Cost.FREE, id="SIGKILL after the grace period"),
-        pytest.param(143, -30, make_node("n", recovered=-5), Cost.FREE, id="while it was cut off"),
-        pytest.param(143, -3, make_node("n", SILENT, since=-9), Cost.FREE, id="seen before its node has come back"),
-        pytest.param(143, 0, make_node("n", recovered=-90), Cost.COUNTS, id="its node came back long before"),
-        pytest.param(143, -7200, make_node("n", recovered=-5), Cost.COUNTS, id="long before its node was cut off"),
-        pytest.param(1, 0, make_node("n", recovered=-5), Cost.COUNTS, id="the script failed"),
-        pytest.param(143, 0, None, Cost.COUNTS, id="nodes may not be read"),
-    ],
+@table(
+    "code, ended_at, node, cost",
+    {
+        "SIGTERM": (143, 0, make_node("n"), Cost.COUNTS),
+        "its node has just come back": (143, 0, make_node("n", recovered=-5), Cost.FREE),
+        "SIGKILL after the grace period": (137, 0, make_node("n", recovered=-5), Cost.FREE),
+        "while it was cut off": (143, -30, make_node("n", recovered=-5), Cost.FREE),
+        "seen before its node has come back": (143, -3, make_node("n", SILENT, since=-9), Cost.FREE),
+        "its node came back long before": (143, 0, make_node("n", recovered=-90), Cost.COUNTS),
+        "long before its node was cut off": (143, -7200, make_node("n", recovered=-5), Cost.COUNTS),
+        "the script failed": (1, 0, make_node("n", recovered=-5), Cost.COUNTS),
+        "nodes may not be read": (143, 0, None, Cost.COUNTS),
+    },
 )
 def test_what_a_partition_ended_costs_no_restart(code: int, ended_at: float, node: Node | None, cost: Cost) -> None:
     """A kubelet that comes back ends what was replaced meanwhile."""

@@ -18,27 +18,24 @@ from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view, rendezvous_at
+from tests.unit.operator.tables import table
 
 OWN = "digits-etcd.ml.svc:2379"
 SECURE = f"https://{OWN}"
 
 
-@pytest.mark.parametrize(
-    ("in_spec", "default", "in_status", "expected"),
-    [
-        pytest.param("", "", None, (SECURE, True), id="neither given: the job's own etcd, with TLS"),
-        pytest.param("", "", OWN, (OWN, True), id="an etcd that was started without TLS stays without"),
-        pytest.param("etcd:2379", "", None, ("etcd:2379", False), id="the endpoint in the spec"),
-        pytest.param("", "shared:2379", None, ("shared:2379", False), id="the operator's default"),
-        pytest.param(
-            "etcd:2379", "shared:2379", None, ("etcd:2379", False), id="the endpoint in the spec takes precedence"
-        ),
-        pytest.param("", "new:2379", OWN, (OWN, True), id="a new default does not move a running job"),
-        pytest.param("", "new:2379", SECURE, (SECURE, True), id="nor one with TLS"),
-        pytest.param(
-            "", "", "old:2379", ("old:2379", False), id="a removed default does not move a running job either"
-        ),
-    ],
+@table(
+    "in_spec, default, in_status, expected",
+    {
+        "neither given: the job's own etcd, with TLS": ("", "", None, (SECURE, True)),
+        "an etcd that was started without TLS stays without": ("", "", OWN, (OWN, True)),
+        "the endpoint in the spec": ("etcd:2379", "", None, ("etcd:2379", False)),
+        "the operator's default": ("", "shared:2379", None, ("shared:2379", False)),
+        "the endpoint in the spec takes precedence": ("etcd:2379", "shared:2379", None, ("etcd:2379", False)),
+        "a new default does not move a running job": ("", "new:2379", OWN, (OWN, True)),
+        "nor one with TLS": ("", "new:2379", SECURE, (SECURE, True)),
+        "a removed default does not move a running job either": ("", "", "old:2379", ("old:2379", False)),
+    },
 )
 def test_the_endpoint_of_a_job(in_spec: str, default: str, in_status: str | None, expected: tuple[str, bool]) -> None:
     status = make_status(rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint=in_status)) if in_status else None
@@ -53,10 +50,9 @@ def test_a_dedicated_etcd_is_the_jobs_own_whatever_the_operators_default(default
     assert (found.endpoint, found.managed) == (SECURE, True)
 
 
-@pytest.mark.parametrize(
-    ("in_status", "expected"),
-    [(None, 1), (f"{UID}-1", 1), (f"{UID}-3", 3), ("someone-else-7", 1)],
-    ids=["new", "first", "third", "other job"],
+@table(
+    "in_status, expected",
+    {"new": (None, 1), "first": (f"{UID}-1", 1), "third": (f"{UID}-3", 3), "other job": ("someone-else-7", 1)},
 )
 def test_the_run_id_is_unique_to_job_and_run(in_status: str | None, expected: int) -> None:
     """Two jobs in one etcd must not meet, nor two runs of one job."""
@@ -67,9 +63,7 @@ def test_the_run_id_is_unique_to_job_and_run(in_status: str | None, expected: in
 
 def test_the_membership_hint() -> None:
     spec = wanted_spec(
-        make_job(replicas=3, generation=7),
-        draining=["digits-worker-5", "digits-worker-4"],
-        max_restarts=3,
+        make_job(replicas=3, generation=7), draining=["digits-worker-5", "digits-worker-4"], max_restarts=3
     )
     assert spec == SpecValue(
         min=2,
@@ -94,22 +88,16 @@ def test_the_hint_about_hangs_leaves_the_agents_own_flags_where_the_spec_says_no
     assert (spec.hang_restarts, spec.hang_factor, spec.hang_min) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("in_spec", "suspended", "endpoint", "run"),
-    [
-        pytest.param({}, True, "new:2379", 2, id="resumed: where the operator's default is now"),
-        pytest.param(rendezvous_at("mine:2379"), True, "mine:2379", 2, id="resumed: the endpoint in the spec"),
-        pytest.param({}, False, "old:2379", 1, id="runs: another default moves nothing"),
-        pytest.param(
-            rendezvous_at("mine:2379"),
-            False,
-            "mine:2379",
-            2,
-            id="changed and resumed before its pods were gone: a new run",
-        ),
-        pytest.param({"type": "Dedicated"}, False, SECURE, 2, id="an etcd of its own, too"),
-        pytest.param({"backend": "c10d"}, False, "digits-worker-0.digits.ml.svc:29400", 2, id="another backend, too"),
-    ],
+@table(
+    "in_spec, suspended, endpoint, run",
+    {
+        "resumed: where the operator's default is now": ({}, True, "new:2379", 2),
+        "resumed: the endpoint in the spec": (rendezvous_at("mine:2379"), True, "mine:2379", 2),
+        "runs: another default moves nothing": ({}, False, "old:2379", 1),
+        "changed and resumed before its pods were gone: a new run": (rendezvous_at("mine:2379"), False, "mine:2379", 2),
+        "an etcd of its own, too": ({"type": "Dedicated"}, False, SECURE, 2),
+        "another backend, too": ({"backend": "c10d"}, False, "digits-worker-0.digits.ml.svc:29400", 2),
+    },
 )
 def test_a_resumed_job_uses_the_endpoint_of_spec_and_settings(
     in_spec: dict[str, str], suspended: bool, endpoint: str, run: int
@@ -121,20 +109,20 @@ def test_a_resumed_job_uses_the_endpoint_of_spec_and_settings(
     assert (found.endpoint, found.run) == (endpoint, run)
 
 
-@pytest.mark.parametrize(
-    ("before", "pods", "expected", "gone"),
-    [
-        pytest.param((None, ""), [], (0, ""), None, id="none yet"),
-        pytest.param((None, ""), [("a", False)], (1, "a"), False, id="the first"),
-        pytest.param((1, "a"), [("a", False)], (1, "a"), False, id="the same"),
-        pytest.param((1, "a"), [], (1, "a"), None, id="none for a moment"),
-        pytest.param((1, "a"), [("b", False)], (2, "b"), True, id="another one, however the first was lost"),
-        pytest.param((1, "a"), [("a", True)], (2, ""), False, id="lost: first the number"),
-        pytest.param((2, ""), [("a", True)], (2, ""), True, id="... then it may be forced out"),
-        pytest.param((2, ""), [("b", False)], (2, "b"), True, id="its successor has that number"),
-        pytest.param((2, ""), [("a", False)], (2, "a"), True, id="back after all: under the new number"),
-        pytest.param((None, ""), [("a", True)], (1, ""), False, id="lost before an operator that counts came"),
-    ],
+@table(
+    "before, pods, expected, gone",
+    {
+        "none yet": ((None, ""), [], (0, ""), None),
+        "the first": ((None, ""), [("a", False)], (1, "a"), False),
+        "the same": ((1, "a"), [("a", False)], (1, "a"), False),
+        "none for a moment": ((1, "a"), [], (1, "a"), None),
+        "another one, however the first was lost": ((1, "a"), [("b", False)], (2, "b"), True),
+        "lost: first the number": ((1, "a"), [("a", True)], (2, ""), False),
+        "... then it may be forced out": ((2, ""), [("a", True)], (2, ""), True),
+        "its successor has that number": ((2, ""), [("b", False)], (2, "b"), True),
+        "back after all: under the new number": ((2, ""), [("a", False)], (2, "a"), True),
+        "lost before an operator that counts came": ((None, ""), [("a", True)], (1, ""), False),
+    },
 )
 def test_the_store_generation_increases_before_a_lost_etcd_is_replaced(
     before: tuple[int | None, str], pods: list[tuple[str, bool]], expected: tuple[int, str], gone: bool | None
@@ -151,44 +139,34 @@ def test_the_store_generation_increases_before_a_lost_etcd_is_replaced(
 WANTED = SpecValue(min=1, max=2, wanted=2)
 
 
-@pytest.mark.parametrize(
-    ("view", "publish"),
-    [
-        pytest.param(make_view(spec=None), True, id="new, or etcd came back empty"),
-        pytest.param(make_view(spec=WANTED), False, id="there already"),
-        pytest.param(make_view(spec=SpecValue(min=1, max=2)), True, id="changed"),
-        pytest.param(make_view(spec=SpecValue(min=1, max=2, wanted=2, draining=["c"])), True, id="drained"),
-        pytest.param(make_view(Connectivity.UNREACHABLE), False, id="cannot be written now"),
-        pytest.param(make_view(Connectivity.CONNECTING), False, id="not connected yet"),
-    ],
+@table(
+    "view, publish",
+    {
+        "new, or etcd came back empty": (make_view(spec=None), True),
+        "there already": (make_view(spec=WANTED), False),
+        "changed": (make_view(spec=SpecValue(min=1, max=2)), True),
+        "drained": (make_view(spec=SpecValue(min=1, max=2, wanted=2, draining=["c"])), True),
+        "cannot be written now": (make_view(Connectivity.UNREACHABLE), False),
+        "not connected yet": (make_view(Connectivity.CONNECTING), False),
+    },
 )
 def test_the_hint_is_published_if_it_differs(view: RendezvousView, publish: bool) -> None:
     assert bool(needs_publishing(view, WANTED)) is publish
 
 
-@pytest.mark.parametrize(
-    ("managed", "view", "was_ready", "expected"),
-    [
-        pytest.param(True, make_view(Connectivity.CONNECTING), False, None, id="nothing known"),
-        pytest.param(True, make_view(), False, (True, Reason.ETCD_READY), id="answers"),
-        pytest.param(
-            True, make_view(Connectivity.UNREACHABLE), False, (False, Reason.ETCD_STARTING), id="own etcd starts"
+@table(
+    "managed, view, was_ready, expected",
+    {
+        "nothing known": (True, make_view(Connectivity.CONNECTING), False, None),
+        "answers": (True, make_view(), False, (True, Reason.ETCD_READY)),
+        "own etcd starts": (True, make_view(Connectivity.UNREACHABLE), False, (False, Reason.ETCD_STARTING)),
+        "own etcd starts again": (True, make_view(Connectivity.UNREACHABLE), True, (False, Reason.ETCD_STARTING)),
+        "external etcd unreachable": pytest.param(
+            False, make_view(Connectivity.UNREACHABLE), False, (False, Reason.ETCD_UNREACHABLE)
         ),
-        pytest.param(
-            True, make_view(Connectivity.UNREACHABLE), True, (False, Reason.ETCD_STARTING), id="own etcd starts again"
-        ),
-        pytest.param(
-            False,
-            make_view(Connectivity.UNREACHABLE),
-            False,
-            (False, Reason.ETCD_UNREACHABLE),
-            id="external etcd unreachable",
-        ),
-        pytest.param(False, make_view(Connectivity.DENIED), True, (False, Reason.ETCD_DENIED), id="refuses us"),
-        pytest.param(
-            True, make_view(Connectivity.UNTRUSTED), True, (False, Reason.ETCD_UNTRUSTED), id="another certificate"
-        ),
-    ],
+        "refuses us": (False, make_view(Connectivity.DENIED), True, (False, Reason.ETCD_DENIED)),
+        "another certificate": (True, make_view(Connectivity.UNTRUSTED), True, (False, Reason.ETCD_UNTRUSTED)),
+    },
 )
 def test_rendezvous_ready(
     managed: bool, view: RendezvousView, was_ready: bool, expected: tuple[bool, Reason] | None
@@ -198,14 +176,14 @@ def test_rendezvous_ready(
     assert (found and (found.status, found.reason)) == expected
 
 
-@pytest.mark.parametrize(
-    ("ready", "answered", "expected"),
-    [
-        pytest.param(True, -9, True, id="a quiet etcd that is well"),
-        pytest.param(False, -1, True, id="not ready for a moment"),
-        pytest.param(False, -3, False, id="frozen"),
-        pytest.param(False, None, True, id="starts"),
-    ],
+@table(
+    "ready, answered, expected",
+    {
+        "a quiet etcd that is well": (True, -9, True),
+        "not ready for a moment": (False, -1, True),
+        "frozen": (False, -3, False),
+        "starts": (False, None, True),
+    },
 )
 def test_a_silent_etcd_is_reported_within_seconds(ready: bool, answered: float | None, expected: bool) -> None:
     view = make_view(answered_at=at(answered) if answered is not None else None)
@@ -225,20 +203,18 @@ def test_only_of_a_job_that_trains_is_it_said_that_training_continues(*, trains:
     assert ("Training continues meanwhile." in found.message) is trains
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "connectivity", "pods", "round_number", "held"),
-    [
-        pytest.param("mine:2379", Connectivity.CONNECTING, [], 3, True, id="an etcd of the user's: ask"),
-        pytest.param("mine:2379", Connectivity.UNREACHABLE, [], 3, True, id="... which is unreachable"),
-        pytest.param("mine:2379", Connectivity.REACHABLE, [], 3, False, id="... which denies access"),
-        pytest.param("mine:2379", Connectivity.CONNECTING, [], 0, False, id="never trained: pods do not wait for etcd"),
-        pytest.param(
-            "mine:2379", Connectivity.CONNECTING, [make_pod()], 3, False, id="a pod is there: its end will tell"
-        ),
-        pytest.param("", Connectivity.CONNECTING, ["e"], 3, True, id="its own etcd outlived the workers"),
-        pytest.param("", Connectivity.CONNECTING, ["e2"], 3, False, id="a new one, which cannot know"),
-        pytest.param("", Connectivity.CONNECTING, [], 3, False, id="nothing is left that could know"),
-    ],
+@table(
+    "endpoint, connectivity, pods, round_number, held",
+    {
+        "an etcd of the user's: ask": ("mine:2379", Connectivity.CONNECTING, [], 3, True),
+        "... which is unreachable": ("mine:2379", Connectivity.UNREACHABLE, [], 3, True),
+        "... which denies access": ("mine:2379", Connectivity.REACHABLE, [], 3, False),
+        "never trained: pods do not wait for etcd": ("mine:2379", Connectivity.CONNECTING, [], 0, False),
+        "a pod is there: its end will tell": ("mine:2379", Connectivity.CONNECTING, [make_pod()], 3, False),
+        "its own etcd outlived the workers": ("", Connectivity.CONNECTING, ["e"], 3, True),
+        "a new one, which cannot know": ("", Connectivity.CONNECTING, ["e2"], 3, False),
+        "nothing is left that could know": ("", Connectivity.CONNECTING, [], 3, False),
+    },
 )
 def test_no_worker_is_created_while_the_outcome_is_unknown(
     endpoint: str, connectivity: Connectivity, pods: list[Pod | str], round_number: int, held: bool

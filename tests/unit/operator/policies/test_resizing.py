@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from elasticjob_api import ConditionType, Reason
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.resizing import degraded, resizing
@@ -8,6 +7,7 @@ from elasticjob_operator.policies.scale_up_delay import TargetSize
 from elasticjob_operator.state import RendezvousView
 
 from tests.unit.operator.builders import at, make_job, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.tables import table
 
 RESIZING = ConditionType.RESIZING
 UP, DOWN, DELAYED, DONE = Reason.SCALING_UP, Reason.SCALING_DOWN, Reason.SCALE_UP_DELAYED, Reason.RESIZED
@@ -20,21 +20,21 @@ def planned(size: int) -> RendezvousView:
     return make_view(plan=make_plan(size=size))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "aimed_at", "was", "view", "ready", "leaving", "expected"),
-    [
-        pytest.param(4, 4, False, planned(4), 4, 0, (False, DONE), id="at rest"),
-        pytest.param(6, 4, False, planned(4), 4, 0, (True, UP), id="more are wanted"),
-        pytest.param(6, 6, True, planned(4), 5, 0, (True, UP), id="they come"),
-        pytest.param(6, 6, True, planned(4), 6, 0, (True, UP), id="they are there, but do not train yet"),
-        pytest.param(6, 6, True, planned(6), 6, 0, (False, DONE), id="they train"),
-        pytest.param(2, 4, False, planned(4), 4, 2, (True, DOWN), id="fewer are wanted"),
-        pytest.param(2, 2, True, planned(2), 2, 1, (True, DOWN), id="one is still leaving"),
-        pytest.param(2, 2, True, planned(2), 2, 0, (False, DONE), id="they are gone"),
-        pytest.param(4, 4, False, planned(4), 3, 0, (False, DONE), id="a worker was lost: no change of size"),
-        pytest.param(4, None, False, planned(3), 3, 0, (False, DONE), id="the first start is none either"),
-        pytest.param(6, 6, True, make_view(), 6, 0, (False, DONE), id="a launcher that plans nothing: pods tell"),
-    ],
+@table(
+    "wanted, aimed_at, was, view, ready, leaving, expected",
+    {
+        "at rest": (4, 4, False, planned(4), 4, 0, (False, DONE)),
+        "more are wanted": (6, 4, False, planned(4), 4, 0, (True, UP)),
+        "they come": (6, 6, True, planned(4), 5, 0, (True, UP)),
+        "they are there, but do not train yet": (6, 6, True, planned(4), 6, 0, (True, UP)),
+        "they train": (6, 6, True, planned(6), 6, 0, (False, DONE)),
+        "fewer are wanted": (2, 4, False, planned(4), 4, 2, (True, DOWN)),
+        "one is still leaving": (2, 2, True, planned(2), 2, 1, (True, DOWN)),
+        "they are gone": (2, 2, True, planned(2), 2, 0, (False, DONE)),
+        "a worker was lost: no change of size": (4, 4, False, planned(4), 3, 0, (False, DONE)),
+        "the first start is none either": (4, None, False, planned(3), 3, 0, (False, DONE)),
+        "a launcher that plans nothing: pods tell": (6, 6, True, make_view(), 6, 0, (False, DONE)),
+    },
 )
 def test_resizing(
     wanted: int,
@@ -74,15 +74,15 @@ def test_a_job_that_never_trained_is_not_resizing() -> None:
     assert resizing(make_job(), TargetSize(replicas=4, requested=4), make_view(), ready=0, trained=False) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "ready", "runs", "resizes", "expected"),
-    [
-        pytest.param(4, 4, True, False, (False, Reason.COMPLETE), id="all train"),
-        pytest.param(3, 4, True, False, (True, Reason.UNSCHEDULABLE), id="one is not in the plan"),
-        pytest.param(4, 3, True, False, (True, Reason.UNSCHEDULABLE), id="one is not ready"),
-        pytest.param(3, 3, True, True, (False, Reason.RESIZING), id="on the way to another size"),
-        pytest.param(3, 3, False, False, (False, Reason.NOT_TRAINING), id="stands still: that is Restarting"),
-    ],
+@table(
+    "size, ready, runs, resizes, expected",
+    {
+        "all train": (4, 4, True, False, (False, Reason.COMPLETE)),
+        "one is not in the plan": (3, 4, True, False, (True, Reason.UNSCHEDULABLE)),
+        "one is not ready": (4, 3, True, False, (True, Reason.UNSCHEDULABLE)),
+        "on the way to another size": (3, 3, True, True, (False, Reason.RESIZING)),
+        "stands still: that is Restarting": (3, 3, False, False, (False, Reason.NOT_TRAINING)),
+    },
 )
 def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tuple[bool, Reason]) -> None:
     found = degraded(make_job(), planned(size), ready=ready, running=runs, resizing=resizes, missing=MISSING)
@@ -90,17 +90,16 @@ def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tu
     assert ("digits-worker-3 is unschedulable." in found.message) is expected[0]
 
 
-@pytest.mark.parametrize(
-    ("missing", "reason"),
-    [
-        pytest.param(None, Reason.WORKERS_MISSING, id="no cause is known"),
-        pytest.param(
+@table(
+    "missing, reason",
+    {
+        "no cause is known": (None, Reason.WORKERS_MISSING),
+        "gated": (
             Cause(reason=Reason.WAITING_FOR_WORKERS, message="digits-worker-3: SchedulingGated"),
             Reason.WORKERS_MISSING,
-            id="gated",
         ),
-        pytest.param(Cause(reason=Reason.POD_REJECTED, message="exceeded quota"), Reason.POD_REJECTED, id="quota"),
-    ],
+        "quota": (Cause(reason=Reason.POD_REJECTED, message="exceeded quota"), Reason.POD_REJECTED),
+    },
 )
 def test_the_reason_is_why_workers_are_missing(missing: Cause | None, reason: Reason) -> None:
     found = degraded(make_job(), planned(3), ready=3, running=True, resizing=False, missing=missing)

@@ -24,6 +24,7 @@ from tests.unit.operator.builders import (
     make_view,
     with_failures,
 )
+from tests.unit.operator.tables import table
 
 
 def restarts(**fields: Any) -> Any:
@@ -45,26 +46,18 @@ def planned(number: int, at: float) -> RendezvousView:
     return make_view(plan=dataclasses.replace(make_plan(number), created_at=NOW.timestamp() + at))
 
 
-@pytest.mark.parametrize(
-    ("last", "view", "pod", "total"),
-    [
-        pytest.param(
-            in_round(3, -60), planned(3, -600), failed_pod(1), 1, id="no other plan since: of the same incident"
-        ),
-        pytest.param(in_round(3, -60), planned(4, -30), failed_pod(1), 2, id="of the next round: another incident"),
-        pytest.param(in_round(3, -60), planned(4, -1), failed_pod(1, at=-2), 1, id="before the next round, seen later"),
-        pytest.param(
-            in_round(3, -60), planned(4, 3600), failed_pod(1), 2, id="a planner's clock an hour ahead hides nothing"
-        ),
-        pytest.param(
-            in_round(3, -60), planned(3, -600), failed_pod(1, created=-30), 2, id="made since: its own failure"
-        ),
-        pytest.param(
-            in_round(3, -3600), planned(3, -7200), failed_pod(1), 2, id="an hour later, whatever the plans say"
-        ),
-        pytest.param(counted(-60), planned(3, -600), failed_pod(1), 2, id="a status of an earlier version"),
-        pytest.param(in_round(3, -3), planned(4, -2), failed_pod(1), 2, id="seconds later, but in the next round"),
-    ],
+@table(
+    "last, view, pod, total",
+    {
+        "no other plan since: of the same incident": (in_round(3, -60), planned(3, -600), failed_pod(1), 1),
+        "of the next round: another incident": (in_round(3, -60), planned(4, -30), failed_pod(1), 2),
+        "before the next round, seen later": (in_round(3, -60), planned(4, -1), failed_pod(1, at=-2), 1),
+        "a planner's clock an hour ahead hides nothing": (in_round(3, -60), planned(4, 3600), failed_pod(1), 2),
+        "made since: its own failure": (in_round(3, -60), planned(3, -600), failed_pod(1, created=-30), 2),
+        "an hour later, whatever the plans say": (in_round(3, -3600), planned(3, -7200), failed_pod(1), 2),
+        "a status of an earlier version": (counted(-60), planned(3, -600), failed_pod(1), 2),
+        "seconds later, but in the next round": (in_round(3, -3), planned(4, -2), failed_pod(1), 2),
+    },
 )
 def test_pods_that_fail_in_one_round_count_once(last: Failure, view: RendezvousView, pod: Pod, total: int) -> None:
     job = make_job(status=make_status(restarts=1, last_failure=last))
@@ -141,78 +134,39 @@ def test_a_report_from_a_fast_clock_counts_once() -> None:
     assert count_restarts(make_job(status=status), view, [], at(30)).last_failure == first.last_failure
 
 
-@pytest.mark.parametrize(
-    ("before", "last", "view", "failed", "total"),
-    [
-        pytest.param(0, None, NOTHING, [], 0, id="nothing happened"),
-        pytest.param(2, None, NOTHING, [], 2, id="operator restarted: the count is in status"),
-        pytest.param(0, None, make_view(plan=make_plan(restart_count=2)), [], 2, id="agents restarted the group twice"),
-        pytest.param(
-            5, None, make_view(plan=make_plan(restart_count=1)), [], 5, id="never shrinks: etcd came back empty"
+@table(
+    "before, last, view, failed, total",
+    {
+        "nothing happened": (0, None, NOTHING, [], 0),
+        "operator restarted: the count is in status": (2, None, NOTHING, [], 2),
+        "agents restarted the group twice": (0, None, make_view(plan=make_plan(restart_count=2)), [], 2),
+        "never shrinks: etcd came back empty": (5, None, make_view(plan=make_plan(restart_count=1)), [], 5),
+        "a pod failed": (0, None, NOTHING, [failed_pod(0)], 1),
+        "group failure counts once, not per pod": pytest.param(
+            0, None, NOTHING, [failed_pod(index, at=index * 0.5) for index in range(4)], 1
         ),
-        pytest.param(0, None, NOTHING, [failed_pod(0)], 1, id="a pod failed"),
-        pytest.param(
-            0,
-            None,
-            NOTHING,
-            [failed_pod(index, at=index * 0.5) for index in range(4)],
-            1,
-            id="group failure counts once, not per pod",
+        "two failures, a minute apart": pytest.param(
+            0, None, NOTHING, [failed_pod(0, at=-60), failed_pod(1, at=0, created=-30)], 2
         ),
-        pytest.param(
-            0,
-            None,
-            NOTHING,
-            [failed_pod(0, at=-60), failed_pod(1, at=0, created=-30)],
-            2,
-            id="two failures, a minute apart",
+        "counted before": (1, counted(0), NOTHING, [failed_pod(0)], 1),
+        "same group, seen later": (1, counted(0), NOTHING, [failed_pod(1, at=4)], 1),
+        "a new failure, long after": (1, counted(-100), NOTHING, [failed_pod(1)], 2),
+        "the successor failed at once: crash loop counts": (1, counted(-3), NOTHING, [failed_pod(0, created=-2)], 2),
+        "the successor, made in the second of the failure": pytest.param(
+            1, counted(0), NOTHING, [failed_pod(0, at=1, created=0, incarnation=1)], 2
         ),
-        pytest.param(1, counted(0), NOTHING, [failed_pod(0)], 1, id="counted before"),
-        pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=4)], 1, id="same group, seen later"),
-        pytest.param(1, counted(-100), NOTHING, [failed_pod(1)], 2, id="a new failure, long after"),
-        pytest.param(
-            1,
-            counted(-3),
-            NOTHING,
-            [failed_pod(0, created=-2)],
-            2,
-            id="the successor failed at once: crash loop counts",
+        "one of the group, made in the second of the failure": pytest.param(
+            1, counted(0), NOTHING, [failed_pod(1, at=1, created=0)], 1
         ),
-        pytest.param(
-            1,
-            counted(0),
-            NOTHING,
-            [failed_pod(0, at=1, created=0, incarnation=1)],
-            2,
-            id="the successor, made in the second of the failure",
+        "a node's clock is late: counted once all the same": pytest.param(
+            1, counted(0), NOTHING, [failed_pod(0, at=-60, created=0)], 1
         ),
-        pytest.param(
-            1,
-            counted(0),
-            NOTHING,
-            [failed_pod(1, at=1, created=0)],
-            1,
-            id="one of the group, made in the second of the failure",
+        "losing one's membership is free": (0, None, NOTHING, [failed_pod(0, code=75)], 0),
+        "preemption is free": (0, None, NOTHING, [failed_pod(0, disruption="PreemptionByScheduler")], 0),
+        "agents saw it too: once": pytest.param(
+            0, None, make_view(plan=make_plan(restart_count=1), failure=make_failure(at=-1)), [failed_pod(0)], 1
         ),
-        pytest.param(
-            1,
-            counted(0),
-            NOTHING,
-            [failed_pod(0, at=-60, created=0)],
-            1,
-            id="a node's clock is late: counted once all the same",
-        ),
-        pytest.param(0, None, NOTHING, [failed_pod(0, code=75)], 0, id="losing one's membership is free"),
-        pytest.param(0, None, NOTHING, [failed_pod(0, disruption="PreemptionByScheduler")], 0, id="preemption is free"),
-        pytest.param(
-            0,
-            None,
-            make_view(plan=make_plan(restart_count=1), failure=make_failure(at=-1)),
-            [failed_pod(0)],
-            1,
-            id="agents saw it too: once",
-        ),
-    ],
+    },
 )
 def test_how_often_failures_count(
     before: int, last: Failure | None, view: RendezvousView, failed: Sequence[Pod], total: int
@@ -237,18 +191,16 @@ def test_counting_is_repeatable() -> None:
     assert all(is_counted(pod, classify_failure(pod), second.last_failure) for pod in failed)
 
 
-@pytest.mark.parametrize(
-    ("before", "count", "expected"),
-    [
-        pytest.param({"total": 0}, 2, (2, 2), id="agents restarted the group twice"),
-        pytest.param({"total": 3, "reported": 2}, 2, (3, 2), id="nothing new: one of the three was a pod"),
-        pytest.param({"total": 3, "reported": 2}, 3, (4, 3), id="a pod's failure and the agents' restarts add up"),
-        pytest.param({"total": 3, "reported": 0}, 1, (4, 1), id="a new run counts from 0, the job does not"),
-        pytest.param(
-            {"total": 5, "reported": 4}, 0, (5, 0), id="new agents after an empty etcd: nothing is given back"
-        ),
-        pytest.param({"total": 5}, 5, (5, 5), id="a status of an earlier version"),
-    ],
+@table(
+    "before, count, expected",
+    {
+        "agents restarted the group twice": ({"total": 0}, 2, (2, 2)),
+        "nothing new: one of the three was a pod": ({"total": 3, "reported": 2}, 2, (3, 2)),
+        "a pod's failure and the agents' restarts add up": ({"total": 3, "reported": 2}, 3, (4, 3)),
+        "a new run counts from 0, the job does not": ({"total": 3, "reported": 0}, 1, (4, 1)),
+        "new agents after an empty etcd: nothing is given back": ({"total": 5, "reported": 4}, 0, (5, 0)),
+        "a status of an earlier version": ({"total": 5}, 5, (5, 5)),
+    },
 )
 def test_a_restart_by_the_agents_counts_once_per_group(
     before: dict[str, int], count: int, expected: tuple[int, int]

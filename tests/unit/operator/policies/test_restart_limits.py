@@ -21,6 +21,7 @@ from tests.unit.operator.builders import (
     make_view,
     with_failures,
 )
+from tests.unit.operator.tables import table
 
 NOTHING = make_view()
 
@@ -39,15 +40,15 @@ def test_restarts_are_counted_by_cause() -> None:
     assert found.total == 5
 
 
-@pytest.mark.parametrize(
-    ("times", "after", "window", "spent", "again"),
-    [
-        pytest.param([], 0, 1, False, 60, id="the first"),
-        pytest.param([-10, -5], 0, 3, False, 50, id="at the limit"),
-        pytest.param([-10, -5, -1], 0, 4, True, 50, id="one too many within the minute"),
-        pytest.param([-90, -59, -1], 0, 3, False, 1, id="the oldest has left"),
-        pytest.param([-60, -59, -1], 0, 3, False, 1, id="leaves at its very second"),
-    ],
+@table(
+    "times, after, window, spent, again",
+    {
+        "the first": ([], 0, 1, False, 60),
+        "at the limit": ([-10, -5], 0, 3, False, 50),
+        "one too many within the minute": ([-10, -5, -1], 0, 4, True, 50),
+        "the oldest has left": ([-90, -59, -1], 0, 3, False, 1),
+        "leaves at its very second": ([-60, -59, -1], 0, 3, False, 1),
+    },
 )
 def test_only_restarts_within_the_window_count(
     times: list[float], after: float, window: int, spent: bool, again: float
@@ -59,15 +60,15 @@ def test_only_restarts_within_the_window_count(
     assert found.requeue_at == at(again)
 
 
-@pytest.mark.parametrize(
-    ("before", "limit"),
-    [
-        pytest.param({"total": 0, "reported": 0}, 3, id="all is left"),
-        pytest.param({"total": 2, "reported": 2}, 3, id="their own restarts change nothing"),
-        pytest.param({"total": 2, "reported": 1}, 2, id="the failure of a pod uses one up"),
-        pytest.param({"total": 2, "reported": 0}, 1, id="so do those of the last run"),
-        pytest.param({"total": 9, "reported": 1}, 1, id="none is left"),
-    ],
+@table(
+    "before, limit",
+    {
+        "all is left": ({"total": 0, "reported": 0}, 3),
+        "their own restarts change nothing": ({"total": 2, "reported": 2}, 3),
+        "the failure of a pod uses one up": ({"total": 2, "reported": 1}, 2),
+        "so do those of the last run": ({"total": 2, "reported": 0}, 1),
+        "none is left": ({"total": 9, "reported": 1}, 1),
+    },
 )
 def test_the_agents_limit_is_what_is_left_of_the_budget(before: dict[str, int], limit: int) -> None:
     assert count_restarts(make_job(max_restarts=3, status=restarts(**before)), NOTHING, [], NOW).agents_limit == limit
@@ -84,39 +85,31 @@ IGNORE, FAIL, RESTART = (
 )
 
 
-@pytest.mark.parametrize(
-    ("rule", "pod", "total", "fatal"),
-    [
-        pytest.param(IGNORE, failed_pod(0, code=42), 0, False, id="ignored"),
-        pytest.param(IGNORE, failed_pod(0, code=1), 1, False, id="another code counts"),
-        pytest.param(FAIL, failed_pod(0, code=42), 1, True, id="fails the job"),
-        pytest.param(FAIL, failed_pod(0, code=75), 0, False, id="losing one's membership stays free"),
-        pytest.param(
-            RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False, id="evictions count by wish"
-        ),
-        pytest.param(
-            RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False, id="preemption does not"
-        ),
-    ],
+@table(
+    "rule, pod, total, fatal",
+    {
+        "ignored": (IGNORE, failed_pod(0, code=42), 0, False),
+        "another code counts": (IGNORE, failed_pod(0, code=1), 1, False),
+        "fails the job": (FAIL, failed_pod(0, code=42), 1, True),
+        "losing one's membership stays free": (FAIL, failed_pod(0, code=75), 0, False),
+        "evictions count by wish": (RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False),
+        "preemption does not": (RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False),
+    },
 )
 def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool) -> None:
     found = count_restarts(ruled(rule), NOTHING, with_failures(pod, job=ruled(rule)), NOW)
     assert (found.total, found.fatal is not None) == (total, fatal)
 
 
-@pytest.mark.parametrize(
-    ("rule", "known", "total", "fatal"),
-    [
-        pytest.param({"exitCodes": [1], "action": "Ignore"}, None, 0, False, id="ignored"),
-        pytest.param({"reasons": ["ApplicationError"], "action": "Fail"}, None, 1, True, id="fails the job"),
-        pytest.param(
-            {"reasons": ["ApplicationError"], "action": "Fail"},
-            failure_of(make_failure(1)),
-            1,
-            False,
-            id="was there before the rule",
+@table(
+    "rule, known, total, fatal",
+    {
+        "ignored": ({"exitCodes": [1], "action": "Ignore"}, None, 0, False),
+        "fails the job": ({"reasons": ["ApplicationError"], "action": "Fail"}, None, 1, True),
+        "was there before the rule": pytest.param(
+            {"reasons": ["ApplicationError"], "action": "Fail"}, failure_of(make_failure(1)), 1, False
         ),
-    ],
+    },
 )
 def test_rules_for_failures_that_the_agents_report(
     rule: dict[str, Any], known: Failure | None, total: int, fatal: bool

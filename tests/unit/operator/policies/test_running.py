@@ -24,6 +24,7 @@ from tests.unit.operator.builders import (
     make_view,
     with_status,
 )
+from tests.unit.operator.tables import table
 
 FAILURE = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=NOW)
 CALM = Budget(limit=3)
@@ -68,92 +69,50 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
     return [with_status(pod, state, reason)]
 
 
-@pytest.mark.parametrize(
-    ("status", "view", "workers", "budget", "running", "restarting"),
-    [
-        pytest.param(None, make_view(), [], CALM, Reason.WAITING_FOR_WORKERS, None, id="new"),
-        pytest.param(
-            None, make_view(), live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, None, id="pods ready, no plan yet"
+@table(
+    "status, view, workers, budget, running, restarting",
+    {
+        "new": (None, make_view(), [], CALM, Reason.WAITING_FOR_WORKERS, None),
+        "pods ready, no plan yet": (None, make_view(), live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, None),
+        "trains": (None, PLANNED, live(4), CALM, Reason.TRAINING, None),
+        "training with minReplicas": (None, PLANNED, live(2), CALM, Reason.TRAINING, None),
+        "etcd unreachable: training continues": (TRAINED, AWAY, live(4), CALM, Reason.TRAINING, None),
+        "trains, whatever a probe says": (None, PLANNED, failing_probe(4), CALM, Reason.TRAINING, None),
+        "below minReplicas": (TRAINED, PLANNED, live(1), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_LOST),
+        "a worker failed, no new plan": pytest.param(
+            TRAINED, BROKEN, live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, Reason.WORKER_FAILED
         ),
-        pytest.param(None, PLANNED, live(4), CALM, Reason.TRAINING, None, id="trains"),
-        pytest.param(None, PLANNED, live(2), CALM, Reason.TRAINING, None, id="training with minReplicas"),
-        pytest.param(TRAINED, AWAY, live(4), CALM, Reason.TRAINING, None, id="etcd unreachable: training continues"),
-        pytest.param(None, PLANNED, failing_probe(4), CALM, Reason.TRAINING, None, id="trains, whatever a probe says"),
-        pytest.param(
-            TRAINED,
-            PLANNED,
-            live(1),
-            CALM,
-            Reason.WAITING_FOR_WORKERS,
-            Reason.WORKER_LOST,
-            id="below minReplicas",
+        "training continues": (RESTARTING, REPLANNED, live(4), CALM, Reason.TRAINING, False),
+        "the replacement starts: the reason stays": pytest.param(
+            RESTARTING, PLANNED, live(1), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_FAILED
         ),
-        pytest.param(
-            TRAINED,
-            BROKEN,
-            live(4),
-            CALM,
-            Reason.WAITING_FOR_RENDEZVOUS,
-            Reason.WORKER_FAILED,
-            id="a worker failed, no new plan",
-        ),
-        pytest.param(RESTARTING, REPLANNED, live(4), CALM, Reason.TRAINING, False, id="training continues"),
-        pytest.param(
-            RESTARTING,
-            PLANNED,
-            live(1),
-            CALM,
-            Reason.WAITING_FOR_WORKERS,
-            Reason.WORKER_FAILED,
-            id="the replacement starts: the reason stays",
-        ),
-        pytest.param(
+        "a pod failed": (
             TRAINED,
             PLANNED,
             live(1) + gone(PodState.FAILED, code=1),
             AFTER_FAILURE,
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_FAILED,
-            id="a pod failed",
         ),
-        pytest.param(
+        "deleted": (
             TRAINED,
             PLANNED,
             live(1) + gone(PodState.TERMINATING),
             CALM,
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_LOST,
-            id="deleted",
         ),
-        pytest.param(
-            None,
-            make_view(),
-            pending("ImagePullBackOff"),
-            CALM,
-            Reason.IMAGE_UNAVAILABLE,
-            None,
-            id="image cannot be pulled",
+        "image cannot be pulled": pytest.param(
+            None, make_view(), pending("ImagePullBackOff"), CALM, Reason.IMAGE_UNAVAILABLE, None
         ),
-        pytest.param(
-            None,
-            make_view(),
-            pending("CreateContainerConfigError"),
-            CALM,
-            Reason.CONTAINER_CONFIG_ERROR,
-            None,
-            id="config error",
+        "config error": pytest.param(
+            None, make_view(), pending("CreateContainerConfigError"), CALM, Reason.CONTAINER_CONFIG_ERROR, None
         ),
-        pytest.param(None, make_view(), pending("Unschedulable"), CALM, Reason.UNSCHEDULABLE, None, id="unschedulable"),
-        pytest.param(
-            None,
-            make_view(),
-            pending("SomethingNew"),
-            CALM,
-            Reason.WAITING_FOR_WORKERS,
-            None,
-            id="another reason of the kubelet",
+        "unschedulable": (None, make_view(), pending("Unschedulable"), CALM, Reason.UNSCHEDULABLE, None),
+        "another reason of the kubelet": pytest.param(
+            None, make_view(), pending("SomethingNew"), CALM, Reason.WAITING_FOR_WORKERS, None
         ),
-    ],
+    },
 )
 def test_running_and_restarting(
     status: Status | None,
@@ -175,16 +134,14 @@ def test_running_and_restarting(
         assert restarting is False or found.restarting.reason is restarting
 
 
-@pytest.mark.parametrize(
-    ("connectivity", "workers", "running"),
-    [
-        pytest.param(
-            Connectivity.UNREACHABLE, live(4), True, id="etcd unreachable, all members ready: training continues"
-        ),
-        pytest.param(Connectivity.UNREACHABLE, live(3), False, id="etcd unreachable, a member lost"),
-        pytest.param(Connectivity.CONNECTING, live(3) + unready(4)[3:], False, id="... or not ready"),
-        pytest.param(Connectivity.REACHABLE, live(3), True, id="etcd reachable: the agents decide"),
-    ],
+@table(
+    "connectivity, workers, running",
+    {
+        "etcd unreachable, all members ready: training continues": (Connectivity.UNREACHABLE, live(4), True),
+        "etcd unreachable, a member lost": (Connectivity.UNREACHABLE, live(3), False),
+        "... or not ready": (Connectivity.CONNECTING, live(3) + unready(4)[3:], False),
+        "etcd reachable: the agents decide": (Connectivity.REACHABLE, live(3), True),
+    },
 )
 def test_a_job_without_etcd_runs_only_while_no_member_is_lost(
     connectivity: Connectivity, workers: Sequence[tuple[Pod, PodStatus]], running: bool
@@ -303,17 +260,16 @@ def test_a_crash_loop_that_waits_says_which_restart_comes_when() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("restarts", "words"),
-    [
-        pytest.param(1, "restart 1 of at most 9.", id="replaced at once"),
-        pytest.param(
+@table(
+    "restarts, words",
+    {
+        "replaced at once": (1, "restart 1 of at most 9."),
+        "in a crash loop": (
             3,
             "restart 3 of at most 9. Its replacement is created at 2026-01-01T12:00:20Z; it ended at "
             "2026-01-01T12:00:00Z. What to do: read its log: kubectl logs digits-worker-1 -n ml",
-            id="in a crash loop",
         ),
-    ],
+    },
 )
 def test_the_message_has_the_time_of_the_replacement(restarts: int, words: str) -> None:
     policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}

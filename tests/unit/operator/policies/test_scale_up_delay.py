@@ -2,26 +2,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from elasticjob_api import Status
 from elasticjob_operator.policies.scale_up_delay import delay_scale_up
 
 from tests.unit.operator.builders import NOW, at, make_job
+from tests.unit.operator.tables import table
 
 
-@pytest.mark.parametrize(
-    ("wish", "aimed_at", "scale_up", "delay", "after", "expected"),
-    [
-        pytest.param(4, None, None, 10, 0, (4, None), id="new: at once"),
-        pytest.param(4, 4, None, 10, 0, (4, None), id="as wanted"),
-        pytest.param(6, 4, None, 0, 0, (6, None), id="no delay"),
-        pytest.param(6, 4, None, 10, 0, (4, 10), id="more: later"),
-        pytest.param(6, 4, 10, 10, 9, (4, 10), id="still waiting, the operator was restarted meanwhile"),
-        pytest.param(6, 4, 10, 10, 10, (6, None), id="now"),
-        pytest.param(8, 4, 10, 10, 9, (4, 10), id="spot loops: a further wish joins the first, and puts nothing off"),
-        pytest.param(3, 4, 10, 10, 5, (3, None), id="fewer: at once"),
-        pytest.param(4, 4, 10, 10, 5, (4, None), id="withdrawn"),
-    ],
+@table(
+    "wish, aimed_at, scale_up, delay, after, expected",
+    {
+        "new: at once": (4, None, None, 10, 0, (4, None)),
+        "as wanted": (4, 4, None, 10, 0, (4, None)),
+        "no delay": (6, 4, None, 0, 0, (6, None)),
+        "more: later": (6, 4, None, 10, 0, (4, 10)),
+        "still waiting, the operator was restarted meanwhile": (6, 4, 10, 10, 9, (4, 10)),
+        "now": (6, 4, 10, 10, 10, (6, None)),
+        "spot loops: a further wish joins the first, and puts nothing off": (8, 4, 10, 10, 9, (4, 10)),
+        "fewer: at once": (3, 4, 10, 10, 5, (3, None)),
+        "withdrawn": (4, 4, 10, 10, 5, (4, None)),
+    },
 )
 def test_a_scale_up_happens_after_the_delay(
     wish: int,
@@ -45,14 +45,12 @@ def test_a_scale_up_happens_after_the_delay(
     )
 
 
-@pytest.mark.parametrize(
+@table(
     "job",
-    [
-        pytest.param({"spec": {"suspend": True, "scaling": {"scaleUpDelaySeconds": 10}}}, id="suspended"),
-        pytest.param(
-            {"min": 5, "spec": {"scaling": {"scaleUpDelaySeconds": 10}}}, id="what was aimed at is no longer enough"
-        ),
-    ],
+    {
+        "suspended": {"spec": {"suspend": True, "scaling": {"scaleUpDelaySeconds": 10}}},
+        "what was aimed at is no longer enough": {"min": 5, "spec": {"scaling": {"scaleUpDelaySeconds": 10}}},
+    },
 )
 def test_what_is_not_delayed(job: dict[str, Any]) -> None:
     status = Status(desired_replicas=4, start_time=NOW)

@@ -9,6 +9,7 @@ from elasticjob_operator.state import PodPhase
 from elasticjob_runtime.contract import ReplicaValue
 
 from tests.unit.operator.builders import failed_pod, make_pod, with_status
+from tests.unit.operator.tables import table
 
 LIVE, TERMINATING, UNREACHABLE, LOST, FAILED, ENDED = (
     PodState.LIVE,
@@ -25,25 +26,25 @@ def run(*indices: int) -> dict[int, PodState | str]:
     return dict.fromkeys(indices, LIVE)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "there", "create", "surplus"),
-    [
-        pytest.param(3, {}, [0, 1, 2], [], id="new job"),
-        pytest.param(3, run(0, 1, 2), [], [], id="nothing to do"),
-        pytest.param(4, run(0, 2), [1, 3], [], id="grows into the lowest free indices"),
-        pytest.param(2, run(0, 1, 2, 3), [], [3, 2], id="shrinks from the highest index"),
-        pytest.param(1, run(2, 5), [], [5], id="indices need not be dense"),
-        pytest.param(2, {**run(1, 2), 0: FAILED}, [], [0], id="shrinks by the failed one first"),
-        pytest.param(2, {**run(1, 2), 0: UNREACHABLE}, [], [0], id="shrinks by the unreachable one first"),
-        pytest.param(2, {**run(1, 2), 0: PENDING}, [], [0], id="shrinks by what does not run yet first"),
-        pytest.param(2, {**run(0, 1), 2: TERMINATING}, [], [], id="shrinking: the one on its way is enough"),
-        pytest.param(4, {**run(0, 1), 2: TERMINATING, 3: TERMINATING}, [2, 3], [], id="4 -> 2 -> 4: at once"),
-        pytest.param(3, {**run(0, 1), 2: TERMINATING}, [2], [], id="deleted by hand: replaced at once"),
-        pytest.param(3, {**run(0, 1), 2: LOST}, [2], [], id="lost: replaced at once"),
-        pytest.param(3, {**run(0, 1), 2: UNREACHABLE}, [], [], id="deleted on a silent node: it may be training"),
-        pytest.param(3, {**run(0, 1), 2: FAILED}, [], [], id="a failed pod holds its index until it is deleted"),
-        pytest.param(2, {0: ENDED, 1: LIVE}, [], [], id="an ended one is no reason for another"),
-    ],
+@table(
+    "wanted, there, create, surplus",
+    {
+        "new job": (3, {}, [0, 1, 2], []),
+        "nothing to do": (3, run(0, 1, 2), [], []),
+        "grows into the lowest free indices": (4, run(0, 2), [1, 3], []),
+        "shrinks from the highest index": (2, run(0, 1, 2, 3), [], [3, 2]),
+        "indices need not be dense": (1, run(2, 5), [], [5]),
+        "shrinks by the failed one first": (2, {**run(1, 2), 0: FAILED}, [], [0]),
+        "shrinks by the unreachable one first": (2, {**run(1, 2), 0: UNREACHABLE}, [], [0]),
+        "shrinks by what does not run yet first": (2, {**run(1, 2), 0: PENDING}, [], [0]),
+        "shrinking: the one on its way is enough": (2, {**run(0, 1), 2: TERMINATING}, [], []),
+        "4 -> 2 -> 4: at once": (4, {**run(0, 1), 2: TERMINATING, 3: TERMINATING}, [2, 3], []),
+        "deleted by hand: replaced at once": (3, {**run(0, 1), 2: TERMINATING}, [2], []),
+        "lost: replaced at once": (3, {**run(0, 1), 2: LOST}, [2], []),
+        "deleted on a silent node: it may be training": (3, {**run(0, 1), 2: UNREACHABLE}, [], []),
+        "a failed pod holds its index until it is deleted": (3, {**run(0, 1), 2: FAILED}, [], []),
+        "an ended one is no reason for another": (2, {0: ENDED, 1: LIVE}, [], []),
+    },
 )
 def test_which_pods_are_removed_or_created(
     wanted: int, there: Mapping[int, PodState | str], create: list[int], surplus: list[int]
@@ -61,14 +62,14 @@ def test_which_pods_are_removed_or_created(
     assert (list(found.create), [pod.index for pod in found.surplus], found.twins) == (create, surplus, ())
 
 
-@pytest.mark.parametrize(
-    ("wanted", "there", "create", "surplus"),
-    [
-        pytest.param(4, run(0, 1, 2, 3, 4, 5), [], [5, 4], id="shrinks from the highest index"),
-        pytest.param(2, {**run(1, 2, 3), 0: UNREACHABLE}, [], [0, 1], id="by the replica of the unreachable one"),
-        pytest.param(2, {**run(0, 1, 2), 3: TERMINATING}, [], [2], id="by the replica that lacks one"),
-        pytest.param(4, {**run(1, 3)}, [0, 2], [], id="grows into the gaps"),
-    ],
+@table(
+    "wanted, there, create, surplus",
+    {
+        "shrinks from the highest index": (4, run(0, 1, 2, 3, 4, 5), [], [5, 4]),
+        "by the replica of the unreachable one": (2, {**run(1, 2, 3), 0: UNREACHABLE}, [], [0, 1]),
+        "by the replica that lacks one": (2, {**run(0, 1, 2), 3: TERMINATING}, [], [2]),
+        "grows into the gaps": (4, {**run(1, 3)}, [0, 2], []),
+    },
 )
 def test_pods_of_one_replica_leave_together(
     wanted: int, there: Mapping[int, PodState | str], create: list[int], surplus: list[int]
@@ -78,21 +79,17 @@ def test_pods_of_one_replica_leave_together(
     assert (list(found.create), [pod.index for pod in found.surplus]) == (create, surplus)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "there", "replicas", "surplus"),
-    [
-        pytest.param(2, run(0, 1, 2, 3), ["03", "12"], [2, 1], id="as the agents have put them together"),
-        pytest.param(4, run(0, 1, 2, 3, 4), ["03", "14"], [2], id="one that belongs to none first"),
-        pytest.param(2, run(0, 1, 2, 3, 4), ["03", "14"], [2, 4, 1], id="then a whole replica"),
-        pytest.param(
-            4, {**run(0, 1, 2, 3), 4: TERMINATING, 5: LIVE}, ["04", "12", "35"], [0], id="one without its other"
-        ),
-        pytest.param(
-            2, {**run(1, 2, 3), 0: UNREACHABLE}, ["03", "12"], [0, 3], id="the replica of the unreachable one"
-        ),
-        pytest.param(4, run(0, 1, 2, 3, 4, 5), [], [5, 4], id="not known: neighbours"),
-        pytest.param(2, run(0, 1, 2, 3), ["12"], [3, 0], id="those that still start"),
-    ],
+@table(
+    "wanted, there, replicas, surplus",
+    {
+        "as the agents have put them together": (2, run(0, 1, 2, 3), ["03", "12"], [2, 1]),
+        "one that belongs to none first": (4, run(0, 1, 2, 3, 4), ["03", "14"], [2]),
+        "then a whole replica": (2, run(0, 1, 2, 3, 4), ["03", "14"], [2, 4, 1]),
+        "one without its other": (4, {**run(0, 1, 2, 3), 4: TERMINATING, 5: LIVE}, ["04", "12", "35"], [0]),
+        "the replica of the unreachable one": (2, {**run(1, 2, 3), 0: UNREACHABLE}, ["03", "12"], [0, 3]),
+        "not known: neighbours": (4, run(0, 1, 2, 3, 4, 5), [], [5, 4]),
+        "those that still start": (2, run(0, 1, 2, 3), ["12"], [3, 0]),
+    },
 )
 def test_the_replicas_that_agents_made_leave_as_a_whole(
     wanted: int, there: Mapping[int, PodState], replicas: list[str], surplus: list[int]
@@ -111,14 +108,19 @@ def test_the_store_of_c10d_is_replaced_rather_than_given_up() -> None:
     assert (found.create, [pod.index for pod in found.surplus]) == ((0,), [2])
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "goes"),
-    [
-        (make_pod(created=-9), make_pod(created=-8, incarnation=1), 1),
-        (make_pod(phase=PodPhase.PENDING, created=-9), make_pod(created=-8, incarnation=1), 0),
-        (make_pod(phase=PodPhase.PENDING, created=-8), make_pod(phase=PodPhase.PENDING, created=-9, incarnation=1), 0),
-    ],
-    ids=["both run: the younger", "the one that does not run", "none runs: the younger"],
+@table(
+    "first, second, goes",
+    {
+        "both run: the younger": (make_pod(created=-9), make_pod(created=-8, incarnation=1), 1),
+        "the one that does not run": pytest.param(
+            make_pod(phase=PodPhase.PENDING, created=-9), make_pod(created=-8, incarnation=1), 0
+        ),
+        "none runs: the younger": (
+            make_pod(phase=PodPhase.PENDING, created=-8),
+            make_pod(phase=PodPhase.PENDING, created=-9, incarnation=1),
+            0,
+        ),
+    },
 )
 def test_of_two_pods_of_one_index_one_stays(first: object, second: object, goes: int) -> None:
     pods = [with_status(make_pod(1), LIVE), with_status(first, LIVE), with_status(second, LIVE)]  # type: ignore[arg-type]

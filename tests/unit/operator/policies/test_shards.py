@@ -5,7 +5,6 @@ import dataclasses
 import math
 from typing import Any
 
-import pytest
 from elasticjob_operator.policies.shards import (
     LONGEST_LEASE,
     SHARDS_ANNOTATION,
@@ -20,6 +19,8 @@ from elasticjob_operator.policies.shards import (
     takeover_order,
 )
 
+from tests.unit.operator.tables import table
+
 FREE = ShardLease(duration=1, since=0, count=2)
 
 
@@ -32,47 +33,35 @@ def decided(seen: dict[int, ShardLease], held: tuple[int, ...] = (), **given: An
     return decide(seen, held=held, **fields)
 
 
-@pytest.mark.parametrize(
-    ("seen", "held", "acquire"),
-    [
-        pytest.param({0: FREE, 1: FREE}, (), (0, 1), id="all that are free"),
-        pytest.param(
-            {0: dataclasses.replace(FREE, count=4), 1: FREE}, (), (0,), id="first the one that says how many there are"
-        ),
-        pytest.param({0: of("me"), 1: FREE}, (0,), (1,), id="then the others"),
-        pytest.param({0: of("b"), 1: FREE}, (), (1,), id="also if another replica leads the first shard"),
-        pytest.param({0: of("b"), 1: of("b")}, (), (), id="none that is held"),
-        pytest.param({0: of("b"), 1: of("c", since=95.9)}, (), (1,), id="one that was not renewed for its duration"),
-        pytest.param({0: of("b"), 1: of("c", since=96.1)}, (), (), id="not before"),
-        pytest.param({0: of("b"), 1: of("me", since=98)}, (), (), id="not one that it lost, before it expires"),
-        pytest.param({0: of("b"), 1: of("", since=98)}, (), (), id="not one whose holder someone has removed"),
-        pytest.param(
-            {0: of("b"), 1: dataclasses.replace(FREE, since=99.5, wanted_by="c")},
-            (),
-            (),
-            id="not one released to another",
-        ),
-        pytest.param(
-            {0: of("b"), 1: dataclasses.replace(FREE, since=98.5, wanted_by="c")},
-            (),
-            (1,),
-            id="unless that one is late",
-        ),
-        pytest.param({0: of("b"), 1: FREE, 2: FREE}, (), (1,), id="none that it does not have"),
-    ],
+@table(
+    "seen, held, acquire",
+    {
+        "all that are free": ({0: FREE, 1: FREE}, (), (0, 1)),
+        "first the one that says how many there are": ({0: dataclasses.replace(FREE, count=4), 1: FREE}, (), (0,)),
+        "then the others": ({0: of("me"), 1: FREE}, (0,), (1,)),
+        "also if another replica leads the first shard": ({0: of("b"), 1: FREE}, (), (1,)),
+        "none that is held": ({0: of("b"), 1: of("b")}, (), ()),
+        "one that was not renewed for its duration": ({0: of("b"), 1: of("c", since=95.9)}, (), (1,)),
+        "not before": ({0: of("b"), 1: of("c", since=96.1)}, (), ()),
+        "not one that it lost, before it expires": ({0: of("b"), 1: of("me", since=98)}, (), ()),
+        "not one whose holder someone has removed": ({0: of("b"), 1: of("", since=98)}, (), ()),
+        "not one released to another": ({0: of("b"), 1: dataclasses.replace(FREE, since=99.5, wanted_by="c")}, (), ()),
+        "unless that one is late": ({0: of("b"), 1: dataclasses.replace(FREE, since=98.5, wanted_by="c")}, (), (1,)),
+        "none that it does not have": ({0: of("b"), 1: FREE, 2: FREE}, (), (1,)),
+    },
 )
 def test_what_is_acquired(seen: dict[int, ShardLease], held: tuple[int, ...], acquire: tuple[int, ...]) -> None:
     assert decided(seen, held).acquire == acquire
 
 
-@pytest.mark.parametrize(
-    ("holders", "asks_for"),
-    [
-        pytest.param("bbb", 2, id="it has none"),
-        pytest.param("bmb", None, id="one less is as even as it gets"),
-        pytest.param("bcc", 2, id="the one with the most"),
-        pytest.param("bcd", None, id="more replicas than shards"),
-    ],
+@table(
+    "holders, asks_for",
+    {
+        "it has none": ("bbb", 2),
+        "one less is as even as it gets": ("bmb", None),
+        "the one with the most": ("bcc", 2),
+        "more replicas than shards": ("bcd", None),
+    },
 )
 def test_a_replica_with_two_shards_less_asks_for_one(holders: str, asks_for: int | None) -> None:
     seen = {shard: of("me" if holder == "m" else holder, count=3) for shard, holder in enumerate(holders)}
@@ -92,14 +81,14 @@ def test_a_shard_that_is_asked_for_is_released_where_that_makes_it_more_even() -
     assert not decided({**seen, 2: of("b", count=3)}, (0, 1), count=3).release
 
 
-@pytest.mark.parametrize(
-    ("other", "held", "acting", "release"),
-    [
-        pytest.param({0: of("b", count=4)}, (), (), (), id="it has none"),
-        pytest.param({0: of("b", count=4)}, (1,), (1,), (1,), id="the first shard decides"),
-        pytest.param({3: of("b", count=4)}, (0, 1), (0, 1), (), id="it acts already"),
-        pytest.param({3: of("b", count=4)}, (0, 1), (), (1,), id="it does not act yet, and waits with the first shard"),
-    ],
+@table(
+    "other, held, acting, release",
+    {
+        "it has none": ({0: of("b", count=4)}, (), (), ()),
+        "the first shard decides": ({0: of("b", count=4)}, (1,), (1,), (1,)),
+        "it acts already": ({3: of("b", count=4)}, (0, 1), (0, 1), ()),
+        "it does not act yet, and waits with the first shard": ({3: of("b", count=4)}, (0, 1), (), (1,)),
+    },
 )
 def test_while_another_replica_has_another_number_of_shards(
     other: dict[int, ShardLease], held: tuple[int, ...], acting: tuple[int, ...], release: tuple[int, ...]

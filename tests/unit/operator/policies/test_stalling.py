@@ -9,21 +9,22 @@ from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import HangValue, ProgressValue
 
 from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.tables import table
 
 
-@pytest.mark.parametrize(
-    ("seen", "speed", "round_number", "connectivity", "running", "expected"),
-    [
-        pytest.param(-59, 1.0, 2, Connectivity.REACHABLE, True, False, id="a step a minute ago"),
-        pytest.param(-60, 1.0, 2, Connectivity.REACHABLE, True, True, id="none for a minute"),
-        pytest.param(-60, 0.1, 2, Connectivity.REACHABLE, True, False, id="steps of ten seconds"),
-        pytest.param(-300, 0.1, 2, Connectivity.REACHABLE, True, True, id="... for thirty of them"),
-        pytest.param(-300, 0.0, 2, Connectivity.REACHABLE, True, True, id="no speed known"),
-        pytest.param(-300, 1.0, 2, Connectivity.UNREACHABLE, True, None, id="etcd is unreachable: unknown"),
-        pytest.param(-300, 1.0, 1, Connectivity.REACHABLE, True, None, id="a new round has not reported yet"),
-        pytest.param(-300, 1.0, 2, Connectivity.REACHABLE, False, None, id="does not run"),
-        pytest.param(None, 1.0, 2, Connectivity.REACHABLE, True, None, id="never reported a step"),
-    ],
+@table(
+    "seen, speed, round_number, connectivity, running, expected",
+    {
+        "a step a minute ago": (-59, 1.0, 2, Connectivity.REACHABLE, True, False),
+        "none for a minute": (-60, 1.0, 2, Connectivity.REACHABLE, True, True),
+        "steps of ten seconds": (-60, 0.1, 2, Connectivity.REACHABLE, True, False),
+        "... for thirty of them": (-300, 0.1, 2, Connectivity.REACHABLE, True, True),
+        "no speed known": (-300, 0.0, 2, Connectivity.REACHABLE, True, True),
+        "etcd is unreachable: unknown": (-300, 1.0, 2, Connectivity.UNREACHABLE, True, None),
+        "a new round has not reported yet": (-300, 1.0, 1, Connectivity.REACHABLE, True, None),
+        "does not run": (-300, 1.0, 2, Connectivity.REACHABLE, False, None),
+        "never reported a step": (None, 1.0, 2, Connectivity.REACHABLE, True, None),
+    },
 )
 def test_when_training_has_stalled(
     seen: float | None,
@@ -86,12 +87,7 @@ STUCK = HangValue(
     member=PODS[1].name, round=2, since=SINCE, why="rank 1 is in load (train.py:7)", ranks=(1,), reports_only=True
 )
 STOPPED = HangValue(
-    member=PODS[2].name,
-    round=2,
-    since=SINCE,
-    why="a signal has stopped rank 2",
-    ranks=(2,),
-    reports_only=False,
+    member=PODS[2].name, round=2, since=SINCE, why="a signal has stopped rank 2", ranks=(2,), reports_only=False
 )
 BUSY = HangValue(member=PODS[1].name, round=2, since=SINCE, why="rank 1 is busy", certain=False)
 OF_LAST_ROUND = HangValue(member=PODS[1].name, round=1, since=SINCE, why="rank 1 is in load (train.py:7)", ranks=(1,))

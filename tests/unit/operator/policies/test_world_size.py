@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from elasticjob_api import ConditionType
 from elasticjob_operator.planning import plan as plan_job
 from elasticjob_operator.policies.rendezvous import with_world_size
@@ -12,15 +11,20 @@ from elasticjob_operator.state import JobState
 from elasticjob_runtime.contract import PlanValue
 
 from tests.unit.operator.builders import NOW, make_job, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.tables import table
 
 OF_ELASTICRUN = dataclasses.replace(make_plan(3), nproc=2, world_size=8)
 OF_TORCHRUN = dataclasses.replace(make_plan(3), nproc=0, world_size=0)
 
 
-@pytest.mark.parametrize(
-    ("plan", "procs", "expected"),
-    [(OF_ELASTICRUN, "auto", 8), (OF_ELASTICRUN, 3, 8), (OF_TORCHRUN, 2, 8), (OF_TORCHRUN, "auto", 0)],
-    ids=["counted", "counted otherwise", "given", "unknown"],
+@table(
+    "plan, procs, expected",
+    {
+        "counted": (OF_ELASTICRUN, "auto", 8),
+        "counted otherwise": (OF_ELASTICRUN, 3, 8),
+        "given": (OF_TORCHRUN, 2, 8),
+        "unknown": (OF_TORCHRUN, "auto", 0),
+    },
 )
 def test_world_size_of_a_plan(plan: PlanValue, procs: int | str, expected: int) -> None:
     found = with_world_size(make_job(workers={"procsPerWorker": procs}), plan)
