@@ -179,6 +179,9 @@ class Driver:
             next(each for each in self.workers.values() if each.pid == message["pid"]).connection = connection
         elif message["type"] == "plan-state" and worker is not None:
             worker.learn(message)
+        elif message["type"] == "fetch":  # this agent keeps nothing in memory; without an answer, processes wait 2 s
+            with contextlib.suppress(OSError):
+                connection.send(json.dumps({"type": "snapshot", "step": None}).encode(), socket.MSG_NOSIGNAL)
 
     def check(self) -> None:
         """Raises AssertionError if a process has failed by itself."""

@@ -19,8 +19,8 @@ from tests.integration.runtime_session.test_replica_sessions import alone
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-ENVIRONMENT = {"KIND": "fsdp", "HIDDEN": "17", "EPOCHS": "40", "STEP_SECONDS": "0.05"}
-STEPS = 400
+ENVIRONMENT = {"KIND": "fsdp", "HIDDEN": "17", "EPOCHS": "25", "STEP_SECONDS": "0.05"}
+STEPS = 250
 
 ALONE = """
 import time, torch

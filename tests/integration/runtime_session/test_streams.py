@@ -61,7 +61,9 @@ def test_planned_changes_of_size_repeat_no_step(driver: Driver, tmp_path: pathli
         finished.assert_same_training(undisturbed)
 
 
-@pytest.mark.parametrize("launcher", ["torch.distributed.run", "elasticjob_runtime"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("torch.distributed.run", marks=pytest.mark.nightly), "elasticjob_runtime"]
+)
 def test_the_same_script_runs_without_an_agent_that_continues_in_place(
     launcher: str, tmp_path: pathlib.Path, undisturbed: Run
 ) -> None:
