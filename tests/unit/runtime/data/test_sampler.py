@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from elasticjob_runtime.data import ElasticDistributedSampler
@@ -246,33 +247,41 @@ class TestEpochs:
         assert list(ElasticDistributedSampler(range(6), 2, 1, shuffle=False)) == [1, 3, 5]
 
 
-class TestWrongInput:
-    @pytest.mark.parametrize(("num_replicas", "rank"), [(2, 2), (2, -1), (0, 0)])
-    def test_a_rank_outside_the_world_is_an_error(self, num_replicas: int, rank: int) -> None:
-        with pytest.raises(ValueError, match=f"rank {rank} is out of range"):
-            ElasticDistributedSampler(range(10), num_replicas, rank)
+def sampler_of(size: int, *arguments: int) -> ElasticDistributedSampler:
+    return ElasticDistributedSampler(range(size), *arguments)
 
-    @pytest.mark.parametrize("start_index", [-1, 11])
-    def test_a_start_outside_the_data_set_is_an_error(self, start_index: int) -> None:
-        with pytest.raises(ValueError, match="start_index"):
-            ElasticDistributedSampler(range(10), 1, 0, start_index)
 
-    def test_the_state_of_another_data_set_is_an_error(self) -> None:
-        state = ElasticDistributedSampler(range(10), 1, 0).state_dict()
-        with pytest.raises(ValueError, match="data set with 10 samples, but this one has 11"):
-            ElasticDistributedSampler(range(11), 1, 0).load_state_dict(state)
-
-    def test_a_batch_without_samples_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="global_batch_size"):
-            next(ElasticDistributedSampler(range(10), 1, 0).batches(0))
-
-    def test_a_batch_of_unknown_size_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="call `batches` or `batch_sampler` before"):
-            ElasticDistributedSampler(range(10), 1, 0).advance()
-
-    def test_a_negative_advance_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="samples must be 0 or more"):
-            ElasticDistributedSampler(range(10), 1, 0).advance(-1)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: sampler_of(10, 2, 2), "rank 2 is out of range"),
+        (lambda: sampler_of(10, 2, -1), "rank -1 is out of range"),
+        (lambda: sampler_of(10, 0, 0), "rank 0 is out of range"),
+        (lambda: sampler_of(10, 1, 0, -1), "start_index"),
+        (lambda: sampler_of(10, 1, 0, 11), "start_index"),
+        (
+            lambda: sampler_of(11, 1, 0).load_state_dict(sampler_of(10, 1, 0).state_dict()),
+            "data set with 10 samples, but this one has 11",
+        ),
+        (lambda: sampler_of(10, 1, 0).batches(0), "global_batch_size"),
+        (lambda: sampler_of(10, 1, 0).advance(), "call `batches` or `batch_sampler` before"),
+        (lambda: sampler_of(10, 1, 0).advance(-1), "samples must be 0 or more"),
+    ],
+    ids=[
+        "a rank after the last",
+        "a negative rank",
+        "no ranks",
+        "a start before the data set",
+        "a start after the data set",
+        "the state of another data set",
+        "a batch without samples",
+        "a batch of unknown size",
+        "a negative advance",
+    ],
+)
+def test_wrong_input_is_an_error(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong()
 
 
 class TestWorldOfTheProcess:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
+import threading
 from collections.abc import Iterator
 
 import pytest
+from elasticjob_runtime.agent.worker_server import WorkerServer
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.training.checkpoint import directory
 
 
@@ -25,3 +29,23 @@ def tight_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], check=True)
     yield tmp_path
     subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+@contextlib.contextmanager
+def serving_agent() -> Iterator[str]:
+    """The socket of an agent: the real server, in a thread."""
+    event_loop = EventLoop()
+    server = WorkerServer(event_loop, lambda _progress: None)
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            event_loop.wait(0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield server.path
+    stop.set()
+    thread.join()
+    server.close()
+    event_loop.close()

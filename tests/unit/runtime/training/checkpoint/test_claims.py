@@ -9,6 +9,7 @@ import os
 import pathlib
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import Env, Fence
@@ -26,23 +27,6 @@ from elasticjob_runtime.training.checkpoint.claims import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-
-JOB = "job-uid"
-
-
-@pytest.fixture
-def act_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets who this process is, as an agent does."""
-
-    def act(token: str, job: str = JOB, run_id: str = "job-uid-1", *, operator: bool = True) -> None:
-        values = {Env.FENCE: token, Env.JOB_UID: job, Env.RUN: token.partition(".")[0], "TORCHELASTIC_RUN_ID": run_id}
-        for name, value in values.items():
-            if value and (operator or name not in (Env.JOB_UID, Env.RUN)):
-                monkeypatch.setenv(name, value)
-            else:
-                monkeypatch.delenv(name, raising=False)
-
-    return act
 
 
 def save(folder: pathlib.Path, step: int, what: str = "", keep: int = checkpoint.DEFAULT_KEEP) -> pathlib.Path:
@@ -66,14 +50,47 @@ def test_an_older_round_cannot_commit_once_a_newer_one_has(tmp_path: pathlib.Pat
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("newer", ["1.0.2", "1.1.1", "2.0.1"], ids=["round", "etcd replaced by force", "run"])
-def test_a_newer_group_takes_over(tmp_path: pathlib.Path, act_as: Callable[..., None], newer: str) -> None:
-    act_as("1.0.1")
-    save(tmp_path, 10, "old")
-    act_as(newer)
-    assert load(tmp_path) == ("old", 10)
-    save(tmp_path, 20, "new")
-    assert load(tmp_path) == ("new", 20)
+JOB_A, JOB_B = {"job": "uid-a"}, {"job": "uid-b"}
+FIRST, SECOND = ({"run_id": run_id, "operator": False} for run_id in ("first", "second"))
+FENCED: dict[str, tuple[list[tuple[str, dict[str, Any], int]], str]] = {
+    "a newer round takes over": ([("1.0.1", JOB_A, 10), ("1.0.2", JOB_A, 20)], ""),
+    "a newer etcd takes over": ([("1.0.1", JOB_A, 10), ("1.1.1", JOB_A, 20)], ""),
+    "a newer run takes over": ([("1.0.1", JOB_A, 10), ("2.0.1", JOB_A, 20)], ""),
+    "another job takes over for good": (
+        [("3.0.40", JOB_A, 10), ("1.0.1", JOB_B, 11), ("4.0.1", JOB_A, 12)],
+        "run uid-b",
+    ),
+    "a later manual run takes over for good": (
+        [("1700000000.0.8", FIRST, 10), ("1700000500.0.1", SECOND, 3), ("1700000000.0.9", FIRST, 11)],
+        "run second@1700000500 has saved there since",
+    ),
+    "a run id is used again, and its rounds restart": (
+        [("1700000000.0.8", FIRST, 10), ("1700900000.0.1", FIRST, 12)],
+        "",
+    ),
+    "a script without an agent takes over": (
+        [("1.0.9", JOB_A, 10), ("", {}, 5), ("", {}, 6), ("1.0.9", JOB_A, 11)],
+        r"without an agent.*newest claim wins.*--release",
+    ),
+}
+"""Who saves which steps, and why the last of them may not."""
+
+
+@pytest.mark.parametrize(("saves", "rejected"), FENCED.values(), ids=FENCED)
+def test_the_newest_claim_wins(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], saves: list[tuple[str, dict[str, Any], int]], rejected: str
+) -> None:
+    newest = None
+    for number, (token, who, step) in enumerate(saves):
+        act_as(token, **who)
+        assert load(tmp_path) == newest
+        if rejected and number == len(saves) - 1:
+            with pytest.raises(FencedError, match=rejected):
+                save(tmp_path, step)
+        else:
+            save(tmp_path, step, token)
+            newest = (token, step)
+    assert load(tmp_path) == newest
 
 
 def test_a_write_overtaken_by_a_newer_group_is_rejected_before_it_commits(
@@ -148,55 +165,10 @@ def test_without_an_agent_nothing_is_claimed(tmp_path: pathlib.Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000010.ckpt"]
 
 
-def test_a_script_without_an_agent_continues_from_a_jobs_checkpoint(
-    tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    act_as("1.0.9")
-    save(tmp_path, 10, "job")
-    monkeypatch.delenv(Env.FENCE)
-    save(tmp_path, 5, "by hand")
-    save(tmp_path, 6, "by hand")
-    assert load(tmp_path) == ("by hand", 6)
-    act_as("1.0.9")
-    with pytest.raises(FencedError, match=r"without an agent.*newest claim wins.*--release"):
-        save(tmp_path, 11, "job")
-
-
-def test_the_later_of_two_manual_runs_wins_for_good(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
-    act_as("1700000000.0.8", run_id="first", operator=False)
-    save(tmp_path, 10, "first")
-    act_as("1700000500.0.1", run_id="second", operator=False)
-    save(tmp_path, 3, "second")
-    act_as("1700000000.0.9", run_id="first", operator=False)
-    with pytest.raises(FencedError, match=r"run second@1700000500 has saved there since"):
-        save(tmp_path, 11, "first")
-    assert load(tmp_path) == ("second", 3)
-
-
-def test_a_run_id_used_again_may_save_although_its_rounds_restart(
-    tmp_path: pathlib.Path, act_as: Callable[..., None]
-) -> None:
-    act_as("1700000000.0.8", run_id="mine", operator=False)
-    save(tmp_path, 10, "first")
-    act_as("1700900000.0.1", run_id="mine", operator=False)
-    save(tmp_path, 12, "again")
-    assert load(tmp_path) == ("again", 12)
-
-
-def test_another_job_in_the_same_directory_takes_over(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
-    act_as("3.0.40", job="uid-a")
-    save(tmp_path, 10, "a")
-    act_as("1.0.1", job="uid-b")
-    save(tmp_path, 11, "b")
-    act_as("4.0.1", job="uid-a")
-    with pytest.raises(FencedError, match="run uid-b"):
-        save(tmp_path, 12, "a")
-
-
 def test_concurrent_claims_get_distinct_numbers(tmp_path: pathlib.Path) -> None:
     def one(round_: int) -> int:
         try:
-            return claims.claim_directory(tmp_path, Writer(owner=JOB, fence=Fence(1, 0, round_))).number
+            return claims.claim_directory(tmp_path, Writer(owner="job", fence=Fence(1, 0, round_))).number
         except claims.RejectedError:
             return 0
 

@@ -9,21 +9,11 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 import pytest
-from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import checkpoint
 from elasticjob_runtime.training.checkpoint import FencedError, claims, manifest
 from elasticjob_runtime.training.checkpoint.__main__ import main
 
 from tests.unit.runtime.training.checkpoint.steps import load_step, save
-
-
-@pytest.fixture
-def act_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def act(token: str, job: str = "job") -> None:
-        for name, value in {Env.FENCE: token, Env.JOB_UID: job, Env.RUN: token.partition(".")[0]}.items():
-            monkeypatch.setenv(name, value)
-
-    return act
 
 
 def test_each_checkpoint_is_listed_with_its_state_and_whether_it_counts(

@@ -120,40 +120,33 @@ class TestTwoWriters:
         assert seen == sorted(seen)  # type: ignore[type-var]
 
 
-class TestAbandonedFiles:
-    def temporary(self, directory: pathlib.Path, kernel: str, age: float = 0.0) -> pathlib.Path:
-        path = directory / f".step-000000000003.ckpt.{kernel}.4711.0a1b2c3d.tmp"
-        path.write_bytes(b"half")
-        os.utime(path, (time.time() - age,) * 2)
-        return path
+OWN_KERNEL = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")[:12]
+ANOTHER = "0123456789ab"
 
-    def test_a_temporary_file_is_never_loaded(self, tmp_path: pathlib.Path) -> None:
-        self.temporary(tmp_path, "0123456789ab")
-        assert load_step(tmp_path) is None
 
-    def test_the_temporary_file_of_a_dead_local_writer_is_removed_at_once(self, tmp_path: pathlib.Path) -> None:
-        boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")[:12]
-        path = self.temporary(tmp_path, boot_id)
-        save(tmp_path, 4)
-        assert not path.exists()
+def no_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    def test_the_temporary_file_of_another_machine_is_removed_when_it_is_old(self, tmp_path: pathlib.Path) -> None:
-        path = self.temporary(tmp_path, "0123456789ab", age=600)
-        save(tmp_path, 4)
-        assert path.exists(), "its writer may be alive"
-        os.utime(path, (time.time() - 7200,) * 2)
-        save(tmp_path, 5)
-        assert not path.exists()
 
-    def test_without_file_locks_a_recent_temporary_file_is_kept(
-        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def no_locks(*_: object) -> None:
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
+@pytest.mark.parametrize(
+    ("kernel", "age", "locks", "removed"),
+    [
+        (OWN_KERNEL, 0, True, True),
+        (OWN_KERNEL, 0, False, False),
+        (ANOTHER, 600, True, False),
+        (ANOTHER, 7200, True, True),
+    ],
+    ids=["of a dead local writer", "without file locks", "of another machine", "of another machine, old"],
+)
+def test_a_temporary_file_is_never_loaded_and_removed_once_its_writer_cannot_be_alive(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kernel: str, age: int, locks: bool, removed: bool
+) -> None:
+    if not locks:
         monkeypatch.setattr("fcntl.flock", no_locks)
-        boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")[:12]
-        young = self.temporary(tmp_path, boot_id)
-        save(tmp_path, 4)
-        assert young.exists()
-        assert load_step(tmp_path) == 4
+    path = tmp_path / f".step-000000000003.ckpt.{kernel}.4711.0a1b2c3d.tmp"
+    path.write_bytes(b"half")
+    os.utime(path, (time.time() - age,) * 2)
+    assert load_step(tmp_path) is None
+    save(tmp_path, 4)
+    assert path.exists() != removed
+    assert load_step(tmp_path) == 4

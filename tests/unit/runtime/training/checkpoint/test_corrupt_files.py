@@ -22,21 +22,7 @@ class TestIncompleteAndCorruptFiles:
         save(tmp_path, 1)
         path = save(tmp_path, 2)
         content = path.read_bytes()
-        footer = len(content) - 56
-        for length in {
-            0,
-            1,
-            55,
-            56,
-            57,
-            footer // 2,
-            footer - 1,
-            footer,
-            footer + 1,
-            footer + 8,
-            len(content) - 8,
-            len(content) - 1,
-        }:
+        for length in range(len(content)):
             path.write_bytes(content[:length])
             assert load_step(tmp_path) == 1, f"cut after {length} bytes"
         path.write_bytes(content)
@@ -90,11 +76,18 @@ class TestIncompleteAndCorruptFiles:
         assert caplog.records[-1].levelno == logging.ERROR
         assert "all 2 are corrupt" in caplog.text
 
-    def test_a_corrupt_file_does_not_count_as_a_kept_checkpoint(self, tmp_path: pathlib.Path) -> None:
+    @pytest.mark.parametrize(
+        "damage", [lambda _: b"", lambda content: bytes(20) + content[20:]], ids=["empty", "content overwritten"]
+    )
+    def test_a_corrupt_file_does_not_count_as_a_kept_checkpoint(
+        self, tmp_path: pathlib.Path, damage: Callable[[bytes], bytes]
+    ) -> None:
         save(tmp_path, 1)
-        save(tmp_path, 2).write_bytes(b"")
-        save(tmp_path, 3, keep=2)
-        assert checkpoint.steps(tmp_path) == [1, 3]
+        for step in (2, 3):
+            path = save(tmp_path, step)
+            path.write_bytes(damage(path.read_bytes()))
+        save(tmp_path, 4, keep=2)
+        assert checkpoint.steps(tmp_path) == [1, 4]
 
     def test_a_corrupt_later_file_does_not_cause_the_new_one_to_be_deleted(self, tmp_path: pathlib.Path) -> None:
         save(tmp_path, 500).write_bytes(b"incomplete")

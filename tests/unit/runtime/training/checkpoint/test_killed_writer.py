@@ -10,7 +10,10 @@ import sys
 import textwrap
 import time
 
+import pytest
 from elasticjob_runtime.training import checkpoint
+
+from tests.unit.runtime.training.checkpoint.conftest import full_disk
 
 HALF_WRITTEN = """
     import sys, time
@@ -33,17 +36,6 @@ ALWAYS_WRITING = """
         step += 1
         checkpoint.save(sys.argv[1], step, lambda file: pickle.dump([step] * 100_000, file))
         print(step, flush=True)
-"""
-
-FULL_DISK = """
-    import resource, sys
-    from elasticjob_runtime.training import checkpoint
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))   # as a full disk: the write fails in the middle
-    try:
-        checkpoint.save(sys.argv[1], 2, lambda file: file.write(b"x" * 100_000))
-    except checkpoint.CheckpointError as error:
-        print(error)
 """
 
 
@@ -98,7 +90,9 @@ def test_a_writer_killed_at_any_moment_loses_no_saved_checkpoint(tmp_path: pathl
 
 def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: pathlib.Path) -> None:
     checkpoint.save(tmp_path, 1, lambda file: pickle.dump("one", file))
-    output = start(FULL_DISK, str(tmp_path)).communicate(timeout=60)[0]
-    assert "Cannot write the checkpoint" in output
-    assert "File too large" in output
+    with (
+        full_disk(50_000),
+        pytest.raises(checkpoint.CheckpointError, match=r"Cannot write the checkpoint .*File too large"),
+    ):
+        checkpoint.save(tmp_path, 2, lambda file: file.write(b"x" * 100_000))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001.ckpt"]

@@ -25,18 +25,9 @@ from elasticjob_runtime.training import (
 )
 from elasticjob_runtime.training.checkpoint import steps
 
+from tests.unit.runtime.training.checkpoint.conftest import full_disk
+
 pytestmark = pytest.mark.torch
-
-FULL_DISK = """
-    import resource, sys, torch
-    from elasticjob_runtime.training import CheckpointError, save_checkpoint
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))   # as a full disk: the write fails in the middle
-    try:
-        save_checkpoint(sys.argv[1], {"weight": torch.zeros(1_000_000)}, step=2)
-    except CheckpointError as error:
-        print(error)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -234,14 +225,9 @@ def test_a_plain_state_gives_no_warning(tmp_path: pathlib.Path, caplog: pytest.L
 
 
 def test_a_full_disk_is_reported_whatever_torch_raises(tmp_path: pathlib.Path) -> None:
+    import torch
+
     save_checkpoint(tmp_path, {"step": 1})
-    process = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert "Cannot write the checkpoint" in process.stdout
-    assert "File too large" in process.stdout
+    with full_disk(500_000), pytest.raises(CheckpointError, match=r"Cannot write the checkpoint .*File too large"):
+        save_checkpoint(tmp_path, {"weight": torch.zeros(1_000_000)}, step=2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001.ckpt"]

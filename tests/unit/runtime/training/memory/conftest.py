@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import Env, Fence
-from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.training.link import AgentLink
 from elasticjob_runtime.training.memory import AgentMemory, agent_memory
+
+from tests.unit.runtime.training.conftest import serving_agent
 
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The real server in a thread. This process is a worker of it: local rank 0 of 1, in round 1."""
-    event_loop = EventLoop()
-    server = WorkerServer(event_loop, lambda _progress: None)
-    stop = threading.Event()
-
-    def serve() -> None:
-        while not stop.is_set():
-            event_loop.wait(0.01)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    monkeypatch.setenv(Env.AGENT_SOCKET, server.path)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
-    for variable, value in {"LOCAL_RANK": "0", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1"}.items():
-        monkeypatch.setenv(variable, value)
-    enter_round(monkeypatch, 1)
-    yield server.path
-    stop.set()
-    thread.join()
-    server.close()
-    event_loop.close()
+    """This process is a worker of this agent: local rank 0 of 1, in round 1."""
+    with serving_agent() as path:
+        monkeypatch.setenv(Env.AGENT_SOCKET, path)
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+        for variable, value in {"LOCAL_RANK": "0", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1"}.items():
+            monkeypatch.setenv(variable, value)
+        enter_round(monkeypatch, 1)
+        yield path
 
 
 def enter_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setenv(Env.ROUND, str(number))
     monkeypatch.setenv(Env.FENCE, f"1.0.{number}")
+
+
+def release(memory: AgentMemory) -> None:
+    """As the end of its process would."""
+    for pair in memory._pairs.values():
+        for buffer in pair.buffers:
+            buffer.release()
 
 
 @pytest.fixture
@@ -51,9 +44,7 @@ def process(agent: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
     def start(round_number: int, *, run_id: str = "run", ends: bool = True) -> AgentMemory:
         for each in memories if ends else ():
-            for pair in each._pairs.values():
-                for buffer in pair.buffers:
-                    buffer.release()
+            release(each)
         enter_round(monkeypatch, round_number)
         links.append(AgentLink(agent))
         memories.append(AgentMemory(links[-1], Fence(1, 0, round_number), run_id))
@@ -70,10 +61,8 @@ def new_process(agent: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
     assert agent
 
     def start(round_number: int) -> None:
-        old = agent_memory._process.agent_memory
-        for pair in old._pairs.values() if old is not None else ():
-            for buffer in pair.buffers:
-                buffer.release()
+        if (old := agent_memory._process.agent_memory) is not None:
+            release(old)
         monkeypatch.setattr(agent_memory, "_process", agent_memory._Process())
         enter_round(monkeypatch, round_number)
 

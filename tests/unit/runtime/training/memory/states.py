@@ -33,6 +33,19 @@ def recovered(pair: Pair) -> Recovered | None:
     return max(intact, key=lambda each: each.header.age, default=None)
 
 
+def loaded(pair: Pair) -> Any:
+    """The state of the newest snapshot."""
+    found = recovered(pair)
+    assert found is not None
+    return found.load()
+
+
+def written(state: Any) -> Pair:
+    pair = Pair.create()
+    pair.write(state, header(1))
+    return pair
+
+
 def every_kind() -> dict[Any, Any]:
     """Each type of number, each shape, each container that a state may have."""
     weights = torch.arange(12, dtype=torch.float32).reshape(3, 4)

@@ -24,20 +24,15 @@ def state(step: int) -> dict[str, Any]:
     return {"step": step, "weights": torch.full((1000,), float(step))}
 
 
-def newest(of: AgentMemory, what: str = "training") -> dict[str, Any] | None:
+def newest_step(of: AgentMemory, what: str = "training") -> int | None:
     found = of.newest(what)
     if found is None:
         return None
-    loaded: dict[str, Any] | None = found.load()
+    loaded = found.load()
     found.close()
     assert loaded is not None
     assert torch.equal(loaded["weights"], state(loaded["step"])["weights"])
-    return loaded
-
-
-def newest_step(of: AgentMemory, what: str = "training") -> int | None:
-    found = newest(of, what)
-    return None if found is None else int(found["step"])
+    return int(loaded["step"])
 
 
 def test_a_new_process_finds_the_last_snapshot_of_the_one_before(process: Start) -> None:

@@ -56,45 +56,29 @@ def test_steps_that_are_only_in_memory_are_not_lost(tmp_path: pathlib.Path, new_
     assert checkpoint.steps(tmp_path) == [10]
 
 
-def test_a_path_may_have_bytes_that_are_not_utf_8(tmp_path: pathlib.Path, new_process: NewProcess) -> None:
-    path = tmp_path / os.fsdecode(b"caf\xe9")
-    save_checkpoint(path, state(5), durable=False)
+@pytest.mark.parametrize("name", ["none", os.fsdecode(b"caf\xe9")], ids=["plain", "not UTF-8"])
+def test_no_disk_is_needed(tmp_path: pathlib.Path, new_process: NewProcess, name: str) -> None:
+    save_checkpoint(tmp_path / name, state(5), durable=False)
     new_process(2)
-    assert loaded_step(path) == 5
+    assert loaded_step(tmp_path / name) == 5
+    assert not (tmp_path / name).exists()
 
 
-def test_no_disk_is_needed(tmp_path: pathlib.Path, new_process: NewProcess) -> None:
-    save_checkpoint(tmp_path / "none", state(5), durable=False)
-    new_process(2)
-    assert loaded_step(tmp_path / "none") == 5
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_newer_checkpoint_on_the_disk_wins(
-    tmp_path: pathlib.Path, new_process: NewProcess, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("round_number", "step"), [(1, 20), (2, 12)], ids=["of a higher step", "of a later group that went back"]
+)
+def test_a_checkpoint_that_was_saved_on_another_machine_since_wins(
+    tmp_path: pathlib.Path, new_process: NewProcess, monkeypatch: pytest.MonkeyPatch, round_number: int, step: int
 ) -> None:
-    save_checkpoint(tmp_path, state(10), durable=False)
-    monkeypatch.setenv("ELASTICJOB_MEMORY_SNAPSHOTS", "0")
-    new_process(1)
-    save_checkpoint(tmp_path, state(20))
-    monkeypatch.delenv("ELASTICJOB_MEMORY_SNAPSHOTS")
-    new_process(2)
-    assert loaded_step(tmp_path) == 20
-
-
-def test_a_later_group_that_has_saved_wins_even_if_it_went_back(
-    tmp_path: pathlib.Path, new_process: NewProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ran on another machine, and this one's memory has a history that no longer counts."""
     save_checkpoint(tmp_path, state(10))
-    for step in range(11, 18):
-        save_checkpoint(tmp_path, state(step), durable=False)
+    for later in range(11, 18):
+        save_checkpoint(tmp_path, state(later), durable=False)
     monkeypatch.setenv("ELASTICJOB_MEMORY_SNAPSHOTS", "0")
-    new_process(2)
-    save_checkpoint(tmp_path, state(12))
+    new_process(round_number)
+    save_checkpoint(tmp_path, state(step))
     monkeypatch.delenv("ELASTICJOB_MEMORY_SNAPSHOTS")
-    new_process(3)
-    assert loaded_step(tmp_path) == 12
+    new_process(round_number + 1)
+    assert loaded_step(tmp_path) == step
 
 
 def test_another_path_has_another_state(tmp_path: pathlib.Path, new_process: NewProcess) -> None:

@@ -77,27 +77,20 @@ def test_a_checkpoint_that_another_job_has_saved_since_is_newer_than_memory(
     assert train(tmp_path, 0) == 4
 
 
-def test_a_checkpoint_that_a_person_chooses_is_newer_than_memory(tmp_path: pathlib.Path, own_job: NewProcess) -> None:
-    own_job(1)
-    train(tmp_path, 4, every=2, snapshot=True)
-    (chosen,) = tmp_path.glob("step-*2-*.ckpt")
-    assert main([str(tmp_path), "--use", chosen.name]) == 0
-    own_job(2)
-    assert train(tmp_path, 3, snapshot=True) == 2
-    own_job(3)
-    assert train(tmp_path, 0) == 5
-
-
-def test_a_checkpoint_that_a_person_chose_stays_newer_than_memory_when_the_claim_is_released(
-    tmp_path: pathlib.Path, own_job: NewProcess
+@pytest.mark.parametrize("released", [False, True], ids=["chosen", "chosen, and the claim released"])
+def test_a_checkpoint_that_a_person_chooses_is_newer_than_memory(
+    tmp_path: pathlib.Path, own_job: NewProcess, released: bool
 ) -> None:
     own_job(1)
     train(tmp_path, 4, every=2, snapshot=True)
     (chosen,) = tmp_path.glob("step-*2-*.ckpt")
     assert main([str(tmp_path), "--use", chosen.name]) == 0
-    assert main([str(tmp_path), "--release"]) == 0
+    if released:
+        assert main([str(tmp_path), "--release"]) == 0
     own_job(2)
-    assert train(tmp_path, 0) == 2
+    assert train(tmp_path, 3, snapshot=True) == 2
+    own_job(3)
+    assert train(tmp_path, 0) == 5
 
 
 def make_unreadable(file: pathlib.Path) -> None:

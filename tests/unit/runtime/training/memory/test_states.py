@@ -9,10 +9,9 @@ import torch
 from elasticjob_runtime.training.memory import copying
 from elasticjob_runtime.training.memory.copying import Part, Window, windows
 from elasticjob_runtime.training.memory.format import PIECE
-from elasticjob_runtime.training.memory.pair import Pair
 from elasticjob_runtime.training.memory.structure import Slot, UnsupportedStateError, take_apart
 
-from tests.unit.runtime.training.memory.states import assert_equal, every_kind, header, recovered
+from tests.unit.runtime.training.memory.states import assert_equal, every_kind, header, loaded, recovered, written
 
 pytestmark = pytest.mark.torch
 
@@ -24,57 +23,43 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("threads")
 def test_a_state_comes_back_unchanged() -> None:
-    pair, state = Pair.create(), every_kind()
-    pair.write(state, header(1))
-    found = recovered(pair)
-    assert found is not None
-    assert_equal(state, found.load())
+    state = every_kind()
+    assert_equal(state, loaded(written(state)))
 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("size", [0, 1, 7, 8, PIECE - 64, PIECE - 1, PIECE, PIECE + 1, 7 * PIECE + 3])
 def test_sizes_around_the_pieces_of_the_checksum(size: int) -> None:
-    pair = Pair.create()
     state = [torch.randint(0, 255, (size,), dtype=torch.uint8), torch.ones(3), torch.rand(PIECE // 2)]
-    pair.write(state, header(1))
-    found = recovered(pair)
-    assert found is not None
-    assert_equal(state, found.load())
+    assert_equal(state, loaded(written(state)))
 
 
 def test_what_is_loaded_does_not_change_with_the_next_snapshots() -> None:
-    pair = Pair.create()
-    pair.write({"a": torch.ones(1000)}, header(1))
+    pair = written({"a": torch.ones(1000)})
     found = recovered(pair)
     assert found is not None
-    loaded = found.load()
+    before = found.load()
     for step in (2, 3):
         pair.write({"a": torch.full((1000,), step)}, header(step))
-    assert loaded is not None
-    assert torch.equal(loaded["a"], torch.ones(1000))
+    assert before is not None
+    assert torch.equal(before["a"], torch.ones(1000))
     assert found.load() is None, "its writer has replaced it"
 
 
 def test_each_tensor_has_memory_of_its_own() -> None:
     """torch.save writes the whole storage behind a tensor."""
-    pair = Pair.create()
-    pair.write({"large": torch.ones(100_000), "small": torch.ones(1)}, header(1))
-    found = recovered(pair)
-    assert found is not None
-    loaded = found.load()
-    assert loaded is not None
-    assert loaded["small"].untyped_storage().nbytes() == 4
+    state = loaded(written({"large": torch.ones(100_000), "small": torch.ones(1)}))
+    assert state["small"].untyped_storage().nbytes() == 4
 
 
 def test_tied_weights_stay_tied_and_take_memory_once() -> None:
-    pair, weight = Pair.create(), torch.rand(1000)
-    pair.write({"encoder": weight, "decoder": weight, "other": torch.rand(1000)}, header(1))
-    found = recovered(pair)
+    weight = torch.rand(1000)
+    found = recovered(written({"encoder": weight, "decoder": weight, "other": torch.rand(1000)}))
     assert found is not None
     assert found.header.layout.payload_size < 3 * 4000
-    loaded = found.load()
-    assert loaded is not None
-    assert loaded["encoder"] is loaded["decoder"]
+    state = found.load()
+    assert state is not None
+    assert state["encoder"] is state["decoder"]
 
 
 class Other:
@@ -85,9 +70,7 @@ class Other:
 
 
 def test_objects_are_loaded_only_if_the_caller_trusts_them() -> None:
-    pair = Pair.create()
-    pair.write({"a": Other()}, header(1))
-    found = recovered(pair)
+    found = recovered(written({"a": Other()}))
     assert found is not None
     assert found.load() == {"a": Other()}
     assert found.load(any_object=False) is None
@@ -139,22 +122,20 @@ def test_windows_cover_all_tensors(slots: list[Slot], found: list[Window]) -> No
 
 @pytest.mark.gpu
 def test_a_state_on_a_gpu_comes_back_unchanged() -> None:
-    pair = Pair.create()
     state: dict[str, Any] = {
         "cpu": torch.rand(1000),
         "gpu": [torch.rand(size, device="cuda") for size in (1, 1000, 3 * copying.STAGE // 4, 77)],
         "transposed": torch.rand(300, 200, device="cuda").t(),
     }
-    pair.write(state, header(1))
-    found = recovered(pair)
+    found = recovered(written(state))
     assert found is not None
-    loaded = found.load(None)
-    assert loaded is not None
-    assert loaded["gpu"][0].device == state["gpu"][0].device
-    for first, second in zip(loaded["gpu"], state["gpu"], strict=True):
+    again = found.load(None)
+    assert again is not None
+    assert again["gpu"][0].device == state["gpu"][0].device
+    for first, second in zip(again["gpu"], state["gpu"], strict=True):
         assert torch.equal(first, second)
-    assert torch.equal(loaded["transposed"], state["transposed"])
-    assert torch.equal(loaded["cpu"], state["cpu"])
+    assert torch.equal(again["transposed"], state["transposed"])
+    assert torch.equal(again["cpu"], state["cpu"])
 
 
 def test_tensors_that_come_through_pinned_buffers_arrive_unchanged() -> None:

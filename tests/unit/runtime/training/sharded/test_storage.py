@@ -100,22 +100,31 @@ def two_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory / "c"
 
 
+@pytest.fixture
+def copied(tmp_path: pathlib.Path, two_checkpoints: pathlib.Path) -> pathlib.Path:
+    """The same, to damage."""
+    return shutil.copytree(two_checkpoints, tmp_path / "c")
+
+
 @pytest.mark.parametrize("name", ["__0_0.distcp", "__1_0.distcp", ".metadata"])
 @pytest.mark.parametrize("damage", [_cut, _flip, pathlib.Path.unlink], ids=["incomplete", "corrupt", "missing"])
 def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
-    tmp_path: pathlib.Path, two_checkpoints: pathlib.Path, name: str, damage: Callable[[pathlib.Path], None]
+    tmp_path: pathlib.Path, copied: pathlib.Path, name: str, damage: Callable[[pathlib.Path], None]
 ) -> None:
-    shutil.copytree(two_checkpoints, tmp_path / "c")
-    damage(shards(tmp_path / "c")[1] / name)
-    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
+    damage(shards(copied)[1] / name)
+    assert [step for step, _ in run(2, load, tmp_path, copied)] == [1, 1]
 
 
-def test_a_checkpoint_whose_folder_of_shards_is_missing_is_skipped(
-    tmp_path: pathlib.Path, two_checkpoints: pathlib.Path
+@pytest.mark.parametrize(
+    "cut_off",
+    [lambda folder: shutil.rmtree(shards(folder)[1]), lambda folder: max(folder.glob("*.ckpt")).unlink()],
+    ids=["the folder of shards", "the manifest"],
+)
+def test_a_checkpoint_that_lacks_a_half_is_skipped(
+    tmp_path: pathlib.Path, copied: pathlib.Path, cut_off: Callable[[pathlib.Path], None]
 ) -> None:
-    shutil.copytree(two_checkpoints, tmp_path / "c")
-    shutil.rmtree(shards(tmp_path / "c")[1])
-    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
+    cut_off(copied)
+    assert [step for step, _ in run(2, load, tmp_path, copied)] == [1, 1]
 
 
 @pytest.mark.parametrize("damage", [_cut, pathlib.Path.unlink], ids=["incomplete", "missing"])
@@ -184,13 +193,6 @@ def test_a_save_that_was_killed_leaves_no_shards_to_the_next(
         "step-000000000001-1",
         "step-000000000003-1",
     ]
-
-
-def test_files_without_a_manifest_do_not_count(tmp_path: pathlib.Path, two_checkpoints: pathlib.Path) -> None:
-    """A save that was cut off."""
-    shutil.copytree(two_checkpoints, tmp_path / "c")
-    max((tmp_path / "c").glob("*.ckpt")).unlink()
-    assert [step for step, _ in run(2, load, tmp_path, tmp_path / "c")] == [1, 1]
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,8 +316,7 @@ def test_plain_dcp_reads_the_files(tmp_path: pathlib.Path) -> None:
 def test_a_checkpoint_of_another_model_is_refused_in_one_sentence(
     tmp_path: pathlib.Path, two_checkpoints: pathlib.Path
 ) -> None:
-    shutil.copytree(two_checkpoints, tmp_path / "c")
-    for kind, message in run(2, load_another_model, tmp_path, tmp_path / "c"):
+    for kind, message in run(2, load_another_model, tmp_path, two_checkpoints):
         assert kind == "CheckpointError"
         assert "does not fit this state" in message
         assert "\n" not in message
