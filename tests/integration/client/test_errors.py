@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
-import email.utils
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,8 +11,6 @@ import pytest
 import yaml
 from elasticjob import ElasticJobClient
 from elasticjob.cli.app import run
-from elasticjob.cluster.http import ApiServer
-from elasticjob.cluster.kubeconfig import Target
 from elasticjob.errors import Exit
 
 from hack.cluster.loopback import ControlPlane
@@ -118,51 +113,3 @@ def test_waiting_survives_an_api_server_that_goes_away(
     proxy.admit()
     thread.join(60)
     assert outcome == ["Succeeded"]
-
-
-def test_an_api_server_that_is_slow_is_said() -> None:
-    said = threading.Event()
-
-    class Slow(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert said.wait(60)
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *_: object) -> None:
-            """Not on stderr."""
-
-    with HTTPServer(("127.0.0.1", 0), Slow) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        api = ApiServer(Target(f"http://127.0.0.1:{server.server_port}"), on_slow=lambda _: said.set())
-        assert api.get("/version") == {}
-        server.shutdown()
-    assert said.is_set()
-
-
-def test_ages_are_those_of_the_api_server_s_clock() -> None:
-    """This machine's clock may be wrong."""
-    ahead = datetime.timedelta(minutes=10)
-
-    class Ahead(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def date_time_string(self, timestamp: float | None = None) -> str:
-            assert timestamp is None
-            return email.utils.format_datetime(datetime.datetime.now(datetime.timezone.utc) + ahead, usegmt=True)
-
-        def log_message(self, *_: object) -> None:
-            """Not on stderr."""
-
-    with HTTPServer(("127.0.0.1", 0), Ahead) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        api = ApiServer(Target(f"http://127.0.0.1:{server.server_port}"))
-        api.get("/version")
-        server.shutdown()
-    assert abs(api.now() - datetime.datetime.now(datetime.timezone.utc) - ahead) < datetime.timedelta(minutes=1)

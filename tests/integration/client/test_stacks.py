@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from elasticjob.decisions.stacks import command_in
 from elasticjob.errors import Exit
 
 from tests.integration.client.conftest import Operator, Result
@@ -62,11 +61,3 @@ def test_after_the_end_the_stacks_of_the_hang_are_shown(cli: Cli, submitted: str
     message = "hang: no step for 75 s\nStacks of rank 1:\nwait_forever"
     operator.status(submitted, lastFailure={"worker": "bert-worker-0", "reason": "Hang", "message": message})
     assert cli("stacks", submitted).out == f"{message}\n"
-
-
-def test_the_stacks_are_read_by_the_python_that_started_the_runtime() -> None:
-    injected = {"name": "trainer", "command": ["/opt/conda/bin/python", "/opt/elasticjob/launch.py", "train.py"]}
-    own = {"name": "other", "command": ["train.sh"]}
-    pod = {"spec": {"containers": [injected, own]}}
-    assert command_in(pod, "trainer")[0] == "/opt/conda/bin/python"
-    assert command_in(pod, "other")[0] == command_in({}, "none")[0] == "python3"

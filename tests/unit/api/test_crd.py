@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ from elasticjob_api.crd.definition import custom_resource_definition
 from elasticjob_api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
 from elasticjob_runtime.contract import Env
 
-ROOT = Path(__file__).parents[3]
 TEMPLATE = "spec.workers.template"
 
 
+@functools.cache
 def root_schema() -> dict[str, Any]:
     schema: dict[str, Any] = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
@@ -46,31 +47,6 @@ def own_fields() -> list[tuple[str, dict[str, Any], bool]]:
     ]
 
 
-def test_group_kind_and_columns_are_stable() -> None:
-    crd = custom_resource_definition()
-    version = crd["spec"]["versions"][0]
-    assert (crd["spec"]["group"], version["name"], crd["metadata"]["name"]) == (
-        "elasticjob.dev",
-        "v1alpha1",
-        "elasticjobs.elasticjob.dev",
-    )
-    assert crd["spec"]["names"] == {
-        "kind": "ElasticJob",
-        "listKind": "ElasticJobList",
-        "plural": "elasticjobs",
-        "singular": "elasticjob",
-        "shortNames": ["ej"],
-    }
-    assert [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")] == [
-        "Workers",
-        "World",
-        "Restarts",
-        "Step",
-        "Status",
-        "Age",
-    ]
-
-
 def test_columns_and_scale_name_existing_fields() -> None:
     version = custom_resource_definition()["spec"]["versions"][0]
     named = [column["jsonPath"] for column in version["additionalPrinterColumns"]] + list(
@@ -83,11 +59,9 @@ def test_columns_and_scale_name_existing_fields() -> None:
 def test_every_field_is_described() -> None:
     values = {path for path, _, _ in own_fields() if path.endswith("[]")}
     silent = {
-        path for path, schema, _ in fields(root_schema()["properties"]["spec"], "spec") if not schema.get("description")
-    }
-    silent |= {
         path
-        for path, schema, _ in fields(root_schema()["properties"]["status"], "status")
+        for part in ("spec", "status")
+        for path, schema, _ in fields(root_schema()["properties"][part], part)
         if not schema.get("description")
     }
     assert silent - values == set()
@@ -132,14 +106,10 @@ def test_rules_reject_every_reserved_variable() -> None:
     assert "startsWith" not in rule, "by name, because a prefix would reject variables of future torch releases"
 
 
-def test_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    assert generate.main(["--check", "--root", str(ROOT)]) == 0, capsys.readouterr().err
-
-
 def test_check_names_what_is_stale_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--root", str(tmp_path)]) == 0
     crd = tmp_path / "crds/elasticjobs.elasticjob.dev.yaml"
-    assert yaml.safe_load(crd.read_text(encoding="utf-8")) == custom_resource_definition()
+    assert yaml.load(crd.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) == custom_resource_definition()
     crd.write_text("edited by hand", encoding="utf-8")
     assert generate.main(["--check", "--root", str(tmp_path)]) == 1
     assert "crds/elasticjobs.elasticjob.dev.yaml is not up to date: run `make generate`" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pydantic
 import pytest
 from elasticjob_api import CleanPods, ElasticJob, InvalidJobError, RendezvousBackend
 
@@ -27,29 +26,43 @@ def test_a_minimal_job_has_the_documented_defaults() -> None:
     assert job.spec.rendezvous.endpoint == ""
     assert job.spec.failure_policy.max_restarts == 10
     assert job.spec.lifecycle.clean_pods is CleanPods.RUNNING
+    deleted = body()
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert ElasticJob.parse(deleted).is_deleting
+
+
+def sized(
+    replicas: int | None = None, least: int | None = None, most: int | None = None, **more: Any
+) -> dict[str, Any]:
+    """The body of a job with these sizes. None: a field that is not there."""
+    sizes = {"replicas": replicas, "minReplicas": least, "maxReplicas": most}
+    return body(**{name: size for name, size in sizes.items() if size is not None}, **more)
 
 
 @pytest.mark.parametrize(
-    ("workers", "smallest", "largest"),
+    ("given", "replicas", "least", "most"),
     [
-        pytest.param({"replicas": 4}, 4, 4, id="fixed size"),
-        pytest.param({"replicas": 4, "minReplicas": 2}, 2, 4, id="may shrink"),
-        pytest.param({"replicas": 4, "maxReplicas": 8}, 4, 8, id="may grow"),
-        pytest.param({"replicas": 4, "minReplicas": 1, "maxReplicas": 9}, 1, 9, id="both"),
+        pytest.param(sized(), 1, 1, 1, id="the default"),
+        pytest.param(sized(4), 4, 4, 4, id="fixed size"),
+        pytest.param(sized(4, 2), 4, 2, 4, id="may shrink"),
+        pytest.param(sized(4, most=8), 4, 4, 8, id="may grow"),
+        pytest.param(sized(5, 1, 9), 5, 1, 9, id="both"),
+        pytest.param(sized(None, 3), 3, 3, 3, id="no replicas: the smallest size"),
+        pytest.param(sized(1, 3), 3, 3, 3, id="as many as the minimum"),
+        pytest.param(sized(4, 3), 4, 3, 4, id="more than the minimum"),
+        pytest.param(sized(4, 2, 8, allowedReplicas=[2, 4, 8]), 4, 2, 8, id="allowed"),
+        pytest.param(sized(7, 2, 8, allowedReplicas=[8, 4, 2]), 4, 2, 8, id="rounded down to an allowed size"),
+        pytest.param(sized(7, 2, 8, allowedReplicas=[4, 8]), 4, 4, 8, id="the least allowed"),
+        pytest.param(sized(7, 2, 8, replicaSize=2), 6, 2, 8, id="rounded down to whole replicas"),
+        pytest.param(sized(1, 4, replicaSize=2), 4, 4, 4, id="as many whole replicas as the minimum"),
     ],
 )
-def test_bounds_default_to_the_replicas(workers: dict[str, int], smallest: int, largest: int) -> None:
-    job = ElasticJob.parse(body(**workers))
-    assert (job.min_replicas, job.max_replicas) == (smallest, largest)
-
-
-@pytest.mark.parametrize(
-    ("workers", "replicas"),
-    [({}, 1), ({"minReplicas": 3}, 3), ({"minReplicas": 3, "replicas": 1}, 3), ({"minReplicas": 3, "replicas": 4}, 4)],
-)
-def test_a_job_without_replicas_has_the_smallest_size(workers: dict[str, int], replicas: int) -> None:
-    job = ElasticJob.parse(body(**workers))
-    assert (job.replicas, job.max_replicas) == (replicas, replicas)
+def test_sizes_are_bounded_and_rounded_down_to_allowed_ones(
+    given: dict[str, Any], replicas: int, least: int, most: int
+) -> None:
+    job = ElasticJob.parse(given)
+    assert (job.replicas, job.min_replicas, job.max_replicas) == (replicas, least, most)
+    assert job.allowed_sizes == sorted(given["spec"]["workers"].get("allowedReplicas", []))
 
 
 def test_the_training_container_is_the_named_one_or_the_first() -> None:
@@ -75,66 +88,8 @@ def test_an_invalid_body_is_rejected_with_every_field_and_value() -> None:
     wrong["spec"]["lifecycle"] = {"cleanPods": "Some"}
     with pytest.raises(InvalidJobError) as caught:
         ElasticJob.parse(wrong)
-    message = str(caught.value)
-    for part in (
-        "spec.workers.replicas",
-        "got 0",
-        "spec.workers.procsPerWorker",
-        "'many'",
-        "spec.lifecycle.cleanPods",
-        "'Some'",
-    ):
-        assert part in message
-
-
-def test_a_job_with_a_deletion_timestamp_is_deleting() -> None:
-    deleting = body()
-    deleting["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    assert ElasticJob.parse(deleting).is_deleting
-
-
-def test_a_parsed_job_is_immutable() -> None:
-    job = ElasticJob.parse(body())
-    with pytest.raises(pydantic.ValidationError, match="frozen"):
-        job.spec.workers.replicas = 5  # type: ignore[misc]  # the test checks that this fails
-
-
-@pytest.mark.parametrize(
-    ("workers", "replicas", "least", "allowed"),
-    [
-        pytest.param({"replicas": 5, "minReplicas": 1, "maxReplicas": 9}, 5, 1, [], id="every size"),
-        pytest.param(
-            {"replicas": 4, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [2, 4, 8]},
-            4,
-            2,
-            [2, 4, 8],
-            id="allowed",
-        ),
-        pytest.param(
-            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [8, 4, 2]},
-            4,
-            2,
-            [2, 4, 8],
-            id="rounded down",
-        ),
-        pytest.param(
-            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [4, 8]},
-            4,
-            4,
-            [4, 8],
-            id="the least allowed",
-        ),
-        pytest.param(
-            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "replicaSize": 2}, 6, 2, [], id="whole replicas"
-        ),
-        pytest.param({"replicas": 1, "minReplicas": 4, "replicaSize": 2}, 4, 4, [], id="as many as the minimum"),
-    ],
-)
-def test_replicas_are_rounded_down_to_an_allowed_size(
-    workers: dict[str, Any], replicas: int, least: int, allowed: list[int]
-) -> None:
-    job = ElasticJob.parse(body(**workers))
-    assert (job.replicas, job.min_replicas, job.allowed_sizes) == (replicas, least, allowed)
+    for part in ("workers.replicas", "got 0", "workers.procsPerWorker", "'many'", "lifecycle.cleanPods", "'Some'"):
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,6 @@ def test_references_nulls_and_titles_are_resolved() -> None:
     }
 
 
-def test_a_status_has_no_defaults() -> None:
-    assert "default" not in repr(structural_schema(Tree, defaults=False))
-
-
 @pytest.mark.parametrize(
     ("model", "complaint"),
     [

@@ -16,19 +16,10 @@ from elasticjob.decisions.waiting import worth_a_line
 from elasticjob.errors import Exit
 
 
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == Exit.OK
-    assert capsys.readouterr().out.startswith("elasticjob ")
-
-
-def test_help_exits_with_success(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--help"]) == Exit.OK
-    assert "Usage: elasticjob" in capsys.readouterr().out
-
-
-def test_the_value_of_dry_run_is_no_argument_of_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["submit", "bert", "--script", "train.py", "--dry-run", "client"]) == Exit.USAGE
-    assert "write --dry-run=client" in capsys.readouterr().err
+@pytest.mark.parametrize(("flag", "shown"), [("--version", "elasticjob "), ("--help", "Usage: elasticjob")])
+def test_version_and_help_are_answers(flag: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([flag]) == Exit.OK
+    assert capsys.readouterr().out.strip().startswith(shown)
 
 
 @pytest.mark.parametrize(
@@ -131,28 +122,30 @@ def test_something_else_is_said_sooner_than_other_numbers(text: str, last: str, 
     assert worth_a_line(text, last, since) is said
 
 
-def test_the_package_lists_its_names() -> None:
-    import elasticjob
-
-    assert {"ElasticJobClient", "train"} <= set(dir(elasticjob))
-
-
 def test_the_package_has_what_it_says() -> None:
     import elasticjob
 
+    assert {"ElasticJobClient", "train"} <= set(dir(elasticjob))
     assert all(getattr(elasticjob, name) for name in elasticjob.__all__)
     with pytest.raises(AttributeError):
         _ = elasticjob.nothing
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["submit", "--help"]])
-def test_help_loads_nothing_slow(arguments: list[str]) -> None:
-    """Start-up time: importing any of these takes longer than the rest together."""
-    code = (
-        "import sys; from elasticjob.cli.app import run; "
-        f"run({arguments!r}); "
-        "slow = {'elasticjob_api', 'kubernetes', 'urllib3', 'resvg_py', 'rich.console', 'yaml'}; "
-        "print('loaded:', sorted(slow & set(sys.modules)))"
-    )
+SLOW = {"elasticjob_api", "kubernetes", "urllib3", "resvg_py", "rich.console", "yaml"}
+HELP = "from elasticjob.cli.app import run; run({})"
+LISTS = "cli.app", "cli.output", "sdk.client", "sdk.watch", "views.jobs", "decisions.changes"
+
+
+@pytest.mark.parametrize(
+    ("code", "slow"),
+    [
+        *((HELP.format(words), SLOW) for words in (["--help"], ["list", "--help"], ["submit", "--help"])),
+        (f"import {', '.join(f'elasticjob.{name}' for name in LISTS)}", {"elasticjob_api"}),
+    ],
+    ids=["help", "help of list", "help of submit", "lists and watches"],
+)
+def test_commands_start_without_what_is_slow(code: str, slow: set[str]) -> None:
+    """Importing any of these takes longer than the rest together; the typed models a third of a second of CPU."""
+    code = f"import sys; {code}; print('loaded:', sorted({slow!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from elasticjob.decisions.commands import addressed
 from elasticjob.decisions.flag_values import job_name
+from elasticjob.decisions.stacks import command_in
 from elasticjob.decisions.waiting import Target, target_of
 from elasticjob.errors import UsageError
 
@@ -54,3 +55,11 @@ def test_states_are_named_as_kubectl_names_them(given: str, target: Target) -> N
     assert target_of(given) is target
     with pytest.raises(UsageError):
         target_of("condition=Great")
+
+
+def test_the_stacks_are_read_by_the_python_that_started_the_runtime() -> None:
+    injected = {"name": "trainer", "command": ["/opt/conda/bin/python", "/opt/elasticjob/launch.py", "train.py"]}
+    own = {"name": "other", "command": ["train.sh"]}
+    pod = {"spec": {"containers": [injected, own]}}
+    assert command_in(pod, "trainer")[0] == "/opt/conda/bin/python"
+    assert command_in(pod, "other")[0] == command_in({}, "none")[0] == "python3"

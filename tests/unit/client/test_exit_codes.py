@@ -52,6 +52,7 @@ def test_every_error_says_which_code_it_is() -> None:
         (["logs", "a", "--rank", "1", "--all"], "Only one of --rank"),
         (["stacks", "a", "--replica", "1", "--worker", "0"], "--replica goes with --rank only"),
         (["submit", "a", "--dry-run", "--", "python"], "The job needs an image"),
+        (["submit", "a", "--script", "train.py", "--dry-run", "client"], "write --dry-run=client"),
     ],
 )
 def test_wrong_arguments_are_answered_with_what_was_meant(

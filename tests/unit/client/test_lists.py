@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,11 +105,3 @@ def test_without_the_right_to_read_progress_jobs_are_listed_as_they_are() -> Non
 def test_the_newer_step_is_listed(seen: str | None, step: int) -> None:
     ((job,),) = Cluster(Api(["ml/a"], ["ml/a"], seen=seen)).listed("")  # type: ignore[arg-type]
     assert job["status"]["progress"]["step"] == step
-
-
-def test_lists_and_watches_start_without_the_typed_models() -> None:
-    """They are imported in a third of a second of CPU, more than all else until the first page."""
-    used = ["cli.app", "cli.output", "sdk.client", "sdk.watch", "views.jobs", "decisions.changes"]
-    code = f"import sys, {', '.join(f'elasticjob.{name}' for name in used)}; print('elasticjob_api' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
+import email.utils
 import json
 import queue
 import ssl
@@ -39,6 +41,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Not on stderr."""
+
+    def answer(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
 
     def chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
@@ -164,11 +173,7 @@ def test_a_watch_that_ends_at_once_is_not_opened_again_at_once(monkeypatch: pyte
         def do_GET(self) -> None:
             if "watch=1" in self.path:
                 watches.append(self.path)
-            body = b'{"metadata": {"resourceVersion": "1"}, "items": []}' if "watch=1" not in self.path else b""
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(b'{"metadata": {"resourceVersion": "1"}, "items": []}' if "watch=1" not in self.path else b"")
 
     monkeypatch.setattr("elasticjob.cluster.watching.FIRST_RETRY", 3600.0)
     monkeypatch.setattr("elasticjob.cluster.watching.LAST_RETRY", 3600.0)
@@ -178,13 +183,41 @@ def test_a_watch_that_ends_at_once_is_not_opened_again_at_once(monkeypatch: pyte
         assert len(watches) == 1
 
 
+def test_an_api_server_that_is_slow_is_said() -> None:
+    said = threading.Event()
+
+    class Slow(Handler):
+        def do_GET(self) -> None:
+            assert said.wait(60)
+            self.answer(b"{}")
+
+    with serving(Slow) as target:
+        assert ApiServer(target, on_slow=lambda _: said.set()).get("/version") == {}
+    assert said.is_set()
+
+
+def test_ages_are_those_of_the_api_server_s_clock() -> None:
+    """This machine's clock may be wrong."""
+    now, ahead = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(minutes=10)
+
+    class Ahead(Handler):
+        def do_GET(self) -> None:
+            self.answer(b"{}")
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            assert timestamp is None
+            return email.utils.format_datetime(now + ahead, usegmt=True)
+
+    with serving(Ahead) as target:
+        api = ApiServer(target)
+        api.get("/version")
+    assert abs(api.now() - now - ahead) < datetime.timedelta(minutes=1)
+
+
 def test_a_page_in_place_of_an_answer_is_said() -> None:
     class Login(Handler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "13")
-            self.end_headers()
-            self.wfile.write(b"<html></html>")
+            self.answer(b"<html></html>")
 
     with serving(Login) as target, pytest.raises(UnreachableError, match="does not answer as an API server"):
         ApiServer(target).get("/jobs")
@@ -199,13 +232,8 @@ class Busy(Handler):
     def do_GET(self) -> None:
         self.asked.append(self.headers["Accept"])
         status = self.refused.pop() if self.refused else 200
-        body = b'{"items": []}' if status == 200 else b'{"message": "too many requests"}'
-        self.send_response(status)
-        if status == 429:
-            self.send_header("Retry-After", "0")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        later = {"Retry-After": "0"} if status == 429 else {}
+        self.answer(b'{"items": []}' if status == 200 else b'{"message": "too many requests"}', status, **later)
 
 
 def test_a_request_that_the_api_server_postpones_is_sent_again() -> None:
@@ -231,10 +259,7 @@ def test_a_client_certificate_is_renewed_by_the_program_that_printed_it(tmp_path
         def do_GET(self) -> None:
             subject = self.connection.getpeercert()["subject"]
             seen.append(dict(pair for part in subject for pair in part)["commonName"])
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
+            self.answer(b"{}")
 
     for name in ("first", "second"):
         pki.sign(name, f"/CN={name}", "extendedKeyUsage=clientAuth")

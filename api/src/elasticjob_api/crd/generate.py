@@ -80,14 +80,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--root", type=Path, default=Path(), help="root of the repository (default: the current directory)"
     )
     options = parser.parse_args(arguments)
-    stale = [path for path, text in files().items() if _read(options.root / path) != text]
+    stale = {path: text for path, text in files().items() if _read(options.root / path) != text}
     if options.check:
         for path in stale:
             print(f"{path} is not up to date: run `make generate` and commit the result", file=sys.stderr)  # noqa: T201 its output
         return 1 if stale else 0
-    for path in stale:
+    for path, text in stale.items():
         (options.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (options.root / path).write_text(files()[path], encoding="utf-8")
+        (options.root / path).write_text(text, encoding="utf-8")
         print(f"wrote {path}")  # noqa: T201 its output
     return 0
 
