@@ -13,7 +13,7 @@ from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.state import Admission, Kind
 
 from tests.unit.operator.builders import NAME, NOW, make_job, make_pod
-from tests.unit.operator.planning.plans import ADMITTED, SETTINGS, ask, condition, names, owned, trained
+from tests.unit.operator.planning.plans import ADMITTED, SETTINGS, ask, condition, made, names, owned, trained
 
 GROUP = f"{NAME}-1"
 
@@ -28,7 +28,7 @@ def accepted(job: ElasticJob) -> Admission:
 
 
 def bodies(found: Plan, kind: type[CreatePod] | type[CreateObject]) -> list[Any]:
-    return [action.body for action in found.actions if isinstance(action, kind)]
+    return [action.body for action in made(found, kind)]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_another_minimum_changes_the_group_of_the_run_where_that_is_possible(
     job = gang_job(provider, min=3)
     pods = [dataclasses.replace(make_pod(index), template_hash=hash_of(job)) for index in range(4)]
     found = ask(job, *pods, served=served, objects=before)
-    assert [action.patch for action in found.actions if isinstance(action, PatchObject)] == patches
+    assert [action.patch for action in made(found, PatchObject)] == patches
     assert (names(found, DeleteObject), names(found, DeletePod)) == ([], [])
 
 

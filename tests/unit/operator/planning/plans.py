@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from elasticjob_api import ConditionType, ElasticJob
+from elasticjob_api import ConditionType, ElasticJob, RendezvousStatus
 from elasticjob_operator.planning import Action, CreateObject, CreatePod, Plan, plan
+from elasticjob_operator.planning.actions import Target
 from elasticjob_operator.policies.rendezvous import wanted_spec
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Admission, JobState, Kind, OwnedObject, Pod
@@ -30,7 +31,7 @@ def kinds(found: Plan) -> list[str]:
 
 def names(found: Plan, kind: type[Action]) -> list[str]:
     """Of the objects that actions of that kind are about."""
-    return [_name(each) for each in found.actions if isinstance(each, kind)]
+    return [_name(each) for each in made(found, kind)]
 
 
 def _name(action: Any) -> str:
@@ -40,6 +41,40 @@ def _name(action: Any) -> str:
     return str(action.body["spec"].get("hostname") or action.body["metadata"]["name"])
 
 
+def made(found: Plan, *kinds: type[Any]) -> list[Any]:
+    """The actions of those kinds."""
+    return [each for each in found.actions if isinstance(each, kinds)]
+
+
+def target_of(found: Plan) -> Target:
+    assert found.target is not None
+    return found.target
+
+
+def rendezvous_in(found: Plan) -> RendezvousStatus:
+    assert found.status.rendezvous is not None
+    return found.status.rendezvous
+
+
+def said(found: Plan, type_: ConditionType) -> str:
+    """The message of a condition."""
+    known = found.status.condition(type_)
+    assert known is not None
+    return known.message
+
+
+def environment(found: Plan) -> dict[str, str]:
+    """Of the containers of the worker pods that are created."""
+    (container,) = made(found, CreatePod)[0].body["spec"]["containers"]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def mounted(found: Plan) -> set[str]:
+    """Secrets in the worker pods that are created."""
+    volumes = [volume for each in made(found, CreatePod) for volume in each.body["spec"].get("volumes") or []]
+    return {each["secret"]["secretName"] for each in volumes if "secret" in each}
+
+
 def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
     known = found.status.condition(type_)
     return (known.status.value, known.reason) if known else ("", "")
@@ -47,7 +82,7 @@ def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
 
 def owned(found: Plan) -> dict[tuple[Kind, str], OwnedObject]:
     """The objects of a plan, as if they had been created."""
-    objects = [(each.kind, each.body) for each in found.actions if isinstance(each, CreateObject)]
+    objects = [(each.kind, each.body) for each in made(found, CreateObject)]
     return {
         (kind, body["metadata"]["name"]): OwnedObject(
             kind=kind, name=body["metadata"]["name"], uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)

@@ -14,7 +14,19 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Kind, Rejection
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_plan, make_pod, make_view
-from tests.unit.operator.planning.plans import ADMITTED, METRICS, ask, condition, kinds, names, owned, trained
+from tests.unit.operator.planning.plans import (
+    ADMITTED,
+    METRICS,
+    ask,
+    condition,
+    kinds,
+    made,
+    names,
+    owned,
+    said,
+    target_of,
+    trained,
+)
 
 
 def test_a_dry_run_create_comes_before_anything_else() -> None:
@@ -37,8 +49,7 @@ def test_pods_services_and_etcd_are_created_together() -> None:
         template_hash=ADMITTED.template_hash,
         template_generation=1,
     )
-    assert found.target is not None
-    assert (found.target.endpoint, found.target.tls) == ("https://digits-etcd.ml.svc:2379", True)
+    assert (target_of(found).endpoint, target_of(found).tls) == ("https://digits-etcd.ml.svc:2379", True)
 
 
 def test_no_etcd_is_created_if_the_job_names_an_endpoint() -> None:
@@ -65,9 +76,7 @@ def test_an_exceeded_quota_is_shown_and_retried_after_a_delay() -> None:
     found = ask(trained(), make_pod(0), make_pod(1), rendezvous=make_view(plan=make_plan()), rejection=rejection)
     assert names(found, CreatePod) == []
     assert found.requeue_at == at(8)
-    running = found.status.condition(ConditionType.RUNNING)
-    assert running is not None
-    assert "exceeded quota" in running.message
+    assert "exceeded quota" in said(found, ConditionType.RUNNING)
     assert names(ask(trained(), make_pod(0), seconds=8, rejection=rejection), CreatePod) == [
         "digits-worker-1",
         "digits-worker-2",
@@ -82,9 +91,7 @@ def test_a_rejection_is_not_shown_once_nothing_is_missing() -> None:
     objects = owned(ask(make_job(), admission=ADMITTED))
     pods, view = [make_pod(0), make_pod(1)], make_view(plan=make_plan(size=2))
     found = ask(trained(replicas=2), *pods, rendezvous=view, rejection=rejection, objects=objects)
-    running = found.status.condition(ConditionType.RUNNING)
-    assert running is not None
-    assert "quota" not in running.message
+    assert "quota" not in said(found, ConditionType.RUNNING)
     assert found.requeue_at is None
 
 
@@ -95,7 +102,7 @@ def test_workers_are_created_although_the_autoscaler_is_rejected() -> None:
     job = trained(replicas=2, spec={"scaling": {"metrics": METRICS}})
     found = ask(job, make_pod(0), rendezvous=make_view(plan=make_plan(size=2)), rejection=rejection)
     assert names(found, CreatePod) == ["digits-worker-1"]
-    assert [each.kind for each in found.actions if isinstance(each, CreateObject)] == [Kind.SERVICE]
+    assert [each.kind for each in made(found, CreateObject)] == [Kind.SERVICE]
     assert found.requeue_at == at(8)
 
 
@@ -152,7 +159,7 @@ def test_every_action_has_a_reason() -> None:
 def test_worker_pods_share_what_they_have_in_common(backend: str) -> None:
     job = make_job(replicas=8, spec={"rendezvous": {"backend": backend}})
     found = ask(job, admission=ADMITTED)
-    pods = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    pods = [action.body for action in made(found, CreatePod)]
     assert len({pod["metadata"]["name"] for pod in pods}) == 8
     for index, pod in enumerate(pods):
         assert pod["metadata"]["labels"][LABEL_INDEX] == str(index)

@@ -12,7 +12,6 @@ from elasticjob_operator.planning import (
     CreatePod,
     CreateRunUser,
     DeleteCertificates,
-    Plan,
     PublishSpec,
 )
 from elasticjob_operator.settings import Settings
@@ -20,27 +19,13 @@ from elasticjob_operator.state import Connectivity, Rejection, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_status, make_view
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, kinds
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, environment, kinds, made, mounted, target_of
 
 SECRET = ("elasticjob-system", "shared-etcd")
 SHARED = Settings(endpoint="https://etcd.infra.svc:2379", endpoint_secret=SECRET, ca_namespace="elasticjob-system")
 RUN_SECRET, USER = f"digits-rendezvous-{UID[:8]}-1", f"elasticjob-{UID}-1"
 PUBLISHED = make_view(spec=SpecValue(min=2, max=8, wanted=4))
 MINE: dict[str, Any] = {"rendezvous": {"type": "External", "endpoint": "https://mine:2379", "secretName": "mine"}}
-
-
-def made(found: Plan, kind: type[Any]) -> list[Any]:
-    return [each for each in found.actions if isinstance(each, kind)]
-
-
-def environment(found: Plan) -> dict[str, str]:
-    (container,) = made(found, CreatePod)[0].body["spec"]["containers"]
-    return {each["name"]: each.get("value", "") for each in container["env"]}
-
-
-def mounted(found: Plan) -> set[str]:
-    volumes = [volume for each in made(found, CreatePod) for volume in each.body["spec"].get("volumes") or []]
-    return {each["secret"]["secretName"] for each in volumes if "secret" in each}
 
 
 def test_a_run_in_the_shared_etcd_gets_a_user_before_its_pods() -> None:
@@ -57,8 +42,7 @@ def test_a_run_in_the_shared_etcd_gets_a_user_before_its_pods() -> None:
     assert mounted(then) == {RUN_SECRET}, "and never the operator's own Secret"
     assert environment(then)["PET_RDZV_ENDPOINT"] == "https://etcd.infra.svc:2379"
     assert environment(then)["PET_RDZV_CONF"] == "credentials=/etc/elasticjob/etcd"
-    assert then.target is not None
-    assert (then.target.secret, then.target.user, then.target.tls) == (SECRET, USER, False)
+    assert (target_of(then).secret, target_of(then).user, target_of(then).tls) == (SECRET, USER, False)
 
 
 def test_a_later_run_removes_the_user_of_the_one_before() -> None:
@@ -83,8 +67,7 @@ def test_a_job_with_its_own_secret_mounts_it_and_gets_no_user() -> None:
     assert mounted(found) == {"mine"}
     assert not made(found, CreateRunUser)
     assert environment(found)["PET_RDZV_CONF"] == "credentials=/etc/elasticjob/etcd"
-    assert found.target is not None
-    assert (found.target.secret, found.target.user) == (("ml", "mine"), "")
+    assert (target_of(found).secret, target_of(found).user) == (("ml", "mine"), "")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import ADMITTED, ask, follow, owned, trained
+from tests.unit.operator.planning.plans import ADMITTED, ask, environment, follow, made, owned, trained
 from tests.unit.operator.tables import table
 
 ETCD = {
@@ -36,11 +36,7 @@ ENDPOINT = ",".join(f"https://{host}:2379" for host in HOSTS)
 
 
 def created(found: Plan) -> dict[tuple[Kind, str], Any]:
-    return {
-        (each.kind, each.body["metadata"]["name"]): each.body
-        for each in found.actions
-        if isinstance(each, CreateObject)
-    }
+    return {(each.kind, each.body["metadata"]["name"]): each.body for each in made(found, CreateObject)}
 
 
 def member(index: int, node: str = "", **state: Any) -> Pod:
@@ -73,11 +69,10 @@ def test_three_members_get_volumes_names_and_a_disruption_budget() -> None:
 
 def test_members_and_clients_know_every_member_by_a_name_in_its_certificate() -> None:
     found = ask(make_job(spec=ETCD), admission=ADMITTED, settings=OWN)
-    (made,) = [each for each in found.actions if isinstance(each, CreateCertificates)]
-    assert made.dns_names == ("digits-etcd.ml.svc", "*.digits-etcd.ml.svc", "*.digits-etcd-peers.ml.svc")
-    assert made.peer_names == ("*.digits-etcd-peers.ml.svc",)
-    pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
-    variables = {each["name"]: each.get("value") for each in pods[0]["spec"]["containers"][0]["env"]}
+    (secret,) = made(found, CreateCertificates)
+    assert secret.dns_names == ("digits-etcd.ml.svc", "*.digits-etcd.ml.svc", "*.digits-etcd-peers.ml.svc")
+    assert secret.peer_names == ("*.digits-etcd-peers.ml.svc",)
+    variables = environment(found)
     assert variables["PET_RDZV_ENDPOINT"] == ENDPOINT
     (container,) = created(found)[Kind.STATEFUL_SET, "digits-etcd"]["spec"]["template"]["spec"]["containers"]
     flags = dict(flag.split("=", 1) for flag in container["command"][1:])
@@ -135,7 +130,7 @@ def test_a_finished_job_keeps_none_of_it() -> None:
     objects = owned(ask(make_job(spec=ETCD), admission=ADMITTED, settings=OWN))
     status = make_status(ConditionType.SUCCEEDED, completion_time=NOW)
     found = ask(with_three(make_job(spec=ETCD, status=status)), objects=objects, settings=OWN)
-    deleted = {(each.kind, each.name) for each in found.actions if isinstance(each, DeleteObject)}
+    deleted = {(each.kind, each.name) for each in made(found, DeleteObject)}
     assert deleted == set(objects)
 
 
@@ -181,7 +176,7 @@ def test_a_member_is_replaced_only_once_it_has_certainly_stopped(
     found = ask(
         job, *pods, *etcd, nodes=nodes, heartbeats=heartbeats, settings=OWN, rendezvous=make_view(plan=make_plan())
     )
-    deleted = [(each.name, each.force) for each in found.actions if isinstance(each, DeletePod)]
+    deleted = [(each.name, each.force) for each in made(found, DeletePod)]
     assert deleted == [(name, True) for name in forced]
 
 

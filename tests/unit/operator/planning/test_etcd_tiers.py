@@ -11,8 +11,17 @@ from elasticjob_operator.state import Kind, RendezvousView, TierView
 from elasticjob_runtime.contract import SpecValue
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_view
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow
-from tests.unit.operator.planning.test_etcd_access import environment, made, mounted
+from tests.unit.operator.planning.plans import (
+    ADMITTED,
+    ask,
+    condition,
+    environment,
+    follow,
+    made,
+    mounted,
+    rendezvous_in,
+    target_of,
+)
 
 ENDPOINT = "https://t0.ej.svc:2379,https://t0-0.t0-peers.ej.svc:2379"
 TIERS = EtcdTiers(tiers=(EtcdTier(name="t0", endpoint=ENDPOINT),), max_runs=1)
@@ -30,15 +39,17 @@ def placed(job: ElasticJob | None = None) -> ElasticJob:
 
 def test_a_run_touches_its_tier_only_once_status_names_it() -> None:
     first = ask(make_job(), admission=ADMITTED, settings=SETTINGS, tiers=FREE)
-    assert first.status.rendezvous is not None
-    assert (first.status.rendezvous.tier, first.status.rendezvous.endpoint) == ("t0", ENDPOINT)
+    assert (rendezvous_in(first).tier, rendezvous_in(first).endpoint) == ("t0", ENDPOINT)
     assert first.target is None
     assert not made(first, CreatePod)
     assert first.requeue_at == NOW
     second = ask(placed(), admission=ADMITTED, settings=SETTINGS, tiers=FREE, rendezvous=make_view())
     assert made(second, PublishSpec)
-    assert second.target is not None
-    assert (second.target.endpoint, second.target.secret, second.target.tls) == (ENDPOINT, ("ej", "t0"), False)
+    assert (target_of(second).endpoint, target_of(second).secret, target_of(second).tls) == (
+        ENDPOINT,
+        ("ej", "t0"),
+        False,
+    )
 
 
 def test_pods_meet_in_the_tier_as_the_user_of_their_run_and_the_job_has_no_etcd_of_its_own() -> None:
@@ -62,8 +73,7 @@ def test_a_run_without_a_tier_creates_no_pods_warns_once_and_looks_again() -> No
     waiting = follow(make_job(), found)
     assert not ask(waiting, admission=ADMITTED, settings=SETTINGS, tiers=FULL).events
     then = ask(waiting, admission=ADMITTED, settings=SETTINGS, tiers=FREE)
-    assert then.status.rendezvous is not None
-    assert then.status.rendezvous.tier == "t0"
+    assert rendezvous_in(then).tier == "t0"
 
 
 def test_training_goes_on_when_its_tier_is_removed_and_the_job_says_what_to_do() -> None:

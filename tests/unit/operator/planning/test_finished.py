@@ -23,7 +23,7 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, names, owned, trained
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, names, owned, said, trained
 
 
 class TestFinished:
@@ -102,9 +102,7 @@ def test_the_startup_deadline_fails_a_job_that_cannot_start() -> None:
     pods = [make_pod(0), make_pod(1, PodPhase.PENDING, blocked=blocked)]
     found = ask(job, *pods, rendezvous=make_view())
     assert condition(found, ConditionType.FAILED) == ("True", "StartupDeadlineExceeded")
-    failed = found.status.condition(ConditionType.FAILED)
-    assert failed is not None
-    assert "0/3 nodes are available" in failed.message
+    assert "0/3 nodes are available" in said(found, ConditionType.FAILED)
     assert len(names(ask(follow(job, found), *pods, seconds=10), DeletePod)) == 2
     assert ask(job, *pods, seconds=-10).requeue_at == NOW
 

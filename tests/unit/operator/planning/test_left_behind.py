@@ -13,7 +13,7 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Kind, OwnedObject, Pod, Rejection
 
 from tests.unit.operator.builders import at, make_job, make_pod, make_view
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, kinds, names
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, kinds, names, said
 
 OWN_ETCD = Settings()
 NAMED = [
@@ -57,9 +57,7 @@ def test_nothing_is_created_and_the_old_etcd_is_not_followed() -> None:
 def test_one_message_has_one_command_for_all_of_them() -> None:
     plan = start(foreign=found(*NAMED), leftovers=(orphan(),))
     assert condition(plan, ConditionType.RUNNING) == ("False", "NameInUse")
-    running = plan.status.condition(ConditionType.RUNNING)
-    assert running is not None
-    assert running.message.endswith(
+    assert said(plan, ConditionType.RUNNING).endswith(
         "kubectl delete networkpolicy/digits-worker pod/digits-worker-0-bb9bk secret/digits-etcd-beef-1 service/digits "
         "service/digits-etcd statefulset/digits-etcd -n ml"
     )

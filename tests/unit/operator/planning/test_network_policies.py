@@ -14,7 +14,7 @@ from elasticjob_operator.settings import NetworkPolicySettings, Settings
 from elasticjob_operator.state import Kind, OwnedObject, Rejection
 
 from tests.unit.operator.builders import at, make_job, make_plan, make_pod, make_status, make_view
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, names, owned, trained
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, made, names, owned, trained
 
 OPERATOR = {"podSelector": {"matchLabels": {"app": "operator"}}}
 ON = Settings(network_policies=NetworkPolicySettings(operator=(OPERATOR,), metrics_port=9100))
@@ -24,11 +24,7 @@ Objects = dict[tuple[Kind, str], OwnedObject]
 
 
 def created(found: Plan) -> set[str]:
-    return {
-        f"{action.kind}/{action.body['metadata']['name']}"
-        for action in found.actions
-        if isinstance(action, CreateObject)
-    }
+    return {f"{each.kind}/{each.body['metadata']['name']}" for each in made(found, CreateObject)}
 
 
 def all_objects(settings: Settings = ON) -> Objects:
@@ -93,7 +89,7 @@ def test_without_the_setting_no_policy_is_created_and_nothing_waits() -> None:
 
 def test_turning_the_setting_off_deletes_the_policies_of_running_jobs() -> None:
     found = running(all_objects(), OFF)
-    deleted = {(action.kind, action.name) for action in found.actions if isinstance(action, DeleteObject)}
+    deleted = {(action.kind, action.name) for action in made(found, DeleteObject)}
     assert deleted == {(Kind.NETWORK_POLICY, "digits-worker"), (Kind.NETWORK_POLICY, "digits-etcd")}
 
 
@@ -130,7 +126,7 @@ def test_a_changed_policy_is_restored(change: Any) -> None:
     body = copy.deepcopy(dict(objects[key].body))
     change(body["spec"])
     objects[key] = dataclasses.replace(objects[key], json=orjson.dumps(body))
-    (patch,) = (action for action in running(objects).actions if isinstance(action, PatchObject))
+    (patch,) = made(running(objects), PatchObject)
     assert (patch.kind, patch.name) == key
     assert patch.patch.keys() == {"spec"}
 

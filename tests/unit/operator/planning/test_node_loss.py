@@ -23,7 +23,7 @@ from tests.unit.operator.builders import (
     make_pod,
     make_view,
 )
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, names, published, trained
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, made, names, published, rendezvous_in, trained
 
 SILENT_NODES = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-5)}
 
@@ -34,7 +34,7 @@ OLD_LEASE = {"bad": make_heartbeat()}
 def test_a_pod_on_a_lost_node_is_deleted_by_force_and_its_member_evicted() -> None:
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
     found = ask(trained(), *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan()))
-    (delete,) = [action for action in found.actions if isinstance(action, DeletePod)]
+    (delete,) = made(found, DeletePod)
     assert (delete.name, delete.force) == ("digits-worker-3", True)
     assert names(found, EvictMember) == ["digits-worker-3"]
     assert found.status.restarts.total == 0, "node loss is free"
@@ -43,8 +43,8 @@ def test_a_pod_on_a_lost_node_is_deleted_by_force_and_its_member_evicted() -> No
 def test_the_heartbeat_is_read_before_pods_are_deleted_by_force() -> None:
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
     found = ask(trained(), *pods, nodes=SILENT_NODES, rendezvous=make_view(plan=make_plan()))
-    assert [action.node for action in found.actions if isinstance(action, ReadHeartbeat)] == ["bad"]
-    assert not [action for action in found.actions if isinstance(action, DeletePod | EvictMember)]
+    assert [action.node for action in made(found, ReadHeartbeat)] == ["bad"]
+    assert not made(found, DeletePod, EvictMember)
     assert found.requeue_at == NOW
 
 
@@ -64,7 +64,7 @@ def test_a_replacement_never_waits_for_the_end_of_the_pod(nodes: dict[str, Any] 
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", deletion_timestamp=-9999))
     found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
     assert (names(found, CreatePod), names(found, DeletePod)) == (["digits-worker-3"], [])
-    (patch,) = [action for action in found.actions if isinstance(action, PatchPod)]
+    (patch,) = made(found, PatchPod)
     assert (patch.uid, patch.patch) == ("pod-3-0", {"metadata": {"labels": {"elasticjob.dev/job-uid": None}}})
     replaced = (*pods[:3], dataclasses.replace(pods[3], in_dns=False), make_pod(3, incarnation=1))
     after = ask(trained(), *replaced, nodes=nodes, rendezvous=make_view(plan=make_plan()))
@@ -78,7 +78,7 @@ def test_the_name_of_a_replacement_is_new_unless_its_creation_may_have_succeeded
     again = ask(trained(), *pods, rendezvous=make_view(plan=make_plan()), unconfirmed={3: "digits-worker-3-zzzzz"})
 
     def name(found: Plan) -> str:
-        (create,) = [action for action in found.actions if isinstance(action, CreatePod)]
+        (create,) = made(found, CreatePod)
         return str(create.body["metadata"]["name"])
 
     assert name(first) != name(later)
@@ -90,10 +90,10 @@ def test_the_second_pod_of_an_index_leaves_its_group_before_it_is_deleted() -> N
     pods = [*(make_pod(index, created=-9) for index in range(4)), make_pod(2, incarnation=1, created=-1)]
     found = ask(trained(), *pods, rendezvous=make_view(plan=make_plan(), spec=published(trained())))
     assert names(found, DeletePod) == []
-    (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
+    (action,) = made(found, PublishSpec)
     assert action.spec.draining == ["digits-worker-2-1"]
     found = ask(trained(), *pods, rendezvous=make_view(plan=make_plan(), spec=action.spec))
-    (delete,) = [action for action in found.actions if isinstance(action, DeletePod)]
+    (delete,) = made(found, DeletePod)
     assert (delete.uid, delete.force, delete.reason) == ("pod-2-1", False, "another pod has its index")
 
 
@@ -102,8 +102,8 @@ def test_a_consistent_job_keeps_pods_on_a_silent_node_and_says_so(node: str) -> 
     job = trained(spec={"rendezvous": {"onPartition": "Consistent"}})
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node=node, ready=node == "good"))
     found = ask(job, *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan(size=3)))
-    assert not [action for action in found.actions if isinstance(action, DeletePod | EvictMember | ReadHeartbeat)]
-    (published,) = [action for action in found.actions if isinstance(action, PublishSpec)]
+    assert not made(found, DeletePod, EvictMember, ReadHeartbeat)
+    (published,) = made(found, PublishSpec)
     assert published.spec.on_partition == "Consistent"
     if node == "bad":
         assert condition(found, ConditionType.DEGRADED) == ("True", "NodeSilent")
@@ -134,20 +134,18 @@ def test_a_lost_etcd_is_superseded_before_it_is_deleted_by_force() -> None:
     }
     job = with_store(trained(), 1, "e")
     first = ask(job, *pods, etcd_pod("bad"), **world)
-    assert first.status.rendezvous is not None
-    assert (first.status.rendezvous.store_generation, first.status.rendezvous.store_pod) == (2, "")
-    assert not [action for action in first.actions if isinstance(action, DeletePod)]
+    assert (rendezvous_in(first).store_generation, rendezvous_in(first).store_pod) == (2, "")
+    assert not made(first, DeletePod)
     assert first.requeue_at == NOW
     written = job.model_copy(update={"status": first.status})
     second = ask(written, *pods, etcd_pod("bad"), **world)
-    (delete,) = [action for action in second.actions if isinstance(action, DeletePod)]
+    (delete,) = made(second, DeletePod)
     assert (delete.name, delete.force) == ("digits-etcd-0", True)
     assert second.status.rendezvous == first.status.rendezvous, "counted once"
     third = ask(written, *pods, etcd_pod("good", uid="e2"), **{**world, "rendezvous": make_view()})
-    (published,) = [action for action in third.actions if isinstance(action, PublishSpec)]
+    (published,) = made(third, PublishSpec)
     assert published.spec.store_generation == 2
-    assert third.status.rendezvous is not None
-    assert (third.status.rendezvous.store_generation, third.status.rendezvous.store_pod) == (2, "e2")
+    assert (rendezvous_in(third).store_generation, rendezvous_in(third).store_pod) == (2, "e2")
 
 
 def test_etcd_on_a_silent_node_is_replaced_before_the_workers_there() -> None:
@@ -164,7 +162,7 @@ def test_etcd_on_a_silent_node_is_replaced_before_the_workers_there() -> None:
         settings=Settings(),
         rendezvous=make_view(Connectivity.UNREACHABLE),
     )
-    assert [action.name for action in found.actions if isinstance(action, DeletePod)] == ["digits-etcd-0"]
+    assert [action.name for action in made(found, DeletePod)] == ["digits-etcd-0"]
 
 
 def test_the_plan_is_made_again_when_a_node_becomes_lost() -> None:
@@ -194,7 +192,7 @@ def test_what_a_deleted_job_left_on_a_lost_node_is_deleted_by_force() -> None:
         leftover("digits-worker-2-gwtch", "worker", "deleted", terminating=False),
     )
     found = ask(make_job(), nodes=SILENT_NODES, heartbeats=OLD_LEASE, leftovers=left, admission=ADMITTED)
-    deletes = [action for action in found.actions if isinstance(action, DeletePod)]
+    deletes = made(found, DeletePod)
     assert [(delete.name, delete.force) for delete in deletes] == [
         ("digits-worker-0-gwtch", True),
         ("digits-etcd-0", True),
@@ -209,8 +207,6 @@ def test_deleting_a_job_in_the_foreground_does_not_wait_for_a_lost_node(heartbea
     pods = [make_pod(0, node="good", deletion_timestamp=30), make_pod(1, node="bad", deletion_timestamp=30)]
     found = ask(job, *pods, etcd_pod("bad"), nodes=SILENT_NODES, heartbeats=heartbeats, rendezvous=make_view())
     assert names(found, DeletePod) == (["digits-worker-1", "digits-etcd-0"] if heartbeats else [])
-    assert [action.node for action in found.actions if isinstance(action, ReadHeartbeat)] == (
-        [] if heartbeats else ["bad"]
-    )
+    assert [action.node for action in made(found, ReadHeartbeat)] == ([] if heartbeats else ["bad"])
     assert not names(found, CreatePod)
     assert found.target is not None, "its keys are deleted in the end"

@@ -19,7 +19,7 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState, Kind, OwnedObject, PodPhase
 
 from tests.unit.operator.builders import NOW, make_job, make_pod, make_status, make_view
-from tests.unit.operator.planning.plans import ADMITTED, ask, names
+from tests.unit.operator.planning.plans import ADMITTED, ask, made, names
 from tests.unit.operator.tables import table
 
 OLD = Path(__file__).parents[1] / "fixtures" / "objects-0.1.json"
@@ -53,7 +53,7 @@ def patches(objects: Objects, settings: Settings | None = None) -> list[PatchObj
     decided = plan(
         make_job(), JobState(pods=pods, objects=known, nodes=None, rendezvous=make_view()), settings or Settings(), NOW
     )
-    return [action for action in decided.actions if isinstance(action, PatchObject)]
+    return made(decided, PatchObject)
 
 
 def with_another_flag(body: dict[str, Any]) -> None:

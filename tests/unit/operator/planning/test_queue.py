@@ -16,7 +16,7 @@ from elasticjob_operator.state import Connectivity, Kind, OwnedObject, Pod, PodP
 
 from tests.unit.operator.builders import NAME, NOW, UID, at, make_job, make_plan, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import ADMITTED as ACCEPTED
-from tests.unit.operator.planning.plans import ask, condition, names, published
+from tests.unit.operator.planning.plans import ask, condition, made, names, published
 from tests.unit.operator.queueing.test_grant import ADMITTED, PREEMPTED, base, queued_job, surplus
 
 FLAVORS = {"spot": Flavor(node_labels={"pool": "spot"})}
@@ -62,7 +62,7 @@ def test_rejected_worker_pod_is_what_a_job_without_a_workload_waits_for() -> Non
 
 def test_admitted_job_starts_with_minimum_replicas_where_its_flavor_says() -> None:
     found = ask(queued_job(4, 2), queue=view(base(*ADMITTED)), admission=ACCEPTED)
-    created = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    created = [action.body for action in made(found, CreatePod)]
     assert len(created) == 2
     for pod in created:
         assert pod["metadata"]["labels"][LABEL_WORKLOAD] == NAME
@@ -88,14 +88,14 @@ def test_no_worker_pod_is_created_before_its_flavor_is_known() -> None:
 
 def test_worker_pods_of_an_admitted_surplus_are_added_and_bound_to_it() -> None:
     found = ask(training(queued_job()), *bound(2), queue=view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED)))
-    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    (created,) = [action.body for action in made(found, CreatePod)]
     assert created["metadata"]["labels"][LABEL_WORKLOAD] == f"{NAME}-surplus-0"
 
 
 def test_replacement_belongs_to_the_workload_of_the_pod_that_was_lost() -> None:
     pods = [pod for pod in bound(2, "surplus-0") if pod.index != 1]
     found = ask(training(queued_job(3), 3), *pods, queue=view(base(*ADMITTED), surplus(0, *ADMITTED)))
-    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    (created,) = [action.body for action in made(found, CreatePod)]
     assert created["metadata"]["labels"][LABEL_WORKLOAD] == NAME
 
 
@@ -106,7 +106,7 @@ def test_evicted_surplus_leaves_by_a_planned_shrink_even_if_its_pod_is_the_healt
     known = make_view(plan=make_plan(1, size=3), spec=published(job), connectivity=Connectivity.REACHABLE)
     workloads = view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,)))
     found = ask(job, *pods, queue=workloads, rendezvous=known)
-    (spec,) = [action.spec for action in found.actions if isinstance(action, PublishSpec)]
+    (spec,) = [action.spec for action in made(found, PublishSpec)]
     assert list(spec.draining) == [pods[2].name]
     assert names(found, DeletePod) == [], "the agents must know first"
     then = dataclasses.replace(known, spec=published(job, pods[2].name))
@@ -122,7 +122,7 @@ def test_worker_pod_whose_label_was_changed_leaves_first_and_is_replaced() -> No
     workloads = view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, "PodsReady"))
     found = ask(job, *pods, queue=workloads, rendezvous=known)
     assert names(found, DeletePod) == [pods[1].name]
-    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    (created,) = [action.body for action in made(found, CreatePod)]
     assert created["metadata"]["labels"][LABEL_WORKLOAD] == NAME
 
 
@@ -133,7 +133,7 @@ def test_evicted_surplus_leaves_and_the_base_gets_its_missing_pod_although_their
     workloads = view(base(*ADMITTED, "PodsReady"), surplus(0, *ADMITTED, more=(PREEMPTED,)))
     found = ask(job, *pods, queue=workloads, rendezvous=known)
     assert names(found, DeletePod) == [pods[1].name]
-    (created,) = [action.body for action in found.actions if isinstance(action, CreatePod)]
+    (created,) = [action.body for action in made(found, CreatePod)]
     assert created["metadata"]["labels"][LABEL_WORKLOAD] == NAME
 
 
@@ -161,7 +161,7 @@ def test_preempted_job_is_stopped_and_its_quota_given_back_after_its_last_pod() 
     workloads = view(base(*ADMITTED, more=(PREEMPTED,)))
     job = training(queued_job())
     found = ask(job, *bound(2), queue=workloads)
-    assert [action.reason for action in found.actions if isinstance(action, DeletePod)] == [
+    assert [action.reason for action in made(found, DeletePod)] == [
         "the job waits in its queue",
         "the job waits in its queue",
     ]
@@ -289,7 +289,7 @@ def test_finished_job_tells_its_queue_and_the_condition_ends() -> None:
     status = make_status(ConditionType.ACCEPTED, ConditionType.SUCCEEDED, completion_time=NOW)
     job = queued_job().model_copy(update={"status": status})
     found = ask(job, queue=view(base(*ADMITTED)))
-    (patch,) = [action.patch for action in found.actions if isinstance(action, PatchObject)]
+    (patch,) = [action.patch for action in made(found, PatchObject)]
     ended = [each for each in patch["status"]["conditions"] if each["type"] == "Finished"]
     assert [(each["status"], each["reason"]) for each in ended] == [("True", "Succeeded")]
 

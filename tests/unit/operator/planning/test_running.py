@@ -19,7 +19,7 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import ask, condition, follow, names, owned, published, trained
+from tests.unit.operator.planning.plans import ask, condition, follow, made, names, owned, published, trained
 from tests.unit.operator.tables import table
 
 
@@ -60,7 +60,7 @@ def test_status_keeps_which_worker_pods_are_a_replica_until_the_next_run() -> No
 def test_the_spec_is_published_again_to_an_etcd_that_lost_its_data() -> None:
     job = trained()
     found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
-    (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
+    (action,) = made(found, PublishSpec)
     assert action.spec == published(job)
 
 

@@ -13,6 +13,7 @@ from tests.unit.operator.planning.plans import (
     ask,
     condition,
     follow,
+    made,
     names,
     owned,
     published,
@@ -33,7 +34,7 @@ class TestShrink:
     def test_draining_is_published_before_any_pod_is_deleted(self) -> None:
         found = self.shrink(make_view(plan=make_plan(), spec=published(self.job)))
         assert names(found, DeletePod) == []
-        (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
+        (action,) = made(found, PublishSpec)
         assert tuple(action.spec.draining) == self.draining
 
     def test_the_highest_indices_are_deleted(self) -> None:
@@ -73,16 +74,14 @@ class TestScaling:
     def test_the_autoscaler_is_deleted_with_the_metrics(self) -> None:
         objects = owned(ask(make_job(spec={"scaling": {"metrics": METRICS}}), admission=ADMITTED))
         found = ask(trained(), *[make_pod(index) for index in range(4)], objects=objects)
-        assert [(action.kind, action.name) for action in found.actions if isinstance(action, DeleteObject)] == [
-            (Kind.AUTOSCALER, "digits")
-        ]
+        assert [(action.kind, action.name) for action in made(found, DeleteObject)] == [(Kind.AUTOSCALER, "digits")]
 
     def test_a_size_that_is_not_allowed_is_rounded_down(self) -> None:
         found = ask(
             make_job(replicas=7, workers={"allowedReplicas": [2, 4, 8]}), admission=ADMITTED, rendezvous=make_view()
         )
         assert len(names(found, CreatePod)) == 4
-        (action,) = [action for action in found.actions if isinstance(action, PublishSpec)]
+        (action,) = made(found, PublishSpec)
         assert (action.spec.wanted, action.spec.allowed) == (4, [2, 4, 8])
         assert (found.status.desired_replicas, found.status.workers) == (4, "0/4")
 

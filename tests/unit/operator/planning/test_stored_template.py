@@ -12,7 +12,7 @@ from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.state import Admission, Pod
 
 from tests.unit.operator.builders import NOW, UID, make_job, make_plan, make_pod, make_status, make_view
-from tests.unit.operator.planning.plans import ask, names
+from tests.unit.operator.planning.plans import ask, made, names, rendezvous_in
 
 BEFORE = "e4d909c290"
 """Of the same template, as the release before computed it."""
@@ -44,7 +44,7 @@ def look(job: ElasticJob, *found: Pod, run: int = 1) -> Plan:
 
 
 def labels(found: Plan) -> list[str]:
-    pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+    pods = [each.body for each in made(found, CreatePod)]
     return [pod["metadata"]["labels"]["elasticjob.dev/template-hash"] for pod in pods]
 
 
@@ -76,8 +76,7 @@ def test_a_changed_template_starts_a_new_run_after_an_upgrade_too() -> None:
     """Suspended, changed and resumed while no operator was running."""
     found = look(stored(generation=4, template=OTHER), *pods())
     assert len(names(found, DeletePod)) == 3
-    assert found.status.rendezvous is not None
-    assert found.status.rendezvous.id == f"{UID}-2"
+    assert rendezvous_in(found).id == f"{UID}-2"
     assert template_of(found) == (hash_of(make_job(template=OTHER)), 4)
 
 

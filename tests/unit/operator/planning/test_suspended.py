@@ -22,7 +22,19 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, kinds, names, owned, published
+from tests.unit.operator.planning.plans import (
+    ADMITTED,
+    ask,
+    condition,
+    follow,
+    kinds,
+    made,
+    names,
+    owned,
+    published,
+    rendezvous_in,
+    target_of,
+)
 
 
 class TestSuspended:
@@ -59,8 +71,7 @@ class TestSuspended:
         new = dataclasses.replace(make_view(), connectivity=Connectivity.CONNECTING)
         found = ask(self.job(), objects=objects, rendezvous=new)
         assert (found.actions, condition(found, ConditionType.SUSPENDED)) == ((), ("True", "Suspended"))
-        assert found.target is not None
-        assert found.target.run_id == f"{UID}-1"
+        assert target_of(found).run_id == f"{UID}-1"
         for unreachable, expected in ((False, ["DeleteObject", "ClearRun"]), (True, ["DeleteObject"])):
             seen = dataclasses.replace(new, connectivity=Connectivity.UNREACHABLE) if unreachable else self.old
             assert kinds(ask(follow(self.job(), found), objects=objects, rendezvous=seen)) == expected
@@ -78,16 +89,14 @@ class TestSuspended:
 
     def test_a_resumed_job_starts_a_new_run_without_the_keys_of_the_last(self) -> None:
         found = ask(self.job(False, *self.at_rest), rendezvous=self.old)
-        assert found.target is not None
-        assert found.target.run_id == f"{UID}-2"
-        pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+        assert target_of(found).run_id == f"{UID}-2"
+        pods = [each.body for each in made(found, CreatePod)]
         assert len(pods) == 4
         environment = {each["name"]: each.get("value") for each in pods[0]["spec"]["containers"][0]["env"]}
         assert (environment["PET_RDZV_ID"], environment["ELASTICJOB_UID"]) == (f"{UID}-2", UID)
         assert (found.status.round, found.status.start_time, found.status.restarts.total) == (0, NOW, 2)
         assert condition(found, ConditionType.SUSPENDED) == ("False", "JobResumed")
-        assert found.status.rendezvous is not None
-        assert found.status.rendezvous.id == f"{UID}-2"
+        assert rendezvous_in(found).id == f"{UID}-2"
 
     def test_a_job_resumed_while_its_pods_end_completes_the_suspension_and_starts_a_new_run(self) -> None:
         """They may be saving what the new ones continue from."""
@@ -97,16 +106,14 @@ class TestSuspended:
         for _ in range(2):
             found = ask(job, *saving, rendezvous=self.old)
             assert names(found, CreatePod) == []
-            assert found.target is not None
-            assert found.target.run_id == f"{UID}-1", "they may report the end of the job"
+            assert target_of(found).run_id == f"{UID}-1", "they may report the end of the job"
             job = follow(job, found)
         ended = ask(job, rendezvous=self.old)
         assert condition(ended, ConditionType.SUSPENDED) == ("True", "Suspended")
         assert ended.requeue_at == NOW, "nothing else wakes the operator"
         found = ask(follow(job, ended))
         assert len(names(found, CreatePod)) == 4
-        assert found.target is not None
-        assert found.target.run_id == f"{UID}-2"
+        assert target_of(found).run_id == f"{UID}-2"
 
     def test_a_job_resumed_while_its_pods_end_has_succeeded_if_they_say_so(self) -> None:
         saving = [make_pod(index, deletion_timestamp=30) for index in range(4)]
@@ -148,12 +155,10 @@ class TestSuspended:
         assert names(found, CreatePod) == [], (
             "not before the last of the old ones is gone: there would be more than wanted"
         )
-        assert found.target is not None
-        assert found.target.run_id == f"{UID}-2"
+        assert target_of(found).run_id == f"{UID}-2"
         assert (found.status.round, found.status.restarts.total, found.status.replicas) == (0, 2, 3)
         again = ask(follow(job, found), make_pod(1, deletion_timestamp=20), rendezvous=make_view(run_id=f"{UID}-2"))
-        assert again.target is not None
-        assert again.target.run_id == f"{UID}-2", "once"
+        assert target_of(again).run_id == f"{UID}-2", "once"
         assert names(again, CreatePod) == []
         assert len(names(ask(follow(job, again), rendezvous=make_view(run_id=f"{UID}-2")), CreatePod)) == 4
 
@@ -164,8 +169,7 @@ class TestSuspended:
         assert names(found, DeletePod) == ["digits-worker-0"]
         assert condition(found, ConditionType.SUSPENDED) == ("False", "Suspending")
         assert condition(found, ConditionType.ACCEPTED) == ("True", "Accepted"), "not asked yet, and no event"
-        assert found.target is not None
-        assert found.target.run_id == f"{UID}-1"
+        assert target_of(found).run_id == f"{UID}-1"
 
     def test_resumed_with_an_invalid_template_every_condition_says_so(self) -> None:
         job = self.job(False, ConditionType.ACCEPTED, ConditionType.SUSPENDED)
@@ -182,8 +186,7 @@ class TestSuspended:
         """It died after it had created pods of run 2, and the job was suspended again."""
         pods = [make_pod(0, run=2), failed_pod(1, run=2)]
         first = ask(self.job(True, *self.at_rest), *pods)
-        assert first.status.rendezvous is not None
-        assert first.status.rendezvous.id == f"{UID}-2"
+        assert rendezvous_in(first).id == f"{UID}-2"
         assert names(first, DeletePod) == ["digits-worker-0"]
         assert names(ask(follow(self.job(), first), *pods), DeletePod) == ["digits-worker-0", "digits-worker-1"]
         resumed = follow(self.job(False), ask(follow(self.job(), first)))

@@ -22,7 +22,21 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Explanation, Kind, OwnedObject, Pod, PodPhase, Rejection
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_plan, make_pod, make_status, make_view
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, kinds, owned, trained
+from tests.unit.operator.planning.plans import (
+    ADMITTED,
+    ask,
+    condition,
+    environment,
+    follow,
+    kinds,
+    made,
+    mounted,
+    owned,
+    rendezvous_in,
+    said,
+    target_of,
+    trained,
+)
 from tests.unit.operator.tables import table
 
 TLS, PLAIN = Settings(), Settings(etcd_tls=False)
@@ -37,51 +51,36 @@ def an_etcd(secret: str) -> dict[tuple[Kind, str], OwnedObject]:
     return {(Kind.STATEFUL_SET, "digits-etcd"): found}
 
 
-def created(found: Plan, kind: type[Any]) -> list[Any]:
-    return [each for each in found.actions if isinstance(each, kind)]
-
-
-def secrets_mounted(found: Plan) -> set[str]:
-    """By the worker pods that are created."""
-    volumes = [volume for each in created(found, CreatePod) for volume in each.body["spec"].get("volumes") or []]
-    return {each["secret"]["secretName"] for each in volumes if each["name"] == CERTIFICATES_VOLUME}
-
-
 def test_a_new_job_gets_certificates_before_anything_else() -> None:
     found = ask(make_job(), admission=ADMITTED, settings=TLS)
-    (made,) = created(found, CreateCertificates)
-    assert made.body["metadata"]["name"] == SECRET
-    assert made.body["metadata"]["ownerReferences"][0]["uid"] == UID
-    assert "data" not in made.body
-    assert made.dns_names == ("digits-etcd.ml.svc", "*.digits-etcd.ml.svc")
-    assert secrets_mounted(found) == {SECRET}
-    variables = {each["name"]: each.get("value") for each in _environment(found)}
+    (secret,) = made(found, CreateCertificates)
+    assert secret.body["metadata"]["name"] == SECRET
+    assert secret.body["metadata"]["ownerReferences"][0]["uid"] == UID
+    assert "data" not in secret.body
+    assert secret.dns_names == ("digits-etcd.ml.svc", "*.digits-etcd.ml.svc")
+    assert mounted(found) == {SECRET}
+    variables = environment(found)
     assert variables["PET_RDZV_ENDPOINT"] == "https://digits-etcd.ml.svc:2379"
     assert variables["PET_RDZV_CONF"] == (
         f"cacert={CERTIFICATES_PATH}/ca.crt,cert={CERTIFICATES_PATH}/worker.crt,key={CERTIFICATES_PATH}/worker.key"
     )
 
 
-def _environment(found: Plan) -> list[dict[str, Any]]:
-    environment: list[dict[str, Any]] = created(found, CreatePod)[0].body["spec"]["containers"][0]["env"]
-    return environment
-
-
 def test_no_certificates_are_made_once_the_etcd_exists() -> None:
     """Its Secret was created before it, so an operator that restarts makes none again."""
     first = ask(make_job(), admission=ADMITTED, settings=TLS)
     again = ask(follow(make_job(), first), admission=ADMITTED, settings=TLS, objects=owned(first))
-    assert not created(again, CreateCertificates)
-    assert secrets_mounted(again) == {SECRET}
+    assert not made(again, CreateCertificates)
+    assert mounted(again) == {SECRET}
 
 
 def test_an_etcd_that_someone_deleted_comes_back_with_its_certificates() -> None:
     """The agents of the run trust no others."""
     status = make_status(rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint="https://digits-etcd.ml.svc:2379"))
     found = ask(make_job(status=status), admission=ADMITTED, settings=PLAIN)
-    (made,) = created(found, CreateCertificates)
-    (etcd,) = [each for each in created(found, CreateObject) if each.kind is Kind.STATEFUL_SET]
-    assert made.body["metadata"]["name"] == SECRET
+    (secret,) = made(found, CreateCertificates)
+    (etcd,) = [each for each in made(found, CreateObject) if each.kind is Kind.STATEFUL_SET]
+    assert secret.body["metadata"]["name"] == SECRET
     assert _secret_of(etcd.body) == SECRET
 
 
@@ -94,23 +93,21 @@ def test_a_run_without_tls_stays_without_it_after_an_upgrade() -> None:
     """Even if the earlier operator was killed before it wrote the status."""
     for status in (None, make_status(rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint="digits-etcd.ml.svc:2379"))):
         found = ask(make_job(status=status), admission=ADMITTED, settings=TLS, objects=an_etcd(""))
-        assert not created(found, CreateCertificates)
-        assert not secrets_mounted(found)
-        assert found.status.rendezvous is not None
-        assert found.status.rendezvous.endpoint == "digits-etcd.ml.svc:2379"
+        assert not made(found, CreateCertificates)
+        assert not mounted(found)
+        assert rendezvous_in(found).endpoint == "digits-etcd.ml.svc:2379"
 
 
 def test_a_run_with_tls_keeps_it_when_tls_is_turned_off() -> None:
     found = ask(make_job(), admission=ADMITTED, settings=PLAIN, objects=an_etcd(SECRET))
-    assert secrets_mounted(found) == {SECRET}
-    assert found.target is not None
-    assert found.target.tls
+    assert mounted(found) == {SECRET}
+    assert target_of(found).tls
 
 
 def test_a_new_run_with_the_etcd_of_the_last_one_uses_its_certificates() -> None:
     """The job was changed and resumed before its pods were gone: the run is new, the etcd is not."""
     found = ask(make_job(), admission=ADMITTED, settings=TLS, objects=an_etcd("digits-etcd-of-run-0"))
-    assert secrets_mounted(found) == {"digits-etcd-of-run-0"}
+    assert mounted(found) == {"digits-etcd-of-run-0"}
 
 
 def test_nothing_is_created_while_certificates_are_refused() -> None:
@@ -119,11 +116,9 @@ def test_nothing_is_created_while_certificates_are_refused() -> None:
     found = ask(make_job(), admission=ADMITTED, settings=TLS, rejection=refused)
     assert not kinds(found)
     assert condition(found, ConditionType.RUNNING) == ("False", "ObjectRejected")
-    running = found.status.condition(ConditionType.RUNNING)
-    assert running is not None
-    assert "secrets is forbidden" in running.message
+    assert "secrets is forbidden" in said(found, ConditionType.RUNNING)
     later = ask(make_job(), admission=ADMITTED, settings=TLS, rejection=refused, seconds=10)
-    assert created(later, CreateCertificates)
+    assert made(later, CreateCertificates)
 
 
 def test_certificates_are_deleted_with_the_etcd() -> None:
@@ -132,12 +127,12 @@ def test_certificates_are_deleted_with_the_etcd() -> None:
     )
     job = make_job(status=status.model_copy(update={"completion_time": NOW}))
     found = ask(job, settings=TLS, objects=an_etcd(SECRET))
-    assert [each.name for each in created(found, DeleteCertificates)] == [SECRET]
-    assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
+    assert [each.name for each in made(found, DeleteCertificates)] == [SECRET]
+    assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
     for other in ("another", "digits-etcd-ffffffff-1"):
         found = ask(job, settings=TLS, objects=an_etcd(other))
-        assert not created(found, DeleteCertificates), "a user changed the StatefulSet"
-        assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
+        assert not made(found, DeleteCertificates), "a user changed the StatefulSet"
+        assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
     gone = {key: dataclasses.replace(each, terminating=True) for key, each in an_etcd(SECRET).items()}
     assert not kinds(ask(job, settings=TLS, objects=gone))
 
@@ -180,12 +175,11 @@ def test_a_deleted_secret_replaces_etcd_and_all_worker_pods_for_free(pods: tuple
     """Whichever pod cannot start without it. New certificates never meet a worker pod with the old ones."""
     found = training_without_secret(*pods)
     workers = [pod.name for pod in pods if pod.index >= 0]
-    assert [each.name for each in created(found, DeletePod)] == workers
-    assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
-    assert not created(found, CreateCertificates)
-    assert not created(found, CreatePod)
-    assert found.status.rendezvous is not None
-    assert found.status.rendezvous.id == f"{UID}-2"
+    assert [each.name for each in made(found, DeletePod)] == workers
+    assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
+    assert not made(found, CreateCertificates)
+    assert not made(found, CreatePod)
+    assert rendezvous_in(found).id == f"{UID}-2"
     assert found.status.restarts.total == 1
     (event,) = [each for each in found.events if each.reason is Reason.CERTIFICATES_DELETED]
     assert event.warning
@@ -197,22 +191,21 @@ def test_no_second_worker_group_is_created_before_the_first_has_ended() -> None:
     job = follow(trained(2), training_without_secret(*GROUP))
     ending = [dataclasses.replace(pod, deletion_timestamp=at(40)) for pod in GROUP]
     found = training_without_secret(*ending, job=job, objects={}, rendezvous=make_view())
-    (made,) = created(found, CreateCertificates)
-    assert made.body["metadata"]["name"] == f"digits-etcd-{UID[:8]}-2"
-    assert not created(found, CreatePod)
+    (secret,) = made(found, CreateCertificates)
+    assert secret.body["metadata"]["name"] == f"digits-etcd-{UID[:8]}-2"
+    assert not made(found, CreatePod)
     assert not [each for each in found.events if each.reason is Reason.CERTIFICATES_DELETED]
     after = training_without_secret(job=job, objects={}, rendezvous=make_view())
-    assert secrets_mounted(after) == {f"digits-etcd-{UID[:8]}-2"}
+    assert mounted(after) == {f"digits-etcd-{UID[:8]}-2"}
 
 
 def test_a_plan_that_is_repeated_starts_no_further_run() -> None:
     """The StatefulSet could not be deleted yet."""
     job = follow(trained(2), training_without_secret(*GROUP))
     again = training_without_secret(*GROUP, job=job)
-    assert again.status.rendezvous is not None
-    assert again.status.rendezvous.id == f"{UID}-2"
-    assert [each.name for each in created(again, DeleteObject)] == ["digits-etcd"]
-    assert not created(again, CreatePod)
+    assert rendezvous_in(again).id == f"{UID}-2"
+    assert [each.name for each in made(again, DeleteObject)] == ["digits-etcd"]
+    assert not made(again, CreatePod)
 
 
 @table(
@@ -226,36 +219,35 @@ def test_a_plan_that_is_repeated_starts_no_further_run() -> None:
 )
 def test_another_missing_secret_restarts_nothing(told: str, etcd: str) -> None:
     found = training_without_secret(*GROUP, told=told, objects=an_etcd(etcd))
-    assert not created(found, DeletePod)
-    assert not created(found, DeleteCertificates)
-    assert not created(found, CreateCertificates)
+    assert not made(found, DeletePod)
+    assert not made(found, DeleteCertificates)
+    assert not made(found, CreateCertificates)
 
 
 def test_an_etcd_without_worker_pods_gets_a_new_secret_of_the_same_name() -> None:
     found = training_without_secret(ETCD_POD, job=make_job())
-    assert [each.name for each in created(found, DeleteCertificates)] == [SECRET]
-    assert [each.name for each in created(found, DeleteObject)] == ["digits-etcd"]
-    assert not created(found, CreatePod)
+    assert [each.name for each in made(found, DeleteCertificates)] == [SECRET]
+    assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
+    assert not made(found, CreatePod)
 
 
 def test_what_was_said_of_the_last_secret_does_not_condemn_the_next_one_of_that_name() -> None:
     """The pod of the etcd before is still listed."""
     new = {key: dataclasses.replace(each, created_at=at(9.5)) for key, each in an_etcd(SECRET).items()}
     found = training_without_secret(ETCD_POD, job=make_job(), objects=new)
-    assert not created(found, DeleteCertificates)
-    assert not created(found, DeleteObject)
+    assert not made(found, DeleteCertificates)
+    assert not made(found, DeleteObject)
 
 
 def test_no_certificates_are_made_for_worker_pods_that_have_others() -> None:
     """Secret and StatefulSet were deleted together: whether the Secret exists is known once etcd's pod cannot start."""
     found = ask(trained(2, status=RUNNING), *GROUP, admission=ADMITTED, settings=TLS)
-    assert not created(found, CreateCertificates)
-    (etcd,) = [each for each in created(found, CreateObject) if each.kind is Kind.STATEFUL_SET]
+    assert not made(found, CreateCertificates)
+    (etcd,) = [each for each in made(found, CreateObject) if each.kind is Kind.STATEFUL_SET]
     assert _secret_of(etcd.body) == SECRET
 
 
 def test_a_suspended_job_starts_no_run_without_its_secret() -> None:
     job = make_job(spec={"suspend": True}, status=RUNNING)
     found = training_without_secret(*GROUP, job=job)
-    assert found.status.rendezvous is not None
-    assert found.status.rendezvous.id == f"{UID}-1"
+    assert rendezvous_in(found).id == f"{UID}-1"

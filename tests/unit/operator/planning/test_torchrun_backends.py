@@ -13,7 +13,7 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import PodPhase
 
 from tests.unit.operator.builders import NOW, UID, ended, failed_pod, make_job, make_pod, make_status
-from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, names
+from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow, made, names, rendezvous_in
 
 CREATED = {"uid": "u", "creationTimestamp": "2026-01-01T12:00:00Z"}
 
@@ -34,9 +34,8 @@ class TestC10d:
         found = ask(self.job(), settings=Settings())
         assert names(found, CreateObject) == ["digits"]
         assert found.target is None
-        assert found.status.rendezvous is not None
-        assert found.status.rendezvous.endpoint == "digits-worker-0.digits.ml.svc:29400"
-        pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+        assert rendezvous_in(found).endpoint == "digits-worker-0.digits.ml.svc:29400"
+        pods = [each.body for each in made(found, CreatePod)]
         environments = [
             {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in pods
         ]
@@ -82,7 +81,7 @@ class TestC10d:
         late = ask(follow(job, ended), make_pod(0, deletion_timestamp=30))
         assert not names(late, CreatePod)
         found = ask(follow(job, late))
-        pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+        pods = [each.body for each in made(found, CreatePod)]
         ids = [
             next(each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PET_RDZV_ID")
             for pod in pods

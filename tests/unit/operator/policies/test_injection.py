@@ -17,7 +17,7 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Admission, Blocked, ContainerEnd, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, ended, make_job, make_node, make_pod, make_status
-from tests.unit.operator.planning.plans import ask, condition, kinds
+from tests.unit.operator.planning.plans import ask, condition, kinds, made, said
 
 IMAGE = "registry/runtime:1"
 SETTINGS = Settings(endpoint="etcd:2379", runtime_image=IMAGE)
@@ -65,10 +65,9 @@ def test_the_way_of_injection(name: str) -> None:
 def test_a_missing_runtime_image_is_a_condition_with_the_remedy(inject: str) -> None:
     found = ask(job(inject), settings=Settings(endpoint="etcd:2379"))
     assert condition(found, ConditionType.ACCEPTED) == ("False", "RuntimeUnavailable")
-    accepted = found.status.condition(ConditionType.ACCEPTED)
-    assert accepted is not None
-    assert f"inject is {inject}, but the operator has no runtime image" in accepted.message
-    assert "runtime.repository" in accepted.message
+    accepted = said(found, ConditionType.ACCEPTED)
+    assert f"inject is {inject}, but the operator has no runtime image" in accepted
+    assert "runtime.repository" in accepted
     assert [(event.reason, event.warning) for event in found.events] == [(Reason.RUNTIME_UNAVAILABLE, True)]
 
 
@@ -132,7 +131,7 @@ def test_a_rejected_image_volume_is_tried_as_an_init_container_before_anything_i
     assert second.status == first.status
     accepted = Admission(template_hash=asked.template_hash, at=NOW)
     third = ask(job(), settings=SETTINGS, admission=accepted, image_volume_rejected=True, **NODES)
-    pods = [action.body for action in third.actions if isinstance(action, CreatePod)]
+    pods = [action.body for action in made(third, CreatePod)]
     assert len(pods) == 2
     assert not any(map(has_image_volume, pods))
 
@@ -148,12 +147,11 @@ def test_a_user_who_asks_for_an_image_volume_is_told_of_its_rejection() -> None:
 
 def test_a_container_without_a_command_is_a_condition_that_says_what_to_write() -> None:
     found = ask(make_job(), settings=SETTINGS, **NODES)
-    accepted = found.status.condition(ConditionType.ACCEPTED)
-    assert accepted is not None
+    accepted = said(found, ConditionType.ACCEPTED)
     assert condition(found, ConditionType.ACCEPTED) == ("False", "InvalidPodTemplate")
-    assert "container trainer has no command" in accepted.message
-    assert "such as [elasticrun, train.py]" in accepted.message
-    assert "inject to None" in accepted.message
+    assert "container trainer has no command" in accepted
+    assert "such as [elasticrun, train.py]" in accepted
+    assert "inject to None" in accepted
     assert not found.actions
     assert [event.warning for event in found.events] == [True]
 
