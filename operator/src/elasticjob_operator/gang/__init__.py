@@ -1,7 +1,6 @@
 """Pure: gang scheduling, so that `minReplicas` worker pods get their nodes together or not at all.
 
-One module for each scheduler that can do it: the PodGroup of a run, and what names it in a worker pod. The job's own
-etcd is never part of the group: worker pods wait for it only once they run.
+The job's own etcd is never part of the group: worker pods wait for it only once they run.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from collections.abc import Collection
 
 from elasticjob_api import ElasticJob, GangProvider
 
-from elasticjob_operator.gang import coscheduling, native, volcano
-from elasticjob_operator.gang.provider import Provider
+from elasticjob_operator.gang.provider import COSCHEDULING, NATIVE, VOLCANO, Provider
 from elasticjob_operator.state import Kind
 
 PROVIDERS = {
-    GangProvider.NATIVE: native.PROVIDER,
-    GangProvider.VOLCANO: volcano.PROVIDER,
-    GangProvider.COSCHEDULING: coscheduling.PROVIDER,
+    GangProvider.NATIVE: NATIVE,
+    GangProvider.VOLCANO: VOLCANO,
+    GangProvider.COSCHEDULING: COSCHEDULING,
 }
 """In the order in which Auto takes them."""
 KINDS = {provider.kind for provider in PROVIDERS.values()}

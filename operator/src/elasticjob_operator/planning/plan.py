@@ -20,6 +20,7 @@ from typing import Any
 from elasticjob_api import (
     ConditionType,
     ElasticJob,
+    FailingNode,
     InvalidJobError,
     Reason,
     Status,
@@ -46,11 +47,10 @@ from elasticjob_operator.planning.pods import (
 from elasticjob_operator.planning.queue import for_another_cluster, granted, queue_actions, releasing, retry_at, within
 from elasticjob_operator.planning.status import (
     ended_status,
-    progress_of,
+    stall_of,
     status_of,
     status_without_namespace,
-    with_failing_nodes,
-    with_stragglers,
+    with_suspects,
 )
 from elasticjob_operator.policies import admission, lifecycle, stragglers
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
@@ -62,8 +62,7 @@ from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.rendezvous import SILENT_SECONDS, is_superseded, silent_since, with_world_size
 from elasticjob_operator.policies.restart_budget import count_restarts
 from elasticjob_operator.policies.running import Training, training, worker_failed
-from elasticjob_operator.policies.stalling import stalled
-from elasticjob_operator.policies.waits import Wait, first_wait
+from elasticjob_operator.policies.waits import first_wait
 from elasticjob_operator.resources.injection import InjectionWay, check_injectable
 from elasticjob_operator.resources.pods import check_template
 from elasticjob_operator.resources.template import InvalidTemplateError
@@ -175,27 +174,17 @@ def _plan_for_suspended(assessment: Assessment) -> Plan:
 
 
 def _plan_for_active(assessment: Assessment) -> Plan:
-    job, budget, now = assessment.job, assessment.budget, assessment.now
-    counted_now = budget.new_failure.worker if budget.new_failure else ""
-    failing = failing_nodes(job, assessment.workers, assessment.state.nodes, counted_now, now)
+    job, now = assessment.job, assessment.now
     slow = stragglers.slow_ranks(assessment.view, assessment.staying)
     of_job = (job, assessment.view, slow, assessment.staying, now)
     slow_node = stragglers.node_to_avoid(*of_job)
-    failing = stragglers.with_node(failing, slow_node)
+    failing = _failing_nodes(assessment, slow_node)
     created, rejection = creations(assessment, failing)
-    trains = training(
-        job,
-        assessment.view,
-        assessment.staying,
-        budget,
-        wait=_first_wait(assessment, rejection),
-        kept=assessment.kept or assessment.unknown_outcome or assessment.waits_for_etcd,
-        cut_off=assessment.cut_off,
-    )
+    trains = _training(assessment, rejection)
     end = _outcome(assessment, trains)
     if end.status is not None:
         return _plan_for_end(assessment, end)
-    replaced, timers = replacements(assessment)
+    replaced, replaced_later = replacements(assessment)
     actions = [*created, *removals(assessment), *replaced, *read_heartbeats(assessment), *read_events(assessment)]
     if (replaced_now := stragglers.pod_to_replace(*of_job)) is not None:
         actions.append(delete_pod(*replaced_now))
@@ -204,36 +193,50 @@ def _plan_for_active(assessment: Assessment) -> Plan:
     target = assessment.target if assessment.may_have_pods else None
     if target is not None:
         actions += publication(assessment)
-    status = with_failing_nodes(status_of(assessment, trains), failing, assessment)
-    status = with_stragglers(status, stragglers.found(job, slow if trains.is_running else []), assessment)
-    failure = worker_failed(job, budget) if _has_uncounted_failure(assessment) else ""
+    found = stragglers.found(job, slow if trains.is_running else [])
+    status = with_suspects(status_of(assessment, trains), failing, found, assessment)
+    stall = stall_of(assessment, trains)
+    timers = [
+        *replaced_later,
+        *_timers(assessment, rejection),
+        end.requeue_at,
+        stragglers.replace_again_at(job, slow, now),
+        now if slow_node is not None else None,
+    ]
     return Plan(
         status=status,
         actions=tuple(actions),
-        events=events_of_status(job.status, status, failure),
+        events=events_of_status(job.status, status, _uncounted_failure(assessment)),
         target=target,
-        requeue_at=earliest(
-            [
-                *timers,
-                *assessment.timers,
-                *(due for _, due in assessment.questions),
-                *_silence_timers(assessment),
-                end.requeue_at,
-                assessment.acceptance.requeue_at,
-                budget.requeue_at,
-                assessment.size.scale_up_at,
-                stragglers.replace_again_at(job, slow, now),
-                rejection.retry_at if rejection and now < rejection.retry_at else None,
-                look_again_at(assessment.rendezvous.wait, now),
-                now if slow_node is not None or _continues_at_once(assessment) else None,
-            ]
-        ),
-        stalls_at=_stalls_at(assessment, trains),
+        requeue_at=earliest(timers),
+        stalls_at=stall.requeue_at if stall is not None else None,
     )
 
 
-def _first_wait(assessment: Assessment, rejection: Rejection | None) -> Wait | None:
-    return first_wait(
+def _failing_nodes(assessment: Assessment, slow_node: FailingNode | None) -> Sequence[FailingNode]:
+    new, nodes = assessment.budget.new_failure, assessment.state.nodes
+    failing = failing_nodes(assessment.job, assessment.workers, nodes, new.worker if new else "", assessment.now)
+    return stragglers.with_node(failing, slow_node)
+
+
+def _timers(assessment: Assessment, rejection: Rejection | None) -> list[datetime.datetime | None]:
+    """When to plan again, whatever trains."""
+    now = assessment.now
+    return [
+        *assessment.timers,
+        *(due for _, due in assessment.questions),
+        *_silence_timers(assessment),
+        assessment.acceptance.requeue_at,
+        assessment.budget.requeue_at,
+        assessment.size.scale_up_at,
+        rejection.retry_at if rejection and now < rejection.retry_at else None,
+        look_again_at(assessment.rendezvous.wait, now),
+        now if _continues_at_once(assessment) else None,
+    ]
+
+
+def _training(assessment: Assessment, rejection: Rejection | None) -> Training:
+    wait = first_wait(
         assessment.job,
         rejection=rejection,
         etcd=assessment.etcd_wait,
@@ -241,6 +244,15 @@ def _first_wait(assessment: Assessment, rejection: Rejection | None) -> Wait | N
         stale=[pod for pod, _ in assessment.stale],
         answers=assessment.state.explanations,
         unready=assessment.view.unready,
+    )
+    return training(
+        assessment.job,
+        assessment.view,
+        assessment.staying,
+        assessment.budget,
+        wait=wait,
+        kept=assessment.kept or assessment.unknown_outcome or assessment.waits_for_etcd,
+        cut_off=assessment.cut_off,
     )
 
 
@@ -266,10 +278,11 @@ def _outcome(assessment: Assessment, trains: Training) -> ConditionUpdate:
     return late if late.status is not None else not_ended(earliest([end.requeue_at, late.requeue_at]))
 
 
-def _has_uncounted_failure(assessment: Assessment) -> bool:
-    """Status does not have the last failure yet."""
+def _uncounted_failure(assessment: Assessment) -> str:
+    """The message of the last failure, if status does not have it yet."""
     budget, written = assessment.budget, assessment.job.status
-    return budget.total > written.restarts.total and budget.last_failure != written.last_failure
+    new = budget.total > written.restarts.total and budget.last_failure != written.last_failure
+    return worker_failed(assessment.job, budget) if new else ""
 
 
 def _silence_timers(assessment: Assessment) -> list[datetime.datetime | None]:
@@ -281,13 +294,6 @@ def _silence_timers(assessment: Assessment) -> list[datetime.datetime | None]:
     unsure = assessment.cut_off and any(pod.running and not pod.may_train for pod, _ in assessment.staying)
     look = now + datetime.timedelta(seconds=1) if unsure else None
     return [look, due if due is not None and due > now else None]
-
-
-def _stalls_at(assessment: Assessment, trains: Training) -> datetime.datetime | None:
-    """When the silence of the training script becomes a condition."""
-    workers, progress = [pod for pod, _ in assessment.staying], progress_of(assessment)
-    stall = stalled(assessment.job, assessment.view, progress, workers, running=trains.is_running, now=assessment.now)
-    return stall.requeue_at if stall is not None else None
 
 
 def _continues_at_once(assessment: Assessment) -> bool:

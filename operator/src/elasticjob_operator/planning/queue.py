@@ -4,7 +4,7 @@ planned like a suspended one."""
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from elasticjob_api import ElasticJob
@@ -12,7 +12,7 @@ from elasticjob_api import ElasticJob
 from elasticjob_operator.planning.actions import Action, CreateObject, DeleteObject, PatchObject
 from elasticjob_operator.planning.context import Context, classify, existing_etcd
 from elasticjob_operator.policies.pod_state import PodState
-from elasticjob_operator.queue_state import Workload
+from elasticjob_operator.queue_state import QueueView, Workload
 from elasticjob_operator.queueing.bodies import MULTIKUEUE, queue_of
 from elasticjob_operator.queueing.grant import Grant, grant, releases
 from elasticjob_operator.queueing.job import Change, QueuedJob
@@ -27,17 +27,19 @@ def granted(context: Context, *, accepted: bool) -> Grant | None:
     view = context.state.queue
     if view is None or not queue_of(context.job) or context.job.is_suspended or context.job.status.is_finished:
         return None
-    return grant(
-        QueuedJob(
-            job=context.job,
-            view=view,
-            pods=holding_pods(context),
-            template_hash=context.template.label,
-            etcd=_etcd(context),
-            accepted=accepted,
-            now=context.now,
-            etcd_runs=etcd_runs(context),
-        )
+    return grant(_queued(context, view, holding_pods(context), accepted=accepted, runs=etcd_runs(context)))
+
+
+def _queued(context: Context, view: QueueView, pods: Sequence[Pod], *, accepted: bool, runs: bool) -> QueuedJob:
+    return QueuedJob(
+        job=context.job,
+        view=view,
+        pods=pods,
+        template_hash=context.template.label,
+        etcd=_etcd(context),
+        accepted=accepted,
+        now=context.now,
+        etcd_runs=runs,
     )
 
 
@@ -49,22 +51,11 @@ def for_another_cluster(job: ElasticJob, state: JobState, settings: Settings, no
     if job.is_suspended or job.status.is_finished or not queue_of(job):
         return [_action(change) for change in releases(job, view, (), now)]
     context = classify(job, state, settings, now)
-    queued = QueuedJob(
-        job=job,
-        view=view,
-        pods=(),
-        template_hash=context.template.label,
-        etcd=_etcd(context),
-        accepted=True,
-        now=now,
-    )
-    return queue_actions(context, in_manager_cluster(queued))
+    return queue_actions(context, in_manager_cluster(_queued(context, view, (), accepted=True, runs=False)))
 
 
-def within(job: ElasticJob, allowed: Grant | None) -> ElasticJob:
+def within(job: ElasticJob, allowed: Grant) -> ElasticJob:
     """The job as far as its queue lets it run."""
-    if allowed is None:
-        return job
     if not allowed.held:
         return job.with_replicas(min(job.replicas, allowed.replicas))
     return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": True})})

@@ -34,12 +34,11 @@ from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.running import Training
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.policies.waits import ending
+from elasticjob_operator.queueing.bodies import queue_of
 from elasticjob_operator.queueing.grant import Grant
 from elasticjob_operator.queueing.job import base_of, sentence
 from elasticjob_operator.state import Kind
 
-_QUEUE = "kueue.x-k8s.io/queue-name"
-"""Label of jobs that Kueue manages."""
 _OF_RUNNING = (
     ConditionType.RENDEZVOUS_READY,
     ConditionType.RUNNING,
@@ -75,6 +74,11 @@ class _Conditions:
             now=self._now,
         )
 
+    def set_once(self, type_: ConditionType, new: ConditionUpdate | None) -> None:
+        """A condition that does not exist until it is true for the first time."""
+        if new is not None and (new.status or self.has(type_)):
+            self.set(type_, new)
+
     def set_known(self, types: tuple[ConditionType, ...], new: ConditionUpdate) -> None:
         """Sets those of `types` that have been set before."""
         for type_ in types:
@@ -98,7 +102,7 @@ def status_of(assessment: Assessment, training: Training) -> Status:
     if accepted or assessment.workers:
         conditions.set(ConditionType.RUNNING, training.running)
         conditions.set(ConditionType.RESTARTING, training.restarting)
-        _set_stalled(conditions, assessment, training)
+        conditions.set_once(ConditionType.STALLED, stall_of(assessment, training))
         _set_size(conditions, assessment, training)
         _set_not_finished(conditions)
     elif accepted is False:
@@ -113,20 +117,13 @@ def status_of(assessment: Assessment, training: Training) -> Status:
     )
 
 
-def with_stragglers(status: Status, new: ConditionUpdate, context: Context) -> Status:
-    """With the condition StragglersFound, which does not exist until a rank is slow for the first time."""
+def with_suspects(
+    status: Status, failing: Sequence[FailingNode], stragglers: ConditionUpdate, context: Context
+) -> Status:
+    """With the conditions NodesSuspected and StragglersFound. `stragglers`: the latter."""
     conditions = _Conditions(context, status.conditions)
-    if new.status or conditions.has(ConditionType.STRAGGLERS_FOUND):
-        conditions.set(ConditionType.STRAGGLERS_FOUND, new)
-    return status.model_copy(update={"conditions": conditions.all})
-
-
-def with_failing_nodes(status: Status, failing: Sequence[FailingNode], context: Context) -> Status:
-    """With the condition NodesSuspected, which does not exist until a node fails a check for the first time."""
-    conditions = _Conditions(context, status.conditions)
-    new = suspected(failing)
-    if new.status or conditions.has(ConditionType.NODES_SUSPECTED):
-        conditions.set(ConditionType.NODES_SUSPECTED, new)
+    conditions.set_once(ConditionType.NODES_SUSPECTED, suspected(failing))
+    conditions.set_once(ConditionType.STRAGGLERS_FOUND, stragglers)
     return status.model_copy(update={"failing_nodes": tuple(failing) or None, "conditions": conditions.all})
 
 
@@ -145,7 +142,7 @@ def suspended_status(assessment: Assessment) -> Status:
         text = message(reason, count=len(left), worker=f"{pod.name} {pod.place}".rstrip())
         text += f" {status.kept.message}" if status.kept else f"{REMEDY}{ending(assessment.job, pod)}"
     else:
-        queue = assessment.job.metadata.labels.get(_QUEUE, "")
+        queue = queue_of(assessment.job)
         text = message(reason, queue=f" It returns to queue {queue} when it is resumed." if queue else "")
     conditions.set_known(_OF_RUNNING, ConditionUpdate(status=False, reason=reason, message=text))
     conditions.set(ConditionType.SUSPENDED, ConditionUpdate(status=not left, reason=reason, message=text))
@@ -250,18 +247,11 @@ def _set_not_finished(conditions: _Conditions) -> None:
         conditions.set(type_, update(False, Reason.NOT_FINISHED))
 
 
-def _set_stalled(conditions: _Conditions, assessment: Assessment, training: Training) -> None:
-    """The condition does not exist until a job has stalled for the first time."""
-    new = stalled(
-        assessment.job,
-        assessment.view,
-        progress_of(assessment),
-        [pod for pod, _ in assessment.staying],
-        running=training.is_running,
-        now=assessment.now,
-    )
-    if new is not None and (new.status or conditions.has(ConditionType.STALLED)):
-        conditions.set(ConditionType.STALLED, new)
+def stall_of(assessment: Assessment, training: Training) -> ConditionUpdate | None:
+    """The condition Stalled."""
+    workers, progress = [pod for pod, _ in assessment.staying], progress_of(assessment)
+    running, now = training.is_running, assessment.now
+    return stalled(assessment.job, assessment.view, progress, workers, running=running, now=now)
 
 
 def _set_size(conditions: _Conditions, assessment: Assessment, training: Training) -> None:

@@ -27,7 +27,7 @@ from elasticjob_operator.queue_state import Part, Placement, QueueView, Workload
 from elasticjob_operator.queueing import bodies, patches, withdrawal
 from elasticjob_operator.queueing.base import asks_for_less, create_base, is_outdated, update_pending, update_priority
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
-from elasticjob_operator.queueing.job import Change, QueuedJob, base_of, delete, sentence
+from elasticjob_operator.queueing.job import Change, QueuedJob, base_of, delete, release, report_ready, sentence
 from elasticjob_operator.queueing.lost import own_again, with_lost
 from elasticjob_operator.queueing.placement import placement, unknown_flavor
 from elasticjob_operator.queueing.prebuilt import adopt, why_incompatible
@@ -117,13 +117,8 @@ def _with_base(queued: QueuedJob, base: Workload) -> Grant:
         removed = None if queued.uses_base or base.terminating else delete(base)
         return _stopping(queued, queued.waiting(Reason.REQUEUED, base, ended), removed)
     if base.must_stop:
-        release = Change(
-            reason="its last pod is gone",
-            workload=base,
-            patch=patches.release(base, queued.now),
-            of_status=True,
-        )
-        return _stopping(queued, _why_stopped(queued, base), None if queued.uses_base else release)
+        released = None if queued.uses_base else release(base, queued.now)
+        return _stopping(queued, _why_stopped(queued, base), released)
     if base.terminating and base.is_reserved:  # by a finalizer: until Kueue wants its quota
         return _without_queue(queued, queued.waiting(Reason.WAITING_FOR_QUOTA, base, "It is being deleted"))
     if not base.is_admitted:
@@ -352,8 +347,7 @@ def _lower(queued: QueuedJob, workload: Workload, count: int) -> list[Change]:
 def _report_ready(queued: QueuedJob, workload: Workload) -> list[Change]:
     if workload.is_true("PodsReady") or not queued.is_ready(workload):
         return []
-    patch = patches.pods_ready(workload, queued.now)
-    return [Change(reason="its worker pods are ready", workload=workload, patch=patch, of_status=True)]
+    return [report_ready(workload, queued.now)]
 
 
 def _annotations(job: ElasticJob) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from elasticjob_api import ElasticJob, Reason
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.queue_state import Part, QueueView, Workload
-from elasticjob_operator.queueing import bodies, remedies, withdrawal
+from elasticjob_operator.queueing import bodies, patches, remedies, withdrawal
 from elasticjob_operator.queueing.bodies import WORKERS
 from elasticjob_operator.state import Pod
 
@@ -146,6 +146,15 @@ def base_missing_since(
 
 def delete(workload: Workload, reason: str = "the job does not need it") -> Change:
     return Change(reason=reason, workload=workload, delete=True)
+
+
+def release(workload: Workload, now: datetime.datetime, reason: str = "its last pod is gone") -> Change:
+    return Change(reason=reason, workload=workload, patch=patches.release(workload, now), of_status=True)
+
+
+def report_ready(workload: Workload, now: datetime.datetime) -> Change:
+    patch = patches.pods_ready(workload, now)
+    return Change(reason="its worker pods are ready", workload=workload, patch=patch, of_status=True)
 
 
 def sentence(text: str) -> str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from elasticjob_operator import names
 from elasticjob_operator.queue_state import Workload
-from elasticjob_operator.queueing import bodies, patches
+from elasticjob_operator.queueing import bodies
 from elasticjob_operator.queueing.base import asks_for_less, create_base, is_outdated, update_pending
-from elasticjob_operator.queueing.job import Change, QueuedJob, delete
+from elasticjob_operator.queueing.job import Change, QueuedJob, delete, release, report_ready
 from elasticjob_operator.resources.metadata import owner_reference
 
 
@@ -30,15 +30,13 @@ def in_manager_cluster(queued: QueuedJob) -> list[Change]:
     if is_outdated(queued, base):
         return [delete(base, "the job was changed")]
     if base.must_stop:
-        patch = patches.release(base, queued.now)
-        return [Change(reason="the job has no pods here", workload=base, patch=patch, of_status=True)]
+        return [release(base, queued.now, "the job has no pods here")]
     if not base.is_admitted:
         change = update_pending(queued, base)
         return [change] if change is not None else []
     if base.is_true("PodsReady") or (queued.job.status.ready_replicas or 0) < queued.minimum:
         return []
-    patch = patches.pods_ready(base, queued.now)
-    return [Change(reason="its worker pods are ready", workload=base, patch=patch, of_status=True)]
+    return [report_ready(base, queued.now)]
 
 
 def adopt(queued: QueuedJob, name: str) -> tuple[Change | None, str]:

@@ -47,19 +47,9 @@ _OF_EVICTIONS = {
 }
 
 
-def of_wait(said: str) -> str:
-    """`said`: why the Workload has no quota; empty: Kueue has not said it."""
-    return next((remedy for parts, remedy in _OF_WAITS if all(part in said for part in parts)), _PATIENCE)
-
-
-def of_eviction(reason: str) -> str:
-    """`reason`: that of the Workload's condition Evicted."""
-    return _OF_EVICTIONS.get(reason, "nothing.")
-
-
 def remedy(reason: Reason, said: str) -> str:
-    """Of the reasons whose messages leave it open; empty for the others. `said`: of an eviction, after its reason and
-    a colon."""
+    """Of the reasons whose messages leave it open; empty for the others. `said`: why the Workload has no quota, empty:
+    Kueue has not said it; of an eviction, after its reason and a colon."""
     if reason is Reason.WAITING_FOR_QUOTA:
-        return of_wait(said)
-    return of_eviction(said.partition(":")[0]) if reason is Reason.EVICTED else ""
+        return next((remedy for parts, remedy in _OF_WAITS if all(part in said for part in parts)), _PATIENCE)
+    return _OF_EVICTIONS.get(said.partition(":")[0], "nothing.") if reason is Reason.EVICTED else ""

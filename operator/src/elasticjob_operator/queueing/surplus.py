@@ -13,7 +13,7 @@ from elasticjob_operator.policies.condition_updates import ConditionUpdate
 from elasticjob_operator.queue_state import Part, Workload
 from elasticjob_operator.queueing import bodies, patches
 from elasticjob_operator.queueing.bodies import WORKERS
-from elasticjob_operator.queueing.job import Change, QueuedJob, delete
+from elasticjob_operator.queueing.job import Change, QueuedJob, delete, release
 from elasticjob_operator.queueing.placement import placement
 from elasticjob_operator.queueing.priorities import Priority, below
 from elasticjob_operator.queueing.requests import shortfall
@@ -118,8 +118,7 @@ def give_back(queued: QueuedJob, surplus: Workload, *, is_wanted: bool) -> Chang
     """Its last pod is gone."""
     if not is_wanted:
         return delete(surplus, "fewer worker pods are requested")
-    patch = patches.release(surplus, queued.now)
-    return Change(reason="its last pod is gone", workload=surplus, patch=patch, of_status=True)
+    return release(surplus, queued.now)
 
 
 def put_right(queued: QueuedJob, base: Workload, surplus: Workload) -> list[Change]:
