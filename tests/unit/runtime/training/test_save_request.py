@@ -26,6 +26,7 @@ torch = pytest.importorskip("torch")
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_request, "_process", save_request._Process())
+    monkeypatch.setattr(save_request, "NOT_KILLED", 0.0)
     monkeypatch.setattr(progress, "_state", progress._State())
 
 
@@ -114,10 +115,18 @@ def test_it_names_the_ranks_that_do_not_call(caplog: pytest.LogCaptureFixture) -
     assert agree(store, 1, 2, 7, 0.1) is None, "a rank that comes later obeys"
 
 
-def start_worker(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
-    """This process as the only rank of round 5; it has called once."""
+@pytest.fixture
+def agent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """Of this process, the only rank of round 5."""
+    agent = Agent(tmp_path)
     for name, value in {Env.AGENT_SOCKET: agent.path, "RANK": "0", "WORLD_SIZE": "1", Env.ROUND: "5"}.items():
         monkeypatch.setenv(name, value)
+    return agent
+
+
+@pytest.fixture
+def connection(agent: Agent) -> socket.socket:
+    """Of this process, which has called once."""
     assert not checkpoint_wanted()
     connection = agent.accept()
     assert json.loads(connection.recv(1000)) == {"type": "saves", "rank": 0, "round": 5}
@@ -130,13 +139,7 @@ def call_until_true() -> None:
         assert time.monotonic() < end
 
 
-def test_a_script_with_a_session_hears_after_the_step_at_which_the_session_does(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(save_request, "NOT_KILLED", 0.0)
-    for name, value in {Env.AGENT_SOCKET: str(tmp_path / "agent.sock"), "RANK": "0", "WORLD_SIZE": "1"}.items():
-        monkeypatch.setenv(name, value)
-    agent = Agent(tmp_path)
+def test_a_script_with_a_session_hears_after_the_step_at_which_the_session_does(agent: Agent) -> None:
     assert not session_ends()
     connection = agent.accept()
     connection.recv(1000)
@@ -151,11 +154,7 @@ def test_a_script_with_a_session_hears_after_the_step_at_which_the_session_does(
     assert json.loads(connection.recv(1000))["type"] == "saved"
 
 
-def test_the_call_after_the_save_reports_it_and_waits_to_be_killed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(save_request, "NOT_KILLED", 0.0)
-    connection = start_worker(Agent(tmp_path), monkeypatch)
+def test_the_call_after_the_save_reports_it_and_waits_to_be_killed(connection: socket.socket) -> None:
     asked = time.monotonic()
     ask(connection, 1.5)
     call_until_true()
@@ -165,11 +164,7 @@ def test_the_call_after_the_save_reports_it_and_waits_to_be_killed(
     assert not checkpoint_wanted(), "an agent that does not kill this process costs the grace period once"
 
 
-def test_a_save_in_the_background_is_complete_before_it_is_reported(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(save_request, "NOT_KILLED", 0.0)
-    connection = start_worker(Agent(tmp_path), monkeypatch)
+def test_a_save_in_the_background_is_complete_before_it_is_reported(connection: socket.socket) -> None:
     connection.settimeout(0.2)
     ask(connection, 30.0)
     call_until_true()
@@ -183,11 +178,7 @@ def test_a_save_in_the_background_is_complete_before_it_is_reported(
     assert json.loads(connection.recv(1000))["type"] == "saved"
 
 
-def test_steps_after_the_last_checkpoint_are_not_reported(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent = Agent(tmp_path)
-    connection = start_worker(agent, monkeypatch)
+def test_steps_after_the_last_checkpoint_are_not_reported(agent: Agent, connection: socket.socket) -> None:
     progress.remember_checkpoint(3)
     progress.report_progress(9)
     reports = agent.accept()
@@ -207,16 +198,13 @@ def test_without_an_agent_no_checkpoint_is_wanted(monkeypatch: pytest.MonkeyPatc
     assert not any(checkpoint_wanted() for _ in range(10))
 
 
-def test_an_agent_that_has_ended_wants_no_checkpoint(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = start_worker(Agent(tmp_path), monkeypatch)
+def test_an_agent_that_has_ended_wants_no_checkpoint(connection: socket.socket) -> None:
     connection.close()
     assert not any(checkpoint_wanted() for _ in range(1000))
 
 
-def test_a_call_costs_less_than_a_tenth_of_a_millisecond(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_worker(Agent(tmp_path), monkeypatch)
+@pytest.mark.usefixtures("connection")
+def test_a_call_costs_less_than_a_tenth_of_a_millisecond() -> None:
     began = time.thread_time()  # of this thread, however busy the machine is
     for _ in range(10_000):
         checkpoint_wanted()

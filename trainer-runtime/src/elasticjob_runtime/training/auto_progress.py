@@ -89,22 +89,23 @@ def remove_page(path: str) -> None:
 
 def read_page(path: str) -> Page | None:
     """None: there is no page, or neither a step nor a backward pass yet."""
-    try:
-        with open(path, "rb") as file:
-            page = Page(*PAGE.unpack(file.read(PAGE.size)))
-    except (OSError, struct.error):
-        return None
+    page = Page(*_read(path, PAGE, 0))
     return page if page.steps or page.passes else None
 
 
 def read_waited(path: str) -> tuple[int, float, float] | None:
     """As WAITED; None: there is no page, or no step yet."""
+    steps, at, waited = _read(path, WAITED, WAITED_AT) or (0, 0.0, 0.0)
+    return (steps, at, waited) if steps else None
+
+
+def _read(path: str, part: struct.Struct, at: int) -> tuple[Any, ...]:
+    """Empty: there is no page."""
     try:
         with open(path, "rb") as file:
-            steps, at, waited = WAITED.unpack_from(file.read(PAGE_BYTES), WAITED_AT)
+            return part.unpack_from(file.read(PAGE_BYTES), at)
     except (OSError, struct.error):
-        return None
-    return (steps, at, waited) if steps else None
+        return ()
 
 
 class WaitMeter:
@@ -183,13 +184,22 @@ def _compiled_autograd() -> bool:
     return bool(getattr(module, "compiled_autograd_enabled", False))
 
 
-class StepCounter:
+class _Counter:
+    def __init__(self, page: mmap.mmap | bytearray, at_first: Callable[[], None] = lambda: None) -> None:
+        """`at_first` is called at the first step or pass."""
+        self._page = page
+        self._at_first = at_first
+
+    def stop(self) -> None:
+        """In a process that the script forks: what it does is not the training's."""
+        self._page, self._at_first = bytearray(PAGE_BYTES), lambda: None
+
+
+class StepCounter(_Counter):
     """The rule: see above. `before` and `after` are torch's hooks around each `step` of each optimizer."""
 
     def __init__(self, page: mmap.mmap | bytearray, at_first: Callable[[], None] = lambda: None) -> None:
-        """`at_first` is called at the first step."""
-        self._page = page
-        self._at_first = at_first
+        super().__init__(page, at_first)
         self.waits = WaitMeter()
         self.steps = 0
         self._open: list[int] = []
@@ -217,18 +227,12 @@ class StepCounter:
                 self._at_first()
         self._seen.add(came)
 
-    def stop(self) -> None:
-        """In a process that the script forks: what it does is not the training's."""
-        self._page, self._at_first = bytearray(PAGE_BYTES), lambda: None
 
-
-class PassCounter:
+class PassCounter(_Counter):
     """Counts the outermost calls of `torch.autograd.backward`: activation checkpoints call it within another."""
 
     def __init__(self, page: mmap.mmap | bytearray, at_first: Callable[[], None] = lambda: None) -> None:
-        """`at_first` is called at the first pass."""
-        self._page = page
-        self._at_first = at_first
+        super().__init__(page, at_first)
         self.passes = 0
         self._within = False
 
@@ -255,10 +259,6 @@ class PassCounter:
 
         counting._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compile does not trace it
         autograd.backward = counting
-
-    def stop(self) -> None:
-        """As of StepCounter."""
-        self._page, self._at_first = bytearray(PAGE_BYTES), lambda: None
 
 
 class _Finder:

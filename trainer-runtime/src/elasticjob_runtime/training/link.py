@@ -44,15 +44,6 @@ class NoAgentError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """What an earlier worker of this local rank left with the agent. The caller closes the descriptors."""
-
-    round: int
-    step: int
-    fds: list[int]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SaveOrder:
     """What the agent says before a planned change."""
 
@@ -136,13 +127,12 @@ class AgentLink:
         its memory."""
         return purpose in self._copied
 
-    def fetch(self, local_rank: int | None = None, *, copies_of: int = 0) -> Snapshot | None:
-        """The newest snapshot of a local rank (default: this process's); None if there is none. Raises TimeoutError.
+    def fetch(self, local_rank: int, *, copies_of: int = 0) -> list[int]:
+        """The descriptors of the newest snapshot of a local rank, which the caller closes. Raises TimeoutError.
 
         copies_of: instead, this process's share of the copies from other members, among so many processes.
         """
-        wanted = own_local_rank() if local_rank is None else local_rank
-        self._send({"type": "fetch", "local_rank": wanted, **({"copies_of": copies_of} if copies_of else {})})
+        self._send({"type": "fetch", "local_rank": local_rank, **({"copies_of": copies_of} if copies_of else {})})
         end = time.monotonic() + self._timeout
         while True:
             response = self._receive(end)
@@ -150,9 +140,7 @@ class AgentLink:
                 raise TimeoutError(f"the agent did not respond within {self._timeout:g} s")
             message, fds = response
             if message["type"] == "snapshot":
-                return (
-                    None if message["step"] is None else Snapshot(round=message["round"], step=message["step"], fds=fds)
-                )
+                return fds
 
     def offer_to_save(self) -> None:
         """Says that this worker saves before a planned change if it is asked."""

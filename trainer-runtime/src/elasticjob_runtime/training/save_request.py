@@ -208,8 +208,6 @@ def _agree_in_round(begun: int, seconds: float) -> int | None:
 
 
 def _connect() -> SaveRequest:
-    if not os.environ.get(Env.AGENT_SOCKET):
-        return SaveRequest(None, _agree_in_round)
     try:
         link = AgentLink()
         link.offer_to_save()

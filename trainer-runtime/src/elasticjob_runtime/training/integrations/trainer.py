@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from accelerate.state import PartialState
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl
 
 from elasticjob_runtime.training.integrations.accelerate import AcceleratorSession, ElasticAccelerator
 from elasticjob_runtime.training.integrations.trainer_progress import TrainerAdapter, TrainerProgress
 from elasticjob_runtime.training.integrations.trainer_refusals import refusal
-from elasticjob_runtime.training.integrations.trainer_saves import barrier_as, become_first, without_others
+from elasticjob_runtime.training.integrations.trainer_saves import barrier_as
 from elasticjob_runtime.training.integrations.transformers import ElasticCallback, newest_checkpoint
 from elasticjob_runtime.training.session.adapter import Share
 
@@ -118,8 +119,8 @@ class ElasticTrainer(Trainer):
         saved = newest_checkpoint(self.args.output_dir)
         if not self.state.global_step or (saved and saved.endswith(f"-{self.state.global_step}")):
             return
-        become_first()
-        with barrier_as(without_others):
+        PartialState().process_index = 0  # Trainer saves in the first process only
+        with barrier_as(lambda: None):  # alone
             super()._save_checkpoint(model, None)
         self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 

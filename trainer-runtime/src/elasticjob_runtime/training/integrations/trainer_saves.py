@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
-from accelerate.state import PartialState
 
 
 @contextlib.contextmanager
@@ -23,12 +22,3 @@ def barrier_as(meet: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         setattr(dist, "barrier", original)  # noqa: B010
-
-
-def become_first() -> None:
-    """Trainer saves in the first process only. The others end, and so does this one when it has saved."""
-    PartialState().process_index = 0
-
-
-def without_others() -> None:
-    """For a process that saves alone."""

@@ -179,11 +179,10 @@ class AgentMemory:
 
     def _fetch(self, local_rank: int, *, copies_of: int = 0) -> list[int]:
         try:
-            snapshot = self._link.fetch(local_rank, copies_of=copies_of)
+            return self._link.fetch(local_rank, copies_of=copies_of)
         except (NoAgentError, TimeoutError) as error:
             logger.warning("no snapshot from the agent: %s", error)
             return []
-        return snapshot.fds if snapshot is not None else []
 
     def _adopt(self) -> None:
         """Continues in the memory of this process's predecessor: its pages are there already, and what this process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 
@@ -151,6 +152,7 @@ def threads() -> int:
     return 1 if torch.get_num_threads() > 1 else max(1, min(MOST_THREADS, processors))
 
 
+@functools.cache
 def pinned_buffers() -> list[torch.Tensor]:
     return [torch.empty(STAGE, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pickle
 import time
 from collections.abc import Callable, Sequence
@@ -167,10 +166,5 @@ def payload_of(buffer: Buffer, layout: Layout) -> copying.Payload:
 
 
 def copy_into(payload: copying.Payload, parts: structure.Structure) -> None:
-    staged = _pinned() if parts.near < len(parts.tensors) else ()
+    staged = copying.pinned_buffers() if parts.near < len(parts.tensors) else ()
     payload.write(parts, staged=staged, threads=copying.threads())
-
-
-@functools.cache
-def _pinned() -> list[torch.Tensor]:
-    return copying.pinned_buffers()

@@ -16,14 +16,14 @@ _OUTLIER = 4.0
 """A step that takes longer than this many usual ones counts as this many: an evaluation, say."""
 
 
-def interval(cost: float, step_seconds: float, budget: float = BUDGET) -> int:
+def interval(cost: float, step_seconds: float) -> int:
     """Steps from one snapshot to the next, so that snapshots of `cost` seconds stay within the budget.
 
     A power of two: processes that have measured different costs then still take most snapshots after the same steps,
     and do not wait for each other's.
     """
     steps = 1
-    while steps < LONGEST_INTERVAL and cost > budget * steps * step_seconds:
+    while steps < LONGEST_INTERVAL and cost > BUDGET * steps * step_seconds:
         steps *= 2
     return steps
 
@@ -36,8 +36,7 @@ def fits(needed: int, free: int | None) -> bool:
 class Pace:
     """After which steps of one training to take snapshots."""
 
-    def __init__(self, budget: float = BUDGET) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
         self._cost: float | None = None
         self._step_seconds: float | None = None
         self._last: float | None = None
@@ -47,7 +46,7 @@ class Pace:
         """Steps; what is repeated at most when all processes are lost."""
         if self._cost is None or self._step_seconds is None:
             return 1
-        return interval(self._cost, self._step_seconds, self._budget)
+        return interval(self._cost, self._step_seconds)
 
     def changed(self) -> None:
         """The world has changed: what comes before the next step is none."""

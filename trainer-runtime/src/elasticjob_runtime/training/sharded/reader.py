@@ -20,6 +20,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner, Metadata, StorageRe
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan
 
+from elasticjob_runtime.training.memory.structure import as_bytes
 from elasticjob_runtime.training.sharded import ranks
 
 BASE_TIMEOUT = 60.0
@@ -138,7 +139,11 @@ class MemoryReader(StorageReader):
 
         def prepare() -> None:
             for rank, requests in asked.items():
-                parts = [_bytes(self._part(each)) for each in requests if isinstance(self._item(each[0]), torch.Tensor)]
+                parts = [
+                    as_bytes(self._part(each).contiguous())
+                    for each in requests
+                    if isinstance(self._item(each[0]), torch.Tensor)
+                ]
                 sent[rank] = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
             for rank, requests in wanted.items():
                 size = sum(math.prod(each[2]) * types[each].itemsize for each in requests if each in types)
@@ -178,7 +183,3 @@ class MemoryReader(StorageReader):
 
 def _request(place: Place, item: ReadItem) -> Request:
     return place, tuple(item.storage_offsets), tuple(item.lengths)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
