@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 from elasticjob_api import ConditionType, RendezvousStatus
-from elasticjob_operator.planning import (
-    Action,
-    ClearRun,
-    CreatePod,
-    CreateRunUser,
-    DeleteCertificates,
-    PublishSpec,
-)
+from elasticjob_operator.planning import Action, ClearRun, CreatePod, CreateRunUser, DeleteCertificates, PublishSpec
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Rejection, RendezvousView
 from elasticjob_runtime.contract import SpecValue

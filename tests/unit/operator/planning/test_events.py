@@ -53,20 +53,6 @@ def test_events_of_condition_changes(before: Status, after: Status, expected: li
     assert [(event.reason, event.warning) for event in events_of_status(before, after)] == expected
 
 
-def test_failures_of_one_cause_have_one_text() -> None:
-    """Whatever the restart, the pods that are ready and the end of the pod's name."""
-    told = {
-        event.message
-        for words in (
-            "0 of 2 worker pods are ready. a-worker-1-wgz5q failed (Error (1)); restart 1 of at most 3.",
-            "a-worker-1-xxx5q failed (Error (1)); restart 2 of at most 3. What to do: read its log: kubectl logs a",
-            "a-worker-1-bcd5q failed (Error (1)); no restart of at most 3 is left.",
-        )
-        for event in events_of_status(Status(), having(RESTARTING, True, Reason.WORKER_FAILED, words))
-    }
-    assert told == {"a-worker-1 failed (Error (1))."}
-
-
 def test_many_pods_are_one_event() -> None:
     created = [
         CreatePod(job="digits", like={}, index=index, name=f"digits-worker-{index}-wgz5q", reason="")

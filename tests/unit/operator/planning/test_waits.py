@@ -611,6 +611,7 @@ def test_every_wait_is_told_as_what_it_is(told: Told) -> None:
             "created at 2026-01-01T12:00:20Z.",
             "j-worker-1 failed (x (y)).",
         ),
+        ("j-worker-1-bcd5q failed (x (y)); no restart of at most 3 is left.", "j-worker-1 failed (x (y))."),
     ],
 )
 def test_the_text_of_an_event_has_nothing_that_changes_when_it_repeats(message: str, text: str) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from elasticjob_api import Reason, RendezvousStatus
 from elasticjob_operator.policies.etcd_access import NO_ACCESS, EtcdAccess, access_of, remedy, waits_for_etcd
-from elasticjob_operator.policies.rendezvous import rendezvous_of, rendezvous_ready
+from elasticjob_operator.policies.rendezvous import rendezvous_of
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import SpecValue
 
-from tests.unit.operator.builders import NOW, UID, make_job, make_status, make_view, rendezvous_at
+from tests.unit.operator.builders import UID, make_job, make_status, make_view, rendezvous_at
 from tests.unit.operator.tables import table
 
 SHARED_ENDPOINT, SHARED_SECRET = "https://etcd.infra.svc:2379", ("elasticjob-system", "shared-etcd")
@@ -116,23 +116,3 @@ def test_each_rejection_has_a_remedy(access: EtcdAccess, connectivity: Connectiv
     found = remedy(access, make_view(connectivity, error=f"{MINE}: {error}"), managed=False)
     assert words in found
     assert bool(found) is bool(words)
-
-
-@pytest.mark.parametrize(
-    ("connectivity", "reason"),
-    [
-        (Connectivity.NO_CREDENTIALS, Reason.ETCD_CREDENTIALS_UNUSABLE),
-        (Connectivity.DENIED, Reason.ETCD_DENIED),
-        (Connectivity.UNTRUSTED, Reason.ETCD_UNTRUSTED),
-    ],
-)
-def test_the_condition_has_error_and_remedy(connectivity: Connectivity, reason: Reason) -> None:
-    rendezvous = rendezvous_of(
-        make_job(spec={"rendezvous": {"type": "External", "endpoint": MINE, "secretName": "mine"}}), SHARED
-    )
-    view = make_view(connectivity, error="authentication failed")
-    found = rendezvous_ready(rendezvous, view, [], was_ready=False, now=NOW)
-    assert found is not None
-    assert (found.status, found.reason) == (False, reason)
-    assert "authentication failed" in found.message
-    assert ("Secret ml/mine" in found.message) or connectivity is Connectivity.NO_CREDENTIALS

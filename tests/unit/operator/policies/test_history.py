@@ -437,11 +437,6 @@ def test_the_largest_history_fits_into_a_small_part_of_an_object() -> None:
     assert len(largest.model_dump_json(by_alias=True, exclude_none=True)) < 48 * 1024
 
 
-def test_history_is_read_as_it_was_written() -> None:
-    found = sampled(STARTED, 10, 20.0)
-    assert Status.model_validate(found.to_api()) == found
-
-
 def test_now_is_the_time_of_a_change_without_a_plan() -> None:
     found = recorded(trains(1), status(FAILED, round=1), seconds=33.4)
     assert newest(found).time == at(33.4).replace(microsecond=0)

@@ -14,7 +14,7 @@ from elasticjob_operator.policies.injection import injection, is_about_volumes, 
 from elasticjob_operator.resources.injection import InjectionWay, has_image_volume
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Admission, Blocked, ContainerEnd, Pod, PodPhase
+from elasticjob_operator.state import Admission, ContainerEnd, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, ended, make_job, make_node, make_pod, make_status
 from tests.unit.operator.planning.plans import ask, condition, kinds, made, said
@@ -59,16 +59,6 @@ def test_the_way_of_injection(name: str) -> None:
     wanted, situation, way = CASES[name]
     found = injection(wanted, **{"image": IMAGE, "nodes": ALL, "rejected": False, "pods": [], **situation})
     assert (found.way, found.problem) == (way, None)
-
-
-@pytest.mark.parametrize("inject", ["ImageVolume", "InitContainer"])
-def test_a_missing_runtime_image_is_a_condition_with_the_remedy(inject: str) -> None:
-    found = ask(job(inject), settings=Settings(endpoint="etcd:2379"))
-    assert condition(found, ConditionType.ACCEPTED) == ("False", "RuntimeUnavailable")
-    accepted = said(found, ConditionType.ACCEPTED)
-    assert f"inject is {inject}, but the operator has no runtime image" in accepted
-    assert "runtime.repository" in accepted
-    assert [(event.reason, event.warning) for event in found.events] == [(Reason.RUNTIME_UNAVAILABLE, True)]
 
 
 @pytest.mark.parametrize(
@@ -235,19 +225,3 @@ def test_a_job_that_has_trained_survives_a_node_on_which_the_runtime_cannot_run(
 )
 def test_other_failures_are_judged_as_ever(pod: Pod) -> None:
     assert classify_failure(pod).reason != "RuntimeUnusable"
-
-
-def test_a_runtime_image_that_cannot_be_pulled_is_named_with_the_remedy() -> None:
-    text = f'Back-off pulling image "{IMAGE}": not found'
-    pod = dataclasses.replace(
-        make_pod(0, PodPhase.PENDING, blocked=Blocked(reason="ImagePullBackOff", message=text, runtime=True)),
-        injected=True,
-        template_hash=hash_of(job()),
-    )
-    found = ask(job(), pod, settings=SETTINGS, **NODES)
-    running = found.status.condition(ConditionType.RUNNING)
-    assert running is not None
-    assert running.reason == "RuntimeUnavailable"
-    assert text in running.message
-    assert "runtime.repository" in running.message
-    assert found.status.summary == "RuntimeUnavailable"

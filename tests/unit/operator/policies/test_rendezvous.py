@@ -230,15 +230,6 @@ def test_no_worker_is_created_while_the_outcome_is_unknown(
     assert (unknown_outcome(job, rendezvous_of(job, Settings()), make_view(connectivity), there) is not None) is held
 
 
-def test_the_message_of_an_unreachable_etcd_has_the_error() -> None:
-    job = make_job(spec={"rendezvous": {"type": "External", "endpoint": "etcd.example:2379"}})
-    view = make_view(Connectivity.UNREACHABLE, error="connection refused")
-    found = rendezvous_ready(rendezvous_of(job, Settings()), view, [], was_ready=False, now=NOW)
-    assert found is not None
-    assert "etcd.example:2379" in found.message
-    assert "connection refused" in found.message
-
-
 def test_the_message_of_a_certificate_that_is_not_accepted_has_the_remedy() -> None:
     view = make_view(Connectivity.UNTRUSTED, error="its certificate is not trusted: certificate has expired")
     found = rendezvous_ready(rendezvous_of(make_job(), Settings()), view, [], was_ready=True, now=NOW)

@@ -32,7 +32,6 @@ AFTER_FAILURE = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE
 PLANNED = make_view(plan=make_plan(2))
 BROKEN = make_view(plan=make_plan(2), failure=make_failure(1, round_number=2))
 REPLANNED = make_view(plan=make_plan(3), failure=make_failure(1, round_number=2))
-BEGUN_AGAIN = make_view(plan=dataclasses.replace(make_plan(2), created_at=NOW.timestamp() + 9))
 AWAY = make_view(Connectivity.UNREACHABLE)
 TRAINED = make_status(ConditionType.RUNNING, round=2, world_size=4)
 RESTARTING = make_status(ConditionType.RESTARTING, reason="WorkerFailed", round=2)
@@ -47,14 +46,9 @@ def live(count: int) -> list[tuple[Pod, PodStatus]]:
     return [(make_pod(index), PodStatus(state=PodState.LIVE)) for index in range(count)]
 
 
-def pending(reason: str, message: str = "words") -> list[tuple[Pod, PodStatus]]:
-    blocked = Blocked(reason=reason, message=message) if reason else None
-    pod = make_pod(7, PodPhase.PENDING, blocked=blocked)
+def pending(reason: str) -> list[tuple[Pod, PodStatus]]:
+    pod = make_pod(7, PodPhase.PENDING, blocked=Blocked(reason=reason, message="words"))
     return [(pod, PodStatus(state=PodState.LIVE))]
-
-
-def unready(count: int) -> list[tuple[Pod, PodStatus]]:
-    return [(make_pod(index, ready=False), PodStatus(state=PodState.LIVE)) for index in range(count)]
 
 
 def failing_probe(count: int) -> list[tuple[Pod, PodStatus]]:
@@ -102,13 +96,6 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_LOST,
         ),
-        "image cannot be pulled": pytest.param(
-            None, make_view(), pending("ImagePullBackOff"), CALM, Reason.IMAGE_UNAVAILABLE, None
-        ),
-        "config error": pytest.param(
-            None, make_view(), pending("CreateContainerConfigError"), CALM, Reason.CONTAINER_CONFIG_ERROR, None
-        ),
-        "unschedulable": (None, make_view(), pending("Unschedulable"), CALM, Reason.UNSCHEDULABLE, None),
         "another reason of the kubelet": pytest.param(
             None, make_view(), pending("SomethingNew"), CALM, Reason.WAITING_FOR_WORKERS, None
         ),
@@ -139,7 +126,11 @@ def test_running_and_restarting(
     {
         "etcd unreachable, all members ready: training continues": (Connectivity.UNREACHABLE, live(4), True),
         "etcd unreachable, a member lost": (Connectivity.UNREACHABLE, live(3), False),
-        "... or not ready": (Connectivity.CONNECTING, live(3) + unready(4)[3:], False),
+        "... or not ready": (
+            Connectivity.CONNECTING,
+            [*live(3), (make_pod(3, ready=False), PodStatus(state=PodState.LIVE))],
+            False,
+        ),
         "etcd reachable: the agents decide": (Connectivity.REACHABLE, live(3), True),
     },
 )
@@ -174,13 +165,6 @@ def test_the_cause_of_a_failure_stays_when_the_operator_deletes_the_pod() -> Non
     assert (_restarting(found).reason, _restarting(found).message) == (Reason.WORKER_LOST, "preempted")
 
 
-def test_the_message_of_an_image_error_quotes_the_kubelet() -> None:
-    wait = first_wait(make_job(), workers=[pod for pod, _ in pending("ErrImagePull", "manifest unknown")])
-    found = training(make_job(), make_view(), [], CALM, wait=wait)
-    assert "digits-worker-7" in found.running.message
-    assert "ErrImagePull: manifest unknown" in found.running.message
-
-
 def test_an_exceeded_quota_is_shown_while_training() -> None:
     rejection = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota: gpus", retry_at=at(8))
     found = training(make_job(), PLANNED, live(4), CALM, wait=first_wait(make_job(), rejection=rejection))
@@ -197,34 +181,6 @@ def test_a_rejected_autoscaler_is_not_reported_as_rejected_pods() -> None:
     assert found.running.message.startswith(
         "1 of 4 worker pods are ready; training needs at least 2. The API server rejects HorizontalPodAutoscaler"
     )
-
-
-def test_a_restart_is_not_announced_before_the_agents_decide_on_it() -> None:
-    budget = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE)
-    view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, round_number=2))
-    found = training(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
-    assert _restarting(found).message == (
-        "digits-worker-1 failed (ApplicationError, exit code 1); restart 2 of at most 3 follows unless the agents give "
-        "up."
-    )
-
-
-def test_no_restart_is_announced_if_none_is_left() -> None:
-    budget = Budget(restarts=Restarts(total=3), limit=3, last_failure=FAILURE)
-    failure = dataclasses.replace(make_failure(1, round_number=2), restart_delay=16.0)
-    found = training(
-        make_job(max_restarts=3, status=TRAINED), make_view(plan=make_plan(2), failure=failure), live(4), budget
-    )
-    assert _restarting(found).message == (
-        "digits-worker-1 failed (ApplicationError, exit code 1); no restart of at most 3 is left."
-    )
-
-
-def test_restarts_that_have_left_the_window_are_not_compared_with_the_limit() -> None:
-    budget = Budget(restarts=Restarts(total=40, window=2), limit=3, last_failure=FAILURE)
-    failed = [with_status(failed_pod(1), PodState.FAILED)]
-    found = training(make_job(max_restarts=3, status=TRAINED), make_view(), failed, budget)
-    assert "restart 2 of at most 3" in _restarting(found).message
 
 
 def test_the_log_of_the_failed_pod_is_named_and_no_other() -> None:
@@ -247,42 +203,54 @@ def test_the_processes_that_train_are_counted(world_size: int, words: str) -> No
     assert f"Round 2: {words} training;" in training(make_job(), make_view(plan=plan), live(4), CALM).running.message
 
 
-def test_a_crash_loop_that_waits_says_which_restart_comes_when() -> None:
-    raised = FAILURE.model_copy(update={"message": "ImportError: no module named x"})
-    budget = Budget(restarts=Restarts(total=7), limit=10, last_failure=raised)
-    failure = dataclasses.replace(make_failure(1, round_number=2), restart_delay=16.0)
-    found = training(
-        make_job(max_restarts=10, status=TRAINED), make_view(plan=make_plan(2), failure=failure), live(4), budget
-    )
-    assert "ImportError: no module named x" in _restarting(found).message
-    assert _restarting(found).message.endswith(
-        "restart 8 of at most 10 follows unless the agents give up. The next attempt is at 2026-01-01T12:00:16Z."
-    )
+def failed(total: int, limit: int = 3, *, window: int | None = None, message: str = "") -> Budget:
+    last = FAILURE.model_copy(update={"message": message})
+    return Budget(restarts=Restarts(total=total, window=window), limit=limit, last_failure=last)
+
+
+WAITS = make_view(plan=make_plan(2), failure=dataclasses.replace(make_failure(1, round_number=2), restart_delay=16.0))
+COUNTED = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, round_number=2))
+QUICK = [with_status(failed_pod(1, started=-3), PodState.FAILED)]
+IMPORT = "ImportError: no module named x"
 
 
 @table(
-    "restarts, words",
+    "budget, view, workers, words",
     {
-        "replaced at once": (1, "restart 1 of at most 9."),
-        "in a crash loop": (
-            3,
+        "it is not announced before the agents decide on it": pytest.param(
+            failed(1), COUNTED, live(4), "cause); restart 2 of at most 3 follows unless the agents give up."
+        ),
+        "none is left": (failed(3), WAITS, live(4), "cause); no restart of at most 3 is left."),
+        "those that have left the window do not count": pytest.param(
+            failed(40, window=2), make_view(), [with_status(failed_pod(1), PodState.FAILED)], "restart 2 of at most 3."
+        ),
+        "a crash loop that waits": (
+            failed(7, 10, message=IMPORT),
+            WAITS,
+            live(4),
+            f"cause: {IMPORT}); restart 8 of at most 10 follows unless the agents give up. The next attempt is at "
+            "2026-01-01T12:00:16Z.",
+        ),
+        "the first line of the error": (
+            failed(0, message="ValueError: bad shape\nTraceback ..."),
+            BROKEN,
+            live(4),
+            "cause: ValueError: bad shape); restart 1 of at most 3 follows unless the agents give up.",
+        ),
+        "replaced at once": (failed(1, 9), make_view(), QUICK, "restart 1 of at most 9."),
+        "a pod in a crash loop is replaced later": (
+            failed(3, 9),
+            make_view(),
+            QUICK,
             "restart 3 of at most 9. Its replacement is created at 2026-01-01T12:00:20Z; it ended at "
             "2026-01-01T12:00:00Z. What to do: read its log: kubectl logs digits-worker-1 -n ml",
         ),
     },
 )
-def test_the_message_has_the_time_of_the_replacement(restarts: int, words: str) -> None:
-    policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
-    job = make_job(spec={"failurePolicy": policy}, status=TRAINED)
-    failed = [with_status(failed_pod(1, started=-3), PodState.FAILED)]
-    found = training(job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE))
-    assert _restarting(found).message.endswith(words)
-
-
-def test_the_message_has_the_first_line_of_the_error() -> None:
-    failure = FAILURE.model_copy(update={"message": "ValueError: bad shape\nTraceback ..."})
-    found = training(make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure))
-    assert (
-        "failed (ApplicationError, exit code 1: ValueError: bad shape); restart 1 of at most 3"
-        in _restarting(found).message
-    )
+def test_the_message_has_the_failure_and_which_restart_comes_when(
+    budget: Budget, view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]], words: str
+) -> None:
+    policy = {"maxRestarts": budget.limit, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
+    found = training(make_job(spec={"failurePolicy": policy}, status=TRAINED), view, workers, budget)
+    said = _restarting(found).message
+    assert said.endswith(words.replace("cause", "digits-worker-1 failed (ApplicationError, exit code 1"))
