@@ -149,16 +149,6 @@ def test_the_newest_groups_checkpoint_is_restored_even_at_an_earlier_step(
     assert checkpoint.steps(tmp_path) == [21, 22, 23]
 
 
-def test_a_corrupt_newest_checkpoint_is_skipped_for_the_previous_groups(
-    tmp_path: pathlib.Path, act_as: Callable[..., None]
-) -> None:
-    act_as("1.0.1")
-    save(tmp_path, 10, "old")
-    act_as("1.0.2")
-    save(tmp_path, 11, "new").write_bytes(b"incomplete")
-    assert load(tmp_path) == ("old", 10)
-
-
 def test_without_an_agent_nothing_is_claimed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(Env.FENCE, raising=False)
     save(tmp_path, 10)

@@ -147,9 +147,12 @@ def test_saves_without_a_step_get_numbers_of_their_own_also_in_the_background(tm
     assert steps(tmp_path)[-1] == 4
 
 
-def test_model_and_optimizer_are_restored_unchanged(tmp_path: pathlib.Path, state: progress._State) -> None:
+def test_model_and_optimizer_are_restored_unchanged(
+    tmp_path: pathlib.Path, state: progress._State, caplog: pytest.LogCaptureFixture
+) -> None:
     saved = trained()
     save_checkpoint(tmp_path, saved)
+    assert caplog.records == []
     assert state.last_checkpoint_step == 1
     loaded = load_checkpoint(tmp_path)
     assert loaded is not None
@@ -217,11 +220,6 @@ def test_a_checkpoint_that_another_user_wrote_runs_no_code(tmp_path: pathlib.Pat
     assert not mark.exists()
     load_checkpoint(tmp_path / "checkpoints", weights_only=False)
     assert mark.exists(), "the test's checkpoint is harmless"
-
-
-def test_a_plain_state_gives_no_warning(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-    save_checkpoint(tmp_path, trained())
-    assert caplog.records == []
 
 
 def test_a_full_disk_is_reported_whatever_torch_raises(tmp_path: pathlib.Path) -> None:

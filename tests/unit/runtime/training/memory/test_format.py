@@ -86,18 +86,6 @@ def test_parts_do_not_overlap(payload_size: int, pieces: int) -> None:
     assert layout.size == layout.payload_offset + payload_size
 
 
-@pytest.mark.parametrize(
-    ("older", "newer"),
-    [
-        ((3, 100), (3, 101)),
-        ((3, 150), (4, 101)),
-    ],
-    ids=["a later step", "a later group that went back"],
-)
-def test_a_later_group_is_newer_than_a_later_step(older: tuple[int, int], newer: tuple[int, int]) -> None:
-    assert header(*older).age < header(*newer).age
-
-
 def test_purposes_differ_by_each_part() -> None:
     purposes = {snapshot_format.purpose(*parts) for parts in [("a", "bc"), ("ab", "c"), ("abc",), ("a", "b")]}
     assert len(purposes) == 4
