@@ -175,8 +175,7 @@ def full_status() -> Status:
 def test_the_status_that_the_operator_writes_is_stored_unchanged(cluster: Cluster) -> None:
     cluster.apply(BASE)
     status = full_status()
-    patch = json.dumps({"status": status.to_api()})
-    cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
+    cluster.set_status(status.to_api())
     body = cluster.get()
     assert body["status"] == status.to_api()
     assert ElasticJob.parse(body).status == status
@@ -187,10 +186,9 @@ def test_apply_does_not_write_the_status(cluster: Cluster) -> None:
     assert "status" not in cluster.get()
 
 
-def test_kubectl_get_shows_size_restarts_step_and_state(cluster: Cluster) -> None:
+def test_kubectl_gets_what_the_operator_writes_and_waits_for_it(cluster: Cluster) -> None:
     cluster.apply(BASE)
-    patch = json.dumps({"status": full_status().to_api()})
-    cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
+    cluster.set_status(full_status().to_api())
     head, row = cluster.kubectl("get", "ej").splitlines()
     assert head.split() == ["NAME", "WORKERS", "WORLD", "RESTARTS", "STEP", "STATUS", "AGE"]
     assert row.split()[:6] == ["digits", "3/4", "6", "3", "3000000000", "Running"]
@@ -205,12 +203,6 @@ def test_kubectl_get_shows_size_restarts_step_and_state(cluster: Cluster) -> Non
         4,
         {"replicas": 4, "selector": "elasticjob.dev/job-name=digits"},
     )
-
-
-def test_kubectl_wait_follows_a_condition(cluster: Cluster) -> None:
-    cluster.apply(BASE)
-    patch = json.dumps({"status": full_status().to_api()})
-    cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
     cluster.kubectl("wait", "ej/digits", "--for=condition=Running", "--timeout=5s")
 
 

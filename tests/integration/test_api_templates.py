@@ -97,9 +97,7 @@ REJECTED_BY_SCHEMA = {
 
 @pytest.mark.parametrize("case", REJECTED_BY_SCHEMA.values(), ids=REJECTED_BY_SCHEMA.keys())
 def test_an_invalid_template_is_rejected_with_field_value_and_remedy(empty: Cluster, case: Case) -> None:
-    message = empty.rejection(changed(case.changes))
-    for words in case.words:
-        assert words in message
+    empty.judges(case)
 
 
 VOLUME = {"name": "data", "emptyDir": {}}

@@ -57,10 +57,6 @@ def _replace(kube: Kube, crd: Manifest) -> None:
     kube.call("PUT", CRD, {**crd, "metadata": {**crd["metadata"], "resourceVersion": newest}})
 
 
-def _create(cluster: Cluster, manifest: Manifest) -> None:
-    cluster.kubectl("create", "--filename=-", stdin=json.dumps(manifest))
-
-
 def _accepts(cluster: Cluster, changes: dict[str, Any]) -> bool:
     try:
         cluster.try_to_create(_named("asks", changes))
@@ -79,7 +75,7 @@ def stored(api: ControlPlane) -> Iterator[Cluster]:
             _replace(kube, _earlier(crd))
             eventually(lambda: _accepts(cluster, WITH_RESERVED), what="the API server uses the earlier CRD")
             for manifest in STORED:
-                _create(cluster, manifest)
+                cluster.create(manifest)
         finally:
             _replace(kube, crd)
         eventually(lambda: not _accepts(cluster, WITH_RESERVED), what="the API server uses this CRD")

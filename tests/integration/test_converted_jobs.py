@@ -34,6 +34,7 @@ def test_a_converted_job_and_its_worker_pods_are_accepted(empty: Cluster, case: 
     assert empty.try_to_create_pod(pod) == ""
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_kubectl_creates_a_converted_job(empty: Cluster, case: str) -> None:
-    empty.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=dump(job_of(case)))
+def test_kubectl_creates_converted_jobs(empty: Cluster) -> None:
+    manifests = "---\n".join(dump(job_of(case)) for case in CASES)
+    created = empty.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=manifests)
+    assert len(created.splitlines()) == len(CASES)

@@ -17,6 +17,7 @@ from elasticjob.errors import Exit
 
 from hack.support import eventually
 from tests.integration.client.conftest import Operator, Result
+from tests.integration.manifests import changed
 from tests.integration.operator.kube import Kube, Namespace
 
 Cli = Callable[..., Result]
@@ -24,23 +25,20 @@ Cli = Callable[..., Result]
 
 def test_a_submitted_job_is_what_the_flags_say(cli: Cli, ns: Namespace) -> None:
     flags = ["--image", "train:1", "--workers", "2:4", "--gpus", "8", "--checkpoint-claim", "ckpt", "-e", "LR=0.1"]
-    result = cli("submit", "bert", *flags, "--", "python", "train.py", "--lr", "0.1")
+    command = ("--", "python", "train.py", "--lr", "0.1")
+    dry = cli("submit", "bert", *flags, "--dry-run", "-o", "yaml", *command)
+    assert ns.get("elasticjobs", "bert") is None
+    result = cli("submit", "bert", *flags, *command)
     assert result.code == Exit.OK, result.err
     spec = ns.job("bert")["spec"]
+    ns.create("elasticjobs", changed({"metadata.name": "printed"}, yaml.safe_load(dry.out)))
+    assert ns.job("printed")["spec"] == spec
     container = spec["workers"]["template"]["spec"]["containers"][0]
     assert container["command"] == ["python", "train.py", "--lr", "0.1"]
     assert container["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert container["env"] == [{"name": "LR", "value": "0.1"}]
     assert [spec["workers"][key] for key in ("minReplicas", "maxReplicas", "replicas")] == [2, 4, 4]
     assert spec["checkpoint"]["volume"] == {"persistentVolumeClaim": {"claimName": "ckpt"}}
-
-
-def test_a_dry_run_prints_a_manifest_that_the_api_server_accepts(cli: Cli, ns: Namespace) -> None:
-    flags = ["--image", "train:1", "--workers", "2:4", "--dry-run", "-o", "yaml"]
-    result = cli("submit", "bert", *flags, "--", "python", "train.py")
-    assert ns.get("elasticjobs", "bert") is None
-    manifest = yaml.safe_load(result.out)
-    ns.create("elasticjobs", manifest)
 
 
 def test_a_second_job_of_the_same_name_is_not_created(cli: Cli, submitted: str) -> None:
@@ -83,17 +81,18 @@ def test_progress_is_read_beside_the_job_where_it_is_newer(
     cli: Cli, ns: Namespace, kube: Kube, submitted: str, operator: Operator, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     operator.conditions(submitted, "Accepted", "Running")
-    size = {"workers": "3/3", "readyReplicas": 3, "desiredReplicas": 3}
-    operator.status(submitted, **size, progress={"step": 1200, "observedAt": "2026-01-01T12:00:00Z"})
-    path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{ns.name}/elasticjobprogresses"
-    kube.call("POST", path, beside(ns.job(submitted), step=1450, observedAt="2026-01-01T12:00:40Z"))
-    assert cli("list").out.splitlines()[1].split()[3] == "1450"
-    assert cli("get", submitted).out.splitlines()[1].split()[3] == "1450"
-    assert "step 1450" in cli("describe", submitted).out
+    operator.status(submitted, workers="3/3", readyReplicas=3, desiredReplicas=3)
     watching = start("watch", submitted, "--plain")
     waiting = start("wait", submitted, "--for", "finished", "--timeout", "100s")
     assert watching.stdout is not None
+    assert "Running" in watching.stdout.readline()
+    path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{ns.name}/elasticjobprogresses"
+    kube.call("POST", path, beside(ns.job(submitted), step=1450, observedAt="2026-01-01T12:00:40Z"))
     eventually(lambda: "1450" in watching.stdout.readline(), what="the step beside the job")  # type: ignore[union-attr]
+    operator.status(submitted, progress={"step": 1200, "observedAt": "2026-01-01T12:00:00Z"})
+    assert cli("list").out.splitlines()[1].split()[3] == "1450"
+    assert cli("get", submitted).out.splitlines()[1].split()[3] == "1450"
+    assert "step 1450" in cli("describe", submitted).out
     operator.status(submitted, progress={"step": 1500, "observedAt": "2026-01-01T12:00:50Z"})
     assert cli("list").out.splitlines()[1].split()[3] == "1500"
     operator.conditions(submitted, "Succeeded")
@@ -145,13 +144,6 @@ def test_a_user_acts_as_another(cli: Cli, control_plane: Path, ns: Namespace) ->
     assert "User ann has no right to list elasticjobs" in result.err
     other = ElasticJobClient(ns.name, kubeconfig=str(control_plane), as_user="eve", as_groups=["system:masters"])
     assert other.list() == []
-
-
-def test_get_shows_the_worker_pods(cli: Cli, submitted: str, operator: Operator) -> None:
-    operator.worker(submitted, 0, running=False)
-    out = cli("get", submitted).out
-    assert "bert-worker-0" in out
-    assert "Pending" in out
 
 
 def test_scaling_stays_within_the_limits(cli: Cli, submitted: str, ns: Namespace) -> None:

@@ -101,13 +101,9 @@ def test_the_python_client_has_the_same_jobs() -> None:
     assert "bert-worker-0: rank 1 of 2 None" in list(job.logs(follow=True))
     assert [event.reason for event in job.events()] == ["Accepted", "Succeeded"]
     assert [worker.summary for worker in job.workers()] == ["Completed"]
-    job.delete()
     with pytest.raises(ElasticJobError, match="cannot be scaled"):
-        client.submit("bert", image="a", command="python train.py", env={"SLEEP": 600}).scale(1)
-    client.delete("bert")
-    failing = client.submit("bert", image="a", command="python train.py", env={"FAIL": 1}, max_restarts=0)
-    with pytest.raises(JobFailedError, match="no data"):
-        failing.wait(timeout=120)
+        job.scale(1)
+    job.delete()
     with pytest.raises(InvalidManifestError, match="procsPerWorker"):
         client.submit("gpt", image="a", command="python", procs_per_worker="many")
 

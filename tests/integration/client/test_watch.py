@@ -13,7 +13,6 @@ from collections.abc import Callable
 from fcntl import ioctl
 from pathlib import Path
 
-import pytest
 from elasticjob.errors import Exit
 
 from hack.support import eventually
@@ -48,14 +47,13 @@ def test_a_job_deleted_while_watched_ends_the_watch(start: Start, submitted: str
     assert process.wait(60) == Exit.DELETED
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
 def test_the_full_screen_follows_the_job_until_ctrl_c(
-    submitted: str, operator: Operator, control_plane: Path, ns: Namespace, columns: int, rows: int
+    submitted: str, operator: Operator, control_plane: Path, ns: Namespace
 ) -> None:
     operator.conditions(submitted, "Accepted", "Running")
     operator.worker(submitted, 0)
     ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-m", "elasticjob", "watch", submitted, "-n", ns.name],
         stdin=theirs,
