@@ -224,7 +224,7 @@ def world_sizes(history: History) -> Series:
     """The number of worker processes that train, as steps: each value holds until the next time. 0 from the cause of a
     change until training goes on, and in rounds that make no step."""
     series: Series = []
-    idle = _idle(history, None)
+    idle = _idle(history)
     for index, change in enumerate(history.changes):
         if change.type == ChangeType.ROUND:
             if change.world_size_before and change.resumed_at > change.caused_at:
@@ -253,34 +253,33 @@ def repeated(history: History) -> tuple[int, bool]:
     for change in history.changes[1:]:
         if change.type == ChangeType.ROUND:
             known = change.steps_lost is not None
-    return sum(steps for _, steps in _repeats(history)), known
+    return _repeats(history), known
 
 
-def _repeats(history: History) -> list[tuple[datetime.datetime, int]]:
+def _repeats(history: History) -> int:
     """Steps that were trained again: those that agents reported, and those by which samples go back further."""
     rounds = [change for change in history.changes if change.type == ChangeType.ROUND]
-    found = [(each.resumed_at, each.steps_lost) for each in rounds if each.steps_lost]
+    found = sum(each.steps_lost or 0 for each in rounds)
     reported = [sample for sample in history.progress if not sample.counted]
     for before, after in itertools.pairwise(reported):
         known = sum(each.steps_lost or 0 for each in rounds if before.time <= each.time <= after.time)
-        if before.step - after.step > known:
-            found.append((after.time, before.step - after.step - known))
+        found += max(0, before.step - after.step - known)
     return found
 
 
-def _idle(history: History, until: datetime.datetime | None) -> dict[int, float]:
-    """The rounds that made no step, by their index in the changes, and how long they lasted, s. None of them if the
-    script reports no steps at all."""
+def _idle(history: History) -> set[int]:
+    """The rounds that made no step, by their index in the changes. None of them if the script reports no steps at
+    all."""
     changes, samples = history.changes, history.progress
     if not samples and all(change.resume_seconds is None for change in changes):
-        return {}
-    found = {}
+        return set()
+    found = set()
     for index, change in enumerate(changes):
         if change.type == ChangeType.ROUND and change.resume_seconds is None:
             later = next((change for change in changes[index + 1 :] if change.type != ChangeType.SCALED), None)
-            end = later.caused_at if later else until or (samples[-1].time if samples else change.time)
+            end = later.caused_at if later else samples[-1].time if samples else change.time
             if not any(change.time <= sample.time <= end for sample in samples):
-                found[index] = max(0.0, (end - change.time).total_seconds())
+                found.add(index)
     return found
 
 

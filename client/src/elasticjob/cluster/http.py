@@ -68,7 +68,8 @@ class ApiServer:
         self._on_slow = on_slow
         self._warn = warn or (lambda _: None)
         self._credentials = Credentials(target)
-        self._skew = 0.0
+        self.skew = 0.0
+        """How far the API server's clock is ahead of this machine's, s."""
         self._lock = threading.Lock()
         self._pool: urllib3.PoolManager | None = None
         self._certificate: Certificate | None = None
@@ -97,12 +98,7 @@ class ApiServer:
 
     def now(self) -> datetime.datetime:
         """The API server's clock, by its last answer: this machine's may be wrong."""
-        return datetime.datetime.fromtimestamp(time.time() + self._skew, datetime.timezone.utc)
-
-    @property
-    def skew(self) -> float:
-        """How far the API server's clock is ahead of this machine's, s."""
-        return self._skew
+        return datetime.datetime.fromtimestamp(time.time() + self.skew, datetime.timezone.utc)
 
     def get(self, path: str, **query: Any) -> Json:
         return self.call("GET", path, **query)
@@ -156,54 +152,40 @@ class ApiServer:
             headers["Accept-Encoding"] = "gzip"
         for name, value in self.target.impersonate:
             headers.add(name, value)
-        timer = threading.Timer(SLOW_SECONDS, self._on_slow, [self.target.server]) if self._on_slow else None
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
-        try:
-            return self._answer(method, path, url, headers, body, content, stream=stream)
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        url: str,
-        headers: urllib3.HTTPHeaderDict,
-        body: Any,
-        content: str,
-        *,
-        stream: bool,
-    ) -> urllib3.BaseHTTPResponse:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = content
-        silence = STREAM_SECONDS if stream else READ_SECONDS
+        timeout = Timeout(connect=CONNECT_SECONDS, read=STREAM_SECONDS if stream else READ_SECONDS)
+        options: dict[str, Any] = {"preload_content": not stream, "redirect": False, "timeout": timeout}
+        with self._slowness_told():
+            try:
+                response = self._connections().request(method, url, body=data, headers=headers, **options)
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                raise self._unreachable(error) from error
+            self._note(response)
+            if response.status >= 300:
+                raise self._error(response, path)
+            return response
+
+    @contextlib.contextmanager
+    def _slowness_told(self) -> Iterator[None]:
+        if self._on_slow is None:
+            yield
+            return
+        timer = threading.Timer(SLOW_SECONDS, self._on_slow, [self.target.server])
+        timer.daemon = True
+        timer.start()
         try:
-            response = self._connections().request(
-                method,
-                url,
-                body=data,
-                headers=headers,
-                preload_content=not stream,
-                redirect=False,
-                timeout=Timeout(connect=CONNECT_SECONDS, read=silence),
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._unreachable(error) from error
-        self._note(response)
-        if response.status >= 300:
-            raise self._error(response, path)
-        return response
+            yield
+        finally:
+            timer.cancel()
 
     def _note(self, response: urllib3.BaseHTTPResponse) -> None:
         stamp = response.headers.get("Date")
         parsed = email.utils.parsedate_to_datetime(stamp) if stamp else None
         if parsed is not None:
             ahead = parsed.timestamp() - time.time()
-            self._skew = ahead if abs(ahead) > 2 else 0.0  # whole seconds, and the time that the answer took
+            self.skew = ahead if abs(ahead) > 2 else 0.0  # whole seconds, and the time that the answer took
         for warning in _WARNING.findall(response.headers.get("Warning", "")):
             self._warn(warning.replace('\\"', '"'))
 

@@ -91,33 +91,33 @@ class Cluster:
     # What belongs to a job
 
     def pods_path(self, namespace: str | None = None) -> str:
-        return f"/api/v1/namespaces/{quote(namespace or self.namespace, safe='')}/pods"
+        return self._in_namespace("/api/v1", namespace, "pods")
 
     def workers(self, job: str, namespace: str | None = None) -> list[Json]:
         """Its worker pods."""
         return self.list(self.pods_path(namespace), labelSelector=worker_selector(job))
 
     def events(self, uid: str, namespace: str | None = None) -> list[Json]:
-        path = f"/api/v1/namespaces/{quote(namespace or self.namespace, safe='')}/events"
-        return self.list(path, fieldSelector=f"involvedObject.uid={uid}")
+        return self.list(self._in_namespace("/api/v1", namespace, "events"), fieldSelector=f"involvedObject.uid={uid}")
 
     # The cluster
 
     def places(self, queue: str, namespace: str) -> dict[str, int]:
         """Workload -> its place in a LocalQueue of Kueue, from 1. Empty: Kueue's visibility API does not answer."""
-        where = f"namespaces/{quote(namespace, safe='')}/localqueues/{quote(queue, safe='')}/pendingworkloads"
+        pending = f"localqueues/{quote(queue, safe='')}/pendingworkloads"
+        path = self._in_namespace("/apis/visibility.kueue.x-k8s.io/v1beta2", namespace, pending)
         try:
-            items = self.api.get(f"/apis/visibility.kueue.x-k8s.io/v1beta2/{where}").get("items") or ()
+            items = self.api.get(path).get("items") or ()
         except ElasticJobError:
             return {}
         return {str(item["metadata"]["name"]): int(item["positionInLocalQueue"]) + 1 for item in items}
 
-    def cluster_queue(self, queue: str, namespace: str | None = None) -> Json:
+    def cluster_queue(self, queue: str) -> Json:
         """The ClusterQueue of a LocalQueue. Raises NotFoundError or ForbiddenError."""
-        namespace = self.namespace if namespace is None else namespace
-        where = f"namespaces/{quote(namespace, safe='')}/localqueues/{quote(queue, safe='')}"
-        name = self.api.get(f"/apis/kueue.x-k8s.io/v1beta2/{where}")["spec"]["clusterQueue"]
-        return self.api.get(f"/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{quote(name, safe='')}")
+        kueue = "/apis/kueue.x-k8s.io/v1beta2"
+        path = self._in_namespace(kueue, None, f"localqueues/{quote(queue, safe='')}")
+        name = self.api.get(path)["spec"]["clusterQueue"]
+        return self.api.get(f"{kueue}/clusterqueues/{quote(name, safe='')}")
 
     def version(self) -> Json:
         return self.api.get("/version")
@@ -137,7 +137,7 @@ class Cluster:
     def nodes(self) -> list[Json]:
         return self.list("/api/v1/nodes")
 
-    def may(self, verb: str, resource: str, group: str = "", namespace: str | None = None) -> bool:
+    def may(self, verb: str, resource: str, group: str) -> bool:
         """Whether the user has this right. `resource` may name a subresource: pods/log."""
         resource, _, subresource = resource.partition("/")
         attributes = {
@@ -145,7 +145,7 @@ class Cluster:
             "resource": resource,
             "subresource": subresource,
             "group": group,
-            "namespace": self.namespace if namespace is None else namespace,
+            "namespace": self.namespace,
         }
         body = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -154,6 +154,9 @@ class Cluster:
         }
         answer = self.api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
         return bool(answer.get("status", {}).get("allowed"))
+
+    def _in_namespace(self, api: str, namespace: str | None, rest: str) -> str:
+        return f"{api}/namespaces/{quote(namespace or self.namespace, safe='')}/{rest}"
 
     def list(self, path: str, **query: Any) -> list[Json]:
         """All objects, page by page."""

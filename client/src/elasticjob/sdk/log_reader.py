@@ -119,7 +119,8 @@ class LogFollower:
         self._began = False
         """Whether the worker pods that were there at the start are known."""
         self._said = ""
-        self._deleted = False
+        self.deleted = False
+        """Whether it ended because the job was deleted."""
 
     def __iter__(self) -> Iterator[Line]:
         """Lines in the order in which they arrive: the clocks of nodes differ, and none waits for another.
@@ -141,11 +142,6 @@ class LogFollower:
         self._watch.close()
         for log in self._logs.values():
             log.close()
-
-    @property
-    def deleted(self) -> bool:
-        """Whether it ended because the job was deleted."""
-        return self._deleted
 
     def _arrived(self, timeout: float) -> Iterator[Line]:
         """Waits for the first line. Few enough that new worker pods are noticed, however much the others print."""
@@ -174,7 +170,7 @@ class LogFollower:
             if log.error is not None:
                 raise log.error
         self._say(now)
-        self._deleted = now.job is None
+        self.deleted = now.job is None
         return listed and (now.job is None or now.job.is_finished)
 
     def _chosen(self, job: JobState, workers: list[WorkerState]) -> list[WorkerState]:
