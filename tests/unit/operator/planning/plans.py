@@ -82,13 +82,16 @@ def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
 
 def owned(found: Plan) -> dict[tuple[Kind, str], OwnedObject]:
     """The objects of a plan, as if they had been created."""
-    objects = [(each.kind, each.body) for each in made(found, CreateObject)]
     return {
-        (kind, body["metadata"]["name"]): OwnedObject(
-            kind=kind, name=body["metadata"]["name"], uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)
-        )
-        for kind, body in objects
+        (each.kind, each.body["metadata"]["name"]): owned_object(each.kind, each.body)
+        for each in made(found, CreateObject)
     }
+
+
+def owned_object(kind: Kind, body: dict[str, Any], **fields: Any) -> OwnedObject:
+    """An object of the job that exists."""
+    known = {"name": body["metadata"]["name"], "uid": "o", "owner_uid": UID, "terminating": False, **fields}
+    return OwnedObject(kind=kind, json=orjson.dumps(body), **known)
 
 
 def follow(job: ElasticJob, found: Plan) -> ElasticJob:

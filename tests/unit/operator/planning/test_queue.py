@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-import orjson
 import pytest
 from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus
-from elasticjob_operator import names as names_of_objects
 from elasticjob_operator.names import COMPONENT_ETCD, LABEL_WORKLOAD
 from elasticjob_operator.planning import CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject, PublishSpec
 from elasticjob_operator.queue_state import Assignment, Flavor, QueueView, Workload
 from elasticjob_operator.resources.etcd import etcd_stateful_set
-from elasticjob_operator.state import Connectivity, Kind, OwnedObject, Pod, PodPhase, Rejection
+from elasticjob_operator.state import Connectivity, Kind, Pod, PodPhase, Rejection
 
 from tests.unit.operator.builders import NAME, NOW, UID, at, make_job, make_plan, make_pod, make_status, make_view
 from tests.unit.operator.planning.plans import ADMITTED as ACCEPTED
-from tests.unit.operator.planning.plans import ask, condition, made, names, published
+from tests.unit.operator.planning.plans import ask, condition, made, names, owned_object, published
 from tests.unit.operator.queueing.test_grant import ADMITTED, PREEMPTED, base, queued_job, surplus
 
 FLAVORS = {"spot": Flavor(node_labels={"pool": "spot"})}
@@ -205,15 +203,7 @@ def test_quota_of_the_base_is_given_back_after_the_jobs_own_etcd_has_ended(
 
 
 def test_quota_of_the_base_is_not_given_back_in_the_plan_that_deletes_the_etcd() -> None:
-    stateful_set = etcd_stateful_set(make_job(), "etcd")
-    known = OwnedObject(
-        kind=Kind.STATEFUL_SET,
-        name=names_of_objects.etcd_name(NAME),
-        uid="o",
-        owner_uid=UID,
-        terminating=False,
-        json=orjson.dumps(stateful_set),
-    )
+    known = owned_object(Kind.STATEFUL_SET, etcd_stateful_set(make_job(), "etcd"))
     evicted = view(base(*ADMITTED, more=(PREEMPTED,)))
     objects = {(known.kind, known.name): known}
     known_keys = make_view(connectivity=Connectivity.REACHABLE)

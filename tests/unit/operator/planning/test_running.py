@@ -78,6 +78,8 @@ def test_the_plan_says_when_training_has_stalled_unless_it_goes_on() -> None:
     silent = make_view(plan=make_plan(), progress=progress, progress_seen_at=at(-70))
     found = ask(trained(), *pods, rendezvous=silent)
     assert (condition(found, ConditionType.STALLED), found.stalls_at) == (("True", "NoProgress"), None)
+    again = ask(follow(trained(), found), *pods, rendezvous=view)
+    assert condition(again, ConditionType.STALLED) == ("False", "Progressing")
 
 
 def test_a_deleted_pod_is_replaced_with_the_same_index() -> None:

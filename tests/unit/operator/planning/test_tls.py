@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import orjson
 from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.names import CERTIFICATES_PATH, CERTIFICATES_VOLUME
 from elasticjob_operator.planning import (
@@ -32,6 +31,7 @@ from tests.unit.operator.planning.plans import (
     made,
     mounted,
     owned,
+    owned_object,
     rendezvous_in,
     said,
     target_of,
@@ -45,10 +45,7 @@ SECRET = f"digits-etcd-{UID[:8]}-1"
 
 def an_etcd(secret: str) -> dict[tuple[Kind, str], OwnedObject]:
     body = etcd_stateful_set(make_job(), "etcd:1", secret=secret)
-    found = OwnedObject(
-        kind=Kind.STATEFUL_SET, name="digits-etcd", uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)
-    )
-    return {(Kind.STATEFUL_SET, "digits-etcd"): found}
+    return {(Kind.STATEFUL_SET, "digits-etcd"): owned_object(Kind.STATEFUL_SET, body)}
 
 
 def test_a_new_job_gets_certificates_before_anything_else() -> None:

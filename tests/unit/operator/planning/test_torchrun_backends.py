@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from elasticjob_api import ConditionType, ElasticJob
 from elasticjob_operator.kube.convert import pod_of
-from elasticjob_operator.planning import CreateObject, CreatePod, DeletePod, Plan
+from elasticjob_operator.planning import CreateObject, CreatePod, DeletePod
 from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import PodPhase
@@ -18,17 +18,13 @@ from tests.unit.operator.planning.plans import ADMITTED, ask, condition, follow,
 CREATED = {"uid": "u", "creationTimestamp": "2026-01-01T12:00:00Z"}
 
 
-def run_id(found: Plan) -> str:
-    assert found.status.rendezvous is not None
-    return found.status.rendezvous.id
-
-
 class TestC10d:
     """Nothing is heard of the agents: pods tell."""
 
-    def job(self, *true: ConditionType, replicas: int = 2, **status: Any) -> ElasticJob:
+    def job(self, *true: ConditionType, replicas: int = 2, policy: Any = None, **status: Any) -> ElasticJob:
         known = make_status(*(true or (ConditionType.ACCEPTED,)), start_time=NOW, **status)
-        return make_job(replicas=replicas, spec={"rendezvous": {"backend": "c10d"}}, status=known)
+        spec = {"rendezvous": {"backend": "c10d"}, "failurePolicy": {"maxRestarts": 3, **(policy or {})}}
+        return make_job(replicas=replicas, spec=spec, status=known)
 
     def test_worker_0_hosts_the_store_and_no_etcd_is_created(self) -> None:
         found = ask(self.job(), settings=Settings())
@@ -70,9 +66,9 @@ class TestC10d:
         job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1)
         old = [make_pod(0), failed_pod(1)]
         counted = ask(job, *old)
-        assert (counted.status.restarts.total, run_id(counted)) == (1, f"{UID}-1")
+        assert (counted.status.restarts.total, rendezvous_in(counted).id) == (1, f"{UID}-1")
         written = ask(follow(job, counted), *old)
-        assert run_id(written) == f"{UID}-1.2"
+        assert rendezvous_in(written).id == f"{UID}-1.2"
         assert not names(written, DeletePod), "the attempt is in status before anything is deleted"
         assert written.requeue_at == NOW
         ended = ask(follow(job, written), *old)
@@ -98,16 +94,14 @@ class TestC10d:
         pods = [make_pod(0, PodPhase.SUCCEEDED, end=ended(0)), failed_pod(1, at=1), make_pod(2)]
         for seconds in (1.2, 1.3):
             found = ask(job, *pods, seconds=seconds)
-            assert run_id(found) == f"{UID}-1"
+            assert rendezvous_in(found).id == f"{UID}-1"
             job = follow(job, found)
         assert condition(ask(job, *pods, seconds=11), ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
 
     def test_a_rule_ends_the_job_for_a_failure_that_is_known_after_the_attempt_ended(self) -> None:
         """The other pods fail because of it, and may be reported first."""
         rules = [{"action": "Fail", "reasons": ["OutOfMemory"]}]
-        known = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, start_time=NOW, round=1)
-        spec = {"rendezvous": {"backend": "c10d"}, "failurePolicy": {"maxRestarts": 3, "rules": rules}}
-        job = make_job(replicas=2, spec=spec, status=known)
+        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, policy={"rules": rules}, round=1)
         for seconds in (1.2, 1.3):
             job = follow(job, ask(job, make_pod(0), failed_pod(1, at=1), seconds=seconds))
         first = failed_pod(0, code=137, reason="OOMKilled", at=0.5)
@@ -115,25 +109,23 @@ class TestC10d:
         assert condition(found, ConditionType.FAILED) == ("True", "FailedByRule")
 
     def test_a_surplus_pod_that_closes_the_rendezvous_ends_the_attempt(self) -> None:
-        known = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, start_time=NOW, round=1)
-        job = make_job(replicas=2, spec={"rendezvous": {"backend": "c10d"}}, status=known)
+        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1)
         pods = [make_pod(0), failed_pod(1), make_pod(2), make_pod(3)]
         job = follow(job, ask(job, *pods))
         pods = [pod for pod in pods if pod.index in (0, 1, 2)]
-        assert run_id(ask(job, *pods)) == f"{UID}-1.2"
+        assert rendezvous_in(ask(job, *pods)).id == f"{UID}-1.2"
 
     def test_a_later_run_begins_with_its_first_attempt(self) -> None:
         known = {"id": f"{UID}-1.7", "backend": "c10d"}
         found = ask(self.job(ConditionType.ACCEPTED, ConditionType.SUSPENDED, rendezvous=known))
-        assert run_id(found) == f"{UID}-2"
+        assert rendezvous_in(found).id == f"{UID}-2"
 
     def test_no_etcd_is_created_for_backend_etcd_v2(self) -> None:
         rendezvous = {"type": "External", "backend": "etcd-v2", "endpoint": "old:2379"}
         found = ask(
             make_job(spec={"rendezvous": rendezvous}), admission=ADMITTED, settings=Settings(endpoint="v3:2379")
         )
-        known = found.status.rendezvous
-        assert known is not None
+        known = rendezvous_in(found)
         assert (known.id, known.backend, known.endpoint) == (f"{UID}-1", "etcd-v2", "old:2379")
         assert found.target is None
         assert condition(found, ConditionType.RENDEZVOUS_READY) == ("", "")

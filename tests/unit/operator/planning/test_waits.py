@@ -7,7 +7,6 @@ import dataclasses
 import re
 from typing import Any
 
-import orjson
 import pytest
 from elasticjob_api import (
     BLOCKING_REASONS,
@@ -52,7 +51,7 @@ from tests.unit.operator.builders import (
     make_status,
     make_view,
 )
-from tests.unit.operator.planning.plans import ADMITTED, ask, made, trained
+from tests.unit.operator.planning.plans import ADMITTED, ask, made, owned_object, trained
 from tests.unit.operator.tables import table
 
 RUNNING, READY, ACCEPTED = ConditionType.RUNNING, ConditionType.RENDEZVOUS_READY, ConditionType.ACCEPTED
@@ -89,16 +88,7 @@ def unready_etcd(reason: str = "it is not ready", message: str = "") -> Pod:
 
 def stateful_set(replicas: int = 1) -> dict[tuple[Kind, str], OwnedObject]:
     body = {"metadata": {"name": "digits-etcd"}, "spec": {"replicas": replicas}}
-    found = OwnedObject(
-        kind=Kind.STATEFUL_SET,
-        name="digits-etcd",
-        uid="s",
-        owner_uid=UID,
-        terminating=False,
-        created_at=at(-30),
-        json=orjson.dumps(body),
-    )
-    return {(Kind.STATEFUL_SET, "digits-etcd"): found}
+    return {(Kind.STATEFUL_SET, "digits-etcd"): owned_object(Kind.STATEFUL_SET, body, created_at=at(-30))}
 
 
 def says(kind: str, name: str, message: str, *, warning: bool = True) -> dict[str, Any]:

@@ -20,17 +20,8 @@ from tests.unit.operator.builders import (
     make_view,
     with_failures,
 )
+from tests.unit.operator.policies.test_restart_budget import NOTHING, counted, in_round
 from tests.unit.operator.tables import table
-
-NOTHING = make_view()
-
-
-def counted(seconds: float, worker: str = "digits-worker-0", rank: int | None = None) -> Failure:
-    return Failure(worker=worker, rank=rank, reason="ApplicationError", time=at(seconds))
-
-
-def in_round(number: int, seconds: float, worker: str = "digits-worker-0", rank: int | None = None) -> Failure:
-    return counted(seconds, worker, rank).model_copy(update={"round": number})
 
 
 def test_the_last_failure_has_the_termination_message() -> None:

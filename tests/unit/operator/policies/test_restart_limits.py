@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_api import Failure, Restarts
+from elasticjob_api import Failure
 from elasticjob_operator.policies.restart_budget import count_restarts, failure_of
 from elasticjob_operator.state import Pod, PodPhase
 
@@ -21,13 +21,8 @@ from tests.unit.operator.builders import (
     make_view,
     with_failures,
 )
+from tests.unit.operator.policies.test_restart_budget import NOTHING, restarts
 from tests.unit.operator.tables import table
-
-NOTHING = make_view()
-
-
-def restarts(**fields: Any) -> Any:
-    return make_status().model_copy(update={"restarts": Restarts(**fields)})
 
 
 def test_restarts_are_counted_by_cause() -> None:

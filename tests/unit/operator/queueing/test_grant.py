@@ -177,6 +177,7 @@ def in_short(change: Change) -> str:
         return f"annotate {change.workload.name} {change.patch['metadata']['annotations'][ANNOTATION_WITHDRAWN]}"
     if "status" not in change.patch:
         return f"patch {change.workload.name} {'+'.join(change.patch['spec'])}"
+    assert change.of_status
     before = {each["type"]: each for each in change.workload.conditions}
     now = {each["type"]: each for each in change.patch["status"]["conditions"]}
     assert before.keys() <= now.keys(), "a merge patch replaces the list"
