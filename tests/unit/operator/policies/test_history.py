@@ -71,84 +71,70 @@ def not_running(reason: str, seconds: float) -> Status:
     return status(ACCEPTED, round=1).model_copy(update={"conditions": (missing,)})
 
 
+def scaled(size: int) -> Status:
+    return trains(1).model_copy(update={"desired_replicas": size})
+
+
+def told(type_: ConditionType, reason: str, message: str, *more: ConditionType) -> Status:
+    return status(*more, type_, reason=reason, message=message, round=1)
+
+
 STARTED = recorded(status(ACCEPTED), trains(1), make_view(plan=planned(1, PlanReason.START)))
 AGAIN: dict[str, Any] = {"history": STARTED.history}
+
+
+FIRST, TRAINS = planned(1, PlanReason.START), trains(1, **AGAIN)
 
 
 @table(
     "before, after, plan, expected",
     {
-        "start": (status(ACCEPTED), trains(1), planned(1, PlanReason.START), ("Round", "Start", "as planned")),
+        "start": (status(ACCEPTED), trains(1), FIRST, "Round Start: as planned"),
         "a worker process failed": (
-            trains(1, **AGAIN),
+            TRAINS,
             trains(2, last_failure=FAILURE),
             planned(2, PlanReason.WORKER_FAILED),
-            ("Round", "WorkerFailed", "digits-worker-1, rank 3: ApplicationError, exit code 1: ValueError: no"),
+            "Round WorkerFailed: digits-worker-1, rank 3: ApplicationError, exit code 1: ValueError: no",
         ),
         "an older failure is not the cause": (
             trains(2, **AGAIN),
             trains(3, last_failure=FAILURE),
             planned(3, PlanReason.MEMBER_JOINED),
-            ("Round", "MemberJoined", "as planned"),
+            "Round MemberJoined: as planned",
         ),
-        "a pod was lost": (
-            trains(1, **AGAIN),
-            trains(2, size=3),
-            planned(2, PlanReason.MEMBER_LOST, size=3),
-            ("Round", "MemberLost", "as planned"),
+        "a pod was lost": pytest.param(
+            TRAINS, trains(2, size=3), planned(2, PlanReason.MEMBER_LOST, size=3), "Round MemberLost: as planned"
         ),
-        "rounds start again with an empty etcd": (
-            status(ACCEPTED, RESTARTING, round=5),
-            trains(5),
-            planned(1, PlanReason.START),
-            ("Round", "Start", "as planned"),
+        "rounds start again with an empty etcd": pytest.param(
+            status(ACCEPTED, RESTARTING, round=5), trains(5), FIRST, "Round Start: as planned"
         ),
-        "scaled up": (
-            trains(1, **AGAIN),
-            trains(1).model_copy(update={"desired_replicas": 6}),
-            planned(1, PlanReason.START),
-            ("Scaled", "ScalingUp", "Requested worker pods: 4 -> 6."),
-        ),
-        "scaled down": (
-            trains(1, **AGAIN),
-            trains(1).model_copy(update={"desired_replicas": 2}),
-            planned(1, PlanReason.START),
-            ("Scaled", "ScalingDown", "Requested worker pods: 4 -> 2."),
-        ),
+        "scaled up": (TRAINS, scaled(6), FIRST, "Scaled ScalingUp: Requested worker pods: 4 -> 6."),
+        "scaled down": (TRAINS, scaled(2), FIRST, "Scaled ScalingDown: Requested worker pods: 4 -> 2."),
         "suspended": (
-            trains(1, **AGAIN),
-            status(ACCEPTED, SUSPENDED, reason="Suspended", message="it is suspended", round=1),
+            TRAINS,
+            told(SUSPENDED, "Suspended", "as wanted", ACCEPTED),
             None,
-            ("Suspended", "Suspended", "it is suspended"),
+            "Suspended Suspended: as wanted",
         ),
-        "resumed": (
+        "resumed": pytest.param(
             status(ACCEPTED, SUSPENDED, round=1),
             status(ACCEPTED, run=2, false=(SUSPENDED,)),
             None,
-            ("Resumed", "JobResumed", ""),
+            "Resumed JobResumed: ",
         ),
-        "succeeded": (
-            trains(1, **AGAIN),
-            status(SUCCEEDED, reason="WorkersSucceeded", message="all of them", round=1),
-            planned(1, PlanReason.START),
-            ("Succeeded", "WorkersSucceeded", "all of them"),
-        ),
-        "failed": (
-            trains(1, **AGAIN),
-            status(FAILED, reason="MaxRestartsExceeded", message="too often", round=1),
-            planned(1, PlanReason.START),
-            ("Failed", "MaxRestartsExceeded", "too often"),
-        ),
+        "succeeded": (TRAINS, told(SUCCEEDED, "WorkersSucceeded", "all"), FIRST, "Succeeded WorkersSucceeded: all"),
+        "failed": (TRAINS, told(FAILED, "MaxRestartsExceeded", "spent"), FIRST, "Failed MaxRestartsExceeded: spent"),
     },
 )
 def test_each_change_is_one_entry_with_its_cause(
-    before: Status, after: Status, plan: PlanValue | None, expected: tuple[str, str, str]
+    before: Status, after: Status, plan: PlanValue | None, expected: str
 ) -> None:
     known = len(changes(before))
     after = after.model_copy(update={"history": before.history})
     found = recorded(before, after, make_view(plan=plan))
     assert len(changes(found)) == known + 1
-    assert (newest(found).type, newest(found).reason, newest(found).message) == expected
+    last = newest(found)
+    assert f"{last.type} {last.reason}: {last.message}" == expected
     assert recorded(found, found, make_view(plan=plan)) is found, "the next reconciliation adds nothing"
 
 
