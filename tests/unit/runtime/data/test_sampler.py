@@ -270,26 +270,23 @@ def test_wrong_input_is_an_error(wrong: Callable[[], object], message: str) -> N
         wrong()
 
 
-class TestWorldOfTheProcess:
-    SCRIPT = (
-        "import sys; from elasticjob_runtime.data import ElasticDistributedSampler as S; s = S(range(10));"
-        "print(s.rank, s.num_replicas, 'torch' in sys.modules)"
-    )
+SCRIPT = (
+    "import sys; from elasticjob_runtime.data import ElasticDistributedSampler as S; s = S(range(10));"
+    "print(s.rank, s.num_replicas, 'torch' in sys.modules)"
+)
 
-    def run(self, **variables: str) -> str:
-        environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-        result = subprocess.run(
-            [sys.executable, "-c", self.SCRIPT],
-            env=environment | variables,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        return result.stdout.strip()
 
-    def test_rank_and_world_come_from_the_environment_without_importing_torch(self) -> None:
-        assert self.run(RANK="2", WORLD_SIZE="5") == "2 5 False"
-
-    def test_without_a_process_group_the_world_is_one_process(self) -> None:
-        assert self.run() == "0 1 False"
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({"RANK": "2", "WORLD_SIZE": "5"}, "2 5 False"), ({}, "0 1 False")],
+    ids=["under a launcher", "plain python"],
+)
+def test_rank_and_world_come_from_the_environment_without_importing_torch(
+    variables: dict[str, str], expected: str
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=environment | variables, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert found.stdout.strip() == expected

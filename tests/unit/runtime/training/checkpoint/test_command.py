@@ -172,17 +172,17 @@ def test_a_directory_that_is_released_can_be_used_by_an_earlier_job_without_goin
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--use", "step-000000000009.ckpt"], "there is no checkpoint"), (["--use", "step-000000000001.ckpt"], "corrupt")],
+    ("folder", "arguments", "message"),
+    [
+        (".", ["--use", "step-000000000009.ckpt"], "there is no checkpoint"),
+        (".", ["--use", "step-000000000001.ckpt"], "corrupt"),
+        ("none", [], "none: No such file or directory"),
+    ],
+    ids=["no such checkpoint", "a corrupt one", "no such folder"],
 )
 def test_what_cannot_be_used_is_said_in_one_line(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], folder: str, arguments: list[str], message: str
 ) -> None:
     save(tmp_path, 1).write_bytes(b"")
-    assert main([str(tmp_path), *arguments]) == 1
+    assert main([str(tmp_path / folder), *arguments]) == 1
     assert message in capsys.readouterr().err
-
-
-def test_a_folder_that_does_not_exist_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "none")]) == 1
-    assert "none: No such file or directory" in capsys.readouterr().err
