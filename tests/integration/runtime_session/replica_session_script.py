@@ -5,7 +5,7 @@ CLIP, PARTS (of each share, whose gradients are added up), HOOK (0: without FSDP
 CHECKPOINTS, EVERY (steps), EPOCHS, STEP_SECONDS; BACKEND (inside a replica), DEVICE, FAKE_NCCL (see `fake_nccl`);
 STREAMS (from how many the same samples come, in the same order); WRONG (samples: each rank takes its own; blocks:
 rank 1 does not shard the first one; seed: each replica has its own); PAUSE and GO: in the step after this one, until
-that file exists.
+that file exists; SLOW and SLOW_SECONDS: what each step takes as long as that file exists.
 FAULTS (JSON): what ranks do to themselves, as {"rank", "step", "place", "call", "action"}. Places: reduce, vote, voted.
 Actions: kill, stop, cut (connections to the other replicas).
 """
@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from elasticjob_runtime.data.permutation import Permutation
 from elasticjob_runtime.training import ElasticSession
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_sharding
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -141,7 +141,8 @@ def inject(session: ElasticSession) -> None:
 
 
 def pause(session: ElasticSession) -> None:
-    time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
+    slow = os.path.exists(os.environ.get("SLOW", ""))
+    time.sleep(float(os.environ.get("SLOW_SECONDS" if slow else "STEP_SECONDS", "0")))
     while session.committed_steps == int(os.environ.get("PAUSE", "-1")) and not os.path.exists(os.environ["GO"]):
         time.sleep(0.01)
 
@@ -192,7 +193,7 @@ def main() -> None:
     optimizer = kind(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     if os.environ.get("HOOK") == "0":
-        torch_private.hook_reductions = lambda *_: False
+        torch_sharding.hook_reductions = lambda *_: False
     epochs, evaluated = Epochs(), list[int]()
     session = ElasticSession(model=model, optimizer=optimizer, scheduler=scheduler, data_parallel=data, epochs=epochs)
     inject(session)
@@ -237,7 +238,7 @@ def save(output: str, model: nn.Module, rates: list[Any], facts: dict[str, Any])
         name: (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach()
         for name, weight in weights.items()
     }
-    shards = {name: torch_private.local(weight).detach().clone() for name, weight in weights.items()}
+    shards = {name: torch_sharding.local(weight).detach().clone() for name, weight in weights.items()}
     torch.save({"full": full, "shards": shards, "lr": rates}, f"{output}.pt")
     pathlib.Path(f"{output}.json").write_text(json.dumps(facts))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.distributed as dist
 from elasticjob_runtime.training.session.data_parallel import check_samples, place_of
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.world import SessionError
@@ -24,14 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 from tests.unit.runtime.training.sharded.worlds import needs_fsdp2
 
-pytestmark = [pytest.mark.timeout(60), needs_fsdp2]
-
-
-@pytest.fixture(autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
+pytestmark = [pytest.mark.usefixtures("group"), pytest.mark.timeout(60), needs_fsdp2]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -19,7 +19,7 @@ from elasticjob_runtime.training import round_store
 from elasticjob_runtime.training.checkpoint.order import Kind, State
 from elasticjob_runtime.training.session import forming, torch_private
 from elasticjob_runtime.training.session.backend import Gloo, form_timeout
-from elasticjob_runtime.training.session.forming import form
+from elasticjob_runtime.training.session.forming import Formed, form
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
 from elasticjob_runtime.training.session.links import Links, socket_names
 from elasticjob_runtime.training.session.world import ProcessState, World
@@ -41,6 +41,22 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield one, other
 
 
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
+    """Of processes whose gloo connects on this machine."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    return new_store()
+
+
+def new_store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+
+
+def form_two(pool: ThreadPoolExecutor, store: TCPStore) -> list[Future[Formed]]:
+    """Both processes of a world, in this one."""
+    return [pool.submit(form, a_world(store, rank), PROCESS_STATE, Interruption(), Gloo()) for rank in range(2)]
+
+
 def a_world(store: TCPStore, rank: int, size: int = 2) -> World:
     environment = {
         "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
@@ -54,11 +70,9 @@ def test_a_group_has_more_time_to_form_the_more_processes_connect_to_each_other(
 
 
 def test_the_end_of_a_world_cuts_no_connection_that_another_thread_opened_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upload to S3, say."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     connect = torch_private.connect
     with contextlib.ExitStack() as stack:
         pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -69,7 +83,7 @@ def test_the_end_of_a_world_cuts_no_connection_that_another_thread_opened_meanwh
 
         monkeypatch.setattr(torch_private, "connect", connect_and_more)
         with ThreadPoolExecutor(2) as pool:
-            made = [pool.submit(form, a_world(store, rank), PROCESS_STATE, Interruption(), Gloo()) for rank in range(2)]
+            made = form_two(pool, store)
             groups = [each.result().group for each in made]
         groups[1].forget()  # which is in this process, too
         groups[0].interrupt()
@@ -79,16 +93,16 @@ def test_the_end_of_a_world_cuts_no_connection_that_another_thread_opened_meanwh
             assert other.recv(100) == b"still there"
 
 
-def test_a_group_whose_connections_cannot_all_be_ended_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+def test_a_group_whose_connections_cannot_all_be_ended_is_not_used(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def no_descriptor(_fd: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(os, "dup", no_descriptor)
     with ThreadPoolExecutor(2) as pool:
-        made = [pool.submit(form, a_world(store, rank), PROCESS_STATE, Interruption(), Gloo()) for rank in range(2)]
+        made = form_two(pool, store)
         for each in made:
             with pytest.raises(OSError, match="raise the limit, ulimit -n"):
                 each.result()
@@ -99,12 +113,10 @@ def test_a_group_whose_connections_cannot_all_be_ended_is_not_used(monkeypatch: 
 
 
 def test_an_attempt_that_is_given_up_leaves_the_connections_of_the_next_one_alone(
-    monkeypatch: pytest.MonkeyPatch,
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next attempt begins while the thread of this one still connects, so that neither can tell whose a new
     connection is."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     world = a_world(store, 0)
     here = PrefixStore(world.prefix, store)
     interruption = Interruption()
@@ -182,7 +194,7 @@ class NoGroup:
 
 def costs_of_forming(size: int, monkeypatch: pytest.MonkeyPatch) -> list[CountedStore]:
     """What the processes of a world ask of the store, rank 0 last. Rank 1 is a step behind."""
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    store = new_store()
     stores: list[CountedStore] = []
 
     def connect(*_: object) -> CountedStore:
@@ -191,6 +203,7 @@ def costs_of_forming(size: int, monkeypatch: pytest.MonkeyPatch) -> list[Counted
 
     monkeypatch.setattr(round_store, "connect", connect)
     monkeypatch.setattr(forming, "PrefixStore", lambda _, inner: inner)
+    monkeypatch.setattr(forming, "form_timeout", lambda _: 50.0)  # a busy machine has few cores for 64 processes
 
     def form_as(rank: int) -> list[int]:
         state = dataclasses.replace(PROCESS_STATE, state=State(step=0 if rank == 1 else 1, kind=Kind.LIVE))
@@ -211,8 +224,7 @@ def test_forming_costs_a_rank_as_much_in_a_large_world_as_in_a_small_one(monkeyp
     assert rank_0.keys <= 4 * 64 + 8
 
 
-def test_a_process_that_is_started_again_for_the_same_plan_is_not_taken_for_another_one() -> None:
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+def test_a_process_that_is_started_again_for_the_same_plan_is_not_taken_for_another_one(store: TCPStore) -> None:
     here, interruption = PrefixStore(a_world(store, 0).prefix, store), Interruption()
     here.add("standing/count", 1)  # rank 0's predecessor; rank 1 has not arrived
     threading.Timer(0.3, interruption.end).start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_private, torch_reducer
 from elasticjob_runtime.training.session.feed import Cursor, Share
 from elasticjob_runtime.training.session.gradients import WAIT_TOGETHER, ShareWeight, interruptible
 from elasticjob_runtime.training.session.interruption import Interruption
@@ -27,13 +26,6 @@ SMALL, LARGE = 100, WAIT_TOGETHER // 2
 """Features of a model: with this many, gradients are waited for together, or for each bucket."""
 
 
-@pytest.fixture
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 class Trained:
     """A model, and the session's part of its communication."""
 
@@ -43,7 +35,7 @@ class Trained:
         self.interruption = Interruption()
         self.guarded = 0
         interruptible([self.model], self.weight, self._communicate, self.interruption.wait)
-        torch_private.rebuild(self.model)
+        torch_reducer.rebuild(self.model)
         self.inputs = torch.randn(4, features)
 
     def _communicate(self, begin: Any) -> Any:
@@ -55,12 +47,27 @@ class Trained:
         self.model(self.inputs).mean().backward()
         return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
 
+    def enter_pair(self, *, rank: int) -> Any:
+        """A world of two, in which this process has `rank`. Returns the group of the other one."""
+        store = PrefixStore("pair", HashStore())
+        with ThreadPoolExecutor(2) as pool:
+            groups = list(pool.map(lambda rank: torch_private.connect(store, rank, 2, 30.0), range(2)))
+        torch_private.replace_group(groups[rank], store, rank, 2, 30.0)
+        torch_reducer.rebuild(self.model)
+        return groups[1 - rank]
+
+    def assert_ends_soon(self) -> None:
+        threading.Timer(0.1, self.interruption.end).start()
+        with pytest.raises(RuntimeError) as raised:
+            self.gradients()
+        assert torch_private.is_link_error(raised.value)
+
     def weigh(self, samples: int, batch: int, world_size: int) -> None:
         share = Share(positions=tuple(range(samples)), samples=samples, batch=batch, next=Cursor())
         self.weight.begin(share, world_size)
 
 
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("features", [SMALL, LARGE])
 def test_gradients_are_weighted_in_each_step(features: int) -> None:
     trained = Trained(features)
@@ -72,11 +79,11 @@ def test_gradients_are_weighted_in_each_step(features: int) -> None:
     assert all(torch.allclose(got, 5 * want / 2) for got, want in zip(trained.gradients(), expected, strict=True))
 
 
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 def test_a_layer_that_is_frozen_when_the_world_changes_is_reduced_once_it_is_trained_again() -> None:
     trained = Trained(SMALL)
     trained.model.module.weight.requires_grad_(False)
-    torch_private.rebuild(trained.model)
+    torch_reducer.rebuild(trained.model)
     assert not trained.model.module.weight.requires_grad
     trained.model.module.weight.requires_grad_(True)
     trained.weigh(2, 5, 3)
@@ -84,7 +91,7 @@ def test_a_layer_that_is_frozen_when_the_world_changes_is_reduced_once_it_is_tra
     assert all(map(torch.allclose, trained.gradients(), expected))
 
 
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 def test_only_large_gradients_need_python_in_the_thread_of_gloo() -> None:
     small, large = Trained(SMALL), Trained(LARGE)
     small.gradients(), large.gradients()
@@ -92,36 +99,22 @@ def test_only_large_gradients_need_python_in_the_thread_of_gloo() -> None:
 
 
 @pytest.mark.parametrize("features", [SMALL, LARGE])
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 def test_a_backward_pass_ends_with_its_world(features: int) -> None:
     trained = Trained(features)
-    store = PrefixStore("pair", HashStore())
-    with ThreadPoolExecutor(2) as pool:
-        own, _silent = pool.map(lambda rank: torch_private.connect(store, rank, 2, 30.0), range(2))
-    torch_private.replace_group(own, store, 0, 2, 30.0)
-    torch_private.rebuild(trained.model)
-    threading.Timer(0.1, trained.interruption.end).start()
-    with pytest.raises(RuntimeError) as raised:
-        trained.gradients()
-    assert torch_private.is_link_error(raised.value)
+    _silent = trained.enter_pair(rank=0)
+    trained.assert_ends_soon()
 
 
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 def test_what_a_reducer_exchanges_besides_gradients_ends_with_its_world() -> None:
     """Rank 0 sends how it lays out the buckets before the second step. C++ waits for it."""
     trained = Trained(SMALL)
-    store = PrefixStore("pair", HashStore())
-    with ThreadPoolExecutor(2) as pool:
-        other, own = pool.map(lambda rank: torch_private.connect(store, rank, 2, 30.0), range(2))
-    torch_private.replace_group(own, store, 1, 2, 30.0)
-    torch_private.rebuild(trained.model)
+    other = trained.enter_pair(rank=1)
     first = other.allreduce([torch.zeros(SMALL + 1)])
     trained.gradients()
     first.wait()
-    threading.Timer(0.1, trained.interruption.end).start()
-    with pytest.raises(RuntimeError) as raised:
-        trained.gradients()
-    assert torch_private.is_link_error(raised.value)
+    trained.assert_ends_soon()
 
 
 def test_a_model_that_does_not_use_all_parameters_trains_and_keeps_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +133,7 @@ def test_a_model_that_does_not_use_all_parameters_trains_and_keeps_no_group(monk
     for name in ("first", "second"):
         gloo = torch_private.connect(PrefixStore(f"{name}/group", store), 0, 1, 5.0)
         torch_private.replace_group(gloo, PrefixStore(name, store), 0, 1, 5.0)
-        torch_private.rebuild(model)
+        torch_reducer.rebuild(model)
         for _ in range(2):
             model(torch.ones(1, 1)).sum().backward()
         assert len(waited) == 4, "gradients, and which parameters were used, in each step"

@@ -27,12 +27,17 @@ def groups() -> list[Any]:
         return list(pool.map(lambda rank: torch_private.connect(store, rank, 2, 10.0), range(2)))
 
 
-def test_a_future_that_gloo_never_completes_fails_when_the_world_is_over() -> None:
+@pytest.fixture
+def over_soon() -> Interruption:
+    """Of a world that ends while the test waits."""
     interruption = Interruption()
-    guarded = interruption.guard(torch.futures.Future())
     threading.Timer(0.05, interruption.end).start()
+    return interruption
+
+
+def test_a_future_that_gloo_never_completes_fails_when_the_world_is_over(over_soon: Interruption) -> None:
     with pytest.raises(RuntimeError) as raised:
-        guarded.wait()
+        over_soon.guard(torch.futures.Future()).wait()
     assert torch_private.is_link_error(raised.value)
 
 
@@ -49,21 +54,24 @@ def test_a_future_completes_with_its_value_or_error_and_the_end_changes_nothing(
         bad.wait()
 
 
-def test_nothing_waits_in_a_world_that_is_over() -> None:
+def test_nothing_waits_or_begins_in_a_world_that_is_over() -> None:
+    """Another one may have its process group already."""
     interruption = Interruption()
     interruption.end()
     with pytest.raises(RuntimeError):
         interruption.guard(torch.futures.Future()).wait()
+    began = threading.Event()
     with pytest.raises(OverError):
-        interruption.run(threading.Event().wait)
+        interruption.run(began.set)
+    assert not began.wait(0.2)
 
 
-def test_a_collective_that_gloo_never_completes_ends_with_the_world(groups: Sequence[Any]) -> None:
-    interruption = Interruption()
+def test_a_collective_that_gloo_never_completes_ends_with_the_world(
+    groups: Sequence[Any], over_soon: Interruption
+) -> None:
     work = groups[0].allreduce([torch.ones(1)])  # the other rank takes no part
-    threading.Timer(0.05, interruption.end).start()
     with pytest.raises(OverError):
-        interruption.wait(work)
+        over_soon.wait(work)
     assert not work.is_completed()
 
 
@@ -85,29 +93,17 @@ def test_waiting_for_a_collective_that_fails_says_that_a_connection_is_lost(grou
     assert torch_private.is_link_error(raised.value)
 
 
-def test_a_function_that_blocks_is_left_to_its_thread_and_its_result_discarded() -> None:
-    interruption = Interruption()
+def test_a_function_that_blocks_is_left_to_its_thread_and_its_result_discarded(over_soon: Interruption) -> None:
     go, discarded = threading.Event(), threading.Event()
 
     def blocks() -> str:
         go.wait()
         return "late"
 
-    threading.Timer(0.05, interruption.end).start()
     with pytest.raises(OverError):
-        interruption.run(blocks, discard=lambda result: discarded.set() if result == "late" else None)
+        over_soon.run(blocks, discard=lambda result: discarded.set() if result == "late" else None)
     go.set()
     assert discarded.wait(10)
-
-
-def test_nothing_begins_in_a_world_that_is_over() -> None:
-    """Another one may have its process group already."""
-    interruption = Interruption()
-    interruption.end()
-    began = threading.Event()
-    with pytest.raises(OverError):
-        interruption.run(began.set)
-    assert not began.wait(0.2)
 
 
 def test_errors_of_a_function_are_raised_as_they_are() -> None:
@@ -135,8 +131,6 @@ def test_what_the_end_of_the_world_has_completed_does_not_count() -> None:
         interruption.wait_until(reached)
 
 
-def test_waiting_for_what_is_never_reached_ends_with_the_world() -> None:
-    interruption = Interruption()
-    threading.Timer(0.05, interruption.end).start()
+def test_waiting_for_what_is_never_reached_ends_with_the_world(over_soon: Interruption) -> None:
     with pytest.raises(OverError):
-        interruption.wait_until(lambda: False)
+        over_soon.wait_until(lambda: False)

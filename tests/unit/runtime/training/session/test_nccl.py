@@ -197,6 +197,7 @@ def test_a_cuda_graph_of_a_session_s_step_is_an_error(replica: Replica, monkeypa
         replica.vote()
 
 
+@pytest.mark.usefixtures("group")
 def test_the_end_of_a_world_aborts_what_connects_replicas_and_not_the_replica_s_own_group(
     backend: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,14 +205,10 @@ def test_the_end_of_a_world_aborts_what_connects_replicas_and_not_the_replica_s_
     communicator = Communicator()
     monkeypatch.setattr(torch_private, "connect_nccl", lambda *_: communicator)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        own, replicas = dist.group.WORLD, Replicas(Parts({"model": nn.Linear(1, 1)}), backend)
-        group = replicas.connect(PrefixStore("between", HashStore()), world(size=1))
-        group.install(PrefixStore("unused", HashStore()))
-        assert dist.group.WORLD is own
-        group.interrupt()
-        assert communicator.aborted.wait(10)
-        dist.all_reduce(torch.ones(1))
-    finally:
-        dist.destroy_process_group()
+    own, replicas = dist.group.WORLD, Replicas(Parts({"model": nn.Linear(1, 1)}), backend)
+    group = replicas.connect(PrefixStore("between", HashStore()), world(size=1))
+    group.install(PrefixStore("unused", HashStore()))
+    assert dist.group.WORLD is own
+    group.interrupt()
+    assert communicator.aborted.wait(10)
+    dist.all_reduce(torch.ones(1))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from elasticjob_runtime.training.session.pipelines import Pipelines
 from elasticjob_runtime.training.session.world import SessionError
 from torch import nn
@@ -15,12 +13,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 SCHEDULES = [ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B]
 
-
-@pytest.fixture(autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("group")
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

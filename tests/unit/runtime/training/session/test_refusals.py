@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
-from elasticjob_runtime.training.session import agent, refusals, torch_private
+from elasticjob_runtime.training.session import agent, refusals, torch_private, torch_sharding
 from elasticjob_runtime.training.session.nccl import Nccl
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.refusals import _warm_up, refusal, refusal_in_replica
@@ -27,13 +26,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tests.unit.runtime.training.sharded.worlds import needs_fsdp2
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 def refused(backend: str = "gloo", groups: int = 1, nccl: bool = False, **parts: Any) -> str:
@@ -153,7 +145,7 @@ def test_replicas_on_gpus_are_tried_only_if_the_user_wants_that(monkeypatch: pyt
     assert isinstance(refusals._backend_for([model]), Nccl)
     scaler = torch.amp.GradScaler("cpu")
     assert "gradient scaler" in refused_in_replica(model=model, optimizer=sgd, scaler=scaler)
-    monkeypatch.setattr(torch_private, "is_offloaded", lambda _: True)
+    monkeypatch.setattr(torch_sharding, "is_offloaded", lambda _: True)
     assert "offload_policy" in refused_in_replica(model=model, optimizer=sgd)
     gpus.append(torch.device("cpu"))
     assert "must be on the same GPU" in refused_in_replica(model=model, optimizer=sgd)

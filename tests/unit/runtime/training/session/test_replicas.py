@@ -13,9 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.distributed as dist
 from elasticjob_runtime.contract import Fence
-from elasticjob_runtime.training.session import torch_private, transfer
+from elasticjob_runtime.training.session import torch_private, torch_sharding, transfer
 from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
@@ -26,7 +25,6 @@ from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.world import SessionError, World
 from torch import nn
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 
 from tests.unit.runtime.training.session.engines import QuietEngine
@@ -107,13 +105,6 @@ def test_an_exchange_between_steps_that_fails_ends_the_world_and_is_no_vote(repl
     assert replica.interruption.over
 
 
-def test_a_backward_pass_after_the_reduction_is_an_error_at_the_vote(replica: Replica) -> None:
-    replica.replicas.reduce_gradients()
-    replica.train(reduce=False)
-    with pytest.raises(SessionError, match=r"call session.reduce_gradients\(\) after the last backward"):
-        replica.vote()
-
-
 def test_parameters_that_are_frozen_at_first_are_reduced_once_they_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = Replica(monkeypatch, frozen=True)
     replica.used.weight.requires_grad_(True)
@@ -150,17 +141,31 @@ def test_ranks_of_a_replica_that_have_received_different_steps_end() -> None:
         engine._check_same_step(10)
 
 
-def test_a_step_whose_gradients_were_not_reduced_is_an_error_at_the_vote(replica: Replica) -> None:
+@pytest.mark.parametrize("reduced_before", [False, True], ids=["never", "only before the last backward pass"])
+def test_a_step_whose_gradients_were_not_reduced_is_an_error_at_the_vote(
+    replica: Replica, reduced_before: bool
+) -> None:
+    if reduced_before:
+        replica.replicas.reduce_gradients()
     replica.train(reduce=False)
     with pytest.raises(SessionError, match=r"call session.reduce_gradients\(\) after the last backward"):
         replica.vote()
 
 
-def test_a_rank_that_has_reduced_its_gradients_is_told_of_another_one_that_has_not(replica: Replica) -> None:
+@pytest.mark.parametrize(
+    ("ballot", "message"),
+    [
+        pytest.param([-1, 0, 0, -3], "the gradients of 3 parameters are those of one replica only", id="not reduced"),
+        pytest.param([-1, -7, 0, 0], "every replica must use the same parts of the model", id="other parts"),
+    ],
+)
+def test_a_rank_that_has_reduced_its_gradients_is_told_of_another_one_that_has_not_or_others(
+    replica: Replica, ballot: list[int], message: str
+) -> None:
     """Of another stage of its pipeline, say: it would wait for that one otherwise, and fail with an error of gloo."""
     replica.train()
-    replica.ballot = [-1, 0, 0, -3]
-    with pytest.raises(SessionError, match="the gradients of 3 parameters are those of one replica only"):
+    replica.ballot = ballot
+    with pytest.raises(SessionError, match=message):
         replica.vote()
 
 
@@ -194,13 +199,6 @@ def test_a_plan_of_which_a_vote_tells_is_due_and_no_other(replica: Replica) -> N
     assert not replica.replicas.is_due(newer, newer)
 
 
-def test_replicas_that_reduce_different_parts_of_the_model_are_told(replica: Replica) -> None:
-    replica.train()
-    replica.ballot = [-1, -7, 0, 0]
-    with pytest.raises(SessionError, match="every replica must use the same parts of the model"):
-        replica.vote()
-
-
 def test_replicas_that_reduce_modules_of_the_same_size_in_another_order_are_told(replica: Replica) -> None:
     digests = []
     for numbers in ((0, 1), (1, 0)):
@@ -221,6 +219,12 @@ def test_a_second_step_of_the_optimizer_in_one_step_is_an_error(replica: Replica
         replica.vote()
 
 
+@pytest.fixture
+def fsdp(group: None) -> Any:  # noqa: ARG001
+    """For a group of one rank."""
+    return pytest.importorskip("torch.distributed.fsdp")
+
+
 class Average:
     def __init__(self, model: nn.Module) -> None:
         self.shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -232,78 +236,65 @@ class Average:
         self.shadow = state["shadow"]
 
 
-def test_a_part_of_the_script_with_sharded_tensors_gets_such_tensors_from_another_replica() -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        model = fsdp.fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (1,)))
-        average = Average(model)
-        parts = Parts({"model": model, "average": average})
-        sent: list[torch.Tensor] = []
-        structure = transfer._take_out(parts.collect(), sent)
-        received: list[torch.Tensor] = []
-        state = transfer._put_in(structure, received, None)
-        for mine, theirs in zip(received, sent, strict=True):
-            mine.copy_(theirs + 1)
-        parts.apply(state)
-        for name, parameter in model.named_parameters():
-            assert torch_private.is_dtensor(average.shadow[name])
-            assert torch.equal(torch_private.local(average.shadow[name]), torch_private.local(parameter))
-    finally:
-        dist.destroy_process_group()
+def test_a_part_of_the_script_with_sharded_tensors_gets_such_tensors_from_another_replica(fsdp: Any) -> None:
+    model = fsdp.fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (1,)))
+    average = Average(model)
+    parts = Parts({"model": model, "average": average})
+    sent: list[torch.Tensor] = []
+    structure = transfer._take_out(parts.collect(), sent)
+    received: list[torch.Tensor] = []
+    state = transfer._put_in(structure, received, None)
+    for mine, theirs in zip(received, sent, strict=True):
+        mine.copy_(theirs + 1)
+    parts.apply(state)
+    for name, parameter in model.named_parameters():
+        assert torch_sharding.is_dtensor(average.shadow[name])
+        assert torch.equal(torch_sharding.local(average.shadow[name]), torch_sharding.local(parameter))
 
 
-def test_a_trial_of_a_sharded_model_puts_back_what_a_checkpoint_has_loaded() -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
-        for module in (*model, model):
-            fsdp.fully_shard(module, mesh=mesh)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        parts = Parts({"model": model, "optimizer": optimizer})
-        steps = Steps(parts, TrainingState(parts, snapshots=False), cast(Engine, QuietEngine()))
+def test_a_trial_of_a_sharded_model_puts_back_what_a_checkpoint_has_loaded(fsdp: Any) -> None:
+    mesh = init_device_mesh("cpu", (1,))
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    for module in (*model, model):
+        fsdp.fully_shard(module, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    parts = Parts({"model": model, "optimizer": optimizer})
+    steps = Steps(parts, TrainingState(parts, snapshots=False), cast(Engine, QuietEngine()))
 
-        def step() -> None:
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
+    def step() -> None:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
 
+    step()
+    optimizer.zero_grad()
+    before, tensors = copy.deepcopy(parts.collect()), list[torch.Tensor]()
+    with steps.take(lambda: pytest.fail("it is committed"), trial=True):
         step()
-        optimizer.zero_grad()
-        before, tensors = copy.deepcopy(parts.collect()), list[torch.Tensor]()
-        with steps.take(lambda: pytest.fail("it is committed"), trial=True):
-            step()
-        now = list[torch.Tensor]()
-        transfer._take_out(before, tensors)
-        transfer._take_out(parts.collect(), now)
-        assert len(tensors) == len(now) == 4 * 4
-        assert all(torch.equal(one, other) for one, other in zip(now, tensors, strict=True))
-    finally:
-        dist.destroy_process_group()
+    now = list[torch.Tensor]()
+    transfer._take_out(before, tensors)
+    transfer._take_out(parts.collect(), now)
+    assert len(tensors) == len(now) == 4 * 4
+    assert all(torch.equal(one, other) for one, other in zip(now, tensors, strict=True))
 
 
-def test_parameters_that_fsdp_ignores_are_reduced_by_reduce_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
+def test_parameters_that_fsdp_ignores_are_reduced_by_reduce_gradients(
+    monkeypatch: pytest.MonkeyPatch, fsdp: Any
+) -> None:
     if not hasattr(fsdp.FSDPModule, "set_all_reduce_hook"):
         pytest.skip("this torch has no hook: reduce_gradients() reduces all parameters")
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        apart = nn.Linear(2, 2)
-        block = nn.Sequential(apart, nn.Linear(2, 1))
-        model = nn.Sequential(nn.Linear(2, 2), block)
-        ignored = set(apart.parameters())
-        fsdp.fully_shard(block, mesh=mesh, ignored_params=ignored)
-        fsdp.fully_shard(model, mesh=mesh, ignored_params=ignored)
-        replicas = Replicas(Parts({"model": model}), Gloo())
-        replicas.count = 2
-        reduced: list[int] = []
-        monkeypatch.setattr(replicas, "_all_reduce", lambda _used: True)
-        monkeypatch.setattr(replicas, "_reduce", lambda gradients: reduced.append(gradients.numel()))
-        model(torch.ones(1, 2)).sum().backward()
-        assert reduced == [3, 6]
-        replicas.reduce_gradients()
-        assert reduced[2:] == [6], "the gradients of the ignored ones"
-    finally:
-        dist.destroy_process_group()
+    mesh = init_device_mesh("cpu", (1,))
+    apart = nn.Linear(2, 2)
+    block = nn.Sequential(apart, nn.Linear(2, 1))
+    model = nn.Sequential(nn.Linear(2, 2), block)
+    ignored = set(apart.parameters())
+    fsdp.fully_shard(block, mesh=mesh, ignored_params=ignored)
+    fsdp.fully_shard(model, mesh=mesh, ignored_params=ignored)
+    replicas = Replicas(Parts({"model": model}), Gloo())
+    replicas.count = 2
+    reduced: list[int] = []
+    monkeypatch.setattr(replicas, "_all_reduce", lambda _used: True)
+    monkeypatch.setattr(replicas, "_reduce", lambda gradients: reduced.append(gradients.numel()))
+    model(torch.ones(1, 2)).sum().backward()
+    assert reduced == [3, 6]
+    replicas.reduce_gradients()
+    assert reduced[2:] == [6], "the gradients of the ignored ones"

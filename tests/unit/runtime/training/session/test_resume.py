@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pathlib
+import random
 from typing import Any
 
 import pytest
@@ -77,6 +79,19 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path: pathlib.Path) -> None:
 
 def test_the_seed_of_an_order_without_shuffling_may_change(tmp_path: pathlib.Path) -> None:
     assert train(tmp_path, steps=2, shuffle=False) + train(tmp_path, shuffle=False, seed=9) == list(range(24))
+
+
+def test_a_stream_that_is_not_deterministic_is_named_after_a_restart(tmp_path: pathlib.Path) -> None:
+    def take(steps: int) -> None:
+        session = begin(tmp_path)
+        stream = session.stream(lambda *_: [random.random() for _ in range(10)], streams=2, batch_size=4)
+        for _ in itertools.islice(stream, steps):
+            with session.step():
+                pass
+
+    take(2)
+    with pytest.raises(SessionError, match="stream 0 of epoch 0 is not deterministic: its first 4 items are not those"):
+        take(1)
 
 
 def test_another_order_may_begin_with_an_epoch(tmp_path: pathlib.Path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
-import torch.distributed as dist
 from elasticjob_runtime.training import ElasticSession
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -26,13 +24,6 @@ import sys
 from elasticjob_runtime.training import ElasticSession
 assert not {"torch.distributed.tensor", "torch.distributed.checkpoint"} & set(sys.modules)
 """
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 def test_sessions_do_not_import_what_only_sharded_models_need() -> None:

@@ -5,9 +5,10 @@ The engine's part of this is played: it says that the world is over where NCCL w
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.distributed as dist
 from elasticjob_runtime.training.session.engine import Engine
 from elasticjob_runtime.training.session.interruption import OVER, OverError
 from elasticjob_runtime.training.session.parts import Parts
@@ -63,6 +63,19 @@ class Training:
     def loss(self) -> torch.Tensor:
         return self.model(torch.ones(1, 2)).sum()  # type: ignore[no-any-return]
 
+    def take(self, *, trial: bool = False) -> contextlib.AbstractContextManager[None]:
+        return self.steps.take(self.commit, trial=trial)
+
+    def train(self) -> None:
+        """The backward pass, and a step of the first optimizer."""
+        self.loss().backward()
+        self.optimizers[0].step()
+
+    def closure(self) -> float:
+        loss = self.loss()
+        loss.backward()
+        return loss.item()
+
     def assert_nothing_changed(self) -> None:
         assert torch.equal(self.model.weight, self.before)
         assert self.model.weight.grad is None
@@ -73,50 +86,44 @@ class Training:
 
 def test_an_optimizer_never_uses_gradients_of_a_world_that_is_over() -> None:
     training = Training(waits=0)
-    with training.steps.take(training.commit):
-        training.loss().backward()
-        training.optimizers[0].step()
+    with training.take():
+        training.train()
     training.assert_nothing_changed()
 
 
-def test_a_scaler_never_looks_at_gradients_of_a_world_that_is_over() -> None:
-    """It would skip the optimizer if they are not finite, and the script would lower the scale."""
-    training = Training(waits=0)
-    with training.steps.take(training.commit):
-        (training.loss() * float("inf")).backward()
-        training.scaler.step(training.optimizers[0])
-        training.scaler.update()
-    training.assert_nothing_changed()
+def use_a_scaler(training: Training) -> None:
+    """It would skip the optimizer if gradients are not finite, and the script would lower the scale."""
+    (training.loss() * float("inf")).backward()
+    training.scaler.step(training.optimizers[0])
+    training.scaler.update()
 
 
-def test_a_second_optimizer_waits_for_what_was_communicated_since_the_first() -> None:
-    training = Training(waits=1, optimizers=2)
-    with training.steps.take(training.commit):
-        training.loss().backward()
-        training.optimizers[0].step()
-        training.loss().backward()
-        training.optimizers[1].step()
-    training.assert_nothing_changed()
+def use_two_optimizers(training: Training) -> None:
+    training.train()
+    training.loss().backward()
+    training.optimizers[1].step()
 
 
-def test_an_optimizer_that_computes_gradients_itself_is_undone() -> None:
-    training = Training(waits=1, kind=torch.optim.LBFGS)
-
-    def closure() -> float:
-        loss = training.loss()
-        loss.backward()
-        return loss.item()
-
-    with training.steps.take(training.commit):
-        training.optimizers[0].step(closure)
-    training.assert_nothing_changed()
+def use_a_closure(training: Training) -> None:
+    training.optimizers[0].step(training.closure)
 
 
-def test_a_step_without_an_optimizer_counts_only_if_its_collectives_are_done() -> None:
-    training = Training(waits=0)
-    with training.steps.take(training.commit):
-        training.loss().backward()
-    training.assert_nothing_changed()
+@pytest.mark.parametrize(
+    ("use", "training"),
+    [
+        pytest.param(use_a_scaler, {"waits": 0}, id="a scaler never looks at gradients"),
+        pytest.param(use_two_optimizers, {"waits": 1, "optimizers": 2}, id="a second optimizer waits again"),
+        pytest.param(use_a_closure, {"waits": 1, "kind": torch.optim.LBFGS}, id="a closure is undone"),
+        pytest.param(lambda training: training.loss().backward(), {"waits": 0}, id="no optimizer, and no step counts"),
+    ],
+)
+def test_a_step_whose_collectives_are_not_done_changes_nothing(
+    use: Callable[[Training], None], training: dict[str, Any]
+) -> None:
+    lost = Training(**training)
+    with lost.take():
+        use(lost)
+    lost.assert_nothing_changed()
 
 
 def test_an_evaluation_gives_no_number_of_a_world_that_is_over() -> None:
@@ -131,21 +138,21 @@ def test_an_evaluation_in_a_replica_is_no_vote_and_a_planned_change_waits_for_it
     assert training.steps.evaluate(lambda: training.engine.evaluates) is True
 
 
+def accumulated() -> contextlib.AbstractContextManager[object]:
+    return pytest.raises(SessionError, match="uses gradients of an earlier one")
+
+
 @pytest.mark.parametrize("in_place", [True, False])
 def test_gradients_accumulated_over_several_steps_end_the_training(in_place: bool) -> None:
     """An interrupted step would lose them, and so would a checkpoint."""
     training = Training(waits=9)
-    steps = training.steps if in_place else Steps(training.parts, TrainingState(training.parts, snapshots=False), None)
-    with steps.take(training.commit):
+    if not in_place:
+        training.steps = Steps(training.parts, TrainingState(training.parts, snapshots=False), None)
+    with training.take():
         training.loss().backward()
 
-    def another() -> None:
-        with steps.take(training.commit):
-            training.loss().backward()
-            training.optimizers[0].step()
-
-    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
-        another()
+    with accumulated(), training.take():
+        training.train()
     assert torch.equal(training.model.weight, training.before)
     assert training.committed == 1
 
@@ -154,7 +161,7 @@ def test_gradients_that_no_optimizer_ever_uses_may_accumulate() -> None:
     """In a script that is tried without its optimizer's step, say."""
     training = Training(waits=9)
     for _ in range(3):
-        with training.steps.take(training.commit):
+        with training.take():
             training.loss().backward()
     assert training.committed == 3
 
@@ -165,7 +172,7 @@ def test_a_step_whose_gradients_are_left_out_may_be_followed_by_others(zero_grad
     training = Training(waits=9)
     zeroes = training.model if zero_grad.startswith("model") else training.optimizers[0]
     for steps in (False, True, False, True):
-        with training.steps.take(training.commit):
+        with training.take():
             if zero_grad != "at the end":
                 zeroes.zero_grad(set_to_none="in place" not in zero_grad)
             training.loss().backward()
@@ -190,7 +197,7 @@ def test_a_step_that_does_not_train_may_stand_between_others(left_out: bool, clo
         return loss
 
     def train() -> None:
-        with training.steps.take(training.commit):
+        with training.take():
             if closure:
                 optimizer.step(compute)  # type: ignore[arg-type]
             else:
@@ -199,10 +206,10 @@ def test_a_step_that_does_not_train_may_stand_between_others(left_out: bool, clo
 
     train()
     if left_out:
-        with training.steps.take(training.commit):
+        with training.take():
             compute()
     for _ in range(2):
-        with training.steps.take(training.commit):
+        with training.take():
             pass
     train()
     assert training.committed == 4 + left_out
@@ -211,19 +218,14 @@ def test_a_step_that_does_not_train_may_stand_between_others(left_out: bool, clo
 def test_gradients_accumulated_after_a_step_that_trained_end_the_training() -> None:
     training = Training(waits=9)
     for steps_left_out in range(3):
-        with training.steps.take(training.commit):
+        with training.take():
             training.optimizers[0].zero_grad()
             training.loss().backward()
             if not steps_left_out:
                 training.optimizers[0].step()
 
-    def another() -> None:
-        with training.steps.take(training.commit):
-            training.loss().backward()
-            training.optimizers[0].step()
-
-    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
-        another()
+    with accumulated(), training.take():
+        training.train()
 
 
 def test_gradients_accumulated_after_the_smallest_parameter_was_frozen_end_the_training() -> None:
@@ -243,7 +245,7 @@ def test_gradients_accumulated_after_the_smallest_parameter_was_frozen_end_the_t
     model.bias.requires_grad_(False)
     train(step=True)
     train(step=False)
-    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+    with accumulated():
         train(step=True)
 
 
@@ -267,22 +269,20 @@ def test_gradients_accumulated_for_one_of_two_optimizers_end_the_training() -> N
     train(optimizers[0], zero=False)
     train(optimizers[1], zero=True)  # what was left is not used
     train(optimizers[0], zero=True)
-    with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+    with accumulated():
         train(optimizers[1], zero=False)
 
 
 @pytest.fixture
-def sharded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Training]:
+def sharded(group: None, monkeypatch: pytest.MonkeyPatch) -> Training:  # noqa: ARG001
     """Its model is sharded by FSDP, over one rank."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.nn, "Linear", lambda *args, **options: fully_shard(LINEAR(*args, **options)))
-    yield Training(waits=99)
-    dist.destroy_process_group()
+    return Training(waits=99)
 
 
 def test_gradients_of_a_sharded_model_that_fsdp_keeps_end_the_training(sharded: Training) -> None:
     cast(Any, sharded.model).set_requires_gradient_sync(False)
-    with pytest.raises(SessionError, match="uses gradients of an earlier one"), sharded.steps.take(sharded.commit):
+    with accumulated(), sharded.take():
         sharded.loss().backward()
 
 
@@ -291,21 +291,21 @@ def test_gradients_of_a_sharded_model_are_left_out_by_zero_grad(sharded: Trainin
     (optimizer,) = sharded.optimizers
 
     def train() -> None:
-        with sharded.steps.take(sharded.commit):
+        with sharded.take():
             if zero:
                 optimizer.zero_grad(set_to_none=False)
             sharded.loss().backward()
             optimizer.step()
 
     train()
-    with sharded.steps.take(sharded.commit):
+    with sharded.take():
         optimizer.zero_grad()
         sharded.loss().backward()
     if zero:
         train()
         assert sharded.committed == 3
     else:
-        with pytest.raises(SessionError, match="uses gradients of an earlier one"):
+        with accumulated():
             train()
 
 
@@ -320,7 +320,7 @@ def test_an_optimizer_of_a_session_can_still_be_asked_for_its_arguments_and_copi
 def test_a_step_that_a_scaler_leaves_out_may_be_followed_by_others() -> None:
     training = Training(waits=9)
     for factor in (float("inf"), 1.0):
-        with training.steps.take(training.commit):
+        with training.take():
             training.model.zero_grad(set_to_none=False)
             training.scaler.scale(training.loss() * factor).backward()
             training.scaler.step(training.optimizers[0])
@@ -330,7 +330,7 @@ def test_a_step_that_a_scaler_leaves_out_may_be_followed_by_others() -> None:
 
 def test_a_step_whose_collectives_are_done_counts() -> None:
     training = Training(waits=2)
-    with training.steps.take(training.commit):
+    with training.take():
         training.scaler.scale(training.loss()).backward()
         training.scaler.step(training.optimizers[0])
         training.scaler.update()
@@ -347,16 +347,11 @@ def test_a_trial_ends_after_the_optimizer_s_step_and_changes_nothing(kind: type[
     values["steps"] = 7
     logged: list[int] = []
 
-    def closure() -> float:
-        loss = training.loss()
-        loss.backward()
-        return loss.item()
-
-    with training.steps.take(training.commit, trial=True):
+    with training.take(trial=True):
         torch.rand(3)
         values["steps"] += 1
-        closure()
-        optimizer.step(closure if kind is torch.optim.LBFGS else None)
+        training.closure()
+        optimizer.step(training.closure if kind is torch.optim.LBFGS else None)
         logged.append(training.committed)
     assert torch.equal(training.model.weight, training.before)
     assert training.model.weight.grad is None
@@ -368,15 +363,14 @@ def test_a_trial_ends_after_the_optimizer_s_step_and_changes_nothing(kind: type[
 
 def test_an_error_of_the_script_in_a_trial_is_its_own() -> None:
     training = Training(waits=9)
-    with pytest.raises(ZeroDivisionError), training.steps.take(training.commit, trial=True):
+    with pytest.raises(ZeroDivisionError), training.take(trial=True):
         1 / 0  # noqa: B018
 
 
 def test_the_state_of_an_optimizer_is_received_in_the_memory_that_a_trial_has_used() -> None:
     training = Training(waits=9, kind=torch.optim.AdamW)
-    with training.steps.take(training.commit, trial=True):
-        training.loss().backward()
-        training.optimizers[0].step()
+    with training.take(trial=True):
+        training.train()
     memory = training.parts.spare[id(training.optimizers[0])][training.model.weight]["exp_avg"]
     training.parts.use_spares()
     assert training.parts.collect()["optimizer_0"]["state"][0]["exp_avg"] is memory

@@ -249,18 +249,25 @@ def test_the_state_of_a_source_makes_skipping_fast_and_is_never_trusted(
     assert ("the state of its source does not restore it" in caplog.text) is forgets
 
 
-def test_a_stream_that_is_not_deterministic_is_named_when_it_is_opened_again() -> None:
-    _, cursor = train(Process(numbers, FOUR), 5)
-    shuffled = Process(lambda *_: iter(random.sample(range(1000), 50)), FOUR)
-    with pytest.raises(SessionError, match="stream 0 of epoch 0 is not deterministic: its first 8 items"):
-        train(shuffled, cursor=cursor)
+def shuffled(_stream: int, _epoch: int) -> Iterator[int]:
+    return iter(random.sample(range(1000), 50))
 
 
-def test_a_stream_that_has_become_shorter_is_named() -> None:
+def shorter(stream: int, epoch: int) -> list[int]:
+    return list(numbers(stream, epoch))[: 50 if stream else 3]
+
+
+@pytest.mark.parametrize(
+    ("open_again", "message"),
+    [
+        (shuffled, "stream 0 of epoch 0 is not deterministic: its first 8 items"),
+        (shorter, "stream 0 of epoch 0 has ended after 3 items, of which 8 were trained on"),
+    ],
+)
+def test_a_stream_that_is_not_deterministic_is_named_when_it_is_opened_again(open_again: Open, message: str) -> None:
     _, cursor = train(Process(numbers, FOUR), 5)
-    shorter = Process(lambda stream, epoch: list(numbers(stream, epoch))[: 50 if stream else 3], FOUR)
-    with pytest.raises(SessionError, match="stream 0 of epoch 0 has ended after 3 items, of which 8 were trained on"):
-        train(shorter, cursor=cursor)
+    with pytest.raises(SessionError, match=message):
+        train(Process(open_again, FOUR), cursor=cursor)
 
 
 def test_more_streams_than_shards_are_an_error_on_all_ranks() -> None:

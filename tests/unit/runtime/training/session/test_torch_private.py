@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,18 +18,11 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_private, torch_reducer
 from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT
 from torch.distributed import HashStore, PrefixStore, distributed_c10d  # type: ignore[attr-defined]
 
 from hack.support import eventually
-
-
-@pytest.fixture
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 def test_this_torch_has_all_that_continuing_in_place_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +99,7 @@ def test_the_default_process_group_has_what_was_connected_for_cpu_and_gpu(monkey
         dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 def test_a_torch_that_behaves_otherwise_than_its_names_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = torch_private.groups()
     assert torch_private.swap_problem() == ""
@@ -141,14 +133,14 @@ def test_errors_that_scripts_raise_are_theirs_whatever_they_say() -> None:
     assert not torch_private.is_link_error(raised.value)
 
 
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 def test_a_model_exchanges_its_buffers_in_the_first_step_of_a_world_whatever_interrupted_the_last_one() -> None:
     """Otherwise joiners, whose models are new, would wait for it in vain."""
     ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
     with ddp.no_sync():
         ddp(torch.ones(1, 1))
     assert not ddp.require_forward_param_sync
-    torch_private.rebuild(ddp)
+    torch_reducer.rebuild(ddp)
     assert ddp.require_forward_param_sync
 
 
@@ -187,7 +179,7 @@ def test_a_group_is_given_up_when_nothing_else_refers_to_it(monkeypatch: pytest.
     eventually(lambda: by == ["elasticjob-release"])
 
 
-@pytest.mark.usefixtures("world_of_one")
+@pytest.mark.usefixtures("group")
 def test_each_line_of_the_last_traceback_names_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
     store = HashStore()
     for world in range(3):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_sharding
 from elasticjob_runtime.training.session.parts import parameters_of
 from elasticjob_runtime.training.session.world import SessionError
 
@@ -41,7 +41,7 @@ class Accumulation:
         """A step begins."""
         self._before = _gradient(self._watched)
         self._adds = False
-        if self._watched is not None and torch_private.is_dtensor(self._watched):
+        if self._watched is not None and torch_sharding.is_dtensor(self._watched):
             self._add()
 
     def check(self) -> None:
@@ -73,7 +73,7 @@ class Accumulation:
         """A gradient is about to be added to what `_watched` has."""
         left = self._left
         if left is not None and self._watched is not None and self._watched.grad is left:
-            self._adds = self._adds or bool(torch_private.local(left).any())
+            self._adds = self._adds or bool(torch_sharding.local(left).any())
 
     def _watch_zero_grad(self) -> None:
         """Not that of models, which are pickled and copied with all that is set on them."""
@@ -89,7 +89,7 @@ class Accumulation:
 def _gradient(parameter: torch.Tensor | None) -> tuple[torch.Tensor, int] | None:
     """The gradient, which may be added to in place, and its version."""
     gradient = None if parameter is None else parameter.grad
-    return None if gradient is None else (gradient, torch_private.local(gradient)._version)
+    return None if gradient is None else (gradient, torch_sharding.local(gradient)._version)
 
 
 def _same(now: tuple[torch.Tensor, int], before: tuple[torch.Tensor, int] | None) -> bool:

@@ -1,4 +1,4 @@
-"""What a session needs from its agent: `SessionAgent`, and `LinkedAgent`, which has it from the agent's socket.
+"""What a session needs from its agent, over the agent's socket.
 
     worker: {"type": "hello", "in_place": true, "local_rank": 0, "pid": 123}
             it can continue under another plan
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.channel import own_local_rank
@@ -46,38 +46,28 @@ from elasticjob_runtime.training.link import AgentLink, NoAgentError
 from elasticjob_runtime.training.session.world import World
 
 
-class SessionAgent(Protocol):
+class SessionAgent:
     """`hello` and `next_world` are called by one thread, `report` by any."""
 
-    def hello(self) -> None:
-        """Says that this process can continue in place."""
-
-    def saves_at_end(self) -> None:
-        """Says that this process saves before its last world ends. Any thread."""
-
-    def next_world(self, timeout: float) -> World | None:
-        """The next plan; None if none arrives within `timeout` seconds. Raises NoAgentError."""
-
-    def report(self, state: str, world: World, **fields: Any) -> None:
-        """How far this process is with a plan: `heard`, `arrived`, `formed`, `entered`, `waiting` or `failed`. Never
-        blocks."""
-
-
-class LinkedAgent:
     def __init__(self, link: AgentLink) -> None:
         self._link = link
 
     def hello(self) -> None:
+        """Says that this process can continue in place."""
         self._link.tell({"type": "hello", "in_place": True, "local_rank": own_local_rank(), "pid": os.getpid()})
 
     def saves_at_end(self) -> None:
+        """Says that this process saves before its last world ends. Any thread."""
         self._link.tell({"type": "saves-at-end", "local_rank": own_local_rank()})
 
     def next_world(self, timeout: float) -> World | None:
+        """The next plan; None if none arrives within `timeout` seconds. Raises NoAgentError."""
         message = self._link.next_plan(timeout)
         return World.parse(message) if message is not None and message.get("in_place") else None
 
     def report(self, state: str, world: World, **fields: Any) -> None:
+        """How far this process is with a plan: `heard`, `arrived`, `formed`, `entered`, `waiting` or `failed`. Never
+        blocks."""
         self._link.tell({
             "type": "plan-state", "state": state, "round": world.round, "attempt": world.attempt,
             "local_rank": own_local_rank(), "time": time.time(), **fields,
@@ -89,6 +79,6 @@ def connect() -> SessionAgent | None:
     if os.environ.get(Env.IN_PLACE) != "1":
         return None
     try:
-        return LinkedAgent(AgentLink())
+        return SessionAgent(AgentLink())
     except NoAgentError:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_sharding
 from elasticjob_runtime.training.session.parts import Parts
 from elasticjob_runtime.training.session.world import SessionError
 from elasticjob_runtime.training.sharded import ranks
@@ -25,8 +25,8 @@ def place_of(parts: Parts, data_parallel: Any, *, in_replica: bool) -> tuple[int
     if data_parallel is not None:
         return _given(data_parallel, ranks.size())
     if parts.are_sharded:
-        fsdp = [found for module in parts.modules for found in torch_private.fsdp_modules(module)]
-        sizes = {_product(mesh) for module in fsdp for mesh in torch_private.mesh_sizes(module)}
+        fsdp = [found for module in parts.modules for found in torch_sharding.fsdp_modules(module)]
+        sizes = {_product(mesh) for module in fsdp for mesh in torch_sharding.mesh_sizes(module)}
         if sizes - {ranks.size()}:
             raise TypeError(
                 "ElasticSession: the model is sharded in more than one way, so say which ranks take different samples: "
@@ -69,8 +69,8 @@ def check_samples(parts: Parts, positions: Sequence[int], batch: Any) -> None:
 def _place_in_fsdp(parts: Parts) -> tuple[int, ...]:
     """Where this rank is in the largest mesh that parameters are sharded over by FSDP; ranks at different places
     compute with different samples. Empty without FSDP."""
-    modules = [found for module in parts.modules for found in torch_private.fsdp_modules(module)]
-    meshes = [mesh for module in modules for mesh in torch_private.fsdp_meshes(module)]
+    modules = [found for module in parts.modules for found in torch_sharding.fsdp_modules(module)]
+    meshes = [mesh for module in modules for mesh in torch_sharding.fsdp_meshes(module)]
     return tuple(max(meshes, key=lambda mesh: mesh.size()).get_coordinate()) if meshes else ()
 
 

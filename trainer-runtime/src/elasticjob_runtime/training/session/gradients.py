@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # not in its __all__
 from torch.nn.parallel import DistributedDataParallel
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_reducer
 from elasticjob_runtime.training.session.backend import Begin
 from elasticjob_runtime.training.session.feed import Share
 
@@ -34,7 +34,7 @@ class ShareWeight:
         self.communicate: Communicate = lambda begin: begin()
         self.wait: Wait = lambda work: work.wait()
         for model in models:
-            if not torch_private.has_comm_hook(model):
+            if not torch_reducer.has_comm_hook(model):
                 model.register_comm_hook(_Reduction(self), _reduce)
 
     def begin(self, share: Share, world_size: int) -> None:
@@ -88,9 +88,9 @@ def interruptible(
     """
     weight.communicate, weight.wait = communicate, wait
     for model in models:
-        torch_private.wrap_hooks(model, lambda hook: hook if hook is _reduce else _Interruptible(hook, communicate))
-        torch_private.reduce_with(model, wait)
-        torch_private.broadcast_buffers_with(
+        torch_reducer.wrap_hooks(model, lambda hook: hook if hook is _reduce else _Interruptible(hook, communicate))
+        torch_reducer.reduce_with(model, wait)
+        torch_reducer.broadcast_buffers_with(
             model, lambda tensors, source: _broadcast(tensors, source, communicate, wait)
         )
 

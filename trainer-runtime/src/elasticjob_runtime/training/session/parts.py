@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_private, torch_sharding
 from elasticjob_runtime.training.session.transfer import Shard
 
 LARGE_BUFFER = 1 << 18
@@ -85,7 +85,7 @@ class Parts:
             for name, tensor in (*_unwrapped(module).named_parameters(), *_unwrapped(module).named_buffers()):
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad};".encode())
                 if shards:
-                    digest.update(f"{tuple(torch_private.local(tensor).shape)};".encode())
+                    digest.update(f"{tuple(torch_sharding.local(tensor).shape)};".encode())
         return digest.hexdigest()
 
     def sharded_layouts(self) -> dict[tuple[int, ...], str]:
@@ -94,17 +94,17 @@ class Parts:
         found: dict[tuple[int, ...], Any] = {}
 
         def add(mesh: Any, text: str) -> None:
-            found.setdefault(torch_private.mesh_ranks(mesh), hashlib.blake2b(digest_size=8)).update(text.encode())
+            found.setdefault(torch_sharding.mesh_ranks(mesh), hashlib.blake2b(digest_size=8)).update(text.encode())
 
         for model in self.modules:
             for name, parameter in model.named_parameters():
-                if torch_private.is_dtensor(parameter):
+                if torch_sharding.is_dtensor(parameter):
                     sharding: Any = parameter
                     text = f"{name} {tuple(parameter.shape)} {parameter.dtype} {sharding.placements};"
                     add(sharding.device_mesh, f"{text}{parameter.requires_grad};")
             for name, module in model.named_modules():
-                if torch_private.is_fsdp_module(module):
-                    for mesh in torch_private.fsdp_meshes(module):
+                if torch_sharding.is_fsdp_module(module):
+                    for mesh in torch_sharding.fsdp_meshes(module):
                         add(mesh, f"{name};")
         return {ranks: digest.hexdigest() for ranks, digest in found.items()}
 
@@ -132,7 +132,7 @@ class Parts:
             each
             for module in modules
             for each in module._parameters.values()
-            if each is not None and not each.requires_grad and not torch_private.is_dtensor(each)
+            if each is not None and not each.requires_grad and not torch_sharding.is_dtensor(each)
         ]
         return dict.fromkeys(buffer for buffer in found if buffer is not None)  # modules may share one
 
@@ -211,7 +211,7 @@ def _is_its_own(state: Any, part: Any) -> bool:
         isinstance(value, torch.Tensor)
         and isinstance(state[name], torch.Tensor)
         and value.numel()
-        and torch_private.local(value).data_ptr() == torch_private.local(state[name]).data_ptr()
+        and torch_sharding.local(value).data_ptr() == torch_sharding.local(state[name]).data_ptr()
         for name, value in own.items()
     )
 
@@ -242,7 +242,7 @@ def _sharded_as(value: Any, like: Any) -> Any:
     if isinstance(value, Shard):
         if not isinstance(like, torch.Tensor):
             raise ValueError("the state has a sharded tensor that this process's part of it does not have")
-        return torch_private.as_dtensor(value.local.to(torch_private.local(like).device), like)
+        return torch_sharding.as_dtensor(value.local.to(torch_sharding.local(like).device), like)
     if isinstance(value, Mapping):
         own = like if isinstance(like, Mapping) else {}
         return {key: _sharded_as(found, own.get(key)) for key, found in value.items()}

@@ -21,7 +21,7 @@ from elasticjob_runtime.training.session.replicas import Replicas
 from elasticjob_runtime.training.session.state import TrainingState
 from elasticjob_runtime.training.session.steps import Steps
 from elasticjob_runtime.training.session.stream import StreamFeed
-from elasticjob_runtime.training.session.world import SessionError
+from elasticjob_runtime.training.session.world import EPOCH_ENDS, SessionError
 from elasticjob_runtime.training.session.worlds import Worlds
 
 AnyFeed = Feed | StreamFeed
@@ -31,9 +31,6 @@ Begin = Callable[[], tuple[AnyFeed, int]]
 
 MOST_EVALUATIONS = 100
 """Between two batches, if they cannot take place: more are a loop that waits for a result."""
-
-EPOCH_ENDS = -1
-"""In place of the number of an evaluation: the epoch has ended, and the script has not gone on."""
 
 logger = logging.getLogger("elasticjob_runtime.training")
 
@@ -225,7 +222,7 @@ class Passes:
                 return
             try:
                 if compared != self._exchange.world:
-                    if self._is_behind(epoch, feed.order):
+                    if not self._goes_on_with_all(epoch, feed.order):
                         return
                     compared = self._exchange.world
                 self._share_outside()
@@ -258,20 +255,21 @@ class Passes:
         ):
             self._worlds.share_again()
 
-    def _is_behind(self, epoch: int, order: AnyOrder) -> bool:
-        """Whether others have left this epoch before its end, by `break`, and this process has joined them since.
-        Collective; all others compare their data. order: of this epoch."""
+    def _goes_on_with_all(self, epoch: int, order: AnyOrder) -> bool:
+        """Whether all are in this epoch, with the same data. False: others have left it before its end, by `break`, and
+        this process has joined them since. Raises if the data differ: see `Exchange.compare`. Collective. order: of
+        this epoch."""
         if self._engine is not None and self._met_in != self._exchange.world:
             latest, is_same = self._exchange.meet(epoch, order)
             self._met_in = self._exchange.world
             if latest != epoch:
                 self._state.cursor = Cursor(epoch=latest)
                 self._worlds.set_aside()
-                return True
-            if is_same:
                 return False
+            if is_same:
+                return True
         self._exchange.compare(order, trained=self._trained)
-        return False
+        return True
 
     def _end_batch(self, epoch: int) -> None:
         self._check_used()

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training.session import agent, torch_private
+from elasticjob_runtime.training.session import agent, torch_private, torch_sharding
 from elasticjob_runtime.training.session.agent import SessionAgent
 from elasticjob_runtime.training.session.backend import Gloo
 from elasticjob_runtime.training.session.data_parallel import check_models
@@ -82,8 +82,8 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
     yield from _problems_of_optimizers(parts)
     if any(isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse for module in modules):
         yield "the model has an embedding with sparse gradients, which replicas cannot reduce: leave sparse=True out"
-    fsdp = [found for model in parts.modules for found in torch_private.fsdp_modules(model)]
-    if any(len(mesh) > 1 for module in fsdp for mesh in torch_private.mesh_sizes(module)):
+    fsdp = [found for model in parts.modules for found in torch_sharding.fsdp_modules(model)]
+    if any(len(mesh) > 1 for module in fsdp for mesh in torch_sharding.mesh_sizes(module)):
         yield "a model in a replica is in HSDP: give fully_shard() a mesh of one dimension; replicas are the other one"
     yield from _problems_of_devices(parts, backend)
 
@@ -103,7 +103,7 @@ def _problems_of_devices(parts: Parts, backend: str) -> Iterator[str]:
             "a gradient scaler looks at gradients on a GPU before the replicas have agreed on them: train in bfloat16, "
             "without one"
         )
-    if any(torch_private.is_offloaded(parameter) for model in parts.modules for parameter in model.parameters()):
+    if any(torch_sharding.is_offloaded(parameter) for model in parts.modules for parameter in model.parameters()):
         yield "a model in a replica is offloaded to the CPU: leave offload_policy out of fully_shard()"
 
 

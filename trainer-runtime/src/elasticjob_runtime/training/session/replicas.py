@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_private, torch_sharding
 from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT, Begin, Gloo, GlooGroup
 from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.interruption import Interruption, OverError
@@ -66,10 +66,10 @@ class Replicas:
         self._reductions = 0
         """Digest of which FSDP modules have reduced gradients in this step, in order, and of their sizes."""
         hooked: set[int] = set()
-        modules = [fsdp for module in parts.modules for fsdp in torch_private.fsdp_modules(module)]
+        modules = [fsdp for module in parts.modules for fsdp in torch_sharding.fsdp_modules(module)]
         for number, fsdp in enumerate(modules):
-            if torch_private.hook_reductions(fsdp, functools.partial(self._reduce_for_fsdp, number)):
-                hooked.update(id(parameter) for parameter in torch_private.fsdp_parameters(fsdp))
+            if torch_sharding.hook_reductions(fsdp, functools.partial(self._reduce_for_fsdp, number)):
+                hooked.update(id(parameter) for parameter in torch_sharding.fsdp_parameters(fsdp))
         self._others = [
             parameter
             for parameter in dict.fromkeys(found for module in parts.modules for found in module.parameters())
@@ -217,8 +217,8 @@ class Replicas:
 
     def _reduce_bucket(self, bucket: Sequence[torch.Tensor]) -> None:
         """Of parameters that some replica has used in this step."""
-        grads = [None if one.grad is None else torch_private.local(one.grad) for one in bucket]
-        locals_ = [torch_private.local(parameter) for parameter in bucket]
+        grads = [None if one.grad is None else torch_sharding.local(one.grad) for one in bucket]
+        locals_ = [torch_sharding.local(parameter) for parameter in bucket]
         parts = [torch.zeros_like(part) if grad is None else grad for part, grad in zip(locals_, grads, strict=True)]
         flat = torch.cat([part.reshape(-1) for part in parts])
         self._reduce(flat)
@@ -227,9 +227,9 @@ class Replicas:
             if grad is not None:
                 grad.copy_(mean.view_as(grad))
             else:
-                found = mean.view_as(torch_private.local(parameter)).clone()
-                is_sharded = torch_private.is_dtensor(parameter)
-                parameter.grad = torch_private.as_dtensor(found, parameter) if is_sharded else found
+                found = mean.view_as(torch_sharding.local(parameter)).clone()
+                is_sharded = torch_sharding.is_dtensor(parameter)
+                parameter.grad = torch_sharding.as_dtensor(found, parameter) if is_sharded else found
 
     def _accumulated(self, _parameter: torch.Tensor) -> None:
         """After a backward pass: what was reduced before it is not the mean any more."""
@@ -285,7 +285,7 @@ class ReplicateGroup:
 
 
 def _buckets(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    ends = itertools.accumulate(torch_private.local(parameter).numel() for parameter in parameters)
+    ends = itertools.accumulate(torch_sharding.local(parameter).numel() for parameter in parameters)
     of_bucket = zip(parameters, ends, strict=True)
     return [
         [parameter for parameter, _ in same]

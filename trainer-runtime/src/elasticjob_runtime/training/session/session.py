@@ -14,7 +14,7 @@ from elasticjob_runtime.training import channel, progress
 from elasticjob_runtime.training.channel import number
 from elasticjob_runtime.training.checkpoint import DEFAULT_KEEP
 from elasticjob_runtime.training.checkpoint.save_load import PathLike
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_reducer
 from elasticjob_runtime.training.session.data_parallel import place_of
 from elasticjob_runtime.training.session.engine import MAX_ATTEMPTS
 from elasticjob_runtime.training.session.exchange import Exchange
@@ -82,9 +82,9 @@ class ElasticSession:
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, **others}
         self._parts = Parts({name: part for name, part in given.items() if part is not None})
         for ddp in self._parts.ddp:
-            if not torch_private.uses_default_group(ddp):
+            if not torch_reducer.uses_default_group(ddp):
                 raise TypeError("ElasticSession: a model in DistributedDataParallel must use the default process group")
-            if torch_private.group_of_hook(ddp):
+            if torch_reducer.group_of_hook(ddp):
                 raise TypeError(
                     "ElasticSession: a communication hook has a process group of its own, which ends with each change; "
                     "register it without one, and it uses the default group"

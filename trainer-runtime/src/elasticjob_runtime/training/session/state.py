@@ -23,7 +23,7 @@ from elasticjob_runtime.training.checkpoint.order import NO_FENCE, NOTHING, Kind
 from elasticjob_runtime.training.checkpoint.reading import UnreadableError
 from elasticjob_runtime.training.checkpoint.save_load import PathLike, find_durable, save_durable
 from elasticjob_runtime.training.save_request import member_stays, seconds_to_save, session_ends
-from elasticjob_runtime.training.session import randomness, torch_private
+from elasticjob_runtime.training.session import randomness, torch_reducer
 from elasticjob_runtime.training.session.feed import AnyOrder, Cursor, Share, beginning, saved_order
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.parts import Parts
@@ -32,6 +32,7 @@ from elasticjob_runtime.training.session.source_states import SourceStates
 from elasticjob_runtime.training.session.transfer import share, share_until
 from elasticjob_runtime.training.session.values import Values
 from elasticjob_runtime.training.session.world import (
+    BEHIND,
     BETWEEN_STEPS,
     NO_STATE,
     ProcessState,
@@ -58,10 +59,6 @@ class Storage:
     keep: int
     block: bool = True
     """Whether the training waits until a checkpoint is written."""
-
-
-BEHIND = -2
-"""In place of the number of an evaluation: others are further."""
 
 
 class TrainingState:
@@ -200,7 +197,7 @@ class TrainingState:
         if interruption is not None:
             self.parts.forget_gradients()
             for ddp in self.parts.ddp:
-                torch_private.rebuild(ddp)
+                torch_reducer.rebuild(ddp)
         self.joined = chosen.is_live and not self._live
         if rank in agreement.sources:
             self._load_from_memory()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_sharding
 from elasticjob_runtime.training.session.accumulation import ACCUMULATED, Accumulation
 from elasticjob_runtime.training.session.engine import Engine, first_line
 from elasticjob_runtime.training.session.interruption import OVER, OverError, TrialOverError
@@ -208,7 +208,7 @@ class Steps:
         another backward() would use them."""
         for index, each in enumerate(self._accumulations):
             each.end(used=self._scaled or index in self._stepped)
-        if not (self._stepped or self._scaled) and any(map(torch_private.keeps_unreduced, self._parts.modules)):
+        if not (self._stepped or self._scaled) and any(map(torch_sharding.keeps_unreduced, self._parts.modules)):
             raise SessionError(ACCUMULATED)
 
     def _wait_for_collectives(self, *, used: bool = True) -> None:

@@ -1,4 +1,5 @@
-"""All that the session uses of torch and gloo beyond their public interfaces. Nothing else here knows these names.
+"""What the session uses of torch and gloo beyond their public interfaces, with `torch_reducer` and `torch_sharding`.
+Nothing else here knows these names.
 
 A change of torch that breaks one of them fails tests/unit/runtime/training/session/test_torch_private.py; at run time,
 `missing` names it, and the training continues at level 1 (restarts).
@@ -17,8 +18,7 @@ import os
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -264,138 +264,6 @@ RELEASE_INTERVAL = 1.0
 """s between two looks whether a group can be given up."""
 
 
-_waits: weakref.WeakKeyDictionary[DistributedDataParallel, Callable[[Any], Any]] = weakref.WeakKeyDictionary()
-_reducer_groups: weakref.WeakKeyDictionary[DistributedDataParallel, Any] = weakref.WeakKeyDictionary()
-"""Not attributes of the modules, which may be copied: a group cannot. C++ does not keep the part of it in Python."""
-_reduced: weakref.WeakKeyDictionary[DistributedDataParallel, list[torch.nn.Parameter]] = weakref.WeakKeyDictionary()
-"""What the module's first reducer reduces: scripts may freeze layers later, and train them again."""
-
-
-def reduce_with(ddp: DistributedDataParallel, wait: Callable[[Any], Any]) -> None:
-    """Makes what the module's reducer waits for by itself, in C++, end with the world, from the next `rebuild` on: the
-    layout of the buckets and, with find_unused_parameters, which parameters each rank has used. To be called before the
-    script trains.
-
-    wait(work): waits for the work of a collective on the CPU, or until the world ends.
-    """
-    _waits[ddp] = wait
-    _reduced[ddp] = [each for each in ddp.module.parameters() if each.requires_grad]
-
-
-class _ReducerGroup(dist.ProcessGroup):
-    """The default process group, as a reducer sees it."""
-
-    def __init__(self, group: dist.ProcessGroup, wait: Callable[[Any], Any]) -> None:
-        super().__init__(group.rank(), group.size())
-        device = torch.device("cpu")  # C++ also asks for the backend of a group
-        self._register_backend(device, dist.ProcessGroup.BackendType.GLOO, group._get_backend(device))
-        # Not methods, which would refer to the group they belong to, and it to them: see `_class_of`.
-        self.broadcast = _unseen_by_dynamo(_interruptible(group.broadcast, wait))  # type: ignore[method-assign]
-        self.allreduce = _unseen_by_dynamo(_interruptible(group.allreduce, wait))  # type: ignore[method-assign]
-        self._backend_name = group.name()
-
-    def getBackendName(self) -> str:  # noqa: N802 torch's name
-        return self._backend_name
-
-
-class _ReducerWork(dist.Work):
-    def __init__(self, work: Any, wait: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.used = used = [False]
-        """Whether C++ needs this object no longer."""
-
-        def wait_for_work(_timeout: datetime.timedelta) -> bool:
-            used[0] = True
-            wait(work)
-            return True
-
-        def future_of_work() -> Any:
-            used[0] = True
-            return work.get_future()
-
-        self.wait = _unseen_by_dynamo(wait_for_work)  # type: ignore[method-assign]
-        self.get_future = _unseen_by_dynamo(future_of_work)  # type: ignore[method-assign]
-
-
-def _interruptible(collective: Callable[..., Any], wait: Callable[[Any], Any]) -> Callable[..., Any]:
-    begun: list[_ReducerWork] = []
-    """In torch 2.6, C++ does not keep the part of a work in Python, and would wait for what never ends."""
-
-    def begin(tensors: Sequence[torch.Tensor], options: Any) -> Any:
-        work = collective(tensors, options)
-        if not tensors[0].is_cpu:
-            return work  # only the stream waits
-        begun[:] = [each for each in begun if not each.used[0]]
-        begun.append(_ReducerWork(work, wait))
-        return begun[-1]
-
-    return begin
-
-
-def _unseen_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For what C++ calls in the midst of a compiled model, which torch.compile would compile too."""
-    return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function
-
-
-def rebuild(ddp: DistributedDataParallel) -> None:
-    """Makes the module's reducer again, for the current default process group.
-
-    In every process of a new world: a reducer lays its buckets out again after its first step, so that survivors and
-    joiners would otherwise add up gradients of different parameters without any error. It also forgets the step that
-    was interrupted. This is what DDP does when it is unpickled.
-    """
-    assert dist.group.WORLD is not None
-    ddp.process_group = dist.group.WORLD
-    with _frozen_as_at_first(ddp):
-        parameters, sparse = ddp._build_params_for_reducer()
-        names = ddp._build_debug_param_to_name_mapping(parameters)
-        if ddp in _waits and all(each.is_cpu for each in parameters):
-            ddp.process_group = _reducer_groups[ddp] = _ReducerGroup(dist.group.WORLD, _waits[ddp])
-        ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
-    ddp.process_group = dist.group.WORLD
-    ddp.require_forward_param_sync = True  # False after a micro-batch whose gradients were not exchanged (no_sync)
-    if ddp.static_graph:
-        ddp.reducer._set_static_graph()
-        ddp._static_graph_delay_allreduce_enqueued = False
-    for hook, state in getattr(ddp, "_comm_hooks", ()):
-        dist._register_comm_hook(ddp.reducer, state, hook)  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def _frozen_as_at_first(ddp: DistributedDataParallel) -> Iterator[None]:
-    """A reducer leaves out what is frozen when it is made, for ever, and joiners make theirs at the beginning."""
-    now = [(each, each.requires_grad) for each in ddp.module.parameters()]
-    reduced = {id(each) for each in _reduced.get(ddp, [each for each, trained in now if trained])}
-    try:
-        for each, _ in now:
-            each.requires_grad_(id(each) in reduced)
-        yield
-    finally:
-        for each, trained in now:
-            each.requires_grad_(trained)
-
-
-def wrap_hooks(
-    ddp: DistributedDataParallel, wrap: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]
-) -> None:
-    """Replaces the module's communication hooks, from the next `rebuild` on."""
-    ddp._comm_hooks = [(wrap(hook), state) for hook, state in getattr(ddp, "_comm_hooks", ())]
-
-
-def broadcast_buffers_with(
-    ddp: DistributedDataParallel, broadcast: Callable[[Sequence[torch.Tensor], int], None]
-) -> None:
-    """Makes the module broadcast its buffers before a forward pass with `broadcast(tensors, source rank)`."""
-    ddp._distributed_broadcast_coalesced = lambda tensors, _, source=0: broadcast(tensors, source)  # type: ignore[method-assign]
-
-
-def group_of_hook(ddp: DistributedDataParallel) -> bool:
-    """Whether a communication hook of the module has a process group of its own, as far as that shows."""
-    states = [state for _, state in getattr(ddp, "_comm_hooks", ())]
-    held = [*states, *(getattr(state, "process_group", None) for state in states)]
-    return any(isinstance(each, dist.ProcessGroup) for each in held)
-
-
 def set_timeout(gloo: Gloo, timeout: float) -> None:
     """timeout: s that each operation of a group that torch does not know may take, from now on."""
     change = getattr(gloo, "set_timeout", None) or gloo._set_default_timeout  # public since torch 2.15
@@ -407,87 +275,6 @@ def all_reduce(gloo: Gloo, tensor: torch.Tensor, *, lowest: bool = False) -> Any
     options = distributed_c10d.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MIN if lowest else dist.ReduceOp.SUM
     return gloo.allreduce([tensor], options)
-
-
-def is_dtensor(tensor: torch.Tensor) -> bool:
-    """By name: importing the class takes longer than a restart may."""
-    return type(tensor).__name__ == "DTensor"
-
-
-def is_offloaded(tensor: Any) -> bool:
-    """Whether a DTensor is on the CPU, and its mesh on GPUs: fully_shard's CPUOffloadPolicy."""
-    return bool(is_dtensor(tensor) and tensor.device_mesh.device_type != tensor.device.type)
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a DTensor, in the same memory; any other tensor as it is."""
-    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
-
-
-def as_dtensor(part: torch.Tensor, like: Any) -> torch.Tensor:
-    """The DTensor whose part on this rank is `part`, sharded as the DTensor `like`."""
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-    )
-
-
-def fsdp_modules(module: torch.nn.Module) -> list[Any]:
-    """Those that `fully_shard` was called for."""
-    return [part for part in module.modules() if is_fsdp_module(part)]
-
-
-def is_fsdp_module(module: torch.nn.Module) -> bool:
-    # By name: importing the class takes longer than a restart may.
-    return any(base.__name__ == "FSDPModule" for base in type(module).__mro__)
-
-
-def mesh_sizes(fsdp: Any) -> list[tuple[int, ...]]:
-    """Shapes of the meshes over which an FSDP module shards its parameters; two dimensions mean HSDP."""
-    return [tuple(mesh.shape) for mesh in fsdp_meshes(fsdp)]
-
-
-def mesh_ranks(mesh: Any) -> tuple[int, ...]:
-    """Of the default process group, in the part of a mesh that this process belongs to."""
-    return tuple(mesh.mesh.flatten().tolist())
-
-
-def fsdp_meshes(fsdp: Any) -> list[Any]:
-    """Over which an FSDP module shards its parameters."""
-    return [group.mesh_info.mesh for group in _param_groups(fsdp)]
-
-
-def _param_groups(fsdp: Any) -> list[Any]:
-    state = fsdp._get_fsdp_state()
-    several = getattr(state, "_fsdp_param_groups", None)  # since torch 2.12 or before
-    found = [state._fsdp_param_group] if several is None else several
-    return [group for group in found if group is not None]
-
-
-def fsdp_parameters(fsdp: Any) -> list[torch.nn.Parameter]:
-    """What an FSDP module shards itself: not what another one inside it does, nor what it was told to ignore."""
-    return [managed.sharded_param for group in _param_groups(fsdp) for managed in group.fsdp_params]
-
-
-def keeps_unreduced(module: torch.nn.Module) -> bool:
-    """Whether FSDP keeps gradients that it has not reduced: `set_requires_gradient_sync(False)`."""
-    groups = (group for fsdp in fsdp_modules(module) for group in _param_groups(fsdp))
-    return any(
-        getattr(getattr(managed, "_unsharded_param", None), "grad", None) is not None
-        or getattr(managed, "unsharded_accumulated_grad", None) is not None
-        for group in groups
-        for managed in group.fsdp_params
-    )
-
-
-def hook_reductions(fsdp: Any, hook: Callable[[torch.Tensor], None]) -> bool:
-    """Calls `hook` with what each reduce-scatter of the module leaves. False: it has several groups of parameters, or
-    this torch has no such hook (2.6)."""
-    if not hasattr(fsdp, "set_all_reduce_hook") or len(_param_groups(fsdp)) > 1:
-        return False
-    fsdp.set_all_reduce_hook(hook)
-    return True
 
 
 def groups() -> int:
@@ -515,14 +302,6 @@ def forget_unscaled(part: Any) -> None:
 def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """False for a wrapper that has the type of an optimizer, but not what its constructor makes."""
     return hasattr(optimizer, "_optimizer_step_pre_hooks")
-
-
-def has_comm_hook(ddp: DistributedDataParallel) -> bool:
-    return bool(getattr(ddp, "_comm_hooks", ())) or getattr(ddp, "mixed_precision", None) is not None
-
-
-def uses_default_group(ddp: DistributedDataParallel) -> bool:
-    return ddp.process_group is dist.group.WORLD
 
 
 def schedule_classes(module: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from elasticjob_runtime.training.session import torch_private
+from elasticjob_runtime.training.session import torch_sharding
 from elasticjob_runtime.training.session.backend import OPERATION_TIMEOUT
 from elasticjob_runtime.training.session.interruption import Interruption
 from elasticjob_runtime.training.session.world import Agreement, SessionError
@@ -128,8 +128,8 @@ class _Slot:
 def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
     """`state` with its tensors replaced by slots, and the tensors in order."""
     if isinstance(state, torch.Tensor):
-        tensors.append(torch_private.local(state).detach())
-        return _Slot(tuple(tensors[-1].shape), state.dtype, torch_private.is_dtensor(state))
+        tensors.append(torch_sharding.local(state).detach())
+        return _Slot(tuple(tensors[-1].shape), state.dtype, torch_sharding.is_dtensor(state))
     if isinstance(state, Mapping):
         return {key: _take_out(value, tensors) for key, value in state.items()}
     if type(state) in (list, tuple):
@@ -140,7 +140,7 @@ def _take_out(state: Any, tensors: list[torch.Tensor]) -> Any:
 def _put_in(structure: Any, tensors: list[torch.Tensor], into: Any) -> Any:
     """The reverse, with empty tensors, or those of `into`."""
     if isinstance(structure, _Slot):
-        local = torch_private.local(into).detach() if isinstance(into, torch.Tensor) else None
+        local = torch_sharding.local(into).detach() if isinstance(into, torch.Tensor) else None
         if local is not None and structure.describes(local):
             tensors.append(local)
             return into.detach()

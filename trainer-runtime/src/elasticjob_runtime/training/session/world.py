@@ -18,6 +18,12 @@ BETWEEN_STEPS = -2
 """Step of a process whose state is between two steps: its optimizer has stepped, but its step was
 interrupted before the end."""
 
+EPOCH_ENDS = -1
+"""In place of the number of an evaluation: the epoch has ended, and the script has not gone on."""
+
+BEHIND = -2
+"""In place of the number of an evaluation: others are further."""
+
 SPREAD = 1 << 20
 """Bytes from which a tensor may come from any source. Smaller ones all come from the first one: they include buffers,
 which differ between ranks (BatchNorm)."""
