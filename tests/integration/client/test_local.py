@@ -46,7 +46,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
     return call
 
 
-def test_a_job_runs_on_this_machine_to_its_end(local: Callable[..., Result]) -> None:
+def test_a_job_runs_on_this_machine_to_its_end_for_commands_and_python(local: Callable[..., Result]) -> None:
     flags = ["--image", "train:1", "--workers", "2", "-e", "LR=0.1"]
     result = local("submit", "bert", *flags, "--", "python", "train.py")
     assert result.code == Exit.OK, result.err
@@ -62,6 +62,16 @@ def test_a_job_runs_on_this_machine_to_its_end(local: Callable[..., Result]) -> 
     assert local("list").out.splitlines()[1].split()[:2] == ["bert", "Succeeded"]
     assert "bert-worker-0   Completed" in local("get", "bert").out
     assert "Running" in local("describe", "bert").out
+    client = ElasticJobClient(local=True)
+    job = client.get("bert").wait(timeout=120)
+    assert job.summary == "Succeeded"
+    assert "bert-worker-0: rank 1 of 2 0.1" in [*job.logs(follow=True)]
+    assert [event.reason for event in job.events()] == ["Accepted", "Succeeded"]
+    assert [worker.summary for worker in job.workers()] == ["Completed"]
+    with pytest.raises(ElasticJobError, match="cannot be scaled"):
+        job.scale(1)
+    with pytest.raises(InvalidManifestError, match="procsPerWorker"):
+        client.submit("gpt", image="a", command="python", procs_per_worker="many")
     again = local("submit", "bert", *flags, "--", "python", "train.py")
     assert "There is a job bert in namespace local already." in again.err
     assert local("delete", "bert").out == "bert is deleted.\n"
@@ -91,21 +101,6 @@ def test_a_job_that_runs_is_deleted(local: Callable[..., Result]) -> None:
     assert "--local and --context cannot be used together" in local("list", "--context", "x").err
     assert local("delete", "bert").code == Exit.OK
     assert local("list").err.startswith("There are no ElasticJobs")
-
-
-@pytest.mark.usefixtures("local")
-def test_the_python_client_has_the_same_jobs() -> None:
-    client = ElasticJobClient(local=True)
-    job = client.submit("bert", image="train:1", command="python train.py", workers=2)
-    assert job.wait(timeout=120).summary == "Succeeded"
-    assert "bert-worker-0: rank 1 of 2 None" in list(job.logs(follow=True))
-    assert [event.reason for event in job.events()] == ["Accepted", "Succeeded"]
-    assert [worker.summary for worker in job.workers()] == ["Completed"]
-    with pytest.raises(ElasticJobError, match="cannot be scaled"):
-        job.scale(1)
-    job.delete()
-    with pytest.raises(InvalidManifestError, match="procsPerWorker"):
-        client.submit("gpt", image="a", command="python", procs_per_worker="many")
 
 
 @pytest.mark.usefixtures("local")

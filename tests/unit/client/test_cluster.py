@@ -38,6 +38,16 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
+def target(folder: Path, content: Any, context: str | None = None) -> Target:
+    """Of a kubeconfig with this content."""
+    return select(read([write(folder / "c", content)], explicit=True), context, None)
+
+
+def login(log: Path, code: str) -> dict[str, Any]:
+    """A program that logs in by this code."""
+    return {"command": sys.executable, "args": ["-c", code], "env": [{"name": "LOG", "value": str(log)}]}
+
+
 def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> None:
     one, two = write(tmp_path / "a", config("one")), write(tmp_path / "b", config("two", "https://two/"))
     files = paths(None, {"KUBECONFIG": f"{one}:{tmp_path / 'missing'}:{two}"})
@@ -56,11 +66,12 @@ def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> None:
         (config("one") | {"clusters": []}, None, "has no server"),
         (config("one", **{"client-key-data": "?"}), None, "not base64"),
         ("text", None, "is not a kubeconfig"),
+        (None, None, "no current context"),
     ],
 )
 def test_wrong_kubeconfigs_are_explained(tmp_path: Path, content: Any, context: str | None, words: str) -> None:
     with pytest.raises(UnreachableError) as caught:
-        select(read([write(tmp_path / "c", content)], explicit=True), context, None)
+        target(tmp_path, content, context)
     assert words in str(caught.value)
 
 
@@ -68,9 +79,6 @@ def test_a_kubeconfig_that_is_not_text_is_explained(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"\xff\xfe")
     with pytest.raises(UnreachableError, match="is not text in UTF-8"):
         read([tmp_path / "c"], explicit=True)
-    (tmp_path / "c").write_bytes(b"")
-    with pytest.raises(UnreachableError, match="no current context"):
-        select(read([tmp_path / "c"], explicit=True), None, None)
 
 
 def test_without_a_cluster_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,10 +114,12 @@ def test_a_program_logs_in_again_when_its_token_is_not_accepted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("user", "headers"),
+    ("user", "acting", "headers"),
     [
+        ({"token": "t"}, {}, []),
         (
             {"as": "ann", "as-groups": ["ml", "dev"], "as-uid": "7", "as-user-extra": {"Team/X": ["a", "b"]}},
+            {},
             [
                 ("Impersonate-User", "ann"),
                 ("Impersonate-Group", "ml"),
@@ -119,19 +129,6 @@ def test_a_program_logs_in_again_when_its_token_is_not_accepted(tmp_path: Path) 
                 ("Impersonate-Extra-team%2Fx", "b"),
             ],
         ),
-        ({"token": "t"}, []),
-    ],
-)
-def test_a_kubeconfig_may_act_as_another_user(
-    user: dict[str, Any], headers: list[tuple[str, str]], tmp_path: Path
-) -> None:
-    target = select(read([write(tmp_path / "c", config("one", **user))], explicit=True), None, None)
-    assert list(target.impersonate) == headers
-
-
-@pytest.mark.parametrize(
-    ("user", "acting", "headers"),
-    [
         ({"as": "ann"}, {"as-groups": ["ml"]}, [("Impersonate-User", "ann"), ("Impersonate-Group", "ml")]),
         (
             {"as": "ann", "as-groups": ["dev"], "as-uid": "7"},
@@ -140,11 +137,11 @@ def test_a_kubeconfig_may_act_as_another_user(
         ),
     ],
 )
-def test_each_flag_takes_precedence_over_the_same_of_the_kubeconfig(
+def test_a_kubeconfig_may_act_as_another_user_and_each_flag_takes_precedence(
     user: dict[str, Any], acting: dict[str, Any], headers: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    target = find(str(write(tmp_path / "c", config("one", **user))), None, None, acting)
-    assert list(target.impersonate) == headers
+    found = find(str(write(tmp_path / "c", config("one", **user))), None, None, acting)
+    assert list(found.impersonate) == headers
 
 
 def test_a_group_needs_a_user(tmp_path: Path) -> None:
@@ -159,18 +156,17 @@ def test_a_group_needs_a_user(tmp_path: Path) -> None:
 def test_the_relative_path_of_a_login_program_starts_where_the_kubeconfig_is(
     tmp_path: Path, command: str, run: str
 ) -> None:
-    content = config("one", exec={"command": command})
-    target = select(read([write(tmp_path / "c", content)], explicit=True), None, None)
-    assert target.command["command"] == run.replace("FOLDER", str(tmp_path))
+    found = target(tmp_path, config("one", exec={"command": command}))
+    assert found.command["command"] == run.replace("FOLDER", str(tmp_path))
 
 
 def test_the_token_file_of_a_kubeconfig_comes_before_its_token(tmp_path: Path) -> None:
     user = {"token": "old", "tokenFile": str(tmp_path / "token")}
-    target = select(read([write(tmp_path / "c", config("one", **user))], explicit=True), None, None)
-    credentials = Credentials(target)
+    found = target(tmp_path, config("one", **user))
+    credentials = Credentials(found)
     assert credentials.headers() == {"Authorization": "Bearer old"}, "while there is no such file"
     (tmp_path / "token").write_text("new")
-    assert Credentials(target).headers() == {"Authorization": "Bearer new"}
+    assert Credentials(found).headers() == {"Authorization": "Bearer new"}
 
 
 def test_a_login_program_is_told_the_cluster_if_it_asks(tmp_path: Path) -> None:
@@ -178,13 +174,12 @@ def test_a_login_program_is_told_the_cluster_if_it_asks(tmp_path: Path) -> None:
         "import os; open(os.environ['LOG'], 'w').write(os.environ['KUBERNETES_EXEC_INFO']); print('{\"status\": {}}')"
     )
     log = tmp_path / "log"
-    program = {"command": sys.executable, "args": ["-c", code], "env": [{"name": "LOG", "value": str(log)}]}
-    content = config("one", exec={**program, "provideClusterInfo": True})
+    content = config("one", exec={**login(log, code), "provideClusterInfo": True})
     cluster = content["clusters"][0]["cluster"]
     del cluster["certificate-authority"]
     extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "ml"}}
     cluster |= {"certificate-authority-data": "Y2E=", "tls-server-name": "api", "extensions": [extension]}
-    Credentials(select(read([write(tmp_path / "c", content)], explicit=True), None, None)).headers()
+    Credentials(target(tmp_path, content)).headers()
     assert json.loads(log.read_text())["spec"]["cluster"] == {
         "server": "https://one",
         "tls-server-name": "api",
@@ -196,8 +191,7 @@ def test_a_login_program_is_told_the_cluster_if_it_asks(tmp_path: Path) -> None:
 def test_a_program_logs_in_once_for_many_threads(tmp_path: Path) -> None:
     code = "import json, os; open(os.environ['LOG'], 'a').write('x'); print(json.dumps({'status': {'token': 't'}}))"
     log = tmp_path / "log"
-    command = {"command": sys.executable, "args": ["-c", code], "env": [{"name": "LOG", "value": str(log)}]}
-    credentials = Credentials(Target("https://x", command=command))
+    credentials = Credentials(Target("https://x", command=login(log, code)))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: credentials.headers(), range(8)))
     assert answers == [{"Authorization": "Bearer t"}] * 8
