@@ -21,6 +21,8 @@ from tests.integration.operator.kube import Namespace
 
 Cli = Callable[..., Result]
 Start = Callable[..., "subprocess.Popen[str]"]
+Followed = tuple["subprocess.Popen[str]", "queue.Queue[str]"]
+"""A command, and the lines of its output."""
 NOW = datetime.datetime.now(datetime.timezone.utc)
 
 
@@ -45,6 +47,16 @@ def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
 
     threading.Thread(target=read, daemon=True).start()
     return found
+
+
+@pytest.fixture
+def followed(start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace) -> Followed:
+    """`logs --follow`, which has shown one line of worker pod 0."""
+    process = start("logs", two_workers, "--follow")
+    lines = lines_of(process)
+    kubelet.logs.write(ns.name, "bert-worker-0", "one")
+    assert lines.get(timeout=60) == "worker-0 | one"
+    return process, lines
 
 
 def test_lines_of_all_worker_pods_are_in_the_order_of_their_times(
@@ -162,41 +174,29 @@ def test_following_goes_on_with_the_replacement_of_a_worker_pod(
     assert process.wait(60) == Exit.OK
 
 
-def test_a_cut_connection_neither_repeats_nor_loses_lines(
-    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace
-) -> None:
-    lines = lines_of(start("logs", two_workers, "--follow"))
-    kubelet.logs.write(ns.name, "bert-worker-0", "one")
-    assert lines.get(timeout=60) == "worker-0 | one"
+def test_a_cut_connection_neither_repeats_nor_loses_lines(followed: Followed, kubelet: Kubelet, ns: Namespace) -> None:
+    _, lines = followed
     kubelet.logs.cut_connections()
     kubelet.logs.write(ns.name, "bert-worker-0", "two")
     assert lines.get(timeout=60) == "worker-0 | two"
     assert lines.empty()
 
 
-def test_ctrl_c_ends_the_log_without_a_traceback(
-    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, tmp_path: Path
-) -> None:
-    process = start("logs", two_workers, "--follow")
-    lines = lines_of(process)
-    kubelet.logs.write(ns.name, "bert-worker-0", "one")
-    assert lines.get(timeout=60)
+def test_ctrl_c_ends_the_log_without_a_traceback(followed: Followed, tmp_path: Path) -> None:
+    process, _ = followed
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == Exit.INTERRUPTED
     assert (tmp_path / "stderr-0").read_text() == ""
 
 
 def test_a_job_deleted_while_followed_is_said(
-    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, tmp_path: Path
+    followed: Followed, kubelet: Kubelet, ns: Namespace, tmp_path: Path
 ) -> None:
-    process = start("logs", two_workers, "--follow")
-    lines = lines_of(process)
-    kubelet.logs.write(ns.name, "bert-worker-0", "one")
-    assert lines.get(timeout=60)
+    process, _ = followed
     for index in range(2):
         kubelet.logs.end(ns.name, f"bert-worker-{index}")
         ns.remove(f"bert-worker-{index}")
-    ns.delete("elasticjobs", two_workers)
+    ns.delete("elasticjobs", "bert")
     assert process.wait(60) == Exit.DELETED
     assert "The job was deleted." in (tmp_path / "stderr-0").read_text()
 

@@ -54,6 +54,7 @@ def test_times_are_utc_with_whole_seconds() -> None:
 
 
 def test_unset_fields_are_left_out() -> None:
+    assert "stepsPerSecond" not in Progress(steps_per_second=float("nan")).to_api()
     written = Status().to_api()
     assert "progress" not in written
     assert "startTime" not in written
@@ -69,16 +70,13 @@ def test_unset_fields_are_left_out() -> None:
             {"loss": "nan", "norm": "inf"},
             id="a loss that is NaN is shown",
         ),
+        pytest.param({1: 2.0, "b": "x"}, {"1": "2", "b": "x"}, id="names become text"),
         pytest.param({"stage": "x" * 100}, {"stage": "x" * 64}, id="long text is cut"),
         pytest.param({f"m{i:03}": i for i in range(100)}, {f"m{i:03}": str(i) for i in range(32)}, id="the first 32"),
     ],
 )
 def test_metrics_are_stored_as_short_strings(reported: Any, shown: dict[str, str]) -> None:
     assert Progress(metrics=reported).metrics == shown
-
-
-def test_a_rate_that_is_not_a_number_is_left_out() -> None:
-    assert "stepsPerSecond" not in Progress(steps_per_second=float("nan")).to_api()
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
@@ -257,7 +255,3 @@ def test_a_failure_names_its_exit_code_once(fields: dict[str, Any], cause: str) 
 def test_metrics_that_are_no_numbers_are_named(value: Any, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         Progress(step=1, metrics={"a": value})
-
-
-def test_names_of_metrics_become_text() -> None:
-    assert Progress(step=1, metrics={1: 2.0, "b": "x"}).metrics == {"1": "2", "b": "x"}  # type: ignore[dict-item]

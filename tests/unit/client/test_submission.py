@@ -71,24 +71,21 @@ def test_wrong_values_are_explained(call: Callable[[], object], words: str) -> N
     assert words in str(caught.value)
 
 
-def test_volumes_are_mounted_where_the_flags_say() -> None:
+def test_volumes_and_replicas_are_what_the_flags_say() -> None:
     mounts: list[str | values.Mount] = [
         "data:/data:readonly",
         values.claim_mount("claimname=out,path=/out"),
         values.host_mount("path=/mnt,mount=/host"),
         values.nfs_mount("server=nas,path=/export,mountpath=/nfs,readwrite"),
     ]
-    request = JobOptions("bert", "train:1", ["python"], volumes=mounts, shared_memory="8Gi")
-    pod = manifest_of(request)["spec"]["workers"]["template"]["spec"]
+    request = JobOptions("bert", "train:1", ["python"], (2, 4), replica_size=2, volumes=mounts, shared_memory="8Gi")
+    workers = manifest_of(request)["spec"]["workers"]
+    assert workers["replicaSize"] == 2
+    pod = workers["template"]["spec"]
     mounted = [(each["mountPath"], each.get("readOnly", False)) for each in pod["containers"][0]["volumeMounts"]]
     assert mounted == [("/data", True), ("/out", False), ("/host", True), ("/nfs", False), ("/dev/shm", False)]
     assert pod["volumes"][3]["nfs"] == {"server": "nas", "path": "/export"}
     assert pod["volumes"][4]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
-
-
-def test_replicas_of_a_sharded_model_have_the_size_that_is_asked_for() -> None:
-    request = JobOptions("bert", "train:1", ["python"], workers=(2, 4), replica_size=2)
-    assert manifest_of(request)["spec"]["workers"]["replicaSize"] == 2
 
 
 def test_what_is_not_asked_for_is_left_to_the_api() -> None:
