@@ -144,12 +144,14 @@ def assess_node(
 
 def _silent(node: Node, nodes: Nodes, rules: LossRules, now: datetime.datetime) -> NodeLoss:
     if rules.on_partition is OnPartition.CONSISTENT or rules.lost_seconds is None:
-        return NodeLoss(kept=_partitioned(node))
+        return NodeLoss(kept=cause(Reason.NODE_SILENT, node=node.name, since=format_time(node.since)))
     silent_until = _not_before(node, nodes, rules, now)
     if now < silent_until:
         return NodeLoss(requeue_at=silent_until)
     if too_many(nodes.node_counts, rules.settle_seconds, now):
-        return NodeLoss(kept=_too_many_unhealthy(nodes.node_counts), requeue_at=now + _seconds(rules.settle_seconds))
+        counts = nodes.node_counts
+        kept = cause(Reason.NODES_UNHEALTHY, count=counts.not_ready, total=counts.total)
+        return NodeLoss(kept=kept, requeue_at=now + _seconds(rules.settle_seconds))
     heartbeat = _fresh(nodes, node.name, now)
     if heartbeat is None:
         return NodeLoss(verify=True)
@@ -201,14 +203,6 @@ def _certainly_stopped(node: Node, heartbeat: Heartbeat, rules: LossRules) -> da
     if renewed <= node.since:
         return stopped
     return max(stopped, unchanged_since + _seconds(heartbeat.lease_seconds))
-
-
-def _partitioned(node: Node) -> Cause:
-    return cause(Reason.NODE_SILENT, node=node.name, since=format_time(node.since))
-
-
-def _too_many_unhealthy(node_counts: NodeCounts) -> Cause:
-    return cause(Reason.NODES_UNHEALTHY, count=node_counts.not_ready, total=node_counts.total)
 
 
 def _seconds(seconds: float) -> datetime.timedelta:

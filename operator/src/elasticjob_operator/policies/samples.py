@@ -46,9 +46,7 @@ def sample_of_stall(before: Status, after: Status, view: RendezvousView, now: da
     if plan is None or not before.is_true(ConditionType.STALLED) or after.is_true(ConditionType.STALLED):
         return None
     if counted is not None and counted.backward_passes is None:
-        return Sample(
-            time=now, step=counted.count, world_size=plan.world_size, steps_per_second=counted.per_second, counted=True
-        )
+        return _of_counted(counted, plan, now)
     if progress is None:
         return None
     return Sample(time=now, step=progress.step, world_size=plan.world_size, steps_per_second=progress.steps_per_second)
@@ -59,12 +57,12 @@ def _counted(
 ) -> Sample | None:
     if new == known or new.backward_passes is not None:
         return None
+    return _of_counted(new, plan, _trusted(new.updated_at, now))
+
+
+def _of_counted(steps: OptimizerSteps, plan: PlanValue, time: datetime.datetime) -> Sample:
     return Sample(
-        time=_trusted(new.updated_at, now),
-        step=new.count,
-        world_size=plan.world_size,
-        steps_per_second=new.per_second,
-        counted=True,
+        time=time, step=steps.count, world_size=plan.world_size, steps_per_second=steps.per_second, counted=True
     )
 
 
