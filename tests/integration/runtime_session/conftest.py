@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -67,6 +68,5 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def driver(tmp_path: pathlib.Path) -> Iterator[Driver]:
-    driver = Driver(tmp_path, SETTINGS)
-    yield driver
-    driver.close()
+    with contextlib.closing(Driver(tmp_path, SETTINGS)) as driver:
+        yield driver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -11,34 +12,37 @@ import pytest
 
 from tests.integration.runtime_session.conftest import SETTINGS, STEPS, Run
 from tests.integration.runtime_session.driver import SCRIPT, Driver
-from tests.integration.runtime_session.history import begin, finish, steps_of, wait_for_step, wait_until
+from tests.integration.runtime_session.history import begin, committed, finish, steps_of, wait_for_step, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 
-def test_survivors_of_a_killed_process_train_on_in_the_same_processes(
+def test_a_loss_a_join_a_leave_a_return_and_a_silent_process_leave_no_trace(
     driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
 ) -> None:
-    a, b, c = begin(driver, "a", "b", "c")
+    a, b, c, d = begin(driver, "a", "b", "c", later=["d"])
     wait_for_step(driver, tmp_path, a, 10)
     c.kill()
     driver.plan([a, b])
-    runs = finish(driver, tmp_path, [a, b])
+    wait_for_step(driver, tmp_path, a, 20)
+    driver.plan([a, b, d], step_grace=0.5)
+    wait_for_step(driver, tmp_path, d, 25)
+    without_a = driver.plan([b, d], step_grace=0.5)
+    wait_until(driver, lambda: a.waiting == without_a, "a waits")
+    left = committed(tmp_path, a)
+    wait_for_step(driver, tmp_path, b, left + 10)
+    driver.plan([d, a, b], step_grace=0.5)
+    wait_for_step(driver, tmp_path, a, left + 20)
+    b.freeze()  # no connection ends
+    driver.plan([d, a], told=[a, d])
+    runs = finish(driver, tmp_path, [a, d])
     for run in runs:
         run.assert_same_training(undisturbed)
-        assert run.facts["changes"] == [2]
-    steps = [step for _, step, _ in steps_of(tmp_path, a)]
+    assert [run.facts["changes"] for run in runs] == [[2, 3, 3, 2], [3, 2, 3, 2]]
+    assert steps_of(tmp_path, d)[0][1] > 20, "the joiner has received the state"
+    assert {size for _, step, size in steps_of(tmp_path, b) if left < step <= left + 10} == {2}
+    steps = [step for worker in (a, d) for _, step, _ in steps_of(tmp_path, worker)]
     assert sorted(set(steps)) == list(range(1, STEPS + 1))
-
-
-def test_a_joiner_receives_the_state_and_all_train_on(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
-    a, b, c = begin(driver, "a", "b", later=["c"])
-    wait_for_step(driver, tmp_path, a, 10)
-    driver.plan([a, b, c], step_grace=0.5)
-    for run in finish(driver, tmp_path, [a, b, c]):
-        run.assert_same_training(undisturbed)
-    assert steps_of(tmp_path, c)[0][1] > 10
-    assert {size for _, step, size in steps_of(tmp_path, c)} == {3}
 
 
 def test_a_joiner_leaves_an_epoch_that_the_others_have_left(tmp_path: pathlib.Path) -> None:
@@ -46,8 +50,7 @@ def test_a_joiner_leaves_an_epoch_that_the_others_have_left(tmp_path: pathlib.Pa
     when = tmp_path / "when"
     settings = {**SETTINGS, "BREAK_AT": "20", "BREAK_WHEN": str(when)}
     plain = {**os.environ, **settings, "STEP_SECONDS": "0", "OUTPUT": str(tmp_path / "plain")}
-    driver = Driver(tmp_path, settings)
-    try:
+    with contextlib.closing(Driver(tmp_path, settings)) as driver:
         a, b, c = begin(driver, "a", "b", later=["c"])
         wait_for_step(driver, tmp_path, a, 20)
         wait_for_step(driver, tmp_path, b, 20)
@@ -57,8 +60,6 @@ def test_a_joiner_leaves_an_epoch_that_the_others_have_left(tmp_path: pathlib.Pa
         subprocess.run([sys.executable, SCRIPT], env=plain, check=True, timeout=200)
         for run in finish(driver, tmp_path, [a, b, c]):
             run.assert_same_training(Run.read(tmp_path / "plain"))
-    finally:
-        driver.close()
     assert steps_of(tmp_path, c)[0][1] == 21
 
 
@@ -69,8 +70,7 @@ def test_a_source_lost_in_the_midst_of_sending_leaves_no_mixture(
     tmp_path: pathlib.Path, undisturbed: Run, pause: float
 ) -> None:
     """The state arrives in the joiner's own tensors."""
-    driver = Driver(tmp_path, {**SETTINGS, "BALLAST": "96"})
-    try:
+    with contextlib.closing(Driver(tmp_path, {**SETTINGS, "BALLAST": "96"})) as driver:
         a, b, c = begin(driver, "a", "b", later=["c"])
         wait_for_step(driver, tmp_path, a, 10)
         number = driver.plan([a, b, c], step_grace=0.5)
@@ -79,20 +79,9 @@ def test_a_source_lost_in_the_midst_of_sending_leaves_no_mixture(
         b.kill()
         driver.plan([a, c])
         runs = finish(driver, tmp_path, [a, c])
-    finally:
-        driver.close()
     for run in runs:
         run.assert_same_training(undisturbed)
         assert run.facts["ballast"] == [float(a.pid)], "those of rank 0, with which all began"
-
-
-def test_a_silent_process_is_left_behind(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
-    a, b, c, d = begin(driver, "a", "b", "c", "d")
-    wait_for_step(driver, tmp_path, a, 10)
-    b.freeze()  # no connection ends
-    driver.plan([d, a, c], told=[a, c, d])  # rank 0 changes hands, too
-    for run in finish(driver, tmp_path, [a, c, d]):
-        run.assert_same_training(undisturbed)
 
 
 def test_a_plan_that_loses_a_process_before_it_is_formed_is_superseded(
@@ -106,17 +95,3 @@ def test_a_plan_that_loses_a_process_before_it_is_formed_is_superseded(
     driver.plan([a, b], told=[a, b])
     for run in finish(driver, tmp_path, [a, b]):
         run.assert_same_training(undisturbed)
-
-
-def test_a_process_outside_the_plan_waits_and_may_return(
-    driver: Driver, tmp_path: pathlib.Path, undisturbed: Run
-) -> None:
-    a, b, c = begin(driver, "a", "b", "c")
-    wait_for_step(driver, tmp_path, a, 10)
-    without_a = driver.plan([b, c], step_grace=0.5)
-    wait_for_step(driver, tmp_path, b, 20)
-    wait_until(driver, lambda: a.waiting == without_a, "a waits")
-    driver.plan([a, c, b], step_grace=0.5)
-    for run in finish(driver, tmp_path, [a, b, c]):
-        run.assert_same_training(undisturbed)
-    assert {size for _, step, size in steps_of(tmp_path, b) if 15 < step <= 20} == {2}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -20,6 +22,25 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 SCRIPT = pathlib.Path(__file__).with_name("loops.py")
 STEPS, RATE = 60, 0.01
+
+Loops = Callable[[str], Driver]
+
+
+@pytest.fixture
+def loops(tmp_path: pathlib.Path) -> Iterator[Callable[[str], Driver]]:
+    """A driver of processes with a loop of this kind."""
+    with contextlib.ExitStack() as drivers:
+        yield lambda kind: drivers.enter_context(contextlib.closing(Driver(tmp_path, {"KIND": kind}, SCRIPT)))
+
+
+def lose_c(driver: Driver, tmp_path: pathlib.Path, mark: str) -> list[Run]:
+    """What a and b have at the end, if c is lost when both are at that mark."""
+    a, b, c = begin(driver, "a", "b", "c")
+    for each in (a, b):
+        wait_for_mark(driver, tmp_path, each, mark)
+    c.kill()
+    driver.plan([a, b])
+    return finish(driver, tmp_path, [a, b])
 
 
 def assert_all_the_same(runs: list[Run], *, rate: float) -> None:
@@ -34,17 +55,14 @@ def assert_all_the_same(runs: list[Run], *, rate: float) -> None:
     [("each epoch", RATE * 0.9**6), ("all epochs", RATE * 0.9**6), ("scaled", RATE * 3)],
 )
 def test_a_joiner_has_what_the_others_have_done_and_does_it_with_them(
-    tmp_path: pathlib.Path, kind: str, rate: float
+    loops: Loops, tmp_path: pathlib.Path, kind: str, rate: float
 ) -> None:
     """It goes through the epochs that are over, and its callbacks are called."""
-    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
-    try:
-        a, b, c = begin(driver, "a", "b", later=["c"])
-        wait_for_mark(driver, tmp_path, a, "committed 25")
-        driver.plan([a, b, c], step_grace=0.5)
-        runs = finish(driver, tmp_path, [a, b, c])
-    finally:
-        driver.close()
+    driver = loops(kind)
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_mark(driver, tmp_path, a, "committed 25")
+    driver.plan([a, b, c], step_grace=0.5)
+    runs = finish(driver, tmp_path, [a, b, c])
     assert_all_the_same(runs, rate=rate)
     assert runs[0].state["values"].get("epochs", 6) == 6
 
@@ -57,18 +75,9 @@ def test_a_joiner_has_what_the_others_have_done_and_does_it_with_them(
     ],
 )
 def test_what_is_done_before_a_step_that_is_interrupted_leaves_nothing(
-    tmp_path: pathlib.Path, kind: str, mark: str, rate: float
+    loops: Loops, tmp_path: pathlib.Path, kind: str, mark: str, rate: float
 ) -> None:
-    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
-    try:
-        a, b, c = begin(driver, "a", "b", "c")
-        wait_for_mark(driver, tmp_path, a, mark)
-        driver.pump(0.1)
-        c.kill()
-        driver.plan([a, b])
-        runs = finish(driver, tmp_path, [a, b])
-    finally:
-        driver.close()
+    runs = lose_c(loops(kind), tmp_path, mark)
     assert_all_the_same(runs, rate=rate)
     assert runs[0].facts["found"] == runs[1].facts["found"]
 
@@ -78,49 +87,38 @@ LATE = ["ends an epoch", "evaluates after an epoch", "evaluates in an epoch", "b
 
 @pytest.mark.parametrize("kind", LATE)
 def test_what_follows_a_step_or_an_evaluation_that_only_some_have_ended_is_done_once(
-    tmp_path: pathlib.Path, kind: str
+    loops: Loops, tmp_path: pathlib.Path, kind: str
 ) -> None:
     """d is lost when the first two processes have the decision for which the others wait."""
-    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
-    try:
-        a, d, c, b = begin(driver, "a", "d", "c", "b")
-        wait_for_mark(driver, tmp_path, b, "late")
-        driver.pump(0.5)
-        d.kill()
-        driver.plan([a, c, b])
-        runs = finish(driver, tmp_path, [a, c, b])
-    finally:
-        driver.close()
+    driver = loops(kind)
+    a, d, c, b = begin(driver, "a", "d", "c", "b")
+    wait_for_mark(driver, tmp_path, b, "late")
+    driver.pump(0.5)
+    d.kill()
+    driver.plan([a, c, b])
+    runs = finish(driver, tmp_path, [a, c, b])
     assert_as_undisturbed(tmp_path, kind, runs)
     assert [run.facts["found"] for run in runs] == [[3.0] * 6 if kind == "ends an epoch" else []] * 3
 
 
-def test_a_process_that_joins_in_an_evaluation_has_what_the_others_do_after_it(tmp_path: pathlib.Path) -> None:
+def test_a_process_that_joins_in_an_evaluation_has_what_the_others_do_after_it(
+    loops: Loops, tmp_path: pathlib.Path
+) -> None:
     """The evaluation takes longer than the plan leaves it, so it has no result, and j is at the next epoch already."""
     kind = "evaluates while one joins"
-    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
-    try:
-        a, c, b, j = begin(driver, "a", "c", "b", later=["j"])
-        wait_for_mark(driver, tmp_path, b, "late")
-        driver.plan([a, c, b, j], step_grace=0.5)
-        runs = finish(driver, tmp_path, [a, c, b, j])
-    finally:
-        driver.close()
+    driver = loops(kind)
+    a, c, b, j = begin(driver, "a", "c", "b", later=["j"])
+    wait_for_mark(driver, tmp_path, b, "late")
+    driver.plan([a, c, b, j], step_grace=0.5)
+    runs = finish(driver, tmp_path, [a, c, b, j])
     assert_as_undisturbed(tmp_path, kind, runs)
 
 
 @pytest.mark.parametrize("kind", ["adversarial", "freezes", "goes on after errors"])
-def test_an_interrupted_step_leaves_nothing_whatever_the_script_does_in_it(tmp_path: pathlib.Path, kind: str) -> None:
-    driver = Driver(tmp_path, {"KIND": kind}, SCRIPT)
-    try:
-        a, b, c = begin(driver, "a", "b", "c")
-        for each in (a, b):
-            wait_for_mark(driver, tmp_path, each, "in step 11")
-        c.kill()
-        driver.plan([a, b])
-        runs = finish(driver, tmp_path, [a, b])
-    finally:
-        driver.close()
+def test_an_interrupted_step_leaves_nothing_whatever_the_script_does_in_it(
+    loops: Loops, tmp_path: pathlib.Path, kind: str
+) -> None:
+    runs = lose_c(loops(kind), tmp_path, "in step 11")
     assert_as_undisturbed(tmp_path, kind, runs)
 
 
@@ -136,34 +134,22 @@ def assert_as_undisturbed(tmp_path: pathlib.Path, kind: str, runs: list[Run]) ->
         assert run.state["values"] == plain.state["values"]
 
 
-def test_a_batch_that_is_left_by_break_before_its_step_holds_nothing_up(tmp_path: pathlib.Path) -> None:
-    driver = Driver(tmp_path, {"KIND": "break before a step"}, SCRIPT)
-    try:
-        a, b, c = begin(driver, "a", "b", "c")
-        wait_for_mark(driver, tmp_path, a, "evaluates after 7")
-        driver.pump(0.1)
-        c.kill()
-        driver.plan([a, b])
-        one, other = finish(driver, tmp_path, [a, b])
-    finally:
-        driver.close()
+def test_a_batch_that_is_left_by_break_before_its_step_holds_nothing_up(loops: Loops, tmp_path: pathlib.Path) -> None:
+    one, other = lose_c(loops("break before a step"), tmp_path, "evaluates after 7")
     one.assert_same_training(other)
     assert one.facts == {"committed": 42, "lr": RATE, "found": [2.0] * 6}
 
 
-def test_a_joiner_with_other_batches_ends_and_the_others_train_on(tmp_path: pathlib.Path) -> None:
-    driver = Driver(tmp_path, {"KIND": "other batches"}, SCRIPT)
-    try:
-        a, b, c = begin(driver, "a", "b", later=["c"])
-        wait_for_mark(driver, tmp_path, a, "committed 5")
-        driver.plan([c, a, b], step_grace=0.5)  # as rank 0
-        wait_until(driver, lambda: c.process.poll() is not None, "c ends", failures=False)
-        log = (tmp_path / "c.log").read_text()
-        assert "this rank was given other data than the other ranks: batch_size=3 and batch_size=6" in log
-        driver.plan([a, b], told=[a, b])
-        wait_until(driver, lambda: a.process.poll() == 0 == b.process.poll(), "the others end", failures=False)
-    finally:
-        driver.close()
+def test_a_joiner_with_other_batches_ends_and_the_others_train_on(loops: Loops, tmp_path: pathlib.Path) -> None:
+    driver = loops("other batches")
+    a, b, c = begin(driver, "a", "b", later=["c"])
+    wait_for_mark(driver, tmp_path, a, "committed 5")
+    driver.plan([c, a, b], step_grace=0.5)  # as rank 0
+    wait_until(driver, lambda: c.process.poll() is not None, "c ends", failures=False)
+    log = (tmp_path / "c.log").read_text()
+    assert "this rank was given other data than the other ranks: batch_size=3 and batch_size=6" in log
+    driver.plan([a, b], told=[a, b])
+    wait_until(driver, lambda: a.process.poll() == 0 == b.process.poll(), "the others end", failures=False)
     assert_all_the_same([Run.read(tmp_path / name) for name in "ab"], rate=RATE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Callable, Iterator
@@ -15,17 +16,14 @@ from tests.integration.runtime_session.history import begin, wait_for_mark, wait
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 
+Training = Callable[[str], Driver]
+
+
 @pytest.fixture
 def training(tmp_path: pathlib.Path) -> Iterator[Callable[[str], Driver]]:
-    drivers: list[Driver] = []
-
-    def start(mode: str) -> Driver:
-        drivers.append(Driver(tmp_path, {"MODE": mode}, pathlib.Path(__file__).with_name("misuse.py")))
-        return drivers[-1]
-
-    yield start
-    for driver in drivers:
-        driver.close()
+    script = pathlib.Path(__file__).with_name("misuse.py")
+    with contextlib.ExitStack() as drivers:
+        yield lambda mode: drivers.enter_context(contextlib.closing(Driver(tmp_path, {"MODE": mode}, script)))
 
 
 def fails(driver: Driver, tmp_path: pathlib.Path, worker: Worker) -> str:
@@ -40,9 +38,7 @@ def results(driver: Driver, tmp_path: pathlib.Path, workers: list[Worker]) -> li
     return [json.loads((tmp_path / f"{worker.name}.json").read_text()) for worker in workers]
 
 
-def test_a_joiner_with_another_model_ends_and_the_others_train_on(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
-) -> None:
+def test_a_joiner_with_another_model_ends_and_the_others_train_on(training: Training, tmp_path: pathlib.Path) -> None:
     driver = training("other model")
     a, b, c = begin(driver, "a", "b", later=["c"])
     wait_for_mark(driver, tmp_path, a, "committed 5")
@@ -54,9 +50,7 @@ def test_a_joiner_with_another_model_ends_and_the_others_train_on(
     assert one["committed"] == 40
 
 
-def test_an_error_of_the_script_ends_it_whatever_it_says(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
-) -> None:
+def test_an_error_of_the_script_ends_it_whatever_it_says(training: Training, tmp_path: pathlib.Path) -> None:
     driver = training("own error")
     a, b = begin(driver, "a", "b")
     assert "says the script" in fails(driver, tmp_path, a)
@@ -64,9 +58,7 @@ def test_an_error_of_the_script_ends_it_whatever_it_says(
     assert results(driver, tmp_path, [b])[0]["committed"] == 40
 
 
-def test_a_step_that_is_interrupted_after_all_changes_counts(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
-) -> None:
+def test_a_step_that_is_interrupted_after_all_changes_counts(training: Training, tmp_path: pathlib.Path) -> None:
     driver = training("only after all-reduce")
     a, b, c = begin(driver, "a", "b", "c")
     wait_for_mark(driver, tmp_path, a, "stepped 5")
@@ -78,7 +70,7 @@ def test_a_step_that_is_interrupted_after_all_changes_counts(
 
 
 def test_a_step_that_is_interrupted_between_changes_on_all_ranks_is_never_committed(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
+    training: Training, tmp_path: pathlib.Path
 ) -> None:
     driver = training("scheduler after all-reduce")
     a, b = begin(driver, "a", "b")
@@ -90,7 +82,7 @@ def test_a_step_that_is_interrupted_between_changes_on_all_ranks_is_never_commit
 
 @pytest.mark.parametrize("mode", ["evaluate in a loop", pytest.param("evaluate", marks=pytest.mark.nightly)])
 def test_an_evaluation_repeats_itself_when_a_process_is_lost(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path, mode: str
+    training: Training, tmp_path: pathlib.Path, mode: str
 ) -> None:
     driver = training(mode)
     a, b, c = begin(driver, "a", "b", "c")
@@ -103,9 +95,7 @@ def test_an_evaluation_repeats_itself_when_a_process_is_lost(
     assert one["values"]["calls"] == 40, "those of the interrupted call are undone"
 
 
-def test_a_planned_join_waits_for_the_end_of_an_evaluation(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
-) -> None:
+def test_a_planned_join_waits_for_the_end_of_an_evaluation(training: Training, tmp_path: pathlib.Path) -> None:
     driver = training("evaluate")
     a, b, c = begin(driver, "a", "b", later=["c"])
     wait_for_mark(driver, tmp_path, a, "evaluate 5")
@@ -116,9 +106,7 @@ def test_a_planned_join_waits_for_the_end_of_an_evaluation(
     assert one["values"] == joiner["values"] == {"calls": 40, "evaluated": 40}
 
 
-def test_an_evaluation_in_which_a_joiner_has_no_part_is_left_by_all(
-    training: Callable[[str], Driver], tmp_path: pathlib.Path
-) -> None:
+def test_an_evaluation_in_which_a_joiner_has_no_part_is_left_by_all(training: Training, tmp_path: pathlib.Path) -> None:
     driver = training("evaluate")
     a, b, c = begin(driver, "a", "b", later=["c"])
     wait_for_mark(driver, tmp_path, a, "evaluate 5")

@@ -41,8 +41,7 @@ def test_a_kill_and_a_planned_change_leave_no_trace_in_the_training(kind: str, t
 @contextlib.contextmanager
 def training(folder: pathlib.Path, kind: str) -> Iterator[Driver]:
     folder.mkdir()
-    driver = Driver(folder, {"KIND": kind, "STEP_SECONDS": "0.005"}, pathlib.Path(promises.__file__))
-    try:
+    with contextlib.closing(
+        Driver(folder, {"KIND": kind, "STEP_SECONDS": "0.005"}, pathlib.Path(promises.__file__))
+    ) as driver:
         yield driver
-    finally:
-        driver.close()

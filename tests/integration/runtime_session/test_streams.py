@@ -3,10 +3,9 @@ data set with a length."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-import random
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -22,9 +21,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def driver(tmp_path: pathlib.Path) -> Iterator[Driver]:
-    driver = Driver(tmp_path, {**SETTINGS, "STREAMS": SETTINGS["BATCH"]})
-    yield driver
-    driver.close()
+    with contextlib.closing(Driver(tmp_path, {**SETTINGS, "STREAMS": SETTINGS["BATCH"]})) as driver:
+        yield driver
 
 
 @pytest.mark.parametrize("loaders", [pytest.param("0", marks=pytest.mark.nightly), "2"])
@@ -49,46 +47,17 @@ def test_every_sample_is_trained_on_once_through_losses_joins_and_leaves(
     assert sorted(set(steps)) == list(range(1, STEPS + 1))
 
 
-def test_planned_changes_of_size_repeat_no_step(driver: Driver, tmp_path: pathlib.Path, undisturbed: Run) -> None:
-    choose = random.Random(1)
-    workers = begin(driver, "a", "b", "c", "d")
-    for step in range(10, 110, 10):
-        wait_for_step(driver, tmp_path, workers[0], step)
-        others = choose.sample(workers[1:], choose.randint(0, 3))
-        driver.plan([workers[0], *others], step_grace=0.5)
-    driver.plan(workers, step_grace=0.5)
-    for finished in finish(driver, tmp_path, workers):
-        finished.assert_same_training(undisturbed)
-
-
 @pytest.mark.parametrize(
     "launcher", [pytest.param("torch.distributed.run", marks=pytest.mark.nightly), "elasticjob_runtime"]
 )
 def test_the_same_script_runs_without_an_agent_that_continues_in_place(
     launcher: str, tmp_path: pathlib.Path, undisturbed: Run
 ) -> None:
-    """It stops after an epoch, and goes on in the midst of it with another number of ranks."""
+    """One process of plain python stops after an epoch, and others go on in the midst of it."""
     saved = {"CHECKPOINTS": str(tmp_path / "checkpoints"), "EVERY": "20", "STREAMS": SETTINGS["BATCH"]}
-    command = [sys.executable, "-m", launcher, "--standalone"]
-    run([*command, "--nproc-per-node=2", os.fspath(SCRIPT)], OUTPUT=str(tmp_path / "first"), EPOCHS="1", **saved)
-    run([*command, "--nproc-per-node=4", os.fspath(SCRIPT)], OUTPUT=str(tmp_path / "second"), **saved)
+    command = [sys.executable, "-m", launcher, "--standalone", "--nproc-per-node=2"]
+    run([sys.executable, os.fspath(SCRIPT)], OUTPUT=str(tmp_path / "first"), EPOCHS="1", **saved)
+    run([*command, os.fspath(SCRIPT)], OUTPUT=str(tmp_path / "second"), **saved)
     Run.read(tmp_path / "second").assert_same_training(undisturbed)
     first = int((tmp_path / "second.steps").read_text().split()[1])
     assert first == 61, "of 63 in the first epoch; saved at 60"
-
-
-def test_a_stream_that_is_not_deterministic_ends_the_training_with_one_sentence(tmp_path: pathlib.Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import random, torch\n"
-        "from elasticjob_runtime.training import ElasticSession\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        f"session = ElasticSession(model=model)\nsession.checkpoint({str(tmp_path / 'saved')!r}, every=1)\n"
-        "def open(stream, epoch):\n    return [random.random() for _ in range(10)]\n"
-        "for step, batch in enumerate(session.stream(open, streams=2, batch_size=4)):\n"
-        "    with session.step():\n        pass\n"
-        "    if step == 1:\n        break\n"
-    )
-    outcomes = [subprocess.run([sys.executable, script], capture_output=True, text=True, check=False) for _ in "ab"]
-    assert [outcome.returncode for outcome in outcomes] == [0, 1]
-    assert "stream 0 of epoch 0 is not deterministic: its first 4 items are not those" in outcomes[1].stderr
