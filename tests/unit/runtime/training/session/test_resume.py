@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pathlib
-import random
 from typing import Any
 
 import pytest
@@ -81,17 +80,19 @@ def test_the_seed_of_an_order_without_shuffling_may_change(tmp_path: pathlib.Pat
     assert train(tmp_path, steps=2, shuffle=False) + train(tmp_path, shuffle=False, seed=9) == list(range(24))
 
 
-def test_a_stream_that_is_not_deterministic_is_named_after_a_restart(tmp_path: pathlib.Path) -> None:
-    def take(steps: int) -> None:
-        session = begin(tmp_path)
-        stream = session.stream(lambda *_: [random.random() for _ in range(10)], streams=2, batch_size=4)
-        for _ in itertools.islice(stream, steps):
+def test_a_stream_goes_on_after_a_restart_and_is_named_if_it_has_other_items(tmp_path: pathlib.Path) -> None:
+    def take(steps: int, first: int = 0) -> list[int]:
+        session, taken = begin(tmp_path), list[int]()
+        items = range(first, first + 10)
+        stream = session.stream(lambda *_: items, streams=2, batch_size=4, collate_fn=list)
+        for batch in itertools.islice(stream, steps):
             with session.step():
-                pass
+                taken += batch
+        return taken
 
-    take(2)
-    with pytest.raises(SessionError, match="stream 0 of epoch 0 is not deterministic: its first 4 items are not those"):
-        take(1)
+    assert take(2) + take(1) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    with pytest.raises(SessionError, match="stream 0 of epoch 0 is not deterministic: its first 6 items are not those"):
+        take(1, first=7)
 
 
 def test_another_order_may_begin_with_an_epoch(tmp_path: pathlib.Path) -> None:
