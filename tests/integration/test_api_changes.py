@@ -86,10 +86,7 @@ CHANGES = {
     "restarts within a window": Case({"spec.failurePolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
     "its own etcd": Case(
         {"spec.rendezvous": {"type": "Dedicated", "etcd": {}}},
-        (
-            f"spec.rendezvous.type: Forbidden: type {FIXED}",
-            f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",
-        ),
+        (f"spec.rendezvous.type: Forbidden: type {FIXED}", f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}"),
     ),
     "backend": Case({"spec.rendezvous.backend": "c10d"}, (f"spec.rendezvous.backend: Forbidden: backend {FIXED}",)),
     "partition policy": Case({"spec.rendezvous.onPartition": "Consistent"}),

@@ -71,10 +71,7 @@ REJECTED_BY_SCHEMA = {
     ),
     "deadline of the pods": Case(
         {f"{POD}.activeDeadlineSeconds": 60},
-        (
-            "spec.workers.template.spec.activeDeadlineSeconds: Forbidden",
-            "use spec.lifecycle.activeDeadlineSeconds",
-        ),
+        ("spec.workers.template.spec.activeDeadlineSeconds: Forbidden", "use spec.lifecycle.activeDeadlineSeconds"),
     ),
     "hostname": Case({f"{POD}.hostname": "me"}, ("hostname is not supported in the template: remove it",)),
     "subdomain": Case({f"{POD}.subdomain": "me"}, ("subdomain is not supported in the template: remove it",)),
@@ -115,8 +112,7 @@ REJECTED_BY_DRY_RUN = {
         ("command of container trainer is 'torchrun train.py': write a list, such as [torchrun, train.py]",),
     ),
     "argument as a number": Case(
-        {f"{TRAINER}.args": ["--epochs", 3]},
-        ("args of container trainer has 3, which is not a string: quote it",),
+        {f"{TRAINER}.args": ["--epochs", 3]}, ("args of container trainer has 3, which is not a string: quote it",)
     ),
     "variable as a number": Case(
         {f"{TRAINER}.env.1": {"name": "SEED", "value": 1}},

@@ -167,11 +167,7 @@ def test_the_share_is_as_exact_as_what_is_known() -> None:
 
 def test_the_share_over_time_ends_with_the_share() -> None:
     history = History(changes=(START,), samples=tuple(TO_STEP_80))
-    assert goodput_series(history, at(100)) == [
-        *((at(10), 0.0), (at(14), 0.0)),
-        (at(54), 40 / 48),
-        (at(100), 40 / 94),
-    ]
+    assert goodput_series(history, at(100)) == [*((at(10), 0.0), (at(14), 0.0)), (at(54), 40 / 48), (at(100), 40 / 94)]
     assert goodput_series(History(changes=(change(0),)), at(100)) == []
 
 

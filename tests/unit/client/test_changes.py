@@ -58,10 +58,7 @@ def test_a_thousand_worker_pods_are_one_line() -> None:
 def test_scaling_and_conditions_are_told_once() -> None:
     degraded = Condition("Degraded", "True", "WorkersMissing", "1 of 2 worker pods are training.")
     after = dataclasses.replace(JOB, replicas=4, conditions={"Running": RUNNING, "Degraded": degraded})
-    assert texts(JOB, after) == [
-        "scaled from 2 to 4 worker pods",
-        "Degraded True: 1 of 2 worker pods are training.",
-    ]
+    assert texts(JOB, after) == ["scaled from 2 to 4 worker pods", "Degraded True: 1 of 2 worker pods are training."]
     assert texts(after, after) == []
     assert texts(after, dataclasses.replace(after, conditions={"Running": RUNNING})) == []
 

@@ -80,8 +80,7 @@ IN_REPLICAS = {
 
 
 @pytest.mark.parametrize(
-    ("replica", "rank", "indices"),
-    [(0, None, [3, 0]), (0, 0, [3]), (0, 1, [3]), (0, 2, [0]), (2, 3, [2])],
+    ("replica", "rank", "indices"), [(0, None, [3, 0]), (0, 0, [3]), (0, 1, [3]), (0, 2, [0]), (2, 3, [2])]
 )
 def test_a_rank_of_a_replica_is_in_the_worker_pod_that_has_it(
     replica: int, rank: int | None, indices: list[int]

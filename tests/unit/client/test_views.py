@@ -234,10 +234,7 @@ def test_a_worker_pod_that_starts_for_long_is_an_obstacle() -> None:
         ({"status": {"phase": "Running"}}, "Starting"),
         ({"metadata": {"deletionTimestamp": "x"}, "status": {"phase": "Running"}}, "Terminating"),
         ({"status": {"phase": "Failed", "reason": "Evicted"}}, "Evicted"),
-        (
-            {"status": {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}},
-            "ErrImagePull",
-        ),
+        ({"status": {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}}, "ErrImagePull"),
         (
             {"status": {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}},
             "OOMKilled",
