@@ -23,8 +23,14 @@ class Bench:
 
     def __init__(self) -> None:
         self.received: list[ProgressValue] = []
+        self.said: list[tuple[str, int, int]] = []
         self.event_loop = EventLoop()
-        self.reports = WorkerServer(self.event_loop, self.received.append)
+        self.reports = WorkerServer(
+            self.event_loop,
+            self.received.append,
+            on_saves=lambda rank, round_number: self.said.append(("saves", rank, round_number)),
+            on_saved=lambda rank, round_number: self.said.append(("saved", rank, round_number)),
+        )
 
     def worker(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -63,34 +69,19 @@ def test_only_reports_of_rank_0_count(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"[]",
-        b"3",
-        b'{"type": "progress"}',
-        report(step="many"),
-        report(step=1e999),
-        report(metrics=[1]),
-        report(metrics={"loss": "low"}),
-        report(rank="first"),
-        report(time=None),
-        b'{"type": "gossip"}',
-    ],
-    ids=[
-        "empty",
-        "cut JSON",
-        "no text",
-        "a list",
-        "a number",
-        "no step",
-        "text as step",
-        "infinite step",
-        "a list of metrics",
-        "text as metric",
-        "text as rank",
-        "no time",
-        "unknown type",
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{", id="cut JSON"),
+        pytest.param(b"\xff\xfe", id="no text"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b"3", id="a number"),
+        pytest.param(b'{"type": "progress"}', id="no step"),
+        pytest.param(report(step="many"), id="text as step"),
+        pytest.param(report(step=1e999), id="infinite step"),
+        pytest.param(report(metrics=[1]), id="a list of metrics"),
+        pytest.param(report(metrics={"loss": "low"}), id="text as metric"),
+        pytest.param(report(rank="first"), id="text as rank"),
+        pytest.param(report(time=None), id="no time"),
+        pytest.param(b'{"type": "gossip"}', id="unknown type"),
     ],
 )
 def test_an_invalid_message_does_not_end_the_agent(bench: Bench, message: bytes) -> None:
@@ -125,33 +116,22 @@ def test_pending_reports_are_read_at_the_end(bench: Bench) -> None:
     assert [progress.step for progress in bench.received] == [1, 2]
 
 
-def rates(*reports: tuple[int, float]) -> list[float]:
+@pytest.mark.parametrize(
+    ("reports", "rates"),
+    [
+        pytest.param([(5, 100.0)], [0.0], id="the first report has none"),
+        pytest.param([(0, 0.0), (10, 1.0), (30, 2.0)], [0.0, 10.0, 15.0], id="the mean of recent reports"),
+        pytest.param([(0, 0.0), (1, 20.0), (101, 30.0), (201, 40.0)], [0.0, 0.05, 10.0, 10.0], id="without old ones"),
+        pytest.param([(0, 0.0), (100, 1.0), (50, 2.0), (60, 3.0)], [0.0, 100.0, 0.0, 10.0], id="after a restart"),
+        pytest.param(
+            [(0, 5000.0), (10, 5001.0), (20, 100.0), (40, 101.0)], [0.0, 10.0, 0.0, 20.0], id="clock set back"
+        ),
+        pytest.param([(0, 1.0), (1, 1.0)], [0.0, 0.0], id="two at the same time"),
+    ],
+)
+def test_the_rate_is_that_of_recent_steps(reports: list[tuple[int, float]], rates: list[float]) -> None:
     meter = RateMeter()
-    return [meter.rate(step, at) for step, at in reports]
-
-
-def test_the_first_report_has_no_rate() -> None:
-    assert rates((5, 100.0)) == [0.0]
-
-
-def test_the_rate_is_the_mean_of_recent_reports() -> None:
-    assert rates((0, 0.0), (10, 1.0), (30, 2.0)) == [0.0, 10.0, 15.0]
-
-
-def test_the_rate_ignores_old_reports() -> None:
-    assert rates((0, 0.0), (1, 20.0), (101, 30.0), (201, 40.0))[-1] == 10.0
-
-
-def test_the_rate_starts_over_after_a_restart() -> None:
-    assert rates((0, 0.0), (100, 1.0), (50, 2.0), (60, 3.0)) == [0.0, 100.0, 0.0, 10.0]
-
-
-def test_the_rate_starts_over_when_the_clock_is_set_back() -> None:
-    assert rates((0, 5000.0), (10, 5001.0), (20, 100.0), (40, 101.0)) == [0.0, 10.0, 0.0, 20.0]
-
-
-def test_two_simultaneous_reports_have_no_rate() -> None:
-    assert rates((0, 1.0), (1, 1.0)) == [0.0, 0.0]
+    assert [meter.rate(step, at) for step, at in reports] == rates
 
 
 def test_a_flood_of_reports_does_not_block_the_event_loop(bench: Bench) -> None:
@@ -186,29 +166,17 @@ def wait_for(event_loop: EventLoop, received: list[Any], count: int) -> list[Any
     return received
 
 
-def test_a_worker_process_that_offers_to_save_is_asked_and_reports_the_end() -> None:
-    said: list[tuple[str, int, int]] = []
-    event_loop = EventLoop()
-    server = WorkerServer(
-        event_loop,
-        lambda _progress: None,
-        on_saves=lambda rank, round_number: said.append(("saves", rank, round_number)),
-        on_saved=lambda rank, round_number: said.append(("saved", rank, round_number)),
-    )
-    with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(2)]
-        for rank, worker in enumerate(workers):
-            worker.connect(server.path)
-            worker.send(json.dumps({"type": "saves", "rank": rank, "round": 3}).encode())
-        wait_for(event_loop, said, 2)
-        server.ask_to_save(1, 30.0)
-        server.ask_to_save(2, 30.0)  # no such worker: ignored
-        workers[1].settimeout(10.0)
-        assert json.loads(workers[1].recv(1000)) == {"type": "save", "seconds": 30.0, "stays": False}
-        workers[1].send(json.dumps({"type": "saved", "rank": 1, "round": 3}).encode())
-        assert wait_for(event_loop, said, 3)[2] == ("saved", 1, 3)
-        workers[0].setblocking(False)
-        with pytest.raises(BlockingIOError):
-            workers[0].recv(1000)
-    server.close()
-    event_loop.close()
+def test_a_worker_process_that_offers_to_save_is_asked_and_reports_the_end(bench: Bench) -> None:
+    workers = [bench.worker(), bench.worker()]
+    for rank, worker in enumerate(workers):
+        worker.send(json.dumps({"type": "saves", "rank": rank, "round": 3}).encode())
+    wait_for(bench.event_loop, bench.said, 2)
+    bench.reports.ask_to_save(1, 30.0)
+    bench.reports.ask_to_save(2, 30.0)  # no such worker: ignored
+    workers[1].settimeout(10.0)
+    assert json.loads(workers[1].recv(1000)) == {"type": "save", "seconds": 30.0, "stays": False}
+    workers[1].send(json.dumps({"type": "saved", "rank": 1, "round": 3}).encode())
+    assert wait_for(bench.event_loop, bench.said, 3)[2] == ("saved", 1, 3)
+    workers[0].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        workers[0].recv(1000)

@@ -25,6 +25,9 @@ PLAN = PlanValue(
 )
 
 
+GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
 def environment(
     base: dict[str, str] | None = None, *, group_rank: int = 1, local_rank: int = 1, libuv: bool = True, **group: Any
 ) -> Any:
@@ -34,21 +37,42 @@ def environment(
     )
 
 
-def test_ranks_and_sizes_follow_the_plan() -> None:
-    found = environment()
-    names = (
-        "RANK",
-        "LOCAL_RANK",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_WORLD_SIZE",
-        "ROLE_WORLD_SIZE",
-    )
-    assert {name: found[name] for name in names} == dict(
-        zip(names, ("3", "1", "1", "3", "6", "2", "3", "6"), strict=True)
-    )
+RANKS = {
+    "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "ROLE_RANK": "3",
+    "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "3", "ROLE_WORLD_SIZE": "6",
+}  # fmt: skip
+RESTARTS = {"TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "5", "ELASTICJOB_ROUND": "7"}
+USERS = {"HOME": "/home", "OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "USE_LIBUV": "1"}
+ONE_GPU = {"virtual_local_rank": True}
+NO_LIBUV = {"libuv": False}
+
+
+@pytest.mark.parametrize(
+    ("base", "settings", "expected"),
+    [
+        pytest.param({}, {}, RANKS, id="ranks and sizes follow the plan"),
+        pytest.param({}, {}, RESTARTS, id="the restart count is the job's"),
+        pytest.param({}, {}, {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}, id="the store is the plan's"),
+        pytest.param({}, {"master_port": 29500}, {"MASTER_PORT": "29500"}, id="the user's port of the store"),
+        pytest.param(
+            {**USERS, "RANK": "99"}, NO_LIBUV, {**USERS, "RANK": "3"}, id="variables are the user's, but ours"
+        ),
+        pytest.param({}, {}, {"OMP_NUM_THREADS": "1"}, id="several processes share a machine"),
+        pytest.param({}, {"nproc": 1, "local_rank": 0}, {"OMP_NUM_THREADS": None}, id="one process has the machine"),
+        pytest.param({}, {}, {"USE_LIBUV": None}, id="a torch with libuv"),
+        pytest.param({}, NO_LIBUV, {"USE_LIBUV": "0"}, id="a torch without libuv"),
+        pytest.param({}, ONE_GPU, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "1"}, id="one GPU for each"),
+        pytest.param(
+            {"CUDA_VISIBLE_DEVICES": "4,6"}, ONE_GPU, {"CUDA_VISIBLE_DEVICES": "6"}, id="one of the user's GPUs"
+        ),
+        pytest.param({"HIP_VISIBLE_DEVICES": "2,3"}, ONE_GPU, dict.fromkeys(GPUS, "3"), id="one GPU of AMD's"),
+    ],
+)
+def test_variables_follow_from_plan_flags_and_the_users_own(
+    base: dict[str, str], settings: dict[str, Any], expected: dict[str, str | None]
+) -> None:
+    found = environment(base, **settings)
+    assert {name: found.get(name) for name in expected} == expected
 
 
 REPLICA = ReplicaValue(
@@ -70,57 +94,7 @@ def test_a_session_hears_its_replicas_place_and_where_the_replicas_meet(group_ra
     value = dataclasses.replace(PLAN, size=6, replica_size=2)
     plan = Plan(value=value, mod_revision=1, rank=RankValue(group_rank=group_rank, incarnation="i"), replica=REPLICA)
     assert replicas_message(plan) == {"place": place, "count": 3, "store": "10.0.0.1:4000"}
-
-
-def test_a_session_without_replicas_hears_of_none() -> None:
-    assert replicas_message(Plan(value=PLAN, mod_revision=1, rank=RankValue(group_rank=0, incarnation="i"))) is None
-
-
-def test_the_restart_count_is_the_jobs() -> None:
-    found = environment()
-    assert (found["TORCHELASTIC_RESTART_COUNT"], found["TORCHELASTIC_MAX_RESTARTS"]) == ("2", "5")
-    assert found["ELASTICJOB_ROUND"] == "7"
-
-
-def test_the_store_address_comes_from_the_plan_or_the_user() -> None:
-    assert (environment()["MASTER_ADDR"], environment()["MASTER_PORT"]) == ("10.0.0.1", "4000")
-    assert environment(master_port=29500)["MASTER_PORT"] == "29500"
-
-
-def test_the_users_variables_are_kept_except_our_own() -> None:
-    found = environment({"HOME": "/home", "RANK": "99", "OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"})
-    assert (found["HOME"], found["RANK"], found["OMP_NUM_THREADS"], found["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == (
-        "/home",
-        "3",
-        "8",
-        "3",
-    )
-
-
-def test_threads_are_limited_if_several_worker_processes_share_a_machine() -> None:
-    assert environment()["OMP_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in environment(nproc=1, local_rank=0)
-
-
-def test_use_libuv_is_turned_off_for_a_torch_without_it() -> None:
-    assert "USE_LIBUV" not in environment()
-    assert environment(libuv=False)["USE_LIBUV"] == "0"
-    assert environment({"USE_LIBUV": "1"}, libuv=False)["USE_LIBUV"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("base", "expected"),
-    [
-        ({}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "1"}),
-        ({"CUDA_VISIBLE_DEVICES": "4,6"}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "6"}),
-        ({"HIP_VISIBLE_DEVICES": "2,3"}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}),
-    ],
-)
-def test_with_virtual_local_rank_each_worker_process_sees_one_gpu(
-    base: dict[str, str], expected: dict[str, str]
-) -> None:
-    found = environment(base, virtual_local_rank=True)
-    assert {name: found[name] for name in expected} == expected
+    assert replicas_message(dataclasses.replace(plan, value=PLAN)) is None, "without replicas"
 
 
 @pytest.mark.parametrize("virtual", [False, True])

@@ -14,7 +14,6 @@ from elasticjob_runtime.workers import error_file
 from elasticjob_runtime.workers.failure import (
     TRACEBACK_BYTES,
     describe,
-    exit_code_of,
     happened_at,
     last_traceback,
     lost_peer,
@@ -26,6 +25,10 @@ Traceback (most recent call last):
     main()
 ValueError: loss is nan
 """
+
+
+UNREADABLE = ("", "{", "[]", "{}", '{"message": 3}', '{"message": {}}', '{"message": null}', None)
+"""Content of an error file; None: there is none."""
 
 
 def record(path: Path, message: object) -> Path:
@@ -50,46 +53,45 @@ def record(path: Path, message: object) -> Path:
         (-signal.SIGKILL, "", "Signal", "killed by SIGKILL (out of memory?)"),
         (-63, "", "Signal", "killed by signal 63"),
         (-signal.SIGABRT, "terminate called\n", "Signal", "killed by SIGABRT"),
+        (2, "x" * 5000, "ApplicationError", f"exit code 2: {'x' * 5000}"[:500]),
     ],
 )
 def test_the_reason_follows_from_stderr_and_exit_code(code: int, stderr: str, reason: str, message: str) -> None:
     assert describe(code, None, stderr)[:2] == (reason, message)
 
 
-def test_the_last_traceback_counts() -> None:
-    handled = TRACEBACK.replace("loss is nan", "handled")
-    assert describe(1, None, handled + "went on\n" + TRACEBACK)[2] == TRACEBACK.strip()
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        pytest.param("all is well", "", id="none"),
+        pytest.param(TRACEBACK + "another thread says goodbye\n", TRACEBACK.strip(), id="lines after it"),
+        pytest.param(
+            TRACEBACK.replace("is nan", "is 0") + "on\n" + TRACEBACK, TRACEBACK.strip(), id="another one before"
+        ),
+    ],
+)
+def test_the_last_traceback_of_the_output_counts(text: str, last: str) -> None:
+    assert last_traceback(text) == last
 
 
-def test_lines_after_a_traceback_do_not_belong_to_it() -> None:
-    assert last_traceback(TRACEBACK + "another thread says goodbye\n") == TRACEBACK.strip()
+RECORDED = {"message": "RuntimeError: NCCL timeout\nmore", "extraInfo": {"py_callstack": "the stack"}}
 
 
-def test_output_without_a_traceback_has_none() -> None:
-    assert last_traceback("all is well") == ""
-
-
-def test_the_error_file_takes_precedence_over_stderr(tmp_path: Path) -> None:
-    file = record(
-        tmp_path / "error.json",
-        {"message": "RuntimeError: NCCL timeout\nmore", "extraInfo": {"py_callstack": "the stack"}},
-    )
-    assert describe(1, file, TRACEBACK) == ("ApplicationError", "RuntimeError: NCCL timeout", "the stack")
-
-
-def test_an_error_file_may_have_a_plain_message(tmp_path: Path) -> None:
-    assert describe(1, record(tmp_path / "error.json", "out of luck"), "") == (
-        "ApplicationError",
-        "out of luck",
-        "out of luck",
-    )
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"message": 3}', '{"message": {}}', '{"message": null}'])
-def test_an_unreadable_error_file_is_ignored(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message", "traceback"),
+    [
+        (json.dumps({"message": RECORDED}), "RuntimeError: NCCL timeout", "the stack"),
+        (json.dumps({"message": "out of luck"}), "out of luck", "out of luck"),
+        *((unreadable, "ValueError: loss is nan", TRACEBACK.strip()) for unreadable in UNREADABLE),
+    ],
+)
+def test_an_error_file_that_can_be_read_takes_precedence_over_stderr(
+    tmp_path: Path, text: str | None, message: str, traceback: str
+) -> None:
     file = tmp_path / "error.json"
-    file.write_text(text)
-    assert describe(1, file, TRACEBACK)[1] == "ValueError: loss is nan"
+    if text is not None:
+        file.write_text(text)
+    assert describe(1, file, TRACEBACK) == ("ApplicationError", message, traceback)
 
 
 @pytest.mark.parametrize(
@@ -106,17 +108,7 @@ def test_only_a_sigkill_counts_as_out_of_memory(exit_code: int, out_of_memory: b
     found, message, _ = describe(exit_code, None, "loading", out_of_memory=out_of_memory)
     assert found == reason
     assert ("raise the container's memory limit" in message) == (reason == "OutOfMemory")
-
-
-@pytest.mark.parametrize(
-    ("out_of_memory", "message"), [(None, "killed by SIGKILL (out of memory?)"), (False, "killed by SIGKILL")]
-)
-def test_the_agent_guesses_only_what_it_cannot_know(out_of_memory: bool | None, message: str) -> None:
-    assert describe(-signal.SIGKILL, None, "", out_of_memory=out_of_memory)[1] == message
-
-
-def test_a_missing_error_file_is_ignored(tmp_path: Path) -> None:
-    assert describe(1, tmp_path / "error.json", TRACEBACK)[1] == "ValueError: loss is nan"
+    assert "(out of memory?)" not in message, "it is known"
 
 
 def test_a_long_traceback_keeps_its_end(tmp_path: Path) -> None:
@@ -127,68 +119,47 @@ def test_a_long_traceback_keeps_its_end(tmp_path: Path) -> None:
     assert traceback.endswith("ValueError: the end")
 
 
-def test_a_long_message_is_shortened() -> None:
-    assert len(describe(1, None, "x" * 5000)[1]) <= 500
-
-
 @pytest.mark.parametrize(
-    ("code", "traceback_at", "expected"),
+    ("code", "recorded_at", "traceback_at", "expected"),
     [
-        (1, 90.0, 90.0),  # the exception, not the end of the process that took another ten seconds
-        (1, None, 100.0),
-        (-9, 90.0, 100.0),  # a traceback that was handled has nothing to do with the signal
+        (1, None, 90.0, 90.0),  # the exception, not the end of the process that took another ten seconds
+        (1, None, None, 100.0),
+        (-9, None, 90.0, 100.0),  # a traceback that was handled has nothing to do with the signal
+        (1, 80.0, 90.0, 80.0),
     ],
 )
-def test_the_time_of_a_failure_is_that_of_its_traceback(code: int, traceback_at: float | None, expected: float) -> None:
-    assert happened_at(code, None, traceback_at, 100.0) == expected
-
-
-def test_the_time_of_the_error_file_takes_precedence(tmp_path: Path) -> None:
-    file = record(tmp_path / "error.json", "x")
-    os.utime(file, (80.0, 80.0))
-    assert happened_at(1, file, 90.0, 100.0) == 80.0
-    assert happened_at(1, tmp_path / "missing", 90.0, 100.0) == 90.0
-
-
-def test_wait_statuses_give_exit_codes() -> None:
-    assert exit_code_of(3 << 8) == 3
-    assert exit_code_of(signal.SIGKILL) == -9
+def test_the_time_of_a_failure_is_that_of_its_error_file_or_traceback(
+    tmp_path: Path, code: int, recorded_at: float | None, traceback_at: float | None, expected: float
+) -> None:
+    file = tmp_path / "error.json"
+    if recorded_at is not None:
+        file.touch()
+        os.utime(file, (recorded_at, recorded_at))
+    assert happened_at(code, file, traceback_at, 100.0) == expected
 
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f"RuntimeError: {GLOO}Connection closed by peer [127.0.0.1]:4711", True),
-        (f"RuntimeError: {GLOO}Read error [127.0.0.1]:4711: Connection reset by peer", True),
-        (f"RuntimeError: {GLOO}writev [127.0.0.1]:4711: Broken pipe", True),
-        (f"RuntimeError: {GLOO}Application timeout caused pair closure", True),
-        (
-            "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation "
-            "to complete",
-            True,
-        ),
-        (
-            "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error, NCCL "
-            "version 2.21",
-            True,
-        ),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)", True),
-        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", True),
-        (
-            "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset "
-            "by peer'))",
-            False,
-        ),
-        ("BrokenPipeError: [Errno 32] Broken pipe", False),
-        ("TimeoutError: Timed out waiting for the data server", False),
-        ("ValueError: loss is nan", False),
-    ],
+LOST_PEERS = (
+    f"RuntimeError: {GLOO}Connection closed by peer [127.0.0.1]:4711",
+    f"RuntimeError: {GLOO}Read error [127.0.0.1]:4711: Connection reset by peer",
+    f"RuntimeError: {GLOO}writev [127.0.0.1]:4711: Broken pipe",
+    f"RuntimeError: {GLOO}Application timeout caused pair closure",
+    "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+    "NCCL error: remote process exited or there was a network error, NCCL version 2.21",
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+    "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
 )
-def test_errors_of_a_lost_peer_are_recognized(text: str, expected: bool) -> None:
-    assert lost_peer(text) is expected
+OTHER_ERRORS = (
+    "ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    "TimeoutError: Timed out waiting for the data server",
+    "ValueError: loss is nan",
+)
+
+
+@pytest.mark.parametrize("text", [*LOST_PEERS, *OTHER_ERRORS])
+def test_errors_of_a_lost_peer_are_recognized(text: str) -> None:
+    assert lost_peer(text) is (text in LOST_PEERS)
 
 
 def test_a_lost_peer_is_recognized_however_the_process_ended(tmp_path: Path) -> None:
@@ -201,15 +172,8 @@ def test_a_lost_peer_is_recognized_however_the_process_ended(tmp_path: Path) -> 
     watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
     assert describe(-signal.SIGABRT, None, watchdog)[0] == PEER_LOST
     assert describe(-signal.SIGKILL, None, watchdog)[0] == "Signal"
-
-
-def test_only_the_last_traceback_decides_whether_a_peer_was_lost() -> None:
-    chained = (
-        TRACEBACK.replace("loss is nan", f"{GLOO}Connection closed by peer [::1]:1")
-        + "\nDuring handling ...\n"
-        + TRACEBACK
-    )
-    assert describe(1, None, chained)[0] == "ApplicationError"
+    chained = f"{TRACEBACK.replace('loss is nan', LOST_PEERS[0])}\nDuring handling ...\n{TRACEBACK}"
+    assert describe(1, None, chained)[0] == "ApplicationError", "the last traceback decides"
 
 
 @pytest.mark.parametrize(
@@ -299,10 +263,7 @@ def test_our_error_file_is_read_like_torchs(tmp_path: Path, monkeypatch: pytest.
     assert (reason, message) == ("ApplicationError", "ValueError: loss is nan")
     assert traceback.startswith("Traceback (most recent call last):")
     assert traceback.rstrip().endswith("ValueError: loss is nan")
-
-
-def test_a_child_of_a_worker_process_writes_no_error_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_file, "_path", tmp_path / "error.json")
+    monkeypatch.setattr(error_file, "_path", tmp_path / "of a child")
     monkeypatch.setattr(error_file, "_worker", os.getpid() + 1)
     error_file.write(ValueError("in a child"))
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "of a child").exists(), "its exceptions are the worker's to handle"

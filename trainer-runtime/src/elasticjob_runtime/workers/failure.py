@@ -4,7 +4,6 @@ end of its stderr, its exit code."""
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import signal
 from pathlib import Path
@@ -122,8 +121,3 @@ def _line(text: str) -> str:
 def _tail(text: str) -> str:
     data = text.encode(errors="replace")
     return text if len(data) <= TRACEBACK_BYTES else "..." + data[-TRACEBACK_BYTES + 3 :].decode(errors="ignore")
-
-
-def exit_code_of(status: int) -> int:
-    """Exit code of a wait status: negative for a signal."""
-    return os.waitstatus_to_exitcode(status)

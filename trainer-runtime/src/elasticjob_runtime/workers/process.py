@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from elasticjob_runtime.workers import linux
-from elasticjob_runtime.workers.failure import exit_code_of
 from elasticjob_runtime.workers.logs import Sink
 
 
@@ -87,7 +86,7 @@ class WorkerProcess:
         first, while the process group's id cannot be reused."""
         self.signal(signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
-        self.exit_code = exit_code_of(status)
+        self.exit_code = os.waitstatus_to_exitcode(status)
         os.close(self.pidfd)
         return self.exit_code
 
