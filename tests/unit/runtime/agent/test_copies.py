@@ -138,10 +138,28 @@ def test_only_agents_of_the_same_run_leave_copies(pair: Callable[..., Pair], cap
     assert "b has no copy of this member's snapshots" in caplog.text
 
 
-def test_a_neighbour_that_was_replaced_gets_no_copy(pair: Callable[..., Pair]) -> None:
+@pytest.mark.parametrize(
+    "happens",
+    [
+        pytest.param(lambda both, _: both.a.follow([neighbour(both.server.port, incarnation="b2")]), id="was replaced"),
+        pytest.param(lambda both, _: setattr(both.b, "may_stay", False), id="leaves"),
+        pytest.param(lambda both, _: both.a.follow([]), id="is not there"),
+        pytest.param(lambda _, patch: patch.setattr(limits, "free_memory", lambda: 1 << 20), id="has no memory"),
+    ],
+)
+def test_a_neighbour_has_no_copy_if_it(
+    pair: Callable[..., Pair],
+    monkeypatch: pytest.MonkeyPatch,
+    happens: Callable[[Pair, pytest.MonkeyPatch], None],
+) -> None:
     both = pair()
-    both.a.follow([neighbour(both.server.port, incarnation="b2")])
+    happens(both, monkeypatch)
     assert not both.send(snapshot(4, PAYLOAD), 4)
+    assert both.held() == []
+
+
+def test_a_snapshot_that_is_not_there_is_not_sent(pair: Callable[..., Pair]) -> None:
+    assert not pair().send(snapshot(4, PAYLOAD), 5)
 
 
 def test_a_neighbour_that_is_gone_costs_nothing_but_the_copy(pair: Callable[..., Pair]) -> None:
@@ -152,13 +170,6 @@ def test_a_neighbour_that_is_gone_costs_nothing_but_the_copy(pair: Callable[...,
     assert not both.send(snapshot(4, PAYLOAD), 4)
     both.a.follow([neighbour(both.server.port)])
     assert both.send(snapshot(4, PAYLOAD), 4)
-
-
-def test_a_member_that_leaves_takes_no_copies(pair: Callable[..., Pair]) -> None:
-    both = pair()
-    both.b.may_stay = False
-    assert not both.send(snapshot(4, PAYLOAD), 4)
-    assert both.held() == []
 
 
 def test_before_a_planned_change_the_next_neighbour_that_stays_gets_the_copy(pair: Callable[..., Pair]) -> None:
@@ -187,20 +198,6 @@ def test_a_copy_that_a_worker_process_waits_for_is_sent_without_a_limit(pair: Ca
     both = pair(rate=0.001)
     both.a.hurries = True
     assert both.send(snapshot(4, PAYLOAD), 4, last=True)
-
-
-def test_a_snapshot_that_is_not_there_is_not_sent(pair: Callable[..., Pair]) -> None:
-    both = pair()
-    assert not both.send(snapshot(4, PAYLOAD), 5)
-    both.a.follow([])
-    assert not both.send(snapshot(4, PAYLOAD), 4)
-
-
-def test_a_copy_must_fit_into_free_memory(pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    both = pair()
-    monkeypatch.setattr(limits, "free_memory", lambda: 1 << 20)
-    assert not both.send(snapshot(4, PAYLOAD), 4)
-    assert both.held() == []
 
 
 def test_the_copy_before_stays_if_the_next_one_is_cut_off() -> None:
@@ -263,24 +260,21 @@ def test_copies_are_sent_at_the_given_rate() -> None:
 A, B = Origin(member="a", local_rank=0, purpose=PURPOSE), Origin(member="b", local_rank=0, purpose=PURPOSE)
 OTHER = Origin(member="b", local_rank=0, purpose=b"another")
 OLD, NEW = Fence(1, 0, 1), Fence(1, 0, 2)
+NEW_4, NEW_8, OLD_OF_B = Copy(A, NEW, 4), Copy(A, NEW, 8), Copy(B, OLD, 3)
 
 
 @pytest.mark.parametrize(
     ("held", "arrived", "useless"),
     [
-        ([], Copy(A, NEW, 4), []),
-        ([Copy(A, NEW, 4)], Copy(A, NEW, 8), [Copy(A, NEW, 4)]),
-        ([Copy(A, OLD, 9)], Copy(A, NEW, 4), [Copy(A, OLD, 9)]),
-        ([Copy(B, OLD, 3)], Copy(A, NEW, 4), []),
-        ([Copy(A, NEW, 4), Copy(B, OLD, 3)], Copy(A, NEW, 8), [Copy(A, NEW, 4), Copy(B, OLD, 3)]),
-        ([Copy(A, NEW, 4), Copy(B, NEW, 4)], Copy(A, NEW, 8), [Copy(A, NEW, 4)]),
-        ([Copy(A, NEW, 4), Copy(OTHER, OLD, 4)], Copy(A, NEW, 8), [Copy(A, NEW, 4)]),
+        pytest.param([], NEW_4, [], id="the first"),
+        pytest.param([NEW_4], NEW_8, [NEW_4], id="the next"),
+        pytest.param([Copy(A, OLD, 9)], NEW_4, [Copy(A, OLD, 9)], id="the first of a new group"),
+        pytest.param([OLD_OF_B], NEW_4, [], id="an old one, until all have a new one"),
+        pytest.param([NEW_4, OLD_OF_B], NEW_8, [NEW_4, OLD_OF_B], id="an old one, after that"),
+        pytest.param([NEW_4, Copy(B, NEW, 4)], NEW_8, [NEW_4], id="another member's"),
+        pytest.param([NEW_4, Copy(OTHER, OLD, 4)], NEW_8, [NEW_4], id="another state's"),
     ],
-    ids=[
-        "the first", "the next", "the first of a new group", "an old one, until all have a new one",
-        "an old one, after that", "another member's", "another state's",
-    ],
-)  # fmt: skip
+)
 def test_a_copy_is_dropped_when_a_newer_one_is_sure(held: list[Copy], arrived: Copy, useless: list[Copy]) -> None:
     assert outdated(held, arrived) == useless
 
@@ -288,18 +282,18 @@ def test_a_copy_is_dropped_when_a_newer_one_is_sure(held: list[Copy], arrived: C
 @pytest.mark.parametrize(
     ("neighbours", "expected"),
     [
-        ([], []),
-        ([neighbour(address="10.0.0.2"), neighbour(address="10.0.0.3")], ["10.0.0.2", "10.0.0.3"]),
-        ([neighbour(address="10.0.0.1"), neighbour(address="10.0.0.3")], ["10.0.0.3", "10.0.0.1"]),
-        ([neighbour(address="10.0.0.1")], ["10.0.0.1"]),
-        ([neighbour(0, "10.0.0.2"), neighbour(1, "10.0.0.3")], ["10.0.0.3"]),
+        pytest.param([], [], id="alone"),
+        pytest.param([(1, "10.0.0.2"), (1, "10.0.0.3")], ["10.0.0.2", "10.0.0.3"], id="the next"),
+        pytest.param([(1, "10.0.0.1"), (1, "10.0.0.3")], ["10.0.0.3", "10.0.0.1"], id="another machine"),
+        pytest.param([(1, "10.0.0.1")], ["10.0.0.1"], id="the same machine"),
+        pytest.param([(0, "10.0.0.2"), (1, "10.0.0.3")], ["10.0.0.3"], id="one that listens"),
     ],
-    ids=["alone", "the next", "another machine", "the same machine", "one that listens"],
 )
 def test_the_next_member_on_another_machine_gets_the_copies(
-    neighbours: Sequence[Neighbour], expected: list[str]
+    neighbours: Sequence[tuple[int, str]], expected: list[str]
 ) -> None:
-    assert [each.address for each in receivers_of(neighbours, "10.0.0.1")] == expected
+    found = receivers_of([neighbour(port, address) for port, address in neighbours], "10.0.0.1")
+    assert [each.address for each in found] == expected
 
 
 def test_the_rate_is_a_setting(caplog: pytest.LogCaptureFixture) -> None:

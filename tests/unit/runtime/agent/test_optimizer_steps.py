@@ -1,4 +1,4 @@
-"""What the agent makes of the optimizer steps that its workers count."""
+"""What the agent makes of the steps that its workers report, and of the optimizer steps that they count."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ from elasticjob_runtime.membership.hang import Hang, HangLimits
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.training import auto_progress
 
+from tests.unit.runtime.agent.pages import Pages
 
-class Workers:
-    """The pages of two workers."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.error_files = {rank: str(folder / str(rank) / "error.json") for rank in range(2)}
-        for error_file in self.error_files.values():
-            pathlib.Path(error_file).parent.mkdir()
-            auto_progress.create_page(auto_progress.page_file(error_file))
-
+class Workers(Pages):
     def have_taken(self, steps: int, at: float, passes: int = 0, passed_at: float = 0.0) -> None:
-        for error_file in self.error_files.values():
-            with open(auto_progress.page_file(error_file), "r+b") as file:
-                file.write(auto_progress.PAGE.pack(steps, at, passes, passed_at))
+        for rank in self.error_files:
+            self.write(rank, auto_progress.PAGE.pack(steps, at, passes, passed_at))
 
 
 def test_counts_are_published_less_and_less_often(tmp_path: pathlib.Path) -> None:
@@ -106,3 +99,12 @@ def test_a_script_whose_steps_are_skipped_for_long_does_not_hang(tmp_path: pathl
     hang = progress.hang(359.0)
     assert hang is not None
     assert hang.text == "no step for 349 s, median 1 s"
+
+
+def test_workers_that_wait_for_a_plan_do_not_hang() -> None:
+    progress = Progress(HangLimits(), lambda _: None)
+    for step in range(9):
+        progress.reported(WorkerReport(rank=0, round=1, at=0.0, phase="step", step=step), float(step))
+    assert progress.hang(90.0) is not None
+    assert progress.hang(500.0, waits=True) is None
+    assert progress.hang(500.0) is None, "what was before does not count"

@@ -10,25 +10,18 @@ from elasticjob_runtime.contract import PaceValue
 from elasticjob_runtime.training import auto_progress
 from elasticjob_runtime.training.auto_progress import WAITED, WAITED_AT
 
+from tests.unit.runtime.agent.pages import Pages
 from tests.unit.runtime.membership.builders import make_plan
 
 PLAN = make_plan("abcd", me="c", round_number=7, nproc=2)
 
 
-class Workers:
-    """The pages of two workers, one of which waits for the other."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.error_files = {rank: str(folder / str(rank) / "error.json") for rank in range(2)}
-        for error_file in self.error_files.values():
-            pathlib.Path(error_file).parent.mkdir()
-            auto_progress.create_page(auto_progress.page_file(error_file))
+class Workers(Pages):
+    """One of them waits for the other."""
 
     def have_taken(self, steps: int, at: float) -> None:
-        for rank, error_file in self.error_files.items():
-            with open(auto_progress.page_file(error_file), "r+b") as file:
-                file.seek(WAITED_AT)
-                file.write(WAITED.pack(steps, at, steps * (0.03 if rank == 0 else 0.01)))
+        for rank, waited in ((0, 0.03), (1, 0.01)):
+            self.write(rank, WAITED.pack(steps, at, steps * waited), WAITED_AT)
 
 
 def windows(folder: pathlib.Path, *, steps_per_second: int, seconds: int) -> list[PaceValue]:
@@ -47,16 +40,18 @@ def test_own_time_is_what_a_step_takes_beyond_waiting(tmp_path: pathlib.Path) ->
     assert (first.round, first.window) == (7, 1)
 
 
-def test_the_first_three_windows_of_quick_steps_take_120_steps(tmp_path: pathlib.Path) -> None:
-    assert len(windows(tmp_path, steps_per_second=20, seconds=7)) == 3
-
-
-def test_a_window_has_30_steps(tmp_path: pathlib.Path) -> None:
-    assert len(windows(tmp_path, steps_per_second=1, seconds=100)) == 2
-
-
-def test_a_long_round_has_a_window_a_minute(tmp_path: pathlib.Path) -> None:
-    assert len(windows(tmp_path, steps_per_second=20, seconds=7200)) < 360
+@pytest.mark.parametrize(
+    ("steps_per_second", "seconds", "count"),
+    [
+        pytest.param(20, 7, range(3, 4), id="the first three windows of quick steps take 120 steps"),
+        pytest.param(1, 100, range(2, 3), id="a window has 30 steps"),
+        pytest.param(20, 7200, range(360), id="a long round has a window a minute"),
+    ],
+)
+def test_windows_are_frequent_at_first(
+    tmp_path: pathlib.Path, steps_per_second: int, seconds: int, count: range
+) -> None:
+    assert len(windows(tmp_path, steps_per_second=steps_per_second, seconds=seconds)) in count
 
 
 def test_nothing_is_said_until_all_workers_step(tmp_path: pathlib.Path) -> None:

@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots, replaces
+from elasticjob_runtime.workers.linux import is_open
 
 from hack.support import eventually
 
@@ -18,34 +19,18 @@ def snapshot(round_number: int, step: int, *fds: int) -> Snapshot:
 @pytest.mark.parametrize(
     ("kept", "offered", "replaced"),
     [
-        (None, snapshot(1, 1), True),
-        (snapshot(1, 10), snapshot(1, 20), True),
-        (snapshot(1, 10), snapshot(1, 10), True),
-        (snapshot(1, 20), snapshot(1, 10), False),
-        (snapshot(1, 20), snapshot(2, 10), True),
-        (snapshot(2, 10), snapshot(1, 20), False),
-    ],
-    ids=[
-        "the first",
-        "a later step",
-        "the same again",
-        "an earlier step",
-        "a later round at an earlier step",
-        "an earlier round",
+        pytest.param(None, snapshot(1, 1), True, id="the first"),
+        pytest.param(snapshot(1, 10), snapshot(1, 20), True, id="a later step"),
+        pytest.param(snapshot(1, 10), snapshot(1, 10), True, id="the same again"),
+        pytest.param(snapshot(1, 20), snapshot(1, 10), False, id="an earlier step"),
+        pytest.param(snapshot(1, 20), snapshot(2, 10), True, id="a later round at an earlier step"),
+        pytest.param(snapshot(2, 10), snapshot(1, 20), False, id="an earlier round"),
     ],
 )
 def test_the_latest_snapshot_of_the_latest_round_is_kept(
     kept: Snapshot | None, offered: Snapshot, replaced: bool
 ) -> None:
     assert replaces(kept, offered) is replaced
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def test_a_snapshot_that_is_replaced_closes_its_descriptors() -> None:
