@@ -1,4 +1,5 @@
-"""An ordinary training, which ends when its folder has a file `finish`. One rank may be slow."""
+"""An ordinary training, which ends when its folder has a file `finish`. The file `slow` there says which rank is slow,
+and how: in its `loader`, or `backward`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-HOW, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2])
+BY_HAND, FOLDER = sys.argv[1] == "by hand", pathlib.Path(sys.argv[2])
 SECONDS = 0.03
 
 
@@ -27,9 +28,9 @@ class Slow(torch.autograd.Function):
 
 
 class Network(torch.nn.Module):
-    def __init__(self, *, slow: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.slow = slow
+        self.slow = False
         self.first, self.last = torch.nn.Linear(64, 256), torch.nn.Linear(256, 8)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
@@ -41,10 +42,9 @@ class Network(torch.nn.Module):
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    slow = dist.get_rank() == 1
-    network = Network(slow=slow and HOW == "backward")
+    network = Network()
     model: torch.nn.Module = network
-    if HOW != "by hand":
+    if not BY_HAND:
         model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=0.001)
     optimizer = torch.optim.AdamW(model.parameters())
     pid = FOLDER / f"pid-{dist.get_rank()}"
@@ -52,13 +52,16 @@ def main() -> None:
     pid.with_suffix(".new").rename(pid)  # whole at once: the test reads it as soon as it exists
     finish = torch.zeros(1)
     while not finish:
-        if slow and HOW in ("loader", "by hand"):
+        rank, how = (FOLDER / "slow").read_text().split()
+        slow = int(rank) == dist.get_rank()
+        network.slow = slow and how == "backward"
+        if slow and how == "loader":
             time.sleep(SECONDS)
         until = time.thread_time() + 0.01
         while time.thread_time() < until:
             torch.ones(64, 64) @ torch.ones(64, 64)
         model(torch.ones(16, 64)).sum().backward()
-        if HOW == "by hand":
+        if BY_HAND:
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 dist.all_reduce(parameter.grad)

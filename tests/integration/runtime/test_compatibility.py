@@ -119,6 +119,7 @@ def test_any_program_runs_with_no_python(launch: Launch) -> None:
         "--nproc-per-node=2",
         arguments=["sh", "-c", "echo rank $RANK says $(cat); test $RANK = 0 || exit 0"],
         stdin="so",
+        torch=False,
     )
     assert run.exit_code() == 0, run.output
     assert "rank 0 says" in run.output
@@ -132,6 +133,7 @@ def test_the_temporary_directory_may_have_a_long_name(launch: Launch, tmp_path: 
     run = launch(
         "import os; print('socket', os.path.exists(os.environ['ELASTICJOB_AGENT_SOCKET']))",
         "--start-method=spawn",
+        torch=False,
         TMPDIR=str(long),
     )
     assert run.exit_code() == 0, run.output

@@ -1,4 +1,4 @@
-"""Each way in which one rank of four keeps the others from taking a step: a real agent, and real torch over gloo.
+"""Each way in which one rank keeps the others from taking a step: real agents, and real torch over gloo.
 
 The script reports nothing. Rank 1 is the bad one, and the promise is that it is named, and not one of those that wait
 for it or end before it.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import ExitCode
+from elasticjob_runtime.contract import ExitCode, HangValue
 
 from hack.support import eventually
 from tests.contract.proxy import Proxy
@@ -63,6 +63,9 @@ def hang():
         (here / "disk" / "file").write_text("x" * 100_000)
     elif how in ("sleep", "evaluation"):
         time.sleep(1000)
+    elif how == "pause":
+        while not (here / "released").exists():
+            time.sleep(4)
 
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
@@ -114,29 +117,34 @@ CASES = {
     "order": DIFFERS,
     "skipped": DIFFERS,
 }
-IN_EVERY_RUN = ("blocked", "gil", "loader", "exits", "sizes", "skipped")
-"""The others repeat these in another way, or another test has them (test_hangs.py: a rank that sleeps)."""
+IN_EVERY_RUN = ("blocked", "gil", "loader", "exits", "skipped")
+"""The others repeat these in another way, or two members have them (sizes)."""
 
 
-def start(job: Job, how: str, name: str = "a", members: int = 1, *flags: str, **options: Any) -> Agent:
+def start(job: Job, how: str, name: str = "a", members: int = 1, *flags: str, world: int = 4, **options: Any) -> Agent:
     script = job.directory / "hanging.py"
     script.write_text(SCRIPT)
     return job.start(
-        name, "--nproc-per-node", str(4 // members), "--hang-factor", "2", "--max-restarts", "1",
+        name, "--nproc-per-node", str(world // members), "--hang-factor", "2", "--max-restarts", "1",
         "--start-method", "zygote", *flags, nnodes=str(members), conf=f"{QUICK},hang_min=2",
         script=[str(script), how, str(job.directory)], **options,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "how", [name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.nightly) for name in CASES]
+    ("how", "method"),
+    [
+        *(pytest.param(name, "zygote", marks=() if name in IN_EVERY_RUN else pytest.mark.nightly) for name in CASES),
+        pytest.param("sleep", "spawn", marks=pytest.mark.nightly),
+    ],
 )
-def test_the_rank_that_keeps_the_others_waiting_is_named(job: Job, how: str) -> None:
-    agent, case = start(job, how), CASES[how]
+def test_the_rank_that_keeps_the_others_waiting_is_named(job: Job, how: str, method: str) -> None:
+    agent, case = start(job, how, "a", 1, "--start-method", method), CASES[how]
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     (failure,) = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
     assert (failure["rank"], failure["reason"] in case.reasons) == (1, True), failure
     assert case.text in failure["message"], failure
+    assert case is not SLEEPS or failure["traceback"].startswith("Stacks of rank 1:\n"), failure
 
 
 @pytest.mark.parametrize("how", ["sizes", pytest.param("blocked", marks=pytest.mark.nightly)])
@@ -150,7 +158,8 @@ def test_members_tell_each_other_what_they_see(job: Job, how: str) -> None:
 
 
 def test_a_rank_in_an_endless_loop_is_named_and_not_killed(job: Job) -> None:
-    """It may be computing something that others must wait for. Its stack is written on request, and it goes on."""
+    """It may be evaluating, or computing something else that others must wait for. Its stack is written on request, and
+    it goes on."""
     agent = start(job, "spin")
     eventually(lambda: "which rank 1 has not begun" in agent.output, 120, what=lambda: f"it is named: {agent.output}")
     stacks = [sys.executable, "-m", "elasticjob_runtime.agent.stacks"]
@@ -158,9 +167,29 @@ def test_a_rank_in_an_endless_loop_is_named_and_not_killed(job: Job) -> None:
     shown = subprocess.run(stacks, env=environment, capture_output=True, check=False, text=True)
     of_rank_1 = shown.stdout.partition("Stacks of local rank 1")[2].partition("Stacks of local rank 2")[0]
     assert "in hang" in of_rank_1, shown
+    assert "not restarting" in agent.output
     (job.directory / "released").touch()
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     assert [each for each in agent.events if each["event"] == "failure"] == []
+    hang = next(each for each in agent.events if each["event"] == "hang")
+    assert (hang["ranks"], hang["restarts"]) == ([1], False)
+
+
+def test_a_hang_that_is_only_reported_is_told_until_the_next_step(job: Job) -> None:
+    agents = [start(job, "pause", name, 2, "--hang-action", "report", world=2) for name in "ab"]
+
+    def told() -> list[HangValue]:
+        found = [job.client.get(job.keys.hang(name)) for name in "ab"]
+        return [HangValue.from_json(kv.value) for kv in found if kv is not None]
+
+    eventually(lambda: len(told()) == 2, 120, what=lambda: f"both tell what they see: {job.logs}")
+    other, culprit = sorted(told(), key=lambda hang: hang.ranks)
+    assert (culprit.ranks, culprit.certain, culprit.reports_only) == ((1,), True, True)
+    assert SLEEPS.text in culprit.why
+    assert (other.ranks, other.waits_in, other.certain) == ((), "all_reduce", False)
+    (job.directory / "released").touch()
+    eventually(lambda: not told(), 60, what=lambda: f"the hang is over: {job.logs}")
+    assert [agent.exit_code() for agent in agents] == [ExitCode.SUCCEEDED] * 2, job.logs
 
 
 def run(*command: str) -> None:
@@ -209,7 +238,7 @@ def dropped(job: Job, own_network: OwnNetwork) -> Iterator[tuple[Callable[[str],
     to the second one, or no longer ("--delete"). Both reach etcd."""
     proxy = Proxy(int(job.endpoint.rpartition(":")[2]), own_network.host)
     try:
-        reaches = {"endpoint": f"{own_network.host}:{proxy.port}"}
+        reaches: dict[str, Any] = {"endpoint": f"{own_network.host}:{proxy.port}"}
         where = [(own_network.host, own_network.device, ()), (own_network.address, "eth0", own_network.within)]
         agents = [
             start(

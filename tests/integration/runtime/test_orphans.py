@@ -148,6 +148,7 @@ def test_a_killed_agent_leaves_nothing_behind(run: Run) -> None:
     run.kill_and_expect_all_to_end(workers)
 
 
+@pytest.mark.parametrize("run", ["spawn"], indirect=True)
 def test_a_killed_reaper_is_replaced(run: Run) -> None:
     workers = run.workers()
     old = run.reaper
