@@ -341,16 +341,14 @@ def test_no_plan_is_sent_to_a_process_that_ends_or_has_not_started() -> None:
     group.started()
     group.stop()
     assert group.do(group.state.said_hello(0, 2.0)) == [], "it is being stopped"
-
-
-def test_processes_that_have_not_said_that_they_can_continue_are_not_told_a_plan() -> None:
     group = Group().start()
-    assert group.do(group.state.move(NEXT, 0.0, 5.0)) == []
+    assert group.do(group.state.move(NEXT, 0.0, 5.0)) == [], "it has not said that it can continue"
 
 
 def test_only_a_world_of_its_own_counts_as_a_round_that_is_not_trained_yet() -> None:
-    assert Group().start(alone=True).state.view.entered == 0
-    assert Group().start().state.view.entered is None
+    alone, together = Group().start(alone=True).state.view, Group().start().state.view
+    assert (alone.entered, together.entered) == (0, None)
+    assert (alone.movable, together.movable) == (True, False), "they need a restart unless they were in a world"
 
 
 def test_it_continues_in_place_once_all_have_entered_their_world() -> None:
@@ -365,11 +363,6 @@ def test_it_continues_in_place_once_all_have_entered_their_world() -> None:
     for number in (0, 1):
         group.report(number, ENTERED, NEXT)
     assert group.state.view.trained_round == 2
-
-
-def test_only_processes_that_were_in_a_world_or_have_one_of_their_own_need_no_restart() -> None:
-    assert Group().start(alone=True).state.view.movable
-    assert not Group().start().state.view.movable
 
 
 def test_a_world_that_cannot_be_formed_is_rejected_with_the_first_error() -> None:
@@ -402,15 +395,11 @@ def test_a_process_that_is_done_before_it_enters_the_plan_leaves_a_world_that_ca
 
 
 def test_a_process_that_is_done_leaves_the_others_in_their_world() -> None:
-    group = Group().start().entered(0, 1)
-    group.exit(0)
-    assert (group.state.view.rejected_at, group.state.view.in_place) == (None, False)
-
-
-def test_a_process_that_ends_without_ever_entering_a_world_rejects_none() -> None:
-    group = Group().start()
-    group.exit(0)
-    assert group.state.view.rejected_at is None
+    entered, never = Group().start().entered(0, 1), Group().start()
+    entered.exit(0)
+    assert (entered.state.view.rejected_at, entered.state.view.in_place) == (None, False)
+    never.exit(0)
+    assert never.state.view.rejected_at is None, "it was in no world"
 
 
 # -- what is not done in time
@@ -441,32 +430,27 @@ def test_a_process_that_does_not_follow_a_plan_in_time_is_given_up_once(
         assert group.do(group.state.tick(due)) == []
 
 
-def test_a_process_that_has_left_its_step_has_time() -> None:
-    group = Group(nproc=1).start().entered(0)
-    group.do(group.state.move(NEXT, 0.0, 10.0))
-    group.report(0, ARRIVED, NEXT, 10.5)
-    assert group.state.report_due is None
-
-
-def test_a_process_that_loads_its_data_before_its_first_step_is_not_given_up() -> None:
-    group = Group(nproc=1).start()
-    group.do(group.state.said_hello(0, 0.0))
-    group.report(0, HEARD, PLAN, 0.1)
-    assert group.state.report_due is None
+def test_a_process_that_may_take_long_has_any_time() -> None:
+    arrived, loading, starting = Group(nproc=1).start().entered(0), Group(nproc=1).start(), Group(nproc=1).start()
+    arrived.do(arrived.state.move(NEXT, 0.0, 10.0))
+    arrived.report(0, ARRIVED, NEXT, 10.5)
+    assert arrived.state.report_due is None, "it has left its step"
+    loading.do(loading.state.said_hello(0, 0.0))
+    loading.report(0, HEARD, PLAN, 0.1)
+    assert loading.state.report_due is None, "it loads its data before its first step"
+    starting.do(starting.state.move(NEXT, 0.0, 5.0))
+    assert starting.state.report_due is None, "it starts in the first world"
 
 
 def test_a_replacement_that_others_wait_for_is_given_up_if_it_never_starts() -> None:
+    group = Group(nproc=1)
+    group.do(group.state.start(PLAN, 0.0, alone=True))
+    assert group.do(group.state.tick(START_TIMEOUT)) == [], "it does not run yet"
     group = Group(nproc=1).start(alone=True)
     group.do(group.state.said_hello(0, 0.0))
     assert group.do(group.state.tick(START_TIMEOUT)) == [
         GiveUp(0, UNRESPONSIVE, "did not start and take its first batch within 1800 s")
     ]
-
-
-def test_a_replacement_that_does_not_run_yet_cannot_be_given_up() -> None:
-    group = Group(nproc=1)
-    group.do(group.state.start(PLAN, 0.0, alone=True))
-    assert group.do(group.state.tick(START_TIMEOUT)) == []
 
 
 def test_a_spare_that_others_begin_to_wait_for_is_given_up_if_it_never_starts() -> None:
@@ -477,12 +461,6 @@ def test_a_spare_that_others_begin_to_wait_for_is_given_up_if_it_never_starts() 
         group.do(group.state.move(plan, 0.0, now))
         due.append(group.state.report_due)
     assert due == [None, 100.0 + START_TIMEOUT, 100.0 + START_TIMEOUT], "a further plan gives it no more time"
-
-
-def test_a_process_of_the_first_world_has_any_time_to_start() -> None:
-    group = Group(nproc=1).start()
-    group.do(group.state.move(NEXT, 0.0, 5.0))
-    assert group.state.report_due is None
 
 
 # -- saving
@@ -589,23 +567,20 @@ def test_one_that_first_asks_while_others_save_is_asked_with_the_time_that_remai
     assert group.do(group.state.saved(1, 1)) == [killed(0, 1)]
 
 
+def test_one_that_calls_for_a_save_is_asked_only_while_others_save_on_request() -> None:
+    group = Group().start()
+    assert [group.do(group.state.calls_for_save(rank, 1, 1.0)) for rank in (0, 1)] == [[], []], "the group runs"
+    group = Group().start()
+    group.stop(handling=[0])
+    assert group.do(group.state.calls_for_save(1, 1, 3.0, handling=[0])) == [], "others save on the signal"
+
+
 def test_one_that_handles_the_signal_or_has_ended_is_not_asked_to_save() -> None:
     group = Group(nproc=3).start().call_for_save(0)
     group.stop()
     assert group.do(group.state.calls_for_save(1, 1, 3.0, handling=[1])) == []
     group.exit(2)
     assert group.do(group.state.calls_for_save(2, 1, 3.0)) == []
-
-
-def test_no_process_is_asked_to_save_while_others_save_on_the_signal() -> None:
-    group = Group().start()
-    group.stop(handling=[0])
-    assert group.do(group.state.calls_for_save(1, 1, 3.0, handling=[0])) == []
-
-
-def test_no_process_is_asked_to_save_while_the_group_runs() -> None:
-    group = Group().start()
-    assert [group.do(group.state.calls_for_save(rank, 1, 1.0)) for rank in (0, 1)] == [[], []]
 
 
 def test_whether_a_process_saves_does_not_matter_any_more_once_the_group_is_stopped() -> None:

@@ -67,8 +67,8 @@ class Processes:
             event_loop,
             on_progress,
             on_report,
-            on_saves=self._saves,
-            on_saved=self._saved,
+            on_saves=lambda rank, round_number: self.group.calls_for_save(rank, round_number),  # noqa: PLW0108 made later
+            on_saved=lambda rank, round_number: self.group.saved(rank, round_number),  # noqa: PLW0108 made later
             on_hello=lambda local_rank: self.group.said_hello(local_rank, time.monotonic()),
             on_saves_at_end=lambda local_rank: self.group.saves_at_end(local_rank),  # noqa: PLW0108 made later
             on_plan_report=self._follows,
@@ -207,12 +207,6 @@ class Processes:
         wait while this member imports."""
         if isinstance(self._launcher, ZygoteLauncher):
             self._launcher.add_imports(_results(imports) if imports is not None else None, wait=running)
-
-    def _saves(self, rank: int, round_number: int) -> None:
-        self.group.calls_for_save(rank, round_number)
-
-    def _saved(self, rank: int, round_number: int) -> None:
-        self.group.saved(rank, round_number)
 
     def _expect_to_join(self, plan: PlanValue) -> None:
         """Sets the environments that this member's workers will probably have if it joins the next round: joiners get

@@ -77,13 +77,11 @@ def with_status(
         percent=before.percent if status.percent is None else status.percent,
         remaining_seconds=status.remaining_seconds,
         total_steps=before.total_steps if status.total_steps is None else status.total_steps,
-        metrics=dict(list({**status.metrics, **_others(before.metrics, status.metrics)}.items())[:MAX_METRICS]),
+        metrics=dict(
+            list({**status.metrics, **before.metrics, **status.metrics}.items())[:MAX_METRICS]
+        ),  # new ones first
         updated_at=now,
     )
-
-
-def _others(metrics: dict[str, float], newer: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name not in newer}
 
 
 def _count(status: dict[str, Any], name: str, most: int) -> int | None:

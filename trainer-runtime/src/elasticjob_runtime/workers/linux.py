@@ -35,7 +35,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def caught(status: str, number: int) -> bool:
-    """Like `catches`, given the text of /proc/PID/status.
+    r"""Like `catches`, given the text of /proc/PID/status.
 
     >>> caught("Name: python\nSigCgt:\t0000000000004002\n", signal.SIGTERM)
     True
@@ -44,6 +44,11 @@ def caught(status: str, number: int) -> bool:
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def stat_fields(pid: int | str) -> list[str]:
+    """Of /proc/PID/stat, from the state on. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="surrogateescape").rpartition(") ")[2].split()
 
 
 def stop_signal(pid: int) -> int:
@@ -96,7 +101,7 @@ def living_children() -> list[int]:
     found = []
     for pid in children():
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+            if stat_fields(pid)[0] != "Z":
                 found.append(pid)
     return found
 
@@ -114,7 +119,7 @@ def set_command_line(command: Sequence[str]) -> None:
     kernel takes them for one string if the last byte is not 0.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+        fields = stat_fields("self")
         start, end = int(fields[45]), int(fields[46])
         size = end - start
         if start <= 0 or size < 3:

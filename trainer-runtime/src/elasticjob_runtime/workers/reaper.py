@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.zygote.client import ROOT
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ def relations() -> dict[int, tuple[int, int]]:
     found = {}
     for pid in processes():
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            fields = linux.stat_fields(pid)
             if fields[0] != "Z":
                 found[pid] = (int(fields[1]), int(fields[3]))
     return found
