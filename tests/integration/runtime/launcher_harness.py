@@ -14,6 +14,7 @@ import elasticjob_runtime
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.process import Command, WorkerSpec
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
+from elasticjob_runtime.workers.zygote.pool import Preforked
 
 from hack.cluster.ports import free_ports
 from tests.integration.runtime import small_torch
@@ -100,6 +101,22 @@ class Harness:
             waits_for_imports=waits,
         )
         return self._launcher
+
+    def ready_launcher(self, *, preload: list[str]) -> ZygoteLauncher:
+        launcher = self.launcher(preload=preload)
+        self.run_until(lambda: launcher.ready)
+        return launcher
+
+    def wait_until_preforked(self) -> list[Preforked]:
+        launcher = self._launcher
+        assert launcher is not None
+
+        def preforked() -> list[Preforked]:
+            zygote = launcher._zygotes.current
+            return zygote.preforked if launcher.ready and zygote is not None else []
+
+        found: list[Preforked] = self.run_until(preforked, what="a worker process is preforked")
+        return found
 
     def run_until(self, predicate: Callable[[], Any], timeout: float = 60.0, what: str = "") -> Any:
         end = time.monotonic() + timeout

@@ -43,7 +43,7 @@ while True:
         assert not checkpoint_wanted(), "who handles SIGTERM is not asked as well"
         wanted = bool(flags[1])  # all ranks save together
     else:
-        wanted = (mode != "not rank 1" or rank != 1) and checkpoint_wanted()
+        wanted = checkpoint_wanted()
     ledger.write(json.dumps({"round": round, "rank": rank, "step": step, "wanted": wanted}) + "\\n")
     if wanted:
         if saves_on_sigterm:

@@ -15,11 +15,10 @@ from tests.integration.runtime.launcher_harness import Harness
 def test_a_hanging_zygote_never_blocks_the_agent(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent's event loop keeps running, and the worker process is spawned after a timeout."""
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 0.5)
-    launcher = harness.launcher(preload=[])
-    harness.run_until(lambda: launcher.ready)
+    launcher = harness.ready_launcher(preload=[])
     (zygote,) = harness.zygotes()
     harness.worker()
-    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    harness.wait_until_preforked()
     os.kill(zygote, signal.SIGSTOP)
     assert harness.worker()["forked"], "one was preforked"
     results, _ = harness.start()
@@ -37,23 +36,20 @@ def test_a_hanging_zygote_never_blocks_the_agent(harness: Harness, monkeypatch: 
 
 
 def test_a_cancelled_start_starts_nothing(harness: Harness) -> None:
-    launcher = harness.launcher(preload=[])
-    harness.run_until(lambda: launcher.ready)
+    launcher = harness.ready_launcher(preload=[])
     os.kill(harness.zygotes()[0], signal.SIGSTOP)
     harness.worker()
     results, _ = harness.start()
     launcher.cancel()
     os.kill(harness.zygotes()[0], signal.SIGCONT)
-    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    harness.wait_until_preforked()
     assert results == []
     assert launcher.deadline is None
 
 
 def test_a_killed_zygote_is_replaced_and_its_preforked_worker_is_used(harness: Harness) -> None:
     launcher = harness.launcher(preload=[])
-    harness.run_until(
-        lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.preforked
-    )
+    harness.wait_until_preforked()
     (old,) = harness.zygotes()
     os.kill(old, signal.SIGKILL)
     harness.run_until(lambda: launcher._zygotes.successor is not None)
@@ -70,8 +66,7 @@ def test_a_pending_worker_is_spawned_as_soon_as_the_zygote_dies(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 600.0)
-    launcher = harness.launcher(preload=[])
-    harness.run_until(lambda: launcher.ready)
+    harness.ready_launcher(preload=[])
     os.kill(harness.zygotes()[0], signal.SIGSTOP)
     harness.worker()
     results, _ = harness.start()
@@ -84,10 +79,8 @@ def test_a_pending_worker_is_spawned_as_soon_as_the_zygote_dies(
 
 def test_a_killed_preforked_worker_loses_no_command(harness: Harness) -> None:
     """The agent does not know yet that it is gone when it sends the command."""
-    launcher = harness.launcher(preload=[])
-    preforked = harness.run_until(
-        lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.preforked
-    )
+    harness.launcher(preload=[])
+    preforked = harness.wait_until_preforked()
     os.kill(preforked[0].pid, signal.SIGKILL)
     os.waitpid(preforked[0].pid, 0)
     assert harness.worker()["forked"]

@@ -15,8 +15,7 @@ def test_modules_that_are_not_fork_safe_are_left_out_and_the_rest_is_preloaded(
 ) -> None:
     """So is every module that imports one; the second worker process finds the rest loaded."""
     caplog.set_level("INFO")
-    launcher = harness.launcher(preload=["auto"])
-    harness.run_until(lambda: launcher.ready)
+    launcher = harness.ready_launcher(preload=["auto"])
     first = harness.worker()
     assert (first["warm"], first["forked"]) == ([], True)
     harness.wait_until_learned()
@@ -39,16 +38,15 @@ def test_modules_that_are_not_fork_safe_are_left_out_and_the_rest_is_preloaded(
 
 def test_a_module_that_reads_its_rank_is_preloaded_for_the_expected_rank(harness: Harness) -> None:
     """lightning and torchmetrics read it. Where a worker process gets another rank, the script imports the module."""
-    launcher = harness.launcher(preload=["auto"])
-    harness.run_until(lambda: launcher.ready)
+    launcher = harness.ready_launcher(preload=["auto"])
     harness.worker(RANK="3")
     harness.wait_until_learned()
     same = harness.worker(RANK="3")
     assert ("knows_its_rank" in same["warm"], same["rank"], same["forked"]) == (True, 3, True)
-    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    harness.wait_until_preforked()
     other = harness.worker(RANK="2")
     assert ("knows_its_rank" in other["warm"], other["rank"], other["forked"]) == (False, 2, True)
-    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    harness.wait_until_preforked()
     launcher.expect({0: {"RANK": "5"}})
     expected = harness.worker(RANK="5")
     assert ("knows_its_rank" in expected["warm"], expected["rank"], expected["forked"]) == (True, 5, True)
@@ -62,8 +60,7 @@ def test_worker_processes_have_the_agents_priority_after_learning(
     harness.environment["PATH"] = str(harness.folder)
     monkeypatch.setenv("PATH", str(harness.folder))
     (harness.packages / "starts_a_process.py").write_text("class PROCESS:\n kill = staticmethod(lambda: None)\n")
-    launcher = harness.launcher(preload=["auto"])
-    harness.run_until(lambda: launcher.ready)
+    harness.ready_launcher(preload=["auto"])
     harness.worker()
     harness.wait_until_learned()
     second = harness.worker()
@@ -93,8 +90,7 @@ def test_the_first_members_do_not_wait_for_the_imports_of_an_earlier_run(harness
 
 
 def test_a_named_module_that_is_not_fork_safe_is_left_out(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
-    launcher = harness.launcher(preload=["plain", "package.threads", "last"])
-    harness.run_until(lambda: launcher.ready)
+    harness.ready_launcher(preload=["plain", "package.threads", "last"])
     worker = harness.worker()
     assert (worker["warm"], worker["forked"]) == (["plain", "last"], True)
     assert [record.levelname for record in caplog.records if "not preloading package.threads" in record.message] == [
@@ -106,7 +102,6 @@ def test_worker_processes_are_spawned_where_torch_is_not_fork_safe(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     (harness.packages / "torch/__init__.py").write_text(MODULES["torch/__init__.py"] + MODULES["package/threads.py"])
-    launcher = harness.launcher(preload=["auto"])
-    harness.run_until(lambda: launcher.ready)
+    harness.ready_launcher(preload=["auto"])
     assert harness.worker()["forked"] is False
     assert "no zygote, spawning workers: importing it starts 1 thread" in caplog.text

@@ -6,7 +6,7 @@ import builtins
 import importlib
 
 import pytest
-from elasticjob_runtime.workers.zygote.late_environment import FirstImport, changed, threads
+from elasticjob_runtime.workers.zygote.late_environment import FirstImport, threads
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,6 @@ from elasticjob_runtime.workers.zygote.late_environment import FirstImport, chan
 )
 def test_the_thread_count_is_the_one_torch_would_use(environment: dict[str, str], number: int | None) -> None:
     assert threads(environment) == number
-
-
-def test_changed_variables_are_those_set_unset_or_modified() -> None:
-    assert changed({"A": "1", "B": "1", "C": "1"}, {"B": "2", "C": "1", "D": "1"}) == {"A", "B", "D"}
 
 
 @pytest.mark.parametrize(
