@@ -7,7 +7,6 @@ import signal
 import urllib.request
 from typing import Any
 
-import pytest
 from elasticjob_runtime.contract import Env, ExitCode
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -53,12 +52,9 @@ def test_a_failure_is_reported_with_its_traceback_for_the_member_and_for_the_job
     assert agents["a"].events[-1]["code"] == ExitCode.WORKERS_FAILED
 
 
-@pytest.mark.parametrize("by", ["flag", "variable"])
-def test_metrics_are_served(job: Job, by: str) -> None:
+def test_metrics_are_served(job: Job) -> None:
     (port,) = free_ports(1)
-    flags = ("--metrics-port", str(port)) if by == "flag" else ()
-    environment = {Env.METRICS_PORT: str(port)} if by == "variable" else {}
-    agent = job.start("a", "--max-restarts", "1", *flags, nnodes="1", environment=environment)
+    agent = job.start("a", "--max-restarts", "1", nnodes="1", environment={Env.METRICS_PORT: str(port)})
     before = job.wait_for_training(1)
 
     def read() -> dict[tuple[str, ...], float]:
