@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -38,13 +39,14 @@ def test_no_round_uses_the_store_of_an_earlier_one(name: str) -> None:
 class Host:
     """An agent's StoreHost; the test plays the process at the other end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more_ports: int) -> None:
         self.event_loop = EventLoop()
         self.reported: list[bool] = []
-        self.agent = StoreHost(self.event_loop, PORTS, self.reported.append)
+        ports = [*PORTS, *more_ports]
+        self.agent = StoreHost(self.event_loop, ports, self.reported.append, round_ports=len(PORTS))
         ours, self.process = socket.socketpair()
         self.agent.attach(ours)
-        assert self.received() == {"ports": PORTS}
+        assert self.received() == {"ports": ports}
 
     def claims(self) -> bool:
         return self.agent.listening
@@ -62,14 +64,16 @@ class Host:
 
         eventually(arrived)
 
+    def close(self) -> None:
+        self.agent.close()
+        self.process.close()
+        self.event_loop.close()
+
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    host = Host()
-    yield host
-    host.agent.close()
-    host.process.close()
-    host.event_loop.close()
+    with contextlib.closing(Host()) as host:
+        yield host
 
 
 def test_a_store_that_cannot_be_renewed_is_not_published_until_it_is(host: Host) -> None:
@@ -95,17 +99,10 @@ def test_no_world_of_a_replica_uses_the_store_of_an_earlier_one(host: Host) -> N
 
 
 def test_rounds_use_their_own_ports_only() -> None:
-    event_loop = EventLoop()
-    ours, process = socket.socketpair()
-    agent = StoreHost(event_loop, [*PORTS, 200, 201], lambda _listening: None, round_ports=4)
-    agent.attach(ours)
-    assert ipc.receive(process)[0] == {"ports": [*PORTS, 200, 201]}
-    agent.enter(4, leads=True)
-    agent.enter(5, leads=True)
-    assert ipc.receive(process)[0] == {"renew": 100}
-    agent.close()
-    process.close()
-    event_loop.close()
+    with contextlib.closing(Host(200, 201)) as host:
+        host.agent.enter(4, leads=True)
+        host.agent.enter(5, leads=True)
+        assert host.received() == {"renew": 100}
 
 
 def test_a_second_store_host_process_exits_and_the_first_remains(host: Host) -> None:
