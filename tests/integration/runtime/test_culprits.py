@@ -1,7 +1,7 @@
 """Each way in which one rank keeps the others from taking a step: real agents, and real torch over gloo.
 
-The script reports nothing. Rank 1 is the bad one, and the promise is that it is named, and not one of those that wait
-for it or end before it.
+The script reports nothing. Rank 1 is the bad one, in one way after the other: after each restart in the next one. The
+promise is that it is named, and not one of those that wait for it or end before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pathlib
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -29,9 +29,10 @@ SCRIPT = """
 import ctypes, itertools, os, pathlib, signal, sys, threading, time
 import torch, torch.distributed as dist
 
-how, here = sys.argv[1], pathlib.Path(sys.argv[2])
-first, rank = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0", int(os.environ["RANK"])
-bad = first and rank == 1
+ways, here = sys.argv[1].split(","), pathlib.Path(sys.argv[2])
+restarts, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
+how = ways[restarts] if restarts < len(ways) else ""
+bad = how and rank == 1
 
 class Samples:
     def __len__(self):
@@ -72,9 +73,9 @@ torch.set_num_threads(1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(Samples(), 4, num_workers=1) if how == "loader" else None
-steps = 1000 if how == "network" and first else 16
+steps = 1000 if how == "network" else 16
 for step, batch in zip(range(steps), itertools.repeat(torch.ones(4, 4)) if loader is None else loader):
-    if step == 12 and first:
+    if step == 12 and how:
         if bad:
             hang()
         if how == "sizes":
@@ -91,7 +92,7 @@ for step, batch in zip(range(steps), itertools.repeat(torch.ones(4, 4)) if loade
             dist.barrier()
     model(batch).sum().backward()
     optimizer.step()
-    time.sleep(0.2 if first else 0)
+    time.sleep(0.2 if how else 0)
 dist.barrier()
 """
 
@@ -125,26 +126,31 @@ def start(job: Job, how: str, name: str = "a", members: int = 1, *flags: str, wo
     script = job.directory / "hanging.py"
     script.write_text(SCRIPT)
     return job.start(
-        name, "--nproc-per-node", str(world // members), "--hang-factor", "2", "--max-restarts", "1",
+        name, "--nproc-per-node", str(world // members), "--hang-factor", "2", "--max-restarts", "9",
         "--start-method", "zygote", *flags, nnodes=str(members), conf=f"{QUICK},hang_min=2",
         script=[str(script), how, str(job.directory)], **options,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("how", "method"),
+    ("ways", "method"),
     [
-        *(pytest.param(name, "zygote", marks=() if name in IN_EVERY_RUN else pytest.mark.nightly) for name in CASES),
-        pytest.param("sleep", "spawn", marks=pytest.mark.nightly),
+        pytest.param(IN_EVERY_RUN, "zygote", id="in every run"),
+        pytest.param(
+            [way for way in CASES if way not in IN_EVERY_RUN], "zygote", id="others", marks=pytest.mark.nightly
+        ),
+        pytest.param(["sleep"], "spawn", id="spawned", marks=pytest.mark.nightly),
     ],
 )
-def test_the_rank_that_keeps_the_others_waiting_is_named(job: Job, how: str, method: str) -> None:
-    agent, case = start(job, how, "a", 1, "--start-method", method), CASES[how]
-    assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
-    (failure,) = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
-    assert (failure["rank"], failure["reason"] in case.reasons) == (1, True), failure
-    assert case.text in failure["message"], failure
-    assert case is not SLEEPS or failure["traceback"].startswith("Stacks of rank 1:\n"), failure
+def test_the_rank_that_keeps_the_others_waiting_is_named(job: Job, ways: Sequence[str], method: str) -> None:
+    agent = start(job, ",".join(ways), "a", 1, "--start-method", method)
+    assert agent.exit_code(220) == ExitCode.SUCCEEDED, agent.output
+    failures = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
+    for way, failure in zip(ways, failures, strict=True):
+        case = CASES[way]
+        assert (failure["rank"], failure["reason"] in case.reasons) == (1, True), failure
+        assert case.text in failure["message"], failure
+        assert case is not SLEEPS or failure["traceback"].startswith("Stacks of rank 1:\n"), failure
 
 
 @pytest.mark.parametrize("how", ["sizes", pytest.param("blocked", marks=pytest.mark.nightly)])
