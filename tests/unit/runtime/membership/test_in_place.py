@@ -204,7 +204,8 @@ def member(plan: Any = AS_C, *, mine: Any = ABLE, predecessor_leaves: bool = Fal
         "b": make_member("b", **{**ABLE, **(LEAVING if predecessor_leaves else {})}),
         "c": make_member("c", **{**ABLE, **mine}),
     }
-    return make_view(there=here, plan=plan, me="c", role=Role.FOLLOWER, predecessor="b", **stores, **fields)
+    fields = {"role": Role.FOLLOWER, "predecessor": "b", **fields}
+    return make_view(there=here, plan=plan, me="c", **stores, **fields)
 
 
 NONE, DEAD = WorkersState.NONE, WorkersState.FAILED
@@ -317,8 +318,15 @@ MEMBER = {
         member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 5, "silent": frozenset("b")}),
         "wait 10 s",
     ),
-    "no plan comes: stop them": Case(
-        member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}), "stop, 30 s to save"
+    "no plan comes: look once more whether another member stays": Case(
+        member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}), "watch as planner"
+    ),
+    "another member stays, and no plan comes: stop them": Case(
+        member(role=Role.PLANNER, mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}),
+        "stop, 30 s to save",
+    ),
+    "half of the grace period is over: stop them": Case(
+        member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 15}), "stop, 18 s to save"
     ),
     "the only member does not wait for a plan": Case(
         member(make_plan("c", agent_store=True, in_place=True, round_number=2, me="c"), **LEAVES),

@@ -1,9 +1,9 @@
 """Leaving a group whose worker processes continue in place, and who saves if all members leave. Pure.
 
 1. A leaving member takes part until a plan without it arrives, for LEAVE_GRACE if it knows another member of the plan
-   that stays.
-2. If it knows none, all may be leaving. It takes over as planner, which sees all members, and waits until one of them
-   is chosen to save, for up to half of the grace period.
+   that stays. If none has arrived then, a follower takes over as planner, which sees all members, and looks once more.
+2. If it knows none, all may be leaving. It takes over as planner and waits until one of them is chosen to save, for up
+   to half of the grace period.
 3. A planner that sees that all members leave, or have gone, chooses itself.
 """
 
@@ -32,7 +32,7 @@ def leave_world(view: View, now: float) -> Action | None:
         return None  # all members leave
     until = since + (LEAVE_GRACE if _another_stays(view, plan) else longest_leave(view))
     if now >= until:
-        return None
+        return _look_again(view) if now < since + longest_leave(view) else None
     if end := _take_over(view, now) or _propose_end(view, plan):
         return end
     return Wait(until=until, reason="leaving: waiting for a plan without this member")
@@ -73,6 +73,15 @@ def _another_stays(view: View, plan: Plan) -> bool:
         if known and answers and member.name != view.settings.me and member.value.state is not MemberState.LEAVING:
             return True
     return False
+
+
+def _look_again(view: View) -> Subscribe | None:
+    """Of a follower that relies on another member, before its workers stop without saving. On a slow network the watch
+    may not have shown yet that the other one leaves, too. Of two members that announce and then read, one sees the
+    other leave."""
+    if view.store.role is Role.PLANNER:
+        return None
+    return Subscribe(role=Role.PLANNER, predecessor="", reason="leaving: looking whether another member stays")
 
 
 def _take_over(view: View, now: float) -> Subscribe | None:
