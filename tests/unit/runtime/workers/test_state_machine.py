@@ -646,3 +646,10 @@ def test_no_process_of_a_replica_is_started_alone() -> None:
     group = Group().start(IN_REPLICA).entered(0, 1)
     group.exit(1)
     assert group.do(group.state.move(NEXT_IN_REPLICA, 0.5, 6.0)) == [SendPlan(0, NEXT_IN_REPLICA, 0.5)]
+
+
+@pytest.mark.parametrize("told", [ReplicaValue(index=3, world=2, incarnation="a1", members=("a", "d")), None])
+def test_processes_stay_in_the_world_of_the_replica_that_they_began_in(told: ReplicaValue | None) -> None:
+    group = Group().start(IN_REPLICA).entered(0, 1)
+    group.do(group.state.move(dataclasses.replace(NEXT, replica=told), 0.5, 6.0))
+    assert group.state.view.plan == NEXT_IN_REPLICA

@@ -187,7 +187,9 @@ class GroupState:
 
     def move(self, plan: Plan, step_grace: float, now: float) -> Step:
         """The processes continue under `plan`: those that can are told, and those that are missing start, in worlds of
-        their own. Those that have not said yet whether they can are told when they do."""
+        their own. Those that have not said yet whether they can are told when they do. They stay in the world of the
+        replica that they began in, also if the replica has got another one meanwhile."""
+        plan = dataclasses.replace(plan, replica=self.view.plan.replica) if self.view.plan is not None else plan
         view = dataclasses.replace(
             self.view, round=plan.round, changed_at=now, began_at=now, plan=plan, failure=None, incomplete=False,
             waiting=False, rejected_at=None, entered=self.view.trained_round,
