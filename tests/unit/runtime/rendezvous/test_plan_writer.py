@@ -66,6 +66,10 @@ def proposal(members: Sequence[Member], *, round_number: int = 1, after: int = 0
     )  # fmt: skip
 
 
+def told_nothing(_name: str) -> tuple[ReplicaValue | None, int]:
+    return None, 0
+
+
 def writer(store: MemoryStore, name: str = "a.1", batch: int = BATCH) -> PlanWriter:
     return PlanWriter(store, KEYS, name, batch=batch)
 
@@ -83,7 +87,7 @@ def ranks_in(store: MemoryStore, attempt: str) -> dict[str, RankValue]:
 @pytest.mark.parametrize("batch", [1, 2, 3, BATCH])
 def test_a_plan_is_written_with_the_ranks_of_its_members(store: MemoryStore, batch: int) -> None:
     members = register(store, "a", "b", "c")
-    revision = writer(store, batch=batch).propose(proposal(members, round_number=5), nproc=2)
+    revision = writer(store, batch=batch).propose(proposal(members, round_number=5), nproc=2, known=told_nothing)
     plan = plan_in(store)
     assert plan is not None
     assert (plan.round, plan.size, plan.world_size, plan.leader, plan.restart_count, plan.agent_store) == (
@@ -105,14 +109,14 @@ def test_a_plan_is_written_with_the_ranks_of_its_members(store: MemoryStore, bat
 
 def test_a_plan_of_a_thousand_members_has_all_ranks(store: MemoryStore) -> None:
     members = register(store, *(f"m{number}" for number in range(1000)))
-    writer(store).propose(proposal(members), nproc=1)
+    writer(store).propose(proposal(members), nproc=1, known=told_nothing)
     plan = plan_in(store)
     assert plan is not None
     assert len(ranks_in(store, plan.attempt)) == plan.size == 1000
 
 
 def test_two_members_are_each_others_only_neighbour(store: MemoryStore) -> None:
-    writer(store).propose(proposal(register(store, "a", "b")), nproc=1)
+    writer(store).propose(proposal(register(store, "a", "b")), nproc=1, known=told_nothing)
     plan = plan_in(store)
     assert plan is not None
     ranks = ranks_in(store, plan.attempt)
@@ -120,7 +124,7 @@ def test_two_members_are_each_others_only_neighbour(store: MemoryStore) -> None:
 
 
 def test_a_single_member_has_no_neighbours(store: MemoryStore) -> None:
-    writer(store).propose(proposal(register(store, "a")), nproc=1)
+    writer(store).propose(proposal(register(store, "a")), nproc=1, known=told_nothing)
     plan = plan_in(store)
     assert plan is not None
     assert ranks_in(store, plan.attempt)["a"].neighbours == ()
@@ -128,9 +132,9 @@ def test_a_single_member_has_no_neighbours(store: MemoryStore) -> None:
 
 def test_only_one_of_two_planners_writes_its_plan(store: MemoryStore) -> None:
     members = register(store, "a", "b")
-    writer(store, "a.1").propose(proposal(members), nproc=1)
+    writer(store, "a.1").propose(proposal(members), nproc=1, known=told_nothing)
     with pytest.raises(PlanOutdatedError):
-        writer(store, "b.1").propose(proposal(members), nproc=1)
+        writer(store, "b.1").propose(proposal(members), nproc=1, known=told_nothing)
     plan = plan_in(store)
     assert plan is not None
     assert ".a.1." in plan.attempt
@@ -140,7 +144,7 @@ def test_a_plan_with_a_member_that_left_is_rejected(store: MemoryStore) -> None:
     members = register(store, "a", "b")
     gone = dataclasses.replace(members[1], create_revision=members[1].create_revision - 1)
     with pytest.raises(PlanOutdatedError):
-        writer(store).propose(proposal([members[0], gone]), nproc=1)
+        writer(store).propose(proposal([members[0], gone]), nproc=1, known=told_nothing)
     assert plan_in(store) is None
 
 
@@ -148,7 +152,7 @@ def test_no_plan_is_written_after_the_outcome(store: MemoryStore) -> None:
     members = register(store, "a")
     store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
     with pytest.raises(PlanOutdatedError):
-        writer(store).propose(proposal(members), nproc=1)
+        writer(store).propose(proposal(members), nproc=1, known=told_nothing)
     assert plan_in(store) is None
 
 
@@ -157,8 +161,8 @@ def test_ranks_of_a_failed_attempt_do_not_count_for_the_next(store: MemoryStore)
     planner = writer(store, batch=1)
     gone = dataclasses.replace(members[2], create_revision=1)
     with pytest.raises(PlanOutdatedError):
-        planner.propose(proposal([*members[:2], gone]), nproc=1)
-    planner.propose(proposal(members[:1]), nproc=1)
+        planner.propose(proposal([*members[:2], gone]), nproc=1, known=told_nothing)
+    planner.propose(proposal(members[:1]), nproc=1, known=told_nothing)
     plan = plan_in(store)
     assert plan is not None
     assert set(ranks_in(store, plan.attempt)) == {"a"}
@@ -169,7 +173,7 @@ def test_a_new_plan_deletes_old_ranks_and_suspicions(store: MemoryStore) -> None
     planner, after = writer(store), 0
     for round_number in (1, 2, 3, 4):
         store.put(KEYS.suspicion(round_number - 1, "x", "y"), "{}")
-        planner.propose(proposal(members, round_number=round_number, after=after), nproc=1)
+        planner.propose(proposal(members, round_number=round_number, after=after), nproc=1, known=told_nothing)
         kv = store.get(KEYS.plan)
         assert kv is not None
         after = kv.mod_revision
@@ -181,7 +185,7 @@ def test_a_new_plan_deletes_old_ranks_and_suspicions(store: MemoryStore) -> None
 def restored(store: MemoryStore, batch: int = 1) -> tuple[PlanWriter, PlanValue, RankValue]:
     """A plan whose store has lost everything."""
     planner = writer(store, batch=batch)
-    planner.propose(proposal(register(store, "a", "b", "c")), nproc=1)
+    planner.propose(proposal(register(store, "a", "b", "c")), nproc=1, known=told_nothing)
     plan = plan_in(store)
     assert plan is not None
     rank = ranks_in(store, plan.attempt)["a"]
@@ -204,7 +208,7 @@ def assignment(members: Sequence[Member], size: int, world: int = 1, gone: tuple
 def test_a_plan_of_any_size_fits_into_transactions(store: MemoryStore, count: int) -> None:
     members = register(store, *(f"m{number:03}" for number in range(count)))
     kept = KEYS.failure(1, "m000")
-    writer(store).propose(proposal(members, round_number=2), 1, kept_failure=kept)
+    writer(store).propose(proposal(members, round_number=2), 1, told_nothing, kept_failure=kept)
     plan = plan_in(store)
     assert plan is not None
     assert len(ranks_in(store, plan.attempt)) == count
@@ -215,7 +219,7 @@ def test_the_largest_replica_fits_into_a_transaction_while_others_are_gone(store
     for name in gone:
         store.put(KEYS.replica(name), "{}")
     members = register(store, *(f"m{number:03}" for number in range(MAX_REPLICA_SIZE)))
-    writer(store).assign(assignment(members, MAX_REPLICA_SIZE, gone=gone), lambda _name: (None, 0))
+    writer(store).assign(assignment(members, MAX_REPLICA_SIZE, gone=gone), told_nothing)
     kvs = store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs
     assert [kv.key for kv in kvs] == [KEYS.replica(member.name) for member in members]
 
@@ -224,7 +228,7 @@ def test_the_largest_replica_fits_into_a_transaction_while_others_are_gone(store
 def test_every_member_is_told_its_replica(store: MemoryStore, batch: int) -> None:
     members = register(store, "a", "b", "c", "d", "e", "f")
     store.put(KEYS.replica("z"), "{}")
-    key, revision = writer(store, batch=batch).assign(assignment(members, 2, gone=("z",)), lambda _name: (None, 0))
+    key, revision = writer(store, batch=batch).assign(assignment(members, 2, gone=("z",)), told_nothing)
     kvs = {kv.key: kv for kv in store.range(Get(KeyRange.prefix(KEYS.replicas))).kvs}
     assert [ReplicaValue.from_json(kv.value).index for kv in kvs.values()] == [0, 0, 1, 1, 2, 2]
     assert kvs[key].mod_revision == revision
@@ -234,10 +238,28 @@ def test_every_member_is_told_its_replica(store: MemoryStore, batch: int) -> Non
 
 def test_only_one_of_two_planners_puts_a_member_into_a_replica(store: MemoryStore) -> None:
     members = register(store, "a", "b", "c")
-    writer(store, "a.1").assign(assignment(members[:2], 2), lambda _name: (None, 0))
+    writer(store, "a.1").assign(assignment(members[:2], 2), told_nothing)
     with pytest.raises(PlanOutdatedError):
-        writer(store, "b.1").assign(assignment(members[1:], 2, world=2), lambda _name: (None, 0))
+        writer(store, "b.1").assign(assignment(members[1:], 2, world=2), told_nothing)
     assert store.get(KEYS.replica("c")) is None
+
+
+def test_no_plan_contains_a_member_that_another_planner_puts_into_another_replica(store: MemoryStore) -> None:
+    members = register(store, "a", "b")
+    in_replicas = dataclasses.replace(proposal(members), replica_size=2)
+    writer(store, "a.1").assign(assignment(members, 2), told_nothing)
+    with pytest.raises(PlanOutdatedError):
+        writer(store, "b.1").propose(in_replicas, nproc=1, known=told_nothing)
+    assert plan_in(store) is None
+
+
+def test_a_plan_of_replicas_of_any_size_fits_into_transactions(store: MemoryStore) -> None:
+    members = register(store, *(f"m{number:03}" for number in range(MAX_OPERATIONS + 1)))
+    in_replicas = dataclasses.replace(proposal(members), replica_size=1)
+    writer(store).propose(in_replicas, nproc=1, known=told_nothing)
+    plan = plan_in(store)
+    assert plan is not None
+    assert len(ranks_in(store, plan.attempt)) == len(members)
 
 
 def test_a_lost_plan_is_restored_unchanged(store: MemoryStore) -> None:
@@ -256,7 +278,7 @@ def test_a_member_that_knows_only_its_own_rank_restores_that_rank(store: MemoryS
 
 def test_a_restore_never_overwrites_a_newer_plan(store: MemoryStore) -> None:
     planner, plan, rank = restored(store)
-    writer(store, "b.1").propose(proposal(register(store, "b"), round_number=9), nproc=1)
+    writer(store, "b.1").propose(proposal(register(store, "b"), round_number=9), nproc=1, known=told_nothing)
     with pytest.raises(PlanOutdatedError):
         planner.restore(plan, "a", rank)
     current = plan_in(store)
@@ -266,7 +288,7 @@ def test_a_restore_never_overwrites_a_newer_plan(store: MemoryStore) -> None:
 
 def test_the_outcome_is_written_once_and_only_for_the_current_plan(store: MemoryStore) -> None:
     planner = writer(store)
-    revision = planner.propose(proposal(register(store, "a")), nproc=1)
+    revision = planner.propose(proposal(register(store, "a")), nproc=1, known=told_nothing)
     succeeded = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r")
     outdated = PublishOutcome(outcome=succeeded, expected_mod_revision=revision - 1, reason="r")
     with pytest.raises(PlanOutdatedError):
@@ -310,15 +332,20 @@ def test_a_new_plan_deletes_earlier_failures_except_the_first(store: MemoryStore
     """The first failure of the last round is kept for an operator that was down."""
     members = register(store, "a", "b", "c")
     planner = writer(store)
-    revision = planner.propose(proposal(members), nproc=1)
+    revision = planner.propose(proposal(members), nproc=1, known=told_nothing)
     for name in "abc":
         fail(store, 1, name)
     late = fail(store, 2, "a")
-    planner.propose(proposal(members, round_number=2, after=revision), nproc=1, kept_failure=KEYS.failure(1, "b"))
+    planner.propose(
+        proposal(members, round_number=2, after=revision),
+        nproc=1,
+        known=told_nothing,
+        kept_failure=KEYS.failure(1, "b"),
+    )
     assert failures_in(store) == [KEYS.failure(1, "b"), late]
     plan = store.get(KEYS.plan)
     assert plan is not None
-    planner.propose(proposal(members, round_number=3, after=plan.mod_revision), nproc=1)
+    planner.propose(proposal(members, round_number=3, after=plan.mod_revision), nproc=1, known=told_nothing)
     assert failures_in(store) == []
 
 
@@ -329,7 +356,7 @@ def test_failures_of_a_large_group_take_a_few_megabytes_at_most(store: MemorySto
     for round_number in range(1, 51):
         kept = KEYS.failure(round_number - 1, members[0].name)
         revision = planner.propose(
-            proposal(members, round_number=round_number, after=revision), nproc=1, kept_failure=kept
+            proposal(members, round_number=round_number, after=revision), nproc=1, known=told_nothing, kept_failure=kept
         )
         for member in members:
             fail(store, round_number, member.name, reason="ApplicationError" if member is members[0] else PEER_LOST)

@@ -83,6 +83,8 @@ class Invariants:
         """Attempt -> lifetime of the store in which it was planned."""
         self._started: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         """Incarnation -> the round, and the world of the replica, in which it last started worker processes."""
+        self._replica_then: dict[tuple[str, str], ReplicaValue | None] = {}
+        """(attempt, member) -> its replica when it got its rank."""
         self._placed: dict[tuple[str, int], str] = {}
         self.leaders: dict[str, str] = {}
         """Attempt -> incarnation of its leader."""
@@ -104,7 +106,7 @@ class Invariants:
         self._check_plan(server)
 
     def _check_named(self, server: Server) -> None:
-        """Ranks are given to members that are registered at that moment."""
+        """Ranks are given to members that are registered at that moment, and a part of their replica then."""
         for kv in server.keys(self._ranks):
             attempt, _, name = kv.key[len(self._ranks) :].partition("/")
             if kv.mod_revision == server.state.revision and attempt not in self._known:
@@ -115,6 +117,7 @@ class Invariants:
                     incarnation == planned,
                     f"{attempt} gives {name}/{planned} a rank, but {incarnation} is registered as {name}",
                 )
+                self._replica_then[attempt, name] = self._replica(server, name)
 
     def _check_plan(self, server: Server) -> None:
         kv = server.read(self._plan_key)
@@ -151,14 +154,14 @@ class Invariants:
         self.leaders[plan.attempt] = ranks[first].incarnation
         require(plan.leader == first, f"plan {plan.round}: leader is {plan.leader}, rank 0 is {first}")
         if plan.replica_size:
-            self._check_replicas(server, plan, sorted(ranks, key=lambda name: ranks[name].group_rank))
+            self._check_replicas(plan, sorted(ranks, key=lambda name: ranks[name].group_rank))
 
-    def _check_replicas(self, server: Server, plan: PlanValue, names: list[str]) -> None:
+    def _check_replicas(self, plan: PlanValue, names: list[str]) -> None:
         """A plan contains whole replicas, whose numbers differ."""
         size, found = plan.replica_size, list[ReplicaValue]()
         for start in range(0, len(names), size):
             part = names[start : start + size]
-            replicas = [self._replica(server, name) for name in part]
+            replicas = [self._replica_then[plan.attempt, name] for name in part]
             known = [replica for replica in replicas if replica is not None or not self._lifetime]  # else it was lost
             require(
                 all(replica is not None and replica.members == tuple(part) for replica in known),

@@ -110,12 +110,15 @@ class PublishOutcome(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProposePlan(Action):
-    """Write ranks and head of plan `round`. Fails if a named member is gone or another plan was written first."""
+    """Write ranks and head of plan `round`. Fails if a named member is gone or was told another replica, or another
+    plan was written first."""
 
     round: int
     members: tuple[Member, ...]
     """In rank order."""
     replica_size: int = 0
+    replicas: Mapping[str, ReplicaValue] = dataclasses.field(default_factory=dict)
+    """What members were told of their replicas, as far as the decision knew."""
     joined: tuple[int, ...] = ()
     """Of each, the round since which every plan has included it; empty: this one."""
     restart_count: int

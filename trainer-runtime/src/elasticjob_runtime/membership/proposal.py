@@ -45,6 +45,7 @@ def propose_plan(
         round=last + 1,
         members=members,
         replica_size=view.settings.replica_size,
+        replicas=view.store.replicas,
         joined=tuple(_joined(plan, member, last + 1) for member in members),
         reports_steps=bool(view.stepped) or any(each.value.reports_steps for each in known_plans),
         broken=broken_plans(view, plan, plan_reason) if plan else 0,

@@ -279,7 +279,7 @@ class RendezvousCore:
             return self._plans.assign(action, cache.replica)
         known = cache.plan if cache.plan_revision == action.expected_mod_revision else None
         nproc, kept = self._registration.member.nproc, cache.last_failure
-        return self._keys.plan, self._plans.propose(action, nproc, known, kept)
+        return self._keys.plan, self._plans.propose(action, nproc, cache.replica, known, kept)
 
     def _publish_or_withdraw(self, action: PublishSuspicion | PublishUnready) -> tuple[str, int]:
         value: Value | None

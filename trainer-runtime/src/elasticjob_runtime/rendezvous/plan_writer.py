@@ -1,8 +1,8 @@
 """Writes plans (the ranks in batches, then the head in one compare-and-swap) and the outcome.
 
-Every batch is guarded by the registrations that it names and by the previous plan, so a plan never names a dead
-registration and two planners never both succeed. A planner that dies between a batch and the head leaves ranks that no
-head refers to.
+Every batch is guarded by the registrations and replicas that it names and by the previous plan, so a plan never names a
+dead registration or a part of a replica, and two planners never both succeed. A planner that dies between a batch and
+the head leaves ranks that no head refers to.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ HEAD = 6
 """Operations besides ranks, at most, in the transaction that writes the head of a plan."""
 BATCH = protocol.MAX_OPERATIONS - HEAD
 """Ranks written in one transaction."""
+REPLICA_BATCH = (protocol.MAX_COMPARISONS - 2) // 2
+"""The same with replicas: each rank is guarded by two keys, beside the plan and the outcome."""
+KnownReplica = Callable[[str], tuple[ReplicaValue | None, int]]
+"""Of a member, what it was told, and the revision of that key; 0: there is none."""
 
 CONSEQUENCE_BYTES = 600
 """The maximum size of the traceback in a failure that only follows from another one. In a group of thousands, nearly
@@ -72,7 +76,14 @@ class PlanWriter:
         """Returns all ranks of the plan of `attempt`; None: they are not kept. They never change."""
         return self._known[1] if self._known[0] == attempt else None
 
-    def propose(self, action: ProposePlan, nproc: int, before: PlanValue | None = None, kept_failure: str = "") -> int:
+    def propose(
+        self,
+        action: ProposePlan,
+        nproc: int,
+        known: KnownReplica,
+        before: PlanValue | None = None,
+        kept_failure: str = "",
+    ) -> int:
         """Returns the revision of the new plan. `before`: the previous plan, if it is known. `kept_failure`: the key of
         the one failure that the plan keeps when it deletes those of earlier rounds, so that the operator can still read
         what failed last; empty: it keeps none."""
@@ -92,12 +103,14 @@ class PlanWriter:
             Put(self._keys.plan, plan.to_json()), Delete(older), Delete(suspicions), Delete(KeyRange(self._keys.stop)),
             *(Delete(span) for span in self._failures_before(action.round, kept_failure)),
         ]  # fmt: skip
-        revision = 0
-        for start in range(0, len(action.members), self._batch):
-            batch = action.members[start : start + self._batch]
+        revision, size = 0, min(self._batch, REPLICA_BATCH) if action.replica_size else self._batch
+        for start in range(0, len(action.members), size):
+            batch = action.members[start : start + size]
             there = [Compare(self._keys.member(m.name), create_revision=m.create_revision) for m in batch]
+            if action.replica_size:
+                there += [self._still_told(member.name, action.replicas, known) for member in batch]
             puts: list[Operation] = [self._put_rank(plan.attempt, member.name, ranks[member.name]) for member in batch]
-            last = start + self._batch >= len(action.members)
+            last = start + size >= len(action.members)
             result = self._store.txn([*guards, *there], [*puts, *head] if last else puts)
             if not result.succeeded:
                 raise PlanOutdatedError(f"plan {action.round} is outdated: another came first, or a member has gone")
@@ -136,11 +149,8 @@ class PlanWriter:
             raise PlanOutdatedError("the plan is there again")
         return result.revision
 
-    def assign(
-        self, action: AssignReplicas, known: Callable[[str], tuple[ReplicaValue | None, int]]
-    ) -> tuple[str, int]:
-        """Returns the last key that was written and its revision. `known`: of a member, what it was told, and the
-        revision of that key; 0: there is none. A replica is written as a whole."""
+    def assign(self, action: AssignReplicas, known: KnownReplica) -> tuple[str, int]:
+        """Returns the last key that was written and its revision. A replica is written as a whole."""
         key, revision = "", 0
         unchanged = [
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
@@ -155,14 +165,19 @@ class PlanWriter:
             puts: list[Operation] = []
             for members, orders in action.parts[start : start + per_batch]:
                 for member, order in zip(members, orders, strict=True):
-                    key, (before, at) = self._keys.replica(member.name), known(member.name)
-                    if before != action.known.get(member.name):
-                        raise PlanOutdatedError(f"another planner has put {member.name} into a replica")
+                    key = self._keys.replica(member.name)
                     guards.append(Compare(self._keys.member(member.name), create_revision=member.create_revision))
-                    guards.append(Compare(key, mod_revision=at))
+                    guards.append(self._still_told(member.name, action.known, known))
                     puts.append(Put(key, order.to_json()))
             revision = self._assign(guards, puts)
         return key, revision
+
+    def _still_told(self, name: str, decided: Mapping[str, ReplicaValue], known: KnownReplica) -> Compare:
+        """That nobody has put this member into another replica since the decision."""
+        told, revision = known(name)
+        if told != decided.get(name):
+            raise PlanOutdatedError(f"another planner has put {name} into a replica")
+        return Compare(self._keys.replica(name), mod_revision=revision)
 
     def _assign(self, guards: Sequence[Compare], operations: Sequence[Operation]) -> int:
         result = self._store.txn(guards, operations)
