@@ -37,16 +37,17 @@ class Pace:
     """After which steps of one training to take snapshots."""
 
     def __init__(self) -> None:
-        self._cost: float | None = None
+        self.cost: float | None = None
+        """Of a snapshot, s; None: not known yet."""
         self._step_seconds: float | None = None
         self._last: float | None = None
 
     @property
     def interval(self) -> int:
         """Steps; what is repeated at most when all processes are lost."""
-        if self._cost is None or self._step_seconds is None:
+        if self.cost is None or self._step_seconds is None:
             return 1
-        return interval(self._cost, self._step_seconds)
+        return interval(self.cost, self._step_seconds)
 
     def changed(self) -> None:
         """The world has changed: what comes before the next step is none."""
@@ -62,5 +63,5 @@ class Pace:
 
     def took(self, cost: float, now: float) -> None:
         """A snapshot took `cost` seconds, until `now`."""
-        self._cost = cost if self._cost is None else (self._cost + cost) / 2
+        self.cost = cost if self.cost is None else (self.cost + cost) / 2
         self._last = now  # the next step does not begin before

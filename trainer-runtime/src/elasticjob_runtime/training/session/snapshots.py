@@ -76,7 +76,13 @@ class Snapshots:
 
     def committed(self, step: int, state: Callable[[], Any]) -> None:
         """Takes a snapshot if it is time for one. To be called after each step."""
-        if self._memory is not None and self._pace.is_due(step, time.monotonic()):
+        if self._memory is None:
+            return
+        due = self._pace.is_due(step, time.monotonic())
+        if self._pace.interval > self._longest:  # also where the first step after a snapshot shows what it costs
+            self._longest = self._pace.interval
+            logger.info("a snapshot in memory takes %.3f s: one in %d steps", self._pace.cost, self._longest)
+        if due:
             self.take(step, state)
 
     def take_last(self, step: int, state: Callable[[], Any], seconds: float) -> bool:
@@ -103,6 +109,3 @@ class Snapshots:
             self._memory = None
             return
         self._pace.took(cost, time.monotonic())
-        if self._pace.interval > self._longest:
-            self._longest = self._pace.interval
-            logger.info("a snapshot in memory takes %.3f s: one in %d steps", cost, self._pace.interval)
