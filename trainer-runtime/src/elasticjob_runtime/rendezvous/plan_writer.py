@@ -173,7 +173,7 @@ class PlanWriter:
         return key, revision
 
     def _still_told(self, name: str, decided: Mapping[str, ReplicaValue], known: KnownReplica) -> Compare:
-        """That nobody has put this member into another replica since the decision."""
+        """That no planner has put this member into another replica since the decision."""
         told, revision = known(name)
         if told != decided.get(name):
             raise PlanOutdatedError(f"another planner has put {name} into a replica")
