@@ -8,16 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from elasticjob_runtime.etcd import (
-    EtcdClient,
-    Event,
-    KeyRange,
-    KeyValue,
-    Store,
-    StoreError,
-    WatchFailure,
-    WatchUpdate,
-)
+from elasticjob_runtime.etcd import EtcdClient, Event, KeyRange, KeyValue, Store, StoreError, WatchFailure, WatchUpdate
 
 from hack.embedded_etcd.memory import MemoryStore
 from hack.embedded_etcd.memory_state import Revoke

@@ -79,10 +79,7 @@ def test_a_write_whose_response_is_lost_is_not_repeated(
 ) -> None:
     client, other = open_client(proxy.url), open_client(etcd_server.url)
     client.put("/job/a", "1")
-    for write in (
-        lambda: client.put("/job/a", "2"),
-        lambda: client.txn((), (Get(EVERYTHING), Put("/job/a", "3"))),
-    ):
+    for write in (lambda: client.put("/job/a", "2"), lambda: client.txn((), (Get(EVERYTHING), Put("/job/a", "3")))):
         proxy.drop_answers(1)
         with pytest.raises(Unavailable, match="the write may have happened"):
             write()

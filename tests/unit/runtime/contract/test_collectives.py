@@ -63,10 +63,7 @@ DIFFERENCES: dict[str, tuple[dict[int, Calls], tuple[int, ...]]] = {
         (),
     ),
     "another process group": ({0: USUAL, 1: recorder(entry(1, size=9, group="pipeline"))}, ()),
-    "sizes that may differ": (
-        {0: recorder(entry(1, "all_to_all", 3)), 1: recorder(entry(1, "all_to_all", 5))},
-        (),
-    ),
+    "sizes that may differ": ({0: recorder(entry(1, "all_to_all", 3)), 1: recorder(entry(1, "all_to_all", 5))}, ()),
     "sends and receives": ({0: USUAL, 1: recorder(entry(1, "send", is_p2p=True), *[FIRST, SECOND])}, ()),
     "a group that was made again: its past does not count": (
         {0: recorder(entry(1, size=9), entry(2, size=9), FIRST, SECOND), 1: USUAL},

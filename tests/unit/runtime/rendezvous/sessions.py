@@ -6,26 +6,10 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from elasticjob_runtime.contract import (
-    Keys,
-    MemberValue,
-    SecretValue,
-)
-from elasticjob_runtime.etcd.interface import (
-    KeyRange,
-    StoreError,
-    TxnResult,
-    Unavailable,
-)
-from elasticjob_runtime.membership.actions import (
-    Register,
-    StoreAction,
-    Subscribe,
-)
-from elasticjob_runtime.membership.view import (
-    Role,
-    StoreView,
-)
+from elasticjob_runtime.contract import Keys, MemberValue, SecretValue
+from elasticjob_runtime.etcd.interface import KeyRange, StoreError, TxnResult, Unavailable
+from elasticjob_runtime.membership.actions import Register, StoreAction, Subscribe
+from elasticjob_runtime.membership.view import Role, StoreView
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.session import Rendezvous
 

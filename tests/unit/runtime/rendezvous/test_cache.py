@@ -17,10 +17,7 @@ from elasticjob_runtime.contract import (
     Value,
 )
 from elasticjob_runtime.etcd.interface import Event, KeyValue, WatchUpdate
-from elasticjob_runtime.membership.view import (
-    Role,
-    StoreView,
-)
+from elasticjob_runtime.membership.view import Role, StoreView
 from elasticjob_runtime.rendezvous.cache import StoreCache, watched_ranges
 
 from tests.unit.runtime.membership.builders import make_failure, make_member, make_plan
@@ -142,9 +139,7 @@ def test_an_older_change_does_not_undo_a_later_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "count"),
-    [(None, 2), (Role.FOLLOWER, 3), (Role.PLANNER, 1)],
-    ids=["not registered", "follower", "planner"],
+    ("role", "count"), [(None, 2), (Role.FOLLOWER, 3), (Role.PLANNER, 1)], ids=["not registered", "follower", "planner"]
 )
 def test_each_role_watches_only_what_it_needs(role: Role | None, count: int) -> None:
     """Neither ranks, of which there are as many as members, nor progress, which is written every second."""

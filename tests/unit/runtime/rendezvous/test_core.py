@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_runtime.contract import (
-    HangValue,
-    MemberState,
-    ProgressValue,
-    SpecValue,
-    SuspicionValue,
-)
-from elasticjob_runtime.etcd.interface import (
-    Denied,
-    Full,
-    LeaseLost,
-    Unavailable,
-    WatchFailure,
-)
-from elasticjob_runtime.membership.actions import (
-    PublishFailure,
-    PublishState,
-    PublishSuspicion,
-    Register,
-    Subscribe,
-)
-from elasticjob_runtime.membership.view import (
-    Role,
-)
+from elasticjob_runtime.contract import HangValue, MemberState, ProgressValue, SpecValue, SuspicionValue
+from elasticjob_runtime.etcd.interface import Denied, Full, LeaseLost, Unavailable, WatchFailure
+from elasticjob_runtime.membership.actions import PublishFailure, PublishState, PublishSuspicion, Register, Subscribe
+from elasticjob_runtime.membership.view import Role
 from elasticjob_runtime.rendezvous.core import CATCH_UP, HANG_RETRY
 
 from hack.embedded_etcd.memory_state import Revoke

@@ -7,9 +7,7 @@ import logging
 import pytest
 from elasticjob_runtime.contract import ExitCode, FailureValue
 from elasticjob_runtime.etcd import Denied, Full, NotEtcd, StoreError, Unavailable
-from elasticjob_runtime.membership.actions import (
-    PublishFailure,
-)
+from elasticjob_runtime.membership.actions import PublishFailure
 from elasticjob_runtime.rendezvous.executor import StoreExecutor, describe_error, retry_pause
 
 FAILURE = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="", message="")

@@ -20,15 +20,9 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange
 from elasticjob_runtime.etcd.protocol import MAX_OPERATIONS
-from elasticjob_runtime.membership.actions import (
-    AssignReplicas,
-    ProposePlan,
-    PublishOutcome,
-)
+from elasticjob_runtime.membership.actions import AssignReplicas, ProposePlan, PublishOutcome
 from elasticjob_runtime.membership.replicas import MAX_REMOVED
-from elasticjob_runtime.membership.view import (
-    Member,
-)
+from elasticjob_runtime.membership.view import Member
 from elasticjob_runtime.rendezvous.plan_writer import (
     BATCH,
     CONSEQUENCE_BYTES,

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_runtime.contract import (
-    MemberState,
-    OutcomeState,
-    OutcomeValue,
-    SecretValue,
-    SpecValue,
-)
+from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, SecretValue, SpecValue
 from elasticjob_runtime.etcd.interface import Delete, KeyRange, Unavailable
-from elasticjob_runtime.membership.actions import (
-    PublishState,
-    Register,
-    Subscribe,
-)
-from elasticjob_runtime.membership.view import (
-    Role,
-)
+from elasticjob_runtime.membership.actions import PublishState, Register, Subscribe
+from elasticjob_runtime.membership.view import Role
 from elasticjob_runtime.rendezvous.registration import RECENT
 
 from hack.embedded_etcd.memory_state import Revoke

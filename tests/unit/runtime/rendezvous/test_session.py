@@ -6,19 +6,10 @@ import threading
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import (
-    ProgressValue,
-)
-from elasticjob_runtime.etcd.interface import (
-    StoreError,
-)
-from elasticjob_runtime.membership.actions import (
-    Register,
-    Subscribe,
-)
-from elasticjob_runtime.membership.view import (
-    Role,
-)
+from elasticjob_runtime.contract import ProgressValue
+from elasticjob_runtime.etcd.interface import StoreError
+from elasticjob_runtime.membership.actions import Register, Subscribe
+from elasticjob_runtime.membership.view import Role
 
 from hack.embedded_etcd.memory import MemoryStore
 from hack.support import eventually

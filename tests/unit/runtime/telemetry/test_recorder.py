@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import PlanReason, TransitionValue
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.membership.view import (
-    Plan,
-    Suspicion,
-    View,
-    Workers,
-    WorkersState,
-)
+from elasticjob_runtime.membership.view import Plan, Suspicion, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State

@@ -187,9 +187,7 @@ OWN_FLAGS = (
         check=seconds_or_0,
     ),
     Flag(
-        name="--events",
-        value="FILE",
-        about="writes every phase of every change as JSON lines (see [Events](#events))",
+        name="--events", value="FILE", about="writes every phase of every change as JSON lines (see [Events](#events))"
     ),
     Flag(
         name="--metrics-port",
@@ -284,10 +282,7 @@ OWN_FLAGS = (
         sets=(PreflightSettings, "timeout"),
         check=above_0,
     ),
-    Flag(
-        name="--debug",
-        about="shows tracebacks and the details of the rendezvous",
-    ),
+    Flag(name="--debug", about="shows tracebacks and the details of the rendezvous"),
 )
 
 

@@ -48,10 +48,7 @@ def probe_in_background(
 
 
 def probe(
-    members: Sequence[Member],
-    secret: SecretValue,
-    timeout: float = RESTART.answer,
-    at_once: int | None = None,
+    members: Sequence[Member], secret: SecretValue, timeout: float = RESTART.answer, at_once: int | None = None
 ) -> dict[str, Probe]:
     """Probes all `members`, `at_once` of them at a time (None: as many as file descriptors allow). A member is
     reachable if within `timeout` seconds it proves that it knows the run's `secret` and is the incarnation in its

@@ -14,13 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanReason, PlanValue, RankValue, ReplicaValue
 from elasticjob_runtime.etcd import protocol
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
-from elasticjob_runtime.membership.actions import (
-    AmendPlan,
-    AssignReplicas,
-    ProposePlan,
-    ProposeStop,
-    PublishOutcome,
-)
+from elasticjob_runtime.membership.actions import AmendPlan, AssignReplicas, ProposePlan, ProposeStop, PublishOutcome
 from elasticjob_runtime.membership.crash_loop import TRAINED_SECONDS
 from elasticjob_runtime.membership.ranks import assign_rank, changed
 from elasticjob_runtime.membership.view import Member, Stop

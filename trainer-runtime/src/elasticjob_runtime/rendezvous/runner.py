@@ -79,11 +79,7 @@ class MemberRunner:
         self._secret: SecretValue | None = None
         self.heartbeats = Heartbeats(event_loop)
         self._peers = PeerServer(
-            settings.incarnation,
-            event_loop,
-            self.heartbeats.add_listener,
-            config.port_range,
-            on_dropped=on_dropped,
+            settings.incarnation, event_loop, self.heartbeats.add_listener, config.port_range, on_dropped=on_dropped
         )
         self.loop = MemberLoop(settings, owner, self, self.heartbeats, clock=event_loop.now, on_trouble=on_trouble)
         member = MemberValue(

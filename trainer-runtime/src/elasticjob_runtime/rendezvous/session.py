@@ -35,14 +35,7 @@ class Rendezvous:
     thread."""
 
     def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        me: str,
-        member: MemberValue,
-        callbacks: Callbacks,
-        *,
-        lease_ttl: float,
+        self, store: Store, keys: Keys, me: str, member: MemberValue, callbacks: Callbacks, *, lease_ttl: float
     ) -> None:
         self._store = store
         self._silenced = False
