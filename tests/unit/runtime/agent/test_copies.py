@@ -148,9 +148,7 @@ def test_only_agents_of_the_same_run_leave_copies(pair: Callable[..., Pair], cap
     ],
 )
 def test_a_neighbour_has_no_copy_if_it(
-    pair: Callable[..., Pair],
-    monkeypatch: pytest.MonkeyPatch,
-    happens: Callable[[Pair, pytest.MonkeyPatch], None],
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, happens: Callable[[Pair, pytest.MonkeyPatch], None]
 ) -> None:
     both = pair()
     happens(both, monkeypatch)

@@ -196,6 +196,9 @@ def make_stop(plan: Plan, reason: PlanReason = PlanReason.MEMBER_JOINED, *, ago:
     )
 
 
+_OF_STORE = {field.name for field in dataclasses.fields(StoreView)}
+
+
 def make_view(
     *,
     me: str = "a",
@@ -211,7 +214,7 @@ def make_view(
     **fields: Any,
 ) -> View:
     """What agent `me` sees: by default the planner of a job of 2 to 3 members. `store`: further fields of StoreView;
-    `fields`: of View."""
+    `fields`: of either, or of View."""
     present = members(there) if isinstance(there, str) else there
     own = {"me": me, "incarnation": f"{me}1", "nproc": 1, "min": 2, "max": 3, "max_restarts": 3, **(settings or {})}
     seen = {
@@ -225,6 +228,7 @@ def make_view(
         "failures": tuple(failures),
         "failed_at": NOW - 10 if failures else 0.0,
         **(store or {}),
+        **{name: fields.pop(name) for name in _OF_STORE & fields.keys()},
     }
     return View(
         settings=MemberSettings(**own),
@@ -303,3 +307,8 @@ FAILED = OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded")
 class Case:
     view: View
     does: str
+
+
+def case(does: str, **fields: Any) -> Case:
+    """What is done with a view of these fields (`make_view`)."""
+    return Case(make_view(**fields), does)

@@ -25,6 +25,7 @@ from tests.unit.runtime.membership.builders import (
     NOW,
     Case,
     answers,
+    case,
     describe,
     make_failure,
     make_plan,
@@ -65,10 +66,7 @@ DELAYS = {
     "only lost peers are known": ([crash(PEER_LOST), crash(PEER_LOST), crash()], 2.0),
     "a step further is restarted at once": ([crash(step=5), crash(step=6)], 0.0),
     "the count starts over after progress": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
-    "steps repeated from an old checkpoint are no progress": (
-        [crash(step=100), crash(step=90), crash(step=99)],
-        2.0,
-    ),
+    "steps repeated from an old checkpoint are no progress": ([crash(step=100), crash(step=90), crash(step=99)], 2.0),
     "no step since the restart": ([crash(step=100), crash()], 1.0),
     "a first step after a crash without one is progress": ([crash(), crash(step=1)], 0.0),
     "a script that reports nothing and ran for a while is restarted at once": ([crash(), crash(ran=20.0)], 0.0),
@@ -88,26 +86,17 @@ def test_repeated_crashes_are_restarted_with_growing_delays(crashes: list[Crash]
 
 ENDS = {
     "four restarts without progress are allowed": ([crash(step=7)] * 5, None, ""),
-    "five restarts without progress end the job": (
-        [crash(step=7)] * 6,
-        None,
-        "5 restarts without progress (no step beyond 7)",
-    ),
-    "five different crashes without progress end the job": (
-        [crash(kind, 7) for kind in "ABCDEF"],
-        None,
-        "5 restarts without progress (no step beyond 7)",
-    ),
+    "five restarts without progress end the job":
+        ([crash(step=7)] * 6, None, "5 restarts without progress (no step beyond 7)"),
+    "five different crashes without progress end the job":
+        ([crash(kind, 7) for kind in "ABCDEF"], None, "5 restarts without progress (no step beyond 7)"),
     "progress in between resets the count": ([*[crash(step=7)] * 5, crash(step=8), *[crash(step=8)] * 4], None, ""),
     "a script that reports nothing is not ended by default": ([crash()] * 50, None, ""),
-    "a script that reports nothing is ended at an explicit limit": (
-        [crash()] * 4,
-        3,
-        "3 restarts without progress (no workers ran for 20 s)",
-    ),
+    "a script that reports nothing is ended at an explicit limit":
+        ([crash()] * 4, 3, "3 restarts without progress (no workers ran for 20 s)"),
     "a lower limit": ([crash(step=7)] * 2, 1, "1 restarts without progress (no step beyond 7)"),
     "no limit": ([crash(step=7)] * 50, 0, ""),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("crashes", "most", "end"), ENDS.values(), ids=ENDS)
@@ -229,29 +218,24 @@ SETTINGS = {"crash_limits": LIMITS}
 LEFT = make_view(there="ab", plan=STUCK, probes=answers("b"), failures=[BOOM], settings=SETTINGS)
 
 PLANNING = {
-    "the third of its kind waits 2 s from the failure": Case(
-        make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
-                  store={"failed_at": NOW - 0.5}), "wait 1.5 s"
-    ),
-    "the third of its kind is restarted after 2 s": Case(
-        make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
-                  store={"failed_at": NOW - 2.0}), "plan 2: a b c, WorkerFailed, 1 restarts"
-    ),
-    "all members are probed before any wait": Case(
-        make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), failures=[BOOM], settings=SETTINGS,
-                  store={"failed_at": NOW - 0.5}), "probe b c"
-    ),
-    "five restarts without progress end the job": Case(
-        make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS), "outcome failed because of b"
-    ),
-    "progress is restarted at once": Case(
-        make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS, step=11), "plan 2: a b c, WorkerFailed, 3 restarts"
-    ),
+    "the third of its kind waits 2 s from the failure":
+        case("wait 1.5 s", plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"),
+            failures=[BOOM], settings=SETTINGS, failed_at=NOW - 0.5),
+    "the third of its kind is restarted after 2 s":
+        case("plan 2: a b c, WorkerFailed, 1 restarts", plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2),
+            probes=answers("bc"), failures=[BOOM], settings=SETTINGS, failed_at=NOW - 2.0),
+    "all members are probed before any wait":
+        case("probe b c", plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), failures=[BOOM],
+            settings=SETTINGS, failed_at=NOW - 0.5),
+    "five restarts without progress end the job":
+        case("outcome failed because of b", plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS),
+    "progress is restarted at once":
+        case("plan 2: a b c, WorkerFailed, 3 restarts", plan=STUCK, probes=answers("bc"), failures=[BOOM],
+            settings=SETTINGS, step=11),
     "a lost member is replaced without delay and does not count": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
-    "a joiner does not change the delay": Case(
-        make_view(there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2),
-                  probes=answers("bcd"), failures=[BOOM], settings=SETTINGS, store={"failed_at": NOW - 0.5}), "wait 1.5 s"
-    ),
+    "a joiner does not change the delay":
+        case("wait 1.5 s", there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=crash_kind(BOOM),
+            same_crashes=2), probes=answers("bcd"), failures=[BOOM], settings=SETTINGS, failed_at=NOW - 0.5),
 }  # fmt: skip
 
 

@@ -46,16 +46,14 @@ Thread 0x00007f (most recent call first):
 
 STACKS = {
     "it sleeps": (SLEEP, Stack(place="wait_forever (train.py:7)")),
-    "it is in backward; of another thread's stack nothing counts": (
-        BACKWARD,
-        Stack(collective="backward", place="<module> (train.py:24)"),
-    ),
+    "it is in backward; of another thread's stack nothing counts":
+        (BACKWARD, Stack(collective="backward", place="<module> (train.py:24)")),
     "it is in a barrier": (BARRIER, Stack(collective="barrier", place="main (train.py:40)")),
     "it waits for a data loader": (LOADER, Stack(place="main (train.py:12)")),
     "its session waits for others": (SESSION, Stack(collective="form", place="main (train.py:12)")),
     "no stack": ("", None),
     "another text": ("Segmentation fault", None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "stack"), STACKS.values(), ids=STACKS)
@@ -86,49 +84,25 @@ CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
     "S4: rank 1 sleeps, and rank 0, which waits for it, is not blamed": ({0: INSIDE, 1: OUTSIDE}, (1,), True),
     "a lock that is never released, seen by its stack": ({0: INSIDE, 1: OUTSIDE, 2: INSIDE, 3: INSIDE}, (1,), True),
     "a data loader that is stuck": ({0: INSIDE, 1: LOADS}, (1,), True),
-    "the interpreter is held in C: it does nothing, and its stack is written all the same": (
-        {0: IN_BARRIER, 1: OUTSIDE},
-        (1,),
-        True,
-    ),
-    "an evaluation, while others wait in a barrier: nothing is known, and nothing done": (
-        {0: IN_BARRIER, 1: EVALUATES},
-        (),
-        True,
-    ),
-    "an endless loop whose stack is known: named, and nothing done": (
-        {0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), activity=BUSY)},
-        (1,),
-        False,
-    ),
-    "a process that has no core: named, and nothing done": (
-        {0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), state="R")},
-        (1,),
-        False,
-    ),
+    "the interpreter is held in C: it does nothing, and its stack is written all the same":
+        ({0: IN_BARRIER, 1: OUTSIDE}, (1,), True),
+    "an evaluation, while others wait in a barrier: nothing is known, and nothing done":
+        ({0: IN_BARRIER, 1: EVALUATES}, (), True),
+    "an endless loop whose stack is known: named, and nothing done":
+        ({0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), activity=BUSY)}, (1,), False),
+    "a process that has no core: named, and nothing done":
+        ({0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), state="R")}, (1,), False),
     "all signals blocked: no stack, no name": ({0: INSIDE, 1: RankEvidence()}, (), True),
-    "it waits for a thread or a child that writes to a device": (
-        {0: INSIDE, 1: dataclasses.replace(OUTSIDE, device=True)},
-        (1,),
-        False,
-    ),
-    "one saves in the kernel, another has exited": (
-        {0: INSIDE, 1: RankEvidence(exited=True), 2: RankEvidence(state="D")},
-        (1,),
-        False,
-    ),
-    "its save is in the kernel, and its stack is known": (
-        {0: INSIDE, 1: dataclasses.replace(OUTSIDE, state="D")},
-        (1,),
-        False,
-    ),
+    "it waits for a thread or a child that writes to a device":
+        ({0: INSIDE, 1: dataclasses.replace(OUTSIDE, device=True)}, (1,), False),
+    "one saves in the kernel, another has exited":
+        ({0: INSIDE, 1: RankEvidence(exited=True), 2: RankEvidence(state="D")}, (1,), False),
+    "its save is in the kernel, and its stack is known":
+        ({0: INSIDE, 1: dataclasses.replace(OUTSIDE, state="D")}, (1,), False),
     "stopped by a signal": ({0: INSIDE, 1: RankEvidence(state="T")}, (1,), False),
     "in the kernel": ({0: INSIDE, 1: RankEvidence(state="D", kernel="percpu_rwsem_wait")}, (1,), False),
-    "in the kernel for a moment: it has a stack": (
-        {0: INSIDE, 1: RankEvidence(state="D", stack=main_stack(BACKWARD))},
-        (),
-        True,
-    ),
+    "in the kernel for a moment: it has a stack":
+        ({0: INSIDE, 1: RankEvidence(state="D", stack=main_stack(BACKWARD))}, (), True),
     "exited early": ({0: INSIDE, 1: RankEvidence(exited=True)}, (1,), True),
     "exited early, and another one sleeps": ({0: OUTSIDE, 1: RankEvidence(exited=True)}, (1,), False),
     "at its end, rank 0 evaluates or saves alone": ({0: EVALUATES, 1: RankEvidence(exited=True)}, (1,), False),
@@ -142,56 +116,33 @@ CASES: dict[str, tuple[dict[int, RankEvidence], tuple[int, ...], bool]] = {
     "packets are lost while one sleeps: the sleeper": ({0: RESENDS, 1: OUTSIDE}, (1,), True),
     "all wait in collectives": ({0: INSIDE, 1: IN_BARRIER}, (), True),
     "two sleep": ({0: OUTSIDE, 1: OUTSIDE, 2: INSIDE}, (0, 1), True),
-    "one sleeps, another evaluates on its way to the same collective": (
-        {0: OUTSIDE, 1: RankEvidence(stack=main_stack(SLEEP), activity=BUSY), 2: INSIDE},
-        (0, 1),
-        False,
-    ),
-    "a GPU: a line outside of collectives may wait for a kernel that waits for others": (
-        {0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), accelerator=True)},
-        (),
-        True,
-    ),
+    "one sleeps, another evaluates on its way to the same collective":
+        ({0: OUTSIDE, 1: RankEvidence(stack=main_stack(SLEEP), activity=BUSY), 2: INSIDE}, (0, 1), False),
+    "a GPU: a line outside of collectives may wait for a kernel that waits for others":
+        ({0: INSIDE, 1: RankEvidence(stack=main_stack(SLEEP), accelerator=True)}, (), True),
     "all signals blocked, with recorders: no stack is needed": ({0: WAITS, 1: BEHIND, 2: WAITS, 3: WAITS}, (1,), True),
-    "an endless loop, with recorders: named, and nothing done": (
-        {0: WAITS, 1: dataclasses.replace(BEHIND, activity=BUSY)},
-        (1,),
-        False,
-    ),
-    "an evaluation while others wait, with recorders: the same": (
-        {0: WAITS, 1: dataclasses.replace(BEHIND, activity=BUSY), 2: WAITS},
-        (1,),
-        False,
-    ),
+    "an endless loop, with recorders: named, and nothing done":
+        ({0: WAITS, 1: dataclasses.replace(BEHIND, activity=BUSY)}, (1,), False),
+    "an evaluation while others wait, with recorders: the same":
+        ({0: WAITS, 1: dataclasses.replace(BEHIND, activity=BUSY), 2: WAITS}, (1,), False),
     "a GPU, with recorders": ({0: WAITS, 1: dataclasses.replace(BEHIND, accelerator=True)}, (1,), True),
-    "a data loader is stuck, with recorders": (
-        {0: WAITS, 1: dataclasses.replace(LOADS, calls=BEHIND.calls)},
-        (1,),
-        True,
-    ),
+    "a data loader is stuck, with recorders":
+        ({0: WAITS, 1: dataclasses.replace(LOADS, calls=BEHIND.calls)}, (1,), True),
     "other sizes: the majority is right": ({0: WAITS, 1: OTHER, 2: WAITS, 3: WAITS}, (1,), True),
     "other sizes on one of two ranks: both": ({0: WAITS, 1: OTHER}, (0, 1), True),
-    "other sizes on a rank that does something": (
-        {0: WAITS, 1: dataclasses.replace(OTHER, activity=BUSY), 2: WAITS},
-        (1,),
-        False,
-    ),
-    "one has begun its collective without waiting for it, and sleeps; another has not begun it": (
-        {0: dataclasses.replace(WAITS, stack=OUTSIDE.stack), 1: dataclasses.replace(BEHIND, stack=OUTSIDE.stack)},
-        (1,),
-        True,
-    ),
+    "other sizes on a rank that does something":
+        ({0: WAITS, 1: dataclasses.replace(OTHER, activity=BUSY), 2: WAITS}, (1,), False),
+    "one has begun its collective without waiting for it, and sleeps; another has not begun it":
+        ({0: dataclasses.replace(WAITS, stack=OUTSIDE.stack), 1: dataclasses.replace(BEHIND, stack=OUTSIDE.stack)},
+            (1,), True),
     "stopped: it gives no recorder": ({0: WAITS, 1: RankEvidence(state="T"), 2: WAITS}, (1,), False),
     "in the kernel: its recorder answers": ({0: WAITS, 1: dataclasses.replace(BEHIND, state="D")}, (1,), False),
     "exited early: the others have raised or wait": ({0: WAITS, 1: RankEvidence(exited=True), 2: WAITS}, (1,), True),
-    "packets are lost between two, with recorders": (
-        {0: WAITS, 1: dataclasses.replace(RESENDS, calls=WAITS.calls), 2: WAITS},
-        (1,),
-        True,
-    ),
+    "packets are lost between two, with recorders":
+        ({0: WAITS, 1: dataclasses.replace(RESENDS, calls=WAITS.calls), 2: WAITS}, (1,), True),
     "only one gives a recorder, and the other's stack is not known": ({0: WAITS, 1: RankEvidence()}, (), True),
     "only one gives a recorder, and the other sleeps": ({0: WAITS, 1: OUTSIDE}, (1,), True),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("evidence", "ranks", "acts"), CASES.values(), ids=CASES)
@@ -201,38 +152,27 @@ def test_the_culprit_is_named_or_none_is(evidence: dict[int, RankEvidence], rank
 
 
 WORDS = {
-    "the culprit and its victims": (
-        {0: INSIDE, 1: OUTSIDE},
-        "rank 1 is in wait_forever (train.py:7), while rank 0 waits in backward",
-    ),
-    "several of each": (
-        {0: OUTSIDE, 1: OUTSIDE, 2: IN_BARRIER, 3: IN_BARRIER},
-        "ranks 0, 1 are in wait_forever (train.py:7), while ranks 2, 3 wait in barrier",
-    ),
-    "victims only": (
-        {0: INSIDE, 1: IN_BARRIER},
-        "all ranks here wait for ranks on other machines in backward and barrier",
-    ),
-    "a connection": (
-        {1: RESENDS},
-        "what rank 1 sends is not acknowledged, from 10.0.0.2 to 10.0.0.3: look at the network",
-    ),
-    "recorders without a stack": (
-        {0: WAITS, 1: BEHIND, 2: WAITS},
-        "ranks 0, 2 wait in all_reduce [[7]], which rank 1 has not begun",
-    ),
-    "recorders, and the stack of the culprit": (
-        {0: WAITS, 1: dataclasses.replace(BEHIND, stack=OUTSIDE.stack)},
-        "rank 1 is in wait_forever (train.py:7), while rank 0 waits in all_reduce [[7]]",
-    ),
-    "a mismatch": (
-        {0: WAITS, 1: OTHER, 2: WAITS},
-        "collective 2 differs between ranks: rank 1 calls all_reduce [[5]], rank 0 calls all_reduce [[7]]",
-    ),
+    "the culprit and its victims":
+        ({0: INSIDE, 1: OUTSIDE}, "rank 1 is in wait_forever (train.py:7), while rank 0 waits in backward"),
+    "several of each":
+        ({0: OUTSIDE, 1: OUTSIDE, 2: IN_BARRIER, 3: IN_BARRIER},
+            "ranks 0, 1 are in wait_forever (train.py:7), while ranks 2, 3 wait in barrier"),
+    "victims only":
+        ({0: INSIDE, 1: IN_BARRIER}, "all ranks here wait for ranks on other machines in backward and barrier"),
+    "a connection":
+        ({1: RESENDS}, "what rank 1 sends is not acknowledged, from 10.0.0.2 to 10.0.0.3: look at the network"),
+    "recorders without a stack":
+        ({0: WAITS, 1: BEHIND, 2: WAITS}, "ranks 0, 2 wait in all_reduce [[7]], which rank 1 has not begun"),
+    "recorders, and the stack of the culprit":
+        ({0: WAITS, 1: dataclasses.replace(BEHIND, stack=OUTSIDE.stack)},
+            "rank 1 is in wait_forever (train.py:7), while rank 0 waits in all_reduce [[7]]"),
+    "a mismatch":
+        ({0: WAITS, 1: OTHER, 2: WAITS},
+            "collective 2 differs between ranks: rank 1 calls all_reduce [[5]], rank 0 calls all_reduce [[7]]"),
     "an evaluation": ({0: IN_BARRIER, 1: EVALUATES}, "rank 1 is busy, while rank 0 waits in barrier"),
     "an evaluation without the others": ({1: EVALUATES}, "rank 1 is busy"),
     "nothing known": ({0: RankEvidence()}, "it is not known whether this rank waits for others"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("evidence", "why"), WORDS.values(), ids=WORDS)

@@ -33,12 +33,7 @@ def test_leaving_importing_and_silent_members_are_not_eligible() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "leaving_since", "expected"),
-    [
-        ({}, None, True),
-        ({"draining": ["a"]}, None, False),
-        ({"draining": ["b"]}, None, True),
-        ({}, NOW, False),
-    ],
+    [({}, None, True), ({"draining": ["a"]}, None, False), ({"draining": ["b"]}, None, True), ({}, NOW, False)],
     ids=["any", "draining", "another drains", "signalled"],
 )
 def test_a_member_knows_whether_it_stays(spec: dict[str, Any], leaving_since: float | None, expected: bool) -> None:

@@ -9,7 +9,7 @@ from elasticjob_runtime.contract import MemberState, SpecValue
 from elasticjob_runtime.membership.actions import ProposePlan
 from elasticjob_runtime.membership.planner import next_plan
 
-from tests.unit.runtime.membership.builders import NOW, Case, answers, describe, make_plan, make_view, members, runs
+from tests.unit.runtime.membership.builders import NOW, answers, case, describe, make_plan, make_view, members, runs
 
 PLAN = make_plan("abc")
 WARMING = {"state": MemberState.WARMING}
@@ -17,82 +17,50 @@ JUST = {"seen_at": NOW - 0.2}
 
 
 FIRST_PLAN = {
-    "all members are there: plan": Case(make_view(), "plan 1: a b c, Start, 0 restarts"),
-    "too few members: wait": Case(make_view(there="a"), "wait"),
-    "enough members, but not all: wait briefly for the rest": Case(
-        make_view(there=members("ab", b=JUST)), "wait 1.8 s"
-    ),
-    "enough members, and no other came for a while: plan": Case(
-        make_view(there="ab"), "plan 1: a b, Start, 0 restarts"
-    ),
-    "all members that are wanted are there: plan at once": Case(
-        make_view(there=members("ab", b=JUST), spec=SpecValue(min=2, max=3, wanted=2)),
-        "plan 1: a b, Start, 0 restarts",
-    ),
-    "allowed sizes: do not wait for a member that would be a spare": Case(
-        make_view(there=members("abcd", d=JUST), spec=SpecValue(min=2, max=5, allowed=[2, 4])),
-        "plan 1: a b c d, Start, 0 restarts",
-    ),
-    "allowed sizes: the third member is a spare": Case(
-        make_view(spec=SpecValue(min=2, max=3, allowed=[2])), "plan 1: a b, Start, 0 restarts"
-    ),
-    "a member is still importing: wait": Case(
-        make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 20})), "wait 100 s"
-    ),
-    "a member imports for too long: plan without it": Case(
-        make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 130})),
-        "plan 1: a b, Start, 0 restarts",
-    ),
-    "the plan of a running job is lost, and a member is importing: wait briefly": Case(
-        make_view(there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 1})), "wait 2 s"
-    ),
-    "the plan of a running job is lost, and a member imports for longer: plan without it": Case(
-        make_view(there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 3})),
-        "plan 5: a b, Start, 0 restarts",
-    ),
-    "two members are importing: wait for the later one": Case(
-        make_view(
-            there=members(
-                "abcd",
-                c={"state": MemberState.WARMING, "seen_at": NOW - 20},
-                d={"state": MemberState.WARMING, "seen_at": NOW - 5},
-            ),
-            spec=SpecValue(min=2, max=4),
-        ),
-        "wait 115 s",
-    ),
-    "joiners get ranks in the order of their names": Case(
-        make_view(there=members("abc", a={"create": 50})), "plan 1: a b c, Start, 0 restarts"
-    ),
-    "incompatible members are not planned": Case(
-        make_view(there=members("abcd", b={"nproc": 2})), "plan 1: a c d, Start, 0 restarts"
-    ),
-    "draining members are not planned": Case(
-        make_view(there="abcd", spec=SpecValue(min=2, max=3, draining=["a"])), "plan 1: b c d, Start, 0 restarts"
-    ),
-    "a member did not respond, and too few are left: probe it again": Case(
-        make_view(there="ab", probes=answers("b", ago=2.0, reachable=False)), "probe b"
-    ),
-    "a member did not respond just now, and too few are left: wait": Case(
-        make_view(there="ab", probes=answers("b", ago=0.4, reachable=False)), "wait 0.6 s"
-    ),
-    "the store is empty again: the leader may restore the plan": Case(
-        make_view(there=members("abc", c={"round": 4, "seen_at": NOW - 1})), "wait 4 s"
-    ),
-    "the store is empty again: the wait starts with the first member that knew the plan": Case(
-        make_view(there=members("abc", b={"round": 4, "seen_at": NOW - 3}, c={"round": 4, "seen_at": NOW - 1})),
-        "wait 2 s",
-    ),
-    "the store is empty again, and this member knew a plan: wait for the leader": Case(
-        make_view(there=members("abc", a={"seen_at": NOW - 1}), store={"last_round": 4}), "wait 4 s"
-    ),
-    "the store is empty again, and the plan is not restored: rounds continue": Case(
-        make_view(there=members("abc", c={"round": 4})), "plan 5: a b c, Start, 0 restarts"
-    ),
-    "the store is empty again: the restart count is kept": Case(
-        make_view(workers=runs(make_plan("abc", round_number=4, restarts=2))), "plan 5: a b c, Start, 2 restarts"
-    ),
-}
+    "all members are there: plan": case("plan 1: a b c, Start, 0 restarts"),
+    "too few members: wait": case("wait", there="a"),
+    "enough members, but not all: wait briefly for the rest": case("wait 1.8 s", there=members("ab", b=JUST)),
+    "enough members, and no other came for a while: plan": case("plan 1: a b, Start, 0 restarts", there="ab"),
+    "all members that are wanted are there: plan at once":
+        case("plan 1: a b, Start, 0 restarts", there=members("ab", b=JUST), spec=SpecValue(min=2, max=3, wanted=2)),
+    "allowed sizes: do not wait for a member that would be a spare":
+        case("plan 1: a b c d, Start, 0 restarts", there=members("abcd", d=JUST), spec=SpecValue(min=2, max=5,
+            allowed=[2, 4])),
+    "allowed sizes: the third member is a spare":
+        case("plan 1: a b, Start, 0 restarts", spec=SpecValue(min=2, max=3, allowed=[2])),
+    "a member is still importing: wait":
+        case("wait 100 s", there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 20})),
+    "a member imports for too long: plan without it":
+        case("plan 1: a b, Start, 0 restarts", there=members("abc",
+            c={"state": MemberState.WARMING, "seen_at": NOW - 130})),
+    "the plan of a running job is lost, and a member is importing: wait briefly":
+        case("wait 2 s", there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 1})),
+    "the plan of a running job is lost, and a member imports for longer: plan without it":
+        case("plan 5: a b, Start, 0 restarts", there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 3})),
+    "two members are importing: wait for the later one":
+        case("wait 115 s", there=members("abcd", c={"state": MemberState.WARMING, "seen_at": NOW - 20},
+            d={"state": MemberState.WARMING, "seen_at": NOW - 5}), spec=SpecValue(min=2, max=4)),
+    "joiners get ranks in the order of their names":
+        case("plan 1: a b c, Start, 0 restarts", there=members("abc", a={"create": 50})),
+    "incompatible members are not planned":
+        case("plan 1: a c d, Start, 0 restarts", there=members("abcd", b={"nproc": 2})),
+    "draining members are not planned":
+        case("plan 1: b c d, Start, 0 restarts", there="abcd", spec=SpecValue(min=2, max=3, draining=["a"])),
+    "a member did not respond, and too few are left: probe it again":
+        case("probe b", there="ab", probes=answers("b", ago=2.0, reachable=False)),
+    "a member did not respond just now, and too few are left: wait":
+        case("wait 0.6 s", there="ab", probes=answers("b", ago=0.4, reachable=False)),
+    "the store is empty again: the leader may restore the plan":
+        case("wait 4 s", there=members("abc", c={"round": 4, "seen_at": NOW - 1})),
+    "the store is empty again: the wait starts with the first member that knew the plan":
+        case("wait 2 s", there=members("abc", b={"round": 4, "seen_at": NOW - 3}, c={"round": 4, "seen_at": NOW - 1})),
+    "the store is empty again, and this member knew a plan: wait for the leader":
+        case("wait 4 s", there=members("abc", a={"seen_at": NOW - 1}), last_round=4),
+    "the store is empty again, and the plan is not restored: rounds continue":
+        case("plan 5: a b c, Start, 0 restarts", there=members("abc", c={"round": 4})),
+    "the store is empty again: the restart count is kept":
+        case("plan 5: a b c, Start, 2 restarts", workers=runs(make_plan("abc", round_number=4, restarts=2))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FIRST_PLAN)

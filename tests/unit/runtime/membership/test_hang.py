@@ -7,15 +7,7 @@ import random
 import pytest
 from elasticjob_runtime.contract import SpecValue
 from elasticjob_runtime.membership.culprit import Activity, Culprit, RankEvidence, Stack, find_culprit
-from elasticjob_runtime.membership.hang import (
-    REMEMBERED,
-    Hang,
-    HangLimits,
-    StepTimes,
-    is_certain,
-    limits_of,
-    restarts,
-)
+from elasticjob_runtime.membership.hang import REMEMBERED, Hang, HangLimits, StepTimes, is_certain, limits_of, restarts
 from elasticjob_runtime.training.auto_progress import PAGE_BYTES, StepCounter
 
 LIMITS = HangLimits(factor=10.0, least=5.0)
@@ -43,41 +35,24 @@ def resumed(times: StepTimes, step: int, at: float) -> StepTimes:
 
 
 DEADLINES = {
-    "an announced pause extends the deadline": (
-        paused(timed(*[1.0] * 10), 10.5, 600.0),
-        LIMITS,
-        10.5 + 600.0 + 10.0,
-    ),
-    "the longest announced pause of several ranks counts": (
-        paused(timed(*[1.0] * 10), 10.5, 5.0, 600.0, 60.0),
-        LIMITS,
-        620.5,
-    ),
+    "an announced pause extends the deadline": (paused(timed(*[1.0] * 10), 10.5, 600.0), LIMITS, 10.5 + 600.0 + 10.0),
+    "the longest announced pause of several ranks counts":
+        (paused(timed(*[1.0] * 10), 10.5, 5.0, 600.0, 60.0), LIMITS, 620.5),
     "a short pause does not shorten the deadline": (paused(timed(*[1.0] * 10), 8.0, 1.0), LIMITS, 20.0),
     "an infinite pause has no deadline": (paused(timed(*[1.0] * 10), 10.5, float("inf")), LIMITS, None),
     "the next step ends the pause": (resumed(paused(timed(*[1.0] * 10), 10.0, 600.0), 11, 300.0), LIMITS, 310.0),
-    "a late report of the same step does not end the pause": (
-        resumed(paused(timed(*[1.0] * 10), 10.0, 600.0), 10, 11.0),
-        LIMITS,
-        620.0,
-    ),
-    "steps with a pause do not count for the median": (
-        resumed(paused(timed(*[1.0] * 4), 4.0, 600.0), 5, 300.0),
-        LIMITS,
-        None,
-    ),
+    "a late report of the same step does not end the pause":
+        (resumed(paused(timed(*[1.0] * 10), 10.0, 600.0), 10, 11.0), LIMITS, 620.0),
+    "steps with a pause do not count for the median":
+        (resumed(paused(timed(*[1.0] * 4), 4.0, 600.0), 5, 300.0), LIMITS, None),
     "ten times the median after the last step": (timed(*[1.0] * 10), LIMITS, 20.0),
     "not before the least": (timed(*[0.1] * 10), LIMITS, 6.0),
     "a slow first step does not move the median": (timed(60.0, *[1.0] * 8), LIMITS, 78.0),
     "too few steps: no deadline": (timed(*[1.0] * 4), LIMITS, None),
     "no steps: no deadline": (StepTimes(), LIMITS, None),
     "hang detection off: no deadline": (timed(*[1.0] * 10), HangLimits(factor=0.0), None),
-    "only recent steps count for the median": (
-        timed(*[1.0] * 200, *[2.0] * REMEMBERED),
-        LIMITS,
-        402.0 + 20.0,
-    ),
-}
+    "only recent steps count for the median": (timed(*[1.0] * 200, *[2.0] * REMEMBERED), LIMITS, 402.0 + 20.0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("times", "limits", "deadline"), DEADLINES.values(), ids=DEADLINES)
@@ -156,11 +131,10 @@ OWN = HangLimits(factor=10.0, least=5.0, longest=600.0)
 SPECS = {
     "no spec": (None, OWN),
     "a spec that says nothing": (SpecValue(min=1, max=2), OWN),
-    "a spec that says all": (
-        SpecValue(min=1, max=2, hang_restarts=False, hang_factor=3.0, hang_min=7.0),
-        HangLimits(factor=3.0, least=7.0, longest=600.0, restarts=False),
-    ),
-}
+    "a spec that says all":
+        (SpecValue(min=1, max=2, hang_restarts=False, hang_factor=3.0, hang_min=7.0), HangLimits(factor=3.0, least=7.0,
+            longest=600.0, restarts=False)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("spec", "limits"), SPECS.values(), ids=SPECS)

@@ -15,6 +15,7 @@ from tests.unit.runtime.membership.builders import (
     NOW,
     Case,
     answers,
+    case,
     describe,
     make_failure,
     make_member,
@@ -65,44 +66,31 @@ MEMBER = {
     "all began together": Case(member(FIRST), "report c"),
     "they have lost a peer, which is to blame": Case(member(IN_PLACE, reason=PEER_LOST), "report c, joining"),
     "outside the plan": Case(member(SPARE), OWN),
-    "another of its processes fails, too: that is one failure": Case(
-        member(SPARE, at=8.0, workers=WorkersState.RUNNING, incomplete=True, **WARMING), OWN
-    ),
+    "another of its processes fails, too: that is one failure":
+        Case(member(SPARE, at=8.0, workers=WorkersState.RUNNING, incomplete=True, **WARMING), OWN),
     "again": Case(member(SPARE, state=MemberState.READY, failed=1), "start plan 3 alone"),
-    "a plan came that includes it: the others shall not wait": Case(
-        member(NEXT, ran_plan=SPARE, **WARMING), "wait 5 s"
-    ),
+    "a plan came that includes it: the others shall not wait":
+        Case(member(NEXT, ran_plan=SPARE, **WARMING), "wait 5 s"),
     "it is ready again, and needed": Case(member(NEXT, ran_plan=SPARE, failed=1), "start plan 4 alone"),
     "it waits before it is ready again": Case(member(SPARE, ago=4.9, **WARMING), "watch as follower of a"),
     "it is ready again": Case(member(SPARE, ago=5.0, **WARMING), "publish ready of round 3"),
-    "longer after each failure": Case(
-        member(SPARE, ago=9.9, state=MemberState.WARMING, failed=2), "watch as follower of a"
-    ),
-    "where processes restart, a plan without it": Case(
-        member(SPARE_RESTARTS, ran_plan=RESTARTS, ago=1.0, **WARMING), "watch as follower of a"
-    ),
-    "too often: its agent ends": Case(
-        member(SPARE, state=MemberState.WARMING, failed=ATTEMPTS_IN_PLACE), "exit CANNOT_JOIN"
-    ),
-    "where processes restart, sooner, since each time restarts all": Case(
-        member(SPARE_RESTARTS, ran_plan=RESTARTS, state=MemberState.WARMING, failed=ATTEMPTS), "exit CANNOT_JOIN"
-    ),
-    "not before the planner knows": Case(
-        member(RESTARTS, state=MemberState.WARMING, failed=ATTEMPTS), "report c, joining"
-    ),
-    "some of its workers still run: they end first": Case(
-        member(
-            SPARE, state=MemberState.WARMING, failed=ATTEMPTS_IN_PLACE, workers=WorkersState.RUNNING, incomplete=True
-        ),
-        "stop",
-    ),
-    "its first step ends the count": Case(
-        make_view(
-            there={"b": make_member("b", stores=True), "c": make_member("c", stores=True, failed=2, failed_at=7.0)},
-            plan=IN_PLACE, me="c", role=Role.FOLLOWER, predecessor="b", stores=True, stepped=3,
-        ),
-        "publish ready of round 0, failed 0",
-    ),
+    "longer after each failure":
+        Case(member(SPARE, ago=9.9, state=MemberState.WARMING, failed=2), "watch as follower of a"),
+    "where processes restart, a plan without it":
+        Case(member(SPARE_RESTARTS, ran_plan=RESTARTS, ago=1.0, **WARMING), "watch as follower of a"),
+    "too often: its agent ends":
+        Case(member(SPARE, state=MemberState.WARMING, failed=ATTEMPTS_IN_PLACE), "exit CANNOT_JOIN"),
+    "where processes restart, sooner, since each time restarts all":
+        Case(member(SPARE_RESTARTS, ran_plan=RESTARTS, state=MemberState.WARMING, failed=ATTEMPTS), "exit CANNOT_JOIN"),
+    "not before the planner knows":
+        Case(member(RESTARTS, state=MemberState.WARMING, failed=ATTEMPTS), "report c, joining"),
+    "some of its workers still run: they end first":
+        Case(member(SPARE, state=MemberState.WARMING, failed=ATTEMPTS_IN_PLACE, workers=WorkersState.RUNNING,
+            incomplete=True), "stop"),
+    "its first step ends the count":
+        case("publish ready of round 0, failed 0", there={"b": make_member("b", stores=True),
+            "c": make_member("c", stores=True, failed=2, failed_at=7.0)}, plan=IN_PLACE, me="c", role=Role.FOLLOWER,
+            predecessor="b", stores=True, stepped=3),
 }  # fmt: skip
 
 
@@ -138,42 +126,34 @@ def fails(name: str, at: float, **fields: Any) -> Any:
 
 
 PLANNER = {
-    "the others continue without it": Case(
-        planner(fails("c", 1.0, joining=True), changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"
-    ),
-    "or restart": Case(
-        planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False), "plan 4: a b, MemberLost, 2 restarts"
-    ),
-    "the failure itself is not known yet": Case(
-        planner(changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"
-    ),
-    "another one lost it as a peer": Case(
-        planner(fails("b", 0.9, reason=PEER_LOST), fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
-        "plan 4: a b, MemberLost, 2 restarts",
-    ),
-    "only another one has said that it lost a peer: wait for it": Case(
-        planner(fails("b", 0.9, reason=PEER_LOST), in_place=False, store={"failed_at": NOW - 0.2}), "wait 0.8 s"
-    ),
-    "it does not say anything": Case(
-        planner(fails("b", 0.9, reason=PEER_LOST), in_place=False), "plan 4: a b c, WorkerFailed, 3 restarts"
-    ),
-    "another one failed first": Case(
-        planner(fails("b", 0.9), fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
-        "plan 4: a b, WorkerFailed, 3 restarts",
-    ),
-    "no restarts are left: the others continue all the same": Case(
-        planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, settings={"max_restarts": 2}),
-        "plan 4: a b, MemberLost, 2 restarts, in place",
-    ),
-    "the others are too few: they wait, and the job keeps its restarts": Case(
-        planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, settings={"min": 3}), "wait"
-    ),
-    "until it is ready again": Case(
-        planner(fails("c", 1.0, joining=True), settings={"min": 3}), "plan 4: a b c, MemberLost, 2 restarts, in place"
-    ),
-    "outside the plan, it is not included before it is ready again": Case(
-        planner(there="abcd", changed={"d": {"state": MemberState.WARMING, "failed": 1}}, settings={"max": 4}), "wait"
-    ),
+    "the others continue without it":
+        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"),
+    "or restart":
+        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
+            "plan 4: a b, MemberLost, 2 restarts"),
+    "the failure itself is not known yet":
+        Case(planner(changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"),
+    "another one lost it as a peer":
+        Case(planner(fails("b", 0.9, reason=PEER_LOST), fails("c", 1.0, joining=True), changed=LEFT_OUT,
+            in_place=False), "plan 4: a b, MemberLost, 2 restarts"),
+    "only another one has said that it lost a peer: wait for it":
+        Case(planner(fails("b", 0.9, reason=PEER_LOST), in_place=False, failed_at=NOW - 0.2), "wait 0.8 s"),
+    "it does not say anything":
+        Case(planner(fails("b", 0.9, reason=PEER_LOST), in_place=False), "plan 4: a b c, WorkerFailed, 3 restarts"),
+    "another one failed first":
+        Case(planner(fails("b", 0.9), fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
+            "plan 4: a b, WorkerFailed, 3 restarts"),
+    "no restarts are left: the others continue all the same":
+        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, settings={"max_restarts": 2}),
+            "plan 4: a b, MemberLost, 2 restarts, in place"),
+    "the others are too few: they wait, and the job keeps its restarts":
+        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, settings={"min": 3}), "wait"),
+    "until it is ready again":
+        Case(planner(fails("c", 1.0, joining=True), settings={"min": 3}),
+            "plan 4: a b c, MemberLost, 2 restarts, in place"),
+    "outside the plan, it is not included before it is ready again":
+        Case(planner(there="abcd", changed={"d": {"state": MemberState.WARMING, "failed": 1}}, settings={"max": 4}),
+            "wait"),
 }  # fmt: skip
 
 

@@ -45,17 +45,14 @@ CASES = {
     "few plans before this one": Case(lost(*last(AT_ONCE - 1, ago=0.0)), PLANNED),
     "too many: it waits for its turn": Case(lost(*last(AT_ONCE, ago=0.0)), f"wait {BETWEEN:g} s"),
     "its turn has come": Case(lost(*last(AT_ONCE, ago=BETWEEN + 1e-6)), PLANNED),
-    "many, but not in a short time": Case(
-        lost(*(BETWEEN * (AT_ONCE - each) + 1e-6 for each in range(AT_ONCE))), PLANNED
-    ),
-    "the first of them are about to count no more": Case(
-        lost(BETWEEN * AT_ONCE - BETWEEN / 4, *last(AT_ONCE - 1, ago=0.0)), f"wait {BETWEEN / 4:g} s"
-    ),
-    "the change was announced, and the workers have stopped": Case(
-        lost(*last(AT_ONCE, ago=0.0), store={"stop": make_stop(PLAN, PlanReason.MEMBER_LEFT, ago=100.0)}),
-        "plan 10: a b, MemberLeft, 0 restarts",
-    ),
-}
+    "many, but not in a short time":
+        Case(lost(*(BETWEEN * (AT_ONCE - each) + 1e-6 for each in range(AT_ONCE))), PLANNED),
+    "the first of them are about to count no more":
+        Case(lost(BETWEEN * AT_ONCE - BETWEEN / 4, *last(AT_ONCE - 1, ago=0.0)), f"wait {BETWEEN / 4:g} s"),
+    "the change was announced, and the workers have stopped":
+        Case(lost(*last(AT_ONCE, ago=0.0), stop=make_stop(PLAN, PlanReason.MEMBER_LEFT, ago=100.0)),
+            "plan 10: a b, MemberLeft, 0 restarts"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -16,6 +16,7 @@ from tests.unit.runtime.membership.builders import (
     SUCCEEDED,
     Case,
     answers,
+    case,
     describe,
     fails,
     make_failure,
@@ -50,56 +51,49 @@ def stopped(**fields: Any) -> Any:
 
 
 PLANNER = {
-    "a join, and no member can save: plan at once": Case(
-        make_view(there=joins(), plan=PLAN, settings=FOUR, probes=answers("d")), "plan 2: a b c d, MemberJoined, 0 restarts"
-    ),
-    "a join, and a member can save: announce it": Case(
-        make_view(there=joins(b=SAVES), plan=PLAN, settings=FOUR, probes=answers("d")), "stop for MemberJoined"
-    ),
-    "a smaller group is wanted: announce it": Case(
-        make_view(there=members("abc", c=SAVES), plan=PLAN, spec=SpecValue(min=2, max=2)), "stop for Resized"
-    ),
-    "a member that can save leaves: announce it": Case(make_view(there=members("abc", b=LEAVES), plan=PLAN), "stop for MemberLeft"),
-    "a member is drained: announce it": Case(
-        make_view(there=members("abc", b=SAVES), plan=PLAN, spec=SpecValue(min=2, max=3, draining=["c"])), "stop for MemberLeft"
-    ),
-    "too few are left: they save with the leaving member anyway": Case(
-        make_view(there=members("abc", b=LEAVES), plan=PLAN, settings={"min": 3}), "stop for MemberLeft"
-    ),
-    "a lost member: plan at once": Case(
-        make_view(there=members("bc", b=SAVES, c=SAVES), me="b", plan=make_plan("abc", me="b"), probes=answers("bc")),
-        "plan 2: b c, MemberLost, 0 restarts",
-    ),
-    "a failed worker process: plan at once": Case(
-        make_view(there=members("abc", b=SAVES), plan=PLAN, failures=[make_failure("b")], probes=answers("bc")),
-        "plan 2: a b c, WorkerFailed, 1 restarts",
-    ),
-    "no grace period: plan at once": Case(
-        make_view(there=joins(b=SAVES), plan=PLAN, settings={**FOUR, "shutdown_grace": 0.0}, probes=answers("d")),
-        "plan 2: a b c d, MemberJoined, 0 restarts",
-    ),
-    "a member that saves is waited for until shortly after the grace period": Case(stopped(there=joins(b=SAVES)), "wait 31 s"),
-    "all members have saved: plan": Case(stopped(there=joins(a=SAVED, b=SAVED)), "plan 2: a b c d, MemberJoined, 0 restarts"),
-    "the grace period is over: plan": Case(stopped(there=joins(b=SAVES), ago=32.0), "plan 2: a b c d, MemberJoined, 0 restarts"),
+    "a join, and no member can save: plan at once":
+        case("plan 2: a b c d, MemberJoined, 0 restarts", there=joins(), plan=PLAN, settings=FOUR, probes=answers("d")),
+    "a join, and a member can save: announce it":
+        case("stop for MemberJoined", there=joins(b=SAVES), plan=PLAN, settings=FOUR, probes=answers("d")),
+    "a smaller group is wanted: announce it":
+        case("stop for Resized", there=members("abc", c=SAVES), plan=PLAN, spec=SpecValue(min=2, max=2)),
+    "a member that can save leaves: announce it":
+        case("stop for MemberLeft", there=members("abc", b=LEAVES), plan=PLAN),
+    "a member is drained: announce it":
+        case("stop for MemberLeft", there=members("abc", b=SAVES), plan=PLAN, spec=SpecValue(min=2, max=3,
+            draining=["c"])),
+    "too few are left: they save with the leaving member anyway":
+        case("stop for MemberLeft", there=members("abc", b=LEAVES), plan=PLAN, settings={"min": 3}),
+    "a lost member: plan at once":
+        case("plan 2: b c, MemberLost, 0 restarts", there=members("bc", b=SAVES, c=SAVES), me="b", plan=make_plan("abc",
+            me="b"), probes=answers("bc")),
+    "a failed worker process: plan at once":
+        case("plan 2: a b c, WorkerFailed, 1 restarts", there=members("abc", b=SAVES), plan=PLAN,
+            failures=[make_failure("b")], probes=answers("bc")),
+    "no grace period: plan at once":
+        case("plan 2: a b c d, MemberJoined, 0 restarts", there=joins(b=SAVES), plan=PLAN, settings={**FOUR,
+            "shutdown_grace": 0.0}, probes=answers("d")),
+    "a member that saves is waited for until shortly after the grace period":
+        Case(stopped(there=joins(b=SAVES)), "wait 31 s"),
+    "all members have saved: plan":
+        Case(stopped(there=joins(a=SAVED, b=SAVED)), "plan 2: a b c d, MemberJoined, 0 restarts"),
+    "the grace period is over: plan":
+        Case(stopped(there=joins(b=SAVES), ago=32.0), "plan 2: a b c d, MemberJoined, 0 restarts"),
     "a leaving member is waited for": Case(stopped(there=members("abc", b=LEAVES)), "wait 31 s"),
-    "a member that has left is not a lost member": Case(stopped(there=members("ac")), "plan 2: a c, MemberJoined, 0 restarts"),
-    "a member that died while saving is not waited for": Case(
-        stopped(there=joins(b=SAVES), probes=NOT_HEARD), "plan 2: a c d, MemberJoined, 0 restarts"
-    ),
-    "a member that restarted meanwhile is not waited for": Case(
-        stopped(there=joins(b={"incarnation": "b2", "saves": True})), "plan 2: a c b d, MemberJoined, 0 restarts"
-    ),
-    "a worker process that fails because its peer stopped costs no restart": Case(
-        stopped(there=joins(a=SAVED), failures=[make_failure("b")]), "plan 2: a b c d, MemberJoined, 0 restarts"
-    ),
-    "all members succeeded meanwhile: the job succeeds": Case(
-        stopped(there=members("abc", **{name: {"state": MemberState.SUCCEEDED, "round": 1} for name in "abc"}), workers=runs(PLAN, DONE)),
-        "outcome succeeded",
-    ),
+    "a member that has left is not a lost member":
+        Case(stopped(there=members("ac")), "plan 2: a c, MemberJoined, 0 restarts"),
+    "a member that died while saving is not waited for":
+        Case(stopped(there=joins(b=SAVES), probes=NOT_HEARD), "plan 2: a c d, MemberJoined, 0 restarts"),
+    "a member that restarted meanwhile is not waited for":
+        Case(stopped(there=joins(b={"incarnation": "b2", "saves": True})), "plan 2: a c b d, MemberJoined, 0 restarts"),
+    "a worker process that fails because its peer stopped costs no restart":
+        Case(stopped(there=joins(a=SAVED), failures=[make_failure("b")]), "plan 2: a b c d, MemberJoined, 0 restarts"),
+    "all members succeeded meanwhile: the job succeeds":
+        Case(stopped(there=members("abc", **{name: {"state": MemberState.SUCCEEDED, "round": 1} for name in "abc"}),
+            workers=runs(PLAN, DONE)), "outcome succeeded"),
     "too few members when all have saved: wait": Case(stopped(there=members("a", a=SAVED)), "wait"),
-    "an announcement for an earlier plan does not count": Case(
-        make_view(plan=PLAN, store={"stop": make_stop(make_plan("abc", attempt="old"))}), "wait"
-    ),
+    "an announcement for an earlier plan does not count":
+        case("wait", plan=PLAN, stop=make_stop(make_plan("abc", attempt="old"))),
 }  # fmt: skip
 
 
@@ -125,45 +119,33 @@ MEMBER = {
     "it is published: wait": Case(member(workers=CAN, mine=SAVES, announced=False), "wait"),
     "a change is announced: its workers get time to save": Case(member(workers=CAN, mine=SAVES), "stop, 30 s to save"),
     "its workers are saving: wait": Case(member(workers=AT_IT, mine=SAVES), "wait"),
-    "its workers have saved: publish that": Case(
-        member(workers=runs(AS_B, NONE), mine=SAVES), "publish ready of round 0, saved 1"
-    ),
+    "its workers have saved: publish that":
+        Case(member(workers=runs(AS_B, NONE), mine=SAVES), "publish ready of round 0, saved 1"),
     "saved is published once, and the workers stay stopped": Case(member(workers=runs(AS_B, NONE), mine=SAVED), "wait"),
     "workers without a handler yet count as saved": Case(member(mine=SAVES), "publish ready of round 0, saved 1"),
     "... also when they have one": Case(member(mine=SAVED, workers=runs(AS_B, saves=True)), "wait"),
     "workers that cannot save continue until the plan": Case(member(), "wait"),
-    "workers that fail because their peers stopped: no failure is published": Case(
-        member(workers=fails(AS_B, "b")), "wait"
-    ),
-    "the plan arrives, the old workers are stopped: start": Case(
-        member(workers=runs(AS_B, NONE), mine=SAVED, plan=AFTER, announced=False), "start plan 2"
-    ),
-    "the plan arrives: workers that cannot save are killed": Case(
-        member(workers=runs(AS_B), plan=AFTER, announced=False), "stop"
-    ),
-    "the plan arrives at the end of the grace period: saving ends": Case(
-        member(workers=AT_IT, mine=SAVES, plan=AFTER, announced=False), "stop"
-    ),
-    "the plan arrives unannounced: workers that can save get time": Case(
-        member(workers=CAN, mine=SAVES, plan=AFTER, announced=False), "stop, 30 s to save"
-    ),
-    "workers of a member outside the plan get time to save too": Case(
-        member(workers=CAN, mine=SAVES, plan=WITHOUT, announced=False), "stop, 30 s to save"
-    ),
-    "a plan after a failure: stop at once": Case(
-        member(workers=CAN, mine=SAVES, plan=CRASHED, announced=False), "stop"
-    ),
+    "workers that fail because their peers stopped: no failure is published":
+        Case(member(workers=fails(AS_B, "b")), "wait"),
+    "the plan arrives, the old workers are stopped: start":
+        Case(member(workers=runs(AS_B, NONE), mine=SAVED, plan=AFTER, announced=False), "start plan 2"),
+    "the plan arrives: workers that cannot save are killed":
+        Case(member(workers=runs(AS_B), plan=AFTER, announced=False), "stop"),
+    "the plan arrives at the end of the grace period: saving ends":
+        Case(member(workers=AT_IT, mine=SAVES, plan=AFTER, announced=False), "stop"),
+    "the plan arrives unannounced: workers that can save get time":
+        Case(member(workers=CAN, mine=SAVES, plan=AFTER, announced=False), "stop, 30 s to save"),
+    "workers of a member outside the plan get time to save too":
+        Case(member(workers=CAN, mine=SAVES, plan=WITHOUT, announced=False), "stop, 30 s to save"),
+    "a plan after a failure: stop at once":
+        Case(member(workers=CAN, mine=SAVES, plan=CRASHED, announced=False), "stop"),
     "a plan was missed: stop at once": Case(member(workers=CAN, mine=SAVES, plan=LATER, announced=False), "stop"),
-    "the announcement is lost: ready for the next round": Case(
-        member(workers=runs(AS_B, NONE), mine=SAVED, announced=False), "publish ready of round 2"
-    ),
-    "the job ends meanwhile: its workers may finish saving": Case(
-        member(workers=AT_IT, mine=SAVES, store={"outcome": SUCCEEDED}), "wait"
-    ),
-    "another agent has its name: saving ends": Case(
-        member(workers=AT_IT, mine=SAVES, store={"replaced_by": "b2"}), "stop"
-    ),
-}
+    "the announcement is lost: ready for the next round":
+        Case(member(workers=runs(AS_B, NONE), mine=SAVED, announced=False), "publish ready of round 2"),
+    "the job ends meanwhile: its workers may finish saving":
+        Case(member(workers=AT_IT, mine=SAVES, outcome=SUCCEEDED), "wait"),
+    "another agent has its name: saving ends": Case(member(workers=AT_IT, mine=SAVES, replaced_by="b2"), "stop"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLANNER)

@@ -13,8 +13,8 @@ from elasticjob_runtime.membership.view import WorkersState
 
 from tests.unit.runtime.membership.builders import (
     NOW,
-    Case,
     answers,
+    case,
     describe,
     make_failure,
     make_plan,
@@ -32,179 +32,98 @@ DONE = {"state": MemberState.SUCCEEDED, "round": 1}
 
 
 REPAIR = {
-    "all is well: do nothing": Case(make_view(plan=PLAN), "nothing"),
-    "a lost member: probe the others first": Case(make_view(there="abd", plan=PLAN), "probe b"),
-    "a lost member costs no restart": Case(
-        make_view(there="ab", plan=USED_UP, probes=answers("b")), "plan 2: a b, MemberLost, 3 restarts"
-    ),
-    "a lost member and a failure: the loss was the cause and costs no restart": Case(
-        make_view(there="ab", plan=USED_UP, probes=answers("b"), failures=[make_failure("b")]),
-        "plan 2: a b, MemberLost, 3 restarts",
-    ),
-    "a failure: probe all members": Case(make_view(plan=PLAN, failures=[make_failure("b")]), "probe b c"),
-    "a failure: earlier responses do not count": Case(
-        make_view(
-            plan=PLAN, failures=[make_failure("b")], probes=answers("bc", ago=0.9), store={"failed_at": NOW - 0.5}
-        ),
-        "probe b c",
-    ),
-    "a failure with all members there costs a restart": Case(
-        make_view(plan=PLAN, failures=[make_failure("b")], probes=answers("bc")),
-        "plan 2: a b c, WorkerFailed, 1 restarts",
-    ),
-    "a failure, and a member does not respond: a lost member": Case(
-        make_view(plan=PLAN, failures=[make_failure("b")], probes={**answers("b"), **answers("c", reachable=False)}),
-        "plan 2: a b, MemberLost, 0 restarts",
-    ),
-    "a failure beyond the budget ends the job and names the first failing rank": Case(
-        make_view(
-            plan=USED_UP,
-            failures=[make_failure("c", time=8.0), make_failure("b", time=7.0), make_failure("a", time=9.0)],
-            probes=answers("bc"),
-        ),
-        "outcome failed because of b",
-    ),
-    "a failure beyond the budget: wait for earlier failures of others": Case(
-        make_view(plan=USED_UP, failures=[make_failure("b")], probes=answers("bc"), store={"failed_at": NOW - 0.25}),
-        "wait 0.75 s",
-    ),
-    "the operator's budget takes precedence over the flag": Case(
-        make_view(
-            plan=PLAN,
-            spec=SpecValue(min=2, max=3, max_restarts=0),
-            failures=[make_failure("b")],
-            probes=answers("bc"),
-        ),
-        "outcome failed because of b",
-    ),
-    "a leaving member: the others continue at once, without probes": Case(
-        make_view(there=members("abc", c=LEAVING), plan=USED_UP), "plan 2: a b, MemberLeft, 3 restarts"
-    ),
-    "a leaving leader is replaced": Case(
-        make_view(there=members("abc", a=LEAVING), plan=PLAN, me="b"), "plan 2: b c, MemberLeft, 0 restarts"
-    ),
-    "a draining member counts as leaving": Case(
-        make_view(plan=PLAN, spec=SpecValue(min=2, max=3, draining=["b"])), "plan 2: a c, MemberLeft, 0 restarts"
-    ),
-    "a spare is promoted": Case(
-        make_view(there="abd", plan=PLAN, probes=answers("b")), "plan 2: a b d, MemberLost, 0 restarts"
-    ),
-    "a spare that does not respond is not promoted": Case(
-        make_view(there="abd", plan=PLAN, probes={**answers("b"), **answers("d", reachable=False)}),
-        "plan 2: a b, MemberLost, 0 restarts",
-    ),
-    "a new agent under an old name is a joiner": Case(
-        make_view(
-            there=members("abc", a={"incarnation": "a2", "create": 200}),
-            plan=PLAN,
-            me="b",
-            probes={**answers("c"), **answers("a", incarnation="2")},
-        ),
-        "plan 2: b c a, MemberLost, 0 restarts",
-    ),
-    "a response of an earlier incarnation does not count": Case(
-        make_view(
-            there=members("abc", b={"incarnation": "b2", "create": 200}),
-            plan=PLAN,
-            probes={**answers("c"), **answers("b", reachable=False)},
-        ),
-        "probe b",
-    ),
-    "a member that registered again with the same incarnation was not lost": Case(
-        make_view(there=members("abc", b={"create": 200}), plan=PLAN), "nothing"
-    ),
-    "survivors keep their rank order": Case(
-        make_view(
-            there=members("bca", c={"create": 1}),
-            plan=make_plan("bdca", me="a"),
-            probes=answers("bc"),
-            spec=SpecValue(min=2, max=4),
-        ),
-        "plan 2: b c a, MemberLost, 0 restarts",
-    ),
-    "too few are left: wait, and keep running": Case(make_view(there="a", plan=PLAN), "wait"),
-    "too few are left, but one is only silent: probe it again": Case(
-        make_view(there="ab", plan=TWO, probes=answers("b", ago=3.0, reachable=False)), "probe b"
-    ),
-    "allowed sizes: five of eight members train as four": Case(
-        make_view(
-            there="abcde",
-            plan=make_plan("abcdefgh"),
-            spec=SpecValue(min=2, max=8, allowed=[2, 4, 8]),
-            probes=answers("bcde"),
-        ),
-        "plan 2: a b c d, MemberLost, 0 restarts",
-    ),
-    "a plan that lost some ranks is replaced": Case(
-        make_view(plan=make_plan("ab", size=3, ranks=make_plan("ab").ranks), probes=answers("b")),
-        "plan 2: a b c, MemberLost, 0 restarts",
-    ),
-    "the store lost its members a moment ago: wait until they register again": Case(
-        make_view(there=members("a", a={"round": 1, "seen_at": NOW - 2}), plan=PLAN), "wait 3 s"
-    ),
-    "the store lost its members, and they do not register again: plan without them": Case(
-        make_view(there=members("ab", a={"round": 1, "seen_at": NOW - 6}), plan=PLAN, probes=answers("b")),
-        "plan 2: a b, MemberLost, 0 restarts",
-    ),
-    "the store lost its members, and all registered again: do nothing": Case(
-        make_view(there=members("abc", a={"round": 1, "seen_at": NOW - 1}), plan=PLAN), "nothing"
-    ),
-    "the store was restored from a backup: the restart count is kept": Case(
-        make_view(
-            there=members("abc", b={"round": 7}), plan=PLAN, workers=runs(make_plan("abc", round_number=7, restarts=2))
-        ),
-        "plan 8: a b c, Start, 2 restarts",
-    ),
-    "the store was restored from a backup: rounds continue after the latest known": Case(
-        make_view(there=members("abc", b={"round": 7}), plan=PLAN), "plan 8: a b c, Start, 0 restarts"
-    ),
-    "a member that responded is not probed again without a reason": Case(
-        make_view(plan=PLAN, probes=answers("bc", ago=60.0)), "nothing"
-    ),
-    "two silent members: the next probe is due for the one probed first": Case(
-        make_view(
-            there="abcd",
-            plan=TWO,
-            probes={**answers("c", ago=0.75, reachable=False), **answers("d", ago=0.25, reachable=False)},
-        ),
-        "wait 0.25 s",
-    ),
-    "a suspected member is probed by the planner": Case(
-        make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b"),)}), "probe c"
-    ),
-    "a member that answered before it was suspected is probed again": Case(
-        make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b", ago=0.1),)}, probes=answers("bc", ago=0.6)),
-        "probe c",
-    ),
-    "a suspected member that responds to the planner is not evicted": Case(
-        make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b", ago=0.5),)}, probes=answers("c", ago=0.4)),
-        "wait 0.6 s",
-    ),
-    "a suspected member that does not respond is lost": Case(
-        make_view(
-            plan=PLAN,
-            store={"suspicions": (suspicion("c", "b"),)},
-            probes={**answers("b"), **answers("c", reachable=False)},
-        ),
-        "plan 2: a b, MemberLost, 0 restarts",
-    ),
-}
+    "all is well: do nothing": case("nothing", plan=PLAN),
+    "a lost member: probe the others first": case("probe b", there="abd", plan=PLAN),
+    "a lost member costs no restart":
+        case("plan 2: a b, MemberLost, 3 restarts", there="ab", plan=USED_UP, probes=answers("b")),
+    "a lost member and a failure: the loss was the cause and costs no restart":
+        case("plan 2: a b, MemberLost, 3 restarts", there="ab", plan=USED_UP, probes=answers("b"),
+            failures=[make_failure("b")]),
+    "a failure: probe all members": case("probe b c", plan=PLAN, failures=[make_failure("b")]),
+    "a failure: earlier responses do not count":
+        case("probe b c", plan=PLAN, failures=[make_failure("b")], probes=answers("bc", ago=0.9), failed_at=NOW - 0.5),
+    "a failure with all members there costs a restart":
+        case("plan 2: a b c, WorkerFailed, 1 restarts", plan=PLAN, failures=[make_failure("b")], probes=answers("bc")),
+    "a failure, and a member does not respond: a lost member":
+        case("plan 2: a b, MemberLost, 0 restarts", plan=PLAN, failures=[make_failure("b")], probes={**answers("b"),
+            **answers("c", reachable=False)}),
+    "a failure beyond the budget ends the job and names the first failing rank":
+        case("outcome failed because of b", plan=USED_UP, failures=[make_failure("c", time=8.0),
+            make_failure("b", time=7.0), make_failure("a", time=9.0)], probes=answers("bc")),
+    "a failure beyond the budget: wait for earlier failures of others":
+        case("wait 0.75 s", plan=USED_UP, failures=[make_failure("b")], probes=answers("bc"), failed_at=NOW - 0.25),
+    "the operator's budget takes precedence over the flag":
+        case("outcome failed because of b", plan=PLAN, spec=SpecValue(min=2, max=3, max_restarts=0),
+            failures=[make_failure("b")], probes=answers("bc")),
+    "a leaving member: the others continue at once, without probes":
+        case("plan 2: a b, MemberLeft, 3 restarts", there=members("abc", c=LEAVING), plan=USED_UP),
+    "a leaving leader is replaced":
+        case("plan 2: b c, MemberLeft, 0 restarts", there=members("abc", a=LEAVING), plan=PLAN, me="b"),
+    "a draining member counts as leaving":
+        case("plan 2: a c, MemberLeft, 0 restarts", plan=PLAN, spec=SpecValue(min=2, max=3, draining=["b"])),
+    "a spare is promoted": case("plan 2: a b d, MemberLost, 0 restarts", there="abd", plan=PLAN, probes=answers("b")),
+    "a spare that does not respond is not promoted":
+        case("plan 2: a b, MemberLost, 0 restarts", there="abd", plan=PLAN, probes={**answers("b"),
+            **answers("d", reachable=False)}),
+    "a new agent under an old name is a joiner":
+        case("plan 2: b c a, MemberLost, 0 restarts", there=members("abc", a={"incarnation": "a2", "create": 200}),
+            plan=PLAN, me="b", probes={**answers("c"), **answers("a", incarnation="2")}),
+    "a response of an earlier incarnation does not count":
+        case("probe b", there=members("abc", b={"incarnation": "b2", "create": 200}), plan=PLAN, probes={**answers("c"),
+            **answers("b", reachable=False)}),
+    "a member that registered again with the same incarnation was not lost":
+        case("nothing", there=members("abc", b={"create": 200}), plan=PLAN),
+    "survivors keep their rank order":
+        case("plan 2: b c a, MemberLost, 0 restarts", there=members("bca", c={"create": 1}), plan=make_plan("bdca",
+            me="a"), probes=answers("bc"), spec=SpecValue(min=2, max=4)),
+    "too few are left: wait, and keep running": case("wait", there="a", plan=PLAN),
+    "too few are left, but one is only silent: probe it again":
+        case("probe b", there="ab", plan=TWO, probes=answers("b", ago=3.0, reachable=False)),
+    "allowed sizes: five of eight members train as four":
+        case("plan 2: a b c d, MemberLost, 0 restarts", there="abcde", plan=make_plan("abcdefgh"), spec=SpecValue(min=2,
+            max=8, allowed=[2, 4, 8]), probes=answers("bcde")),
+    "a plan that lost some ranks is replaced":
+        case("plan 2: a b c, MemberLost, 0 restarts", plan=make_plan("ab", size=3, ranks=make_plan("ab").ranks),
+            probes=answers("b")),
+    "the store lost its members a moment ago: wait until they register again":
+        case("wait 3 s", there=members("a", a={"round": 1, "seen_at": NOW - 2}), plan=PLAN),
+    "the store lost its members, and they do not register again: plan without them":
+        case("plan 2: a b, MemberLost, 0 restarts", there=members("ab", a={"round": 1, "seen_at": NOW - 6}), plan=PLAN,
+            probes=answers("b")),
+    "the store lost its members, and all registered again: do nothing":
+        case("nothing", there=members("abc", a={"round": 1, "seen_at": NOW - 1}), plan=PLAN),
+    "the store was restored from a backup: the restart count is kept":
+        case("plan 8: a b c, Start, 2 restarts", there=members("abc", b={"round": 7}), plan=PLAN,
+            workers=runs(make_plan("abc", round_number=7, restarts=2))),
+    "the store was restored from a backup: rounds continue after the latest known":
+        case("plan 8: a b c, Start, 0 restarts", there=members("abc", b={"round": 7}), plan=PLAN),
+    "a member that responded is not probed again without a reason":
+        case("nothing", plan=PLAN, probes=answers("bc", ago=60.0)),
+    "two silent members: the next probe is due for the one probed first":
+        case("wait 0.25 s", there="abcd", plan=TWO, probes={**answers("c", ago=0.75, reachable=False),
+            **answers("d", ago=0.25, reachable=False)}),
+    "a suspected member is probed by the planner": case("probe c", plan=PLAN, suspicions=(suspicion("c", "b"),)),
+    "a member that answered before it was suspected is probed again":
+        case("probe c", plan=PLAN, suspicions=(suspicion("c", "b", ago=0.1),), probes=answers("bc", ago=0.6)),
+    "a suspected member that responds to the planner is not evicted":
+        case("wait 0.6 s", plan=PLAN, suspicions=(suspicion("c", "b", ago=0.5),), probes=answers("c", ago=0.4)),
+    "a suspected member that does not respond is lost":
+        case("plan 2: a b, MemberLost, 0 restarts", plan=PLAN, suspicions=(suspicion("c", "b"),),
+            probes={**answers("b"), **answers("c", reachable=False)}),
+}  # fmt: skip
 
 
 SUCCESS = {
-    "all members have succeeded: the job succeeds": Case(
-        make_view(there=members("abc", a=DONE, b=DONE, c=DONE), plan=PLAN), "outcome succeeded"
-    ),
-    "a member still trains: wait": Case(make_view(there=members("abc", a=DONE, b=DONE), plan=PLAN), "nothing"),
-    "a success of an earlier plan does not count": Case(
-        make_view(there=members("ab", a=DONE, b={**DONE, "round": 0}), plan=TWO), "nothing"
-    ),
-    "no member joins once some have succeeded": Case(make_view(there=members("abc", a=DONE), plan=TWO), "nothing"),
-    "a member lost after others succeeded: they train again from the last checkpoint": Case(
-        make_view(there=members("ab", a=DONE, b=DONE), plan=PLAN, probes=answers("b")),
-        "plan 2: a b, MemberLost, 0 restarts",
-    ),
-}
+    "all members have succeeded: the job succeeds":
+        case("outcome succeeded", there=members("abc", a=DONE, b=DONE, c=DONE), plan=PLAN),
+    "a member still trains: wait": case("nothing", there=members("abc", a=DONE, b=DONE), plan=PLAN),
+    "a success of an earlier plan does not count":
+        case("nothing", there=members("ab", a=DONE, b={**DONE, "round": 0}), plan=TWO),
+    "no member joins once some have succeeded": case("nothing", there=members("abc", a=DONE), plan=TWO),
+    "a member lost after others succeeded: they train again from the last checkpoint":
+        case("plan 2: a b, MemberLost, 0 restarts", there=members("ab", a=DONE, b=DONE), plan=PLAN,
+            probes=answers("b")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REPAIR)

@@ -45,11 +45,7 @@ SLOW = report(compute=0.5, etcd=0.002, accelerators=8.0)
         pytest.param(report(compute=0.29), [GOOD, GOOD], {}, {}, id="a busy machine is not slow enough"),
         pytest.param(report(compute=0.04), [report(compute=0.01)] * 2, {}, {}, id="milliseconds say nothing"),
         pytest.param(
-            report(etcd=0.5),
-            [GOOD, GOOD],
-            {"etcd": "0.5 s, median of the others 0.002 s"},
-            {},
-            id="a slow way to etcd",
+            report(etcd=0.5), [GOOD, GOOD], {"etcd": "0.5 s, median of the others 0.002 s"}, {}, id="a slow way to etcd"
         ),
         pytest.param(
             report(accelerators=7),

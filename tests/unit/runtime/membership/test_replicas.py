@@ -77,112 +77,82 @@ def failed(world: int = 1) -> dict[str, Any]:
 NONE_YET = ReplicaValue(index=NO_REPLICA, world=2, incarnation="c1")
 
 PLANNED: dict[str, Case] = {
-    "all are there: they are put together in the order of their names": Case(
-        view("dbcaef", {}), "replica 0 in world 1: a b; replica 1 in world 1: c d; replica 2 in world 1: e f"
-    ),
-    "and then planned, one replica after the other": Case(
-        view("abcdef", orders("ab", "dc", "ef")), "plan 1: a b d c e f, Start, 0 restarts, in place"
-    ),
-    "one is too many": Case(
-        view("abcde", {}, settings={"max": 4}), "replica 0 in world 1: a b; replica 1 in world 1: c d"
-    ),
-    "the first plan has whole replicas only": Case(
-        view("abcde", {}, store={"members": there("abcde")}), "replica 0 in world 1: a b; replica 1 in world 1: c d"
-    ),
-    "no agent hosts a store in which the replicas meet: the job fails": Case(
-        view(there("abcd", **{name: {"stores": False} for name in "abcd"}), settings={"max": 4}, stores=False),
-        "outcome failed",
-    ),
-    "and before that, one that was lost may be started again": Case(
-        view(there("abcd", **{name: {"stores": False, "seen_at": NOW - 1} for name in "abcd"}),
-             settings={"max": 4}, stores=False),
-        "wait 29 s",
-    ),
-    "one is enough": Case(
-        view(there("abcd", **{name: {"stores": False} for name in "abd"}), settings={"max": 4}, stores=False),
-        "plan 1: c d a b, Start, 0 restarts, in place",
-    ),
+    "all are there: they are put together in the order of their names":
+        Case(view("dbcaef", {}), "replica 0 in world 1: a b; replica 1 in world 1: c d; replica 2 in world 1: e f"),
+    "and then planned, one replica after the other":
+        Case(view("abcdef", orders("ab", "dc", "ef")), "plan 1: a b d c e f, Start, 0 restarts, in place"),
+    "one is too many":
+        Case(view("abcde", {}, settings={"max": 4}), "replica 0 in world 1: a b; replica 1 in world 1: c d"),
+    "the first plan has whole replicas only":
+        Case(view("abcde", {}, store={"members": there("abcde")}),
+            "replica 0 in world 1: a b; replica 1 in world 1: c d"),
+    "no agent hosts a store in which the replicas meet: the job fails":
+        Case(view(there("abcd", **{name: {"stores": False} for name in "abcd"}), settings={"max": 4}, stores=False),
+            "outcome failed"),
+    "and before that, one that was lost may be started again":
+        Case(view(there("abcd", **{name: {"stores": False, "seen_at": NOW - 1} for name in "abcd"}),
+            settings={"max": 4}, stores=False), "wait 29 s"),
+    "one is enough":
+        Case(view(there("abcd", **{name: {"stores": False} for name in "abd"}), settings={"max": 4}, stores=False),
+            "plan 1: c d a b, Start, 0 restarts, in place"),
     "half a replica cannot train": Case(view("a", {}), "wait"),
-    "a member is gone: its replica is left out": Case(
-        view("abc", plan=trains(), probes=answers("bc")), "plan 2: a b, MemberLost, 0 restarts, in place"
-    ),
-    "a worker process has failed: its replica is left out": Case(
-        view(plan=trains(), failures=[make_failure("d")], probes=answers("bcd")),
-        "plan 2: a b, WorkerFailed, 1 restarts, in place",
-    ),
-    "the planner's own replica is": Case(
-        view(plan=trains(), failures=[make_failure("a")], probes=answers("bcd")),
-        "plan 2: c d, WorkerFailed, 1 restarts, in place",
-    ),
-    "a failure that follows from the end of the replica elsewhere is not counted again": Case(
-        view(there("abcd", c=failed()), plan=trains(), probes=answers("bcd"),
-             failures=[dataclasses.replace(make_failure("d", reason=PEER_LOST), replica_world=1)]),
-        "plan 2: a b, Start, 0 restarts, in place",
-    ),
-    "a member drains: its replica is left out": Case(
-        view(plan=trains(), spec=SpecValue(min=2, max=6, draining=["c"])), "plan 2: a b, MemberLeft, 0 restarts, in place"
-    ),
-    "no replica is left: both train again": Case(
-        view(plan=trains(), failures=[make_failure("a"), make_failure("c")], probes=answers("bcd")),
-        "plan 2: a b c d, WorkerFailed, 1 restarts, in place",
-    ),
-    "survivors of two broken replicas are put together": Case(
-        view("abce", orders("ab", "cd", "ef"), plan=trains("ab")), "replica 1 in world 2: c e"
-    ),
-    "a new member takes the place of one that is gone": Case(
-        view("abcx", orders("ab", "cd"), plan=trains("ab")), "replica 1 in world 2: c x"
-    ),
-    "a survivor without a partner ends its worker processes": Case(
-        view("abc", orders("ab", "cd"), plan=trains("ab")), "replica -1 in world 2: c"
-    ),
+    "a member is gone: its replica is left out":
+        Case(view("abc", plan=trains(), probes=answers("bc")), "plan 2: a b, MemberLost, 0 restarts, in place"),
+    "a worker process has failed: its replica is left out":
+        Case(view(plan=trains(), failures=[make_failure("d")], probes=answers("bcd")),
+            "plan 2: a b, WorkerFailed, 1 restarts, in place"),
+    "the planner's own replica is":
+        Case(view(plan=trains(), failures=[make_failure("a")], probes=answers("bcd")),
+            "plan 2: c d, WorkerFailed, 1 restarts, in place"),
+    "a failure that follows from the end of the replica elsewhere is not counted again":
+        Case(view(there("abcd", c=failed()), plan=trains(), probes=answers("bcd"),
+            failures=[dataclasses.replace(make_failure("d", reason=PEER_LOST), replica_world=1)]),
+            "plan 2: a b, Start, 0 restarts, in place"),
+    "a member drains: its replica is left out":
+        Case(view(plan=trains(), spec=SpecValue(min=2, max=6, draining=["c"])),
+            "plan 2: a b, MemberLeft, 0 restarts, in place"),
+    "no replica is left: both train again":
+        Case(view(plan=trains(), failures=[make_failure("a"), make_failure("c")], probes=answers("bcd")),
+            "plan 2: a b c d, WorkerFailed, 1 restarts, in place"),
+    "survivors of two broken replicas are put together":
+        Case(view("abce", orders("ab", "cd", "ef"), plan=trains("ab")), "replica 1 in world 2: c e"),
+    "a new member takes the place of one that is gone":
+        Case(view("abcx", orders("ab", "cd"), plan=trains("ab")), "replica 1 in world 2: c x"),
+    "a survivor without a partner ends its worker processes":
+        Case(view("abc", orders("ab", "cd"), plan=trains("ab")), "replica -1 in world 2: c"),
     "once": Case(view("abc", {**orders("ab"), "c": NONE_YET}, plan=trains("ab")), "wait"),
-    "a replica whose world is over gets another one": Case(
-        view(there("abcd", c=failed()), plan=trains("ab")), "replica 1 in world 2: c d"
-    ),
-    "but not while a member of it waits to try again": Case(
-        view(there("abcd", c={**failed(), "state": WARMING, "failed": 1}), plan=trains("ab")),
-        "replica -1 in world 2: d",
-    ),
-    "a member that did not answer once may be back": Case(
-        view(plan=trains("ab"), probes=answers("d", reachable=False)), "wait 1 s"
-    ),
-    "one that the planner reaches, and another member of its replica does not, is in no plan": Case(
-        view(there("abcd", c={"cut_from": "d"}), plan=trains("ab")), "wait"
-    ),
-    "a replica in the plan whose members do not reach each other is left out": Case(
-        view(there("abcd", c={"cut_from": "d"}), plan=trains(), probes=answers("bcd")),
-        "plan 2: a b, MemberLost, 0 restarts, in place",
-    ),
-    "if there is no other one, it keeps its state and waits": Case(
-        view(there("abcd", b={"cut_from": "a"}, c={"cut_from": "d"}), plan=trains(), probes=answers("bcd")), "wait"
-    ),
-    "whom a member could not reach in an earlier replica does not matter": Case(
-        view(there("abcd", c={"cut_from": "x"}), plan=trains()), "wait"
-    ),
-    "a replica is ready to join when all of its members are": Case(
-        view(there("abcd", d={"in_place": 0}), plan=trains("ab")), "wait"
-    ),
-    "then it joins": Case(
-        view(plan=trains("ab"), probes=answers("cd"), spec=SpecValue(min=2, max=4)),
-        "plan 2: a b c d, MemberJoined, 0 restarts, in place",
-    ),
-    "the group shrinks by replicas": Case(
-        view(plan=trains(), spec=SpecValue(min=2, max=6, wanted=3)), "plan 2: a b, Resized, 0 restarts, in place"
-    ),
-    "an order for an earlier agent of that name does not count": Case(
-        view("abcd", {**orders("ab", "cd"), "d": dataclasses.replace(orders("cd")["d"], incarnation="d0")},
-             plan=trains("ab")),
-        "replica 1 in world 2: c d",
-    ),
-    "what etcd has lost, members know": Case(
-        view({name: make_member(name, replica_size=2, in_place=1, stores=True, replica=order)
-              for name, order in orders("ab", "cd", world=5).items()}, {}, plan=trains(),
-             spec=SpecValue(min=2, max=4)),
-        "wait",
-    ),
-    "another replica size is not for this job": Case(
-        view(there("abcd", d={"replica_size": 1}), {}, settings={"max": 4}), "replica 0 in world 1: a b"
-    ),
+    "a replica whose world is over gets another one":
+        Case(view(there("abcd", c=failed()), plan=trains("ab")), "replica 1 in world 2: c d"),
+    "but not while a member of it waits to try again":
+        Case(view(there("abcd", c={**failed(), "state": WARMING, "failed": 1}), plan=trains("ab")),
+            "replica -1 in world 2: d"),
+    "a member that did not answer once may be back":
+        Case(view(plan=trains("ab"), probes=answers("d", reachable=False)), "wait 1 s"),
+    "one that the planner reaches, and another member of its replica does not, is in no plan":
+        Case(view(there("abcd", c={"cut_from": "d"}), plan=trains("ab")), "wait"),
+    "a replica in the plan whose members do not reach each other is left out":
+        Case(view(there("abcd", c={"cut_from": "d"}), plan=trains(), probes=answers("bcd")),
+            "plan 2: a b, MemberLost, 0 restarts, in place"),
+    "if there is no other one, it keeps its state and waits":
+        Case(view(there("abcd", b={"cut_from": "a"}, c={"cut_from": "d"}), plan=trains(), probes=answers("bcd")),
+            "wait"),
+    "whom a member could not reach in an earlier replica does not matter":
+        Case(view(there("abcd", c={"cut_from": "x"}), plan=trains()), "wait"),
+    "a replica is ready to join when all of its members are":
+        Case(view(there("abcd", d={"in_place": 0}), plan=trains("ab")), "wait"),
+    "then it joins":
+        Case(view(plan=trains("ab"), probes=answers("cd"), spec=SpecValue(min=2, max=4)),
+            "plan 2: a b c d, MemberJoined, 0 restarts, in place"),
+    "the group shrinks by replicas":
+        Case(view(plan=trains(), spec=SpecValue(min=2, max=6, wanted=3)), "plan 2: a b, Resized, 0 restarts, in place"),
+    "an order for an earlier agent of that name does not count":
+        Case(view("abcd", {**orders("ab", "cd"), "d": dataclasses.replace(orders("cd")["d"], incarnation="d0")},
+            plan=trains("ab")), "replica 1 in world 2: c d"),
+    "what etcd has lost, members know":
+        Case(view({name: make_member(name, replica_size=2, in_place=1, stores=True, replica=order) for name, order in orders("ab", "cd", world=5).items()},
+            {}, plan=trains(), spec=SpecValue(min=2, max=4)), "wait"),
+    "another replica size is not for this job":
+        Case(view(there("abcd", d={"replica_size": 1}), {}, settings={"max": 4}), "replica 0 in world 1: a b"),
 }  # fmt: skip
 
 
@@ -222,61 +192,49 @@ LEFT = trains("cd", round_number=2, reason=PlanReason.MEMBER_LEFT)
 FOLLOWED: dict[str, Case] = {
     "trains": Case(member_view(1, in_world(BOTH, 1), BOTH), "wait"),
     "the replica has another world: the processes end": Case(member_view(2, in_world(BOTH, 1), BOTH), "stop"),
-    "the replica is left out as planned, and has another world: first they are told": Case(
-        member_view(2, in_world(BOTH, 1, in_place=True, movable=True), LEFT), "move to plan 2, 0.5 s"
-    ),
-    "then the step ends, in which the others take part": Case(
-        member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2), LEFT),
-        "wait 0.3 s",
-    ),
-    "it takes too long": Case(
-        member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.6), LEFT), "stop"
-    ),
-    "it has ended": Case(
-        member_view(
-            2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2, waiting=True), LEFT
-        ),
-        "stop",
-    ),
+    "the replica is left out as planned, and has another world: first they are told":
+        Case(member_view(2, in_world(BOTH, 1, in_place=True, movable=True), LEFT), "move to plan 2, 0.5 s"),
+    "then the step ends, in which the others take part":
+        Case(member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2), LEFT),
+            "wait 0.3 s"),
+    "it takes too long":
+        Case(member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.6), LEFT),
+            "stop"),
+    "it has ended":
+        Case(member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2, waiting=True),
+            LEFT), "stop"),
     "it belongs to no replica any more": Case(member_view(-1, in_world(BOTH, 1), BOTH), "stop"),
-    "they have ended, and there is a new world: another plan must come, too": Case(
-        member_view(2, in_world(BOTH, 1, WorkersState.NONE), BOTH), "publish ready of round 2"
-    ),
-    "they have ended, and there is no new world yet": Case(
-        member_view(1, in_world(BOTH, 1, WorkersState.NONE), BOTH), "publish ready of round 0, in place 0, world 1 over"
-    ),
+    "they have ended, and there is a new world: another plan must come, too":
+        Case(member_view(2, in_world(BOTH, 1, WorkersState.NONE), BOTH), "publish ready of round 2"),
+    "they have ended, and there is no new world yet":
+        Case(member_view(1, in_world(BOTH, 1, WorkersState.NONE), BOTH),
+            "publish ready of round 0, in place 0, world 1 over"),
     "that is published": Case(member_view(1, in_world(BOTH, 1, WorkersState.NONE), BOTH, world_over=1), "wait"),
-    "an agent that was started again knows its last world by what it has published": Case(
-        member_view(1, Workers(), BOTH, world_over=1), "wait"
-    ),
-    "all have finished": Case(
-        member_view(1, in_world(BOTH, 1, WorkersState.SUCCEEDED), BOTH, state=MemberState.SUCCEEDED, round=1), "wait"
-    ),
+    "an agent that was started again knows its last world by what it has published":
+        Case(member_view(1, Workers(), BOTH, world_over=1), "wait"),
+    "all have finished":
+        Case(member_view(1, in_world(BOTH, 1, WorkersState.SUCCEEDED), BOTH, state=MemberState.SUCCEEDED, round=1),
+            "wait"),
     "outside the plan, they start in the replica's world": Case(member_view(1, Workers()), "start plan 1 alone"),
     "not without a replica": Case(member_view(0, Workers()), "wait"),
     "nor if it belongs to none": Case(member_view(-1, Workers()), "wait"),
-    "etcd has lost the replica: they run on, and say where": Case(
-        member_view(0, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"
-    ),
-    "the other member of the replica did not answer a moment ago": Case(
-        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0)),
-        "publish ready of round 0, cut from b",
-    ),
-    "that counts for a while": Case(
-        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0), cut_from="b"), "wait 4 s"
-    ),
-    "and then no more": Case(
-        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=5.0), cut_from="b"),
-        "publish ready of round 0, cut from none",
-    ),
-    "it answers again": Case(
-        member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b"), cut_from="b"),
-        "publish ready of round 0, cut from none",
-    ),
-    "etcd was restored from a backup": Case(
-        member_view(1, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"
-    ),
-}
+    "etcd has lost the replica: they run on, and say where":
+        Case(member_view(0, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"),
+    "the other member of the replica did not answer a moment ago":
+        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0)),
+            "publish ready of round 0, cut from b"),
+    "that counts for a while":
+        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0), cut_from="b"),
+            "wait 4 s"),
+    "and then no more":
+        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=5.0), cut_from="b"),
+            "publish ready of round 0, cut from none"),
+    "it answers again":
+        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b"), cut_from="b"),
+            "publish ready of round 0, cut from none"),
+    "etcd was restored from a backup":
+        Case(member_view(1, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FOLLOWED)

@@ -21,11 +21,7 @@ from elasticjob_runtime.membership.sizes import group_size, largest, limit
         (SpecValue(min=2, max=8, allowed=[2, 4, 8]), 3, 2),
         (SpecValue(min=4, max=8, allowed=[2, 4, 8]), 3, None),
         (SpecValue(min=2, max=6, allowed=[2, 4, 8]), 9, 4),
-        (
-            SpecValue(min=1, max=8, allowed=[4, 8], wanted=2),
-            9,
-            4,
-        ),  # scaled below the smallest allowed size
+        (SpecValue(min=1, max=8, allowed=[4, 8], wanted=2), 9, 4),  # scaled below the smallest allowed size
         (SpecValue(min=1, max=8, allowed=[4, 8], wanted=5), 9, 4),
         (SpecValue(min=2, max=4, allowed=[2, 4], wanted=2), 9, 2),
         (SpecValue(min=1, max=4, allowed=[4], wanted=2), 9, 4),

@@ -12,8 +12,8 @@ from elasticjob_runtime.membership.view import Role, Workers, WorkersState
 
 from tests.unit.runtime.membership.builders import (
     NOW,
-    Case,
     answers,
+    case,
     decided,
     fails,
     make_failure,
@@ -34,127 +34,76 @@ GONE = WorkersState.NONE
 
 
 WATCH = {
-    "nothing is known: follow": Case(make_view(role=None), "watch as follower"),
-    "registered first: plan": Case(make_view(role=Role.FOLLOWER, plan=None), "watch as planner"),
-    "another member registered before: follow it": Case(
-        make_view(me="b", there="ab", role=Role.FOLLOWER, predecessor="a"), "wait"
-    ),
-    "the predecessor left: plan": Case(
-        make_view(me="b", there="b", role=Role.FOLLOWER, predecessor="a"), "watch as planner"
-    ),
-    "the predecessor is leaving: plan": Case(
-        make_view(me="b", there=members("ab", a=LEAVING), role=Role.FOLLOWER, predecessor="a"), "watch as planner"
-    ),
-    "the followed member registered later in a store that is empty again: find the predecessor": Case(
-        make_view(me="a", there="ab", role=Role.FOLLOWER, predecessor="b"), "watch as follower"
-    ),
-    "a member that follows itself in a store that is empty again: find the predecessor": Case(
-        make_view(me="a", there="a", role=Role.FOLLOWER, predecessor="a"), "watch as follower"
-    ),
-    "rank 0 plans": Case(make_view(plan=PLAN, role=Role.FOLLOWER, predecessor="b"), "watch as planner"),
-    "rank 1 follows rank 0": Case(make_view(me="b", plan=AS_B, role=Role.PLANNER), "watch as follower of a"),
-    "rank 1 follows rank 0 already: nothing changes": Case(make_view(plan=AS_B, **FOLLOWER), "wait"),
-    "rank 0 left: rank 1 plans": Case(make_view(there="bc", plan=AS_B, **FOLLOWER), "watch as planner"),
-    "rank 0 is leaving: rank 1 plans": Case(
-        make_view(there=members("abc", a=LEAVING), plan=AS_B, **FOLLOWER), "watch as planner"
-    ),
-    "rank 0 was replaced by another agent of its name: rank 1 plans": Case(
-        make_view(there=members("abc", a={"incarnation": "a2", "create": 200}), plan=AS_B, **FOLLOWER),
-        "watch as planner",
-    ),
-    "a spare follows the leader": Case(
-        make_view(there="ab", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"),
-        "watch as follower of b",
-    ),
-    "a joiner under the leader's name does not follow itself": Case(
-        make_view(
-            me="b",
-            there=members("b", b={"create": 200, "incarnation": "b1"}),
-            plan=make_plan("bc", me="x", ranks=None),
-            workers=Workers(),
-            role=Role.FOLLOWER,
-            predecessor="c",
-        ),
-        "watch as planner",
-    ),
-    "a failure unanswered for a while: watch as planner": Case(
-        make_view(plan=AS_B, workers=fails(AS_B, "b", ago=0.2), reported_failure=1, **FOLLOWER), "watch as planner"
-    ),
-    "the leader is suspected: the next member watches as planner at once, to probe it": Case(
-        make_view(plan=AS_B, store={"suspicions": (suspicion("a", "c", ago=0.0),)}, **FOLLOWER), "watch as planner"
-    ),
-    "the leader is suspected: the member after the next one waits": Case(
-        make_view(
-            me="c",
-            plan=AS_C,
-            store={"suspicions": (suspicion("a", "b", ago=0.1),)},
-            role=Role.FOLLOWER,
-            predecessor="b",
-        ),
-        "wait 0.05 s",
-    ),
-    "another member is suspected: left to the leader": Case(
-        make_view(plan=AS_B, store={"suspicions": (suspicion("c", "a", ago=9.0),)}, **FOLLOWER), "wait"
-    ),
-}
-
-
-RESTORE = {
-    "the store is empty again: the leader restores the plan": Case(
-        make_view(there="a", workers=runs(PLAN)), "restore plan 1"
-    ),
-    "the store is empty again: the others wait for the leader": Case(
-        make_view(me="b", there=members("b", b={"seen_at": NOW - 1}), workers=runs(AS_B)), "wait 4 s"
-    ),
-    "the store is empty again, and the leader is gone: the next member plans": Case(
-        make_view(me="b", there="bc", workers=runs(AS_B)), "plan 2: b c, Start, 0 restarts"
-    ),
-    "a leader of an earlier round restores nothing": Case(
-        make_view(there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), store={"last_round": 2}), "wait 5 s"
-    ),
-}
-
-
-LEAD = {
-    "the leader plans": Case(make_view(there="ab", plan=PLAN), "probe b"),
-    "a follower does not plan": Case(make_view(there="bc", me="c", plan=make_plan("abc", me="c", ranks=None), role=Role.FOLLOWER,
-                                          predecessor="b"), "wait"),
-    "a member watching as planner probes those before it": Case(
-        make_view(me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b", ago=1.0), failures=[make_failure("b")]), "probe a"
-    ),
-    "the member before it responds: that one plans": Case(
-        make_view(
-            me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b", ago=1.0), failures=[make_failure("b")], probes=answers("a")
-        ),
-        "wait 1 s",
-    ),
-    "the member before it does not respond: it plans": Case(
-        make_view(
-            me="b",
-            plan=make_plan("abc", me="b"),
-            workers=fails(AS_B, "b", ago=1.0),
-            failures=[make_failure("b")],
-            probes={**answers("a", reachable=False), **answers("c")},
-        ),
-        "plan 2: b c, MemberLost, 0 restarts",
-    ),
-    "two members before it: both are probed": Case(
-        make_view(me="c", plan=make_plan("abc", me="c"), workers=fails(make_plan("abc", me="c"), "c", ago=1.0),
-                  failures=[make_failure("c")]),
-        "probe a b",
-    ),
-    "the member before it is leaving: it plans": Case(
-        make_view(me="b", there=members("abc", a=LEAVING), plan=make_plan("abc", me="b"), workers=runs(AS_B)),
-        "plan 2: b c, MemberLeft, 0 restarts",
-    ),
+    "nothing is known: follow": case("watch as follower", role=None),
+    "registered first: plan": case("watch as planner", role=Role.FOLLOWER, plan=None),
+    "another member registered before: follow it":
+        case("wait", me="b", there="ab", role=Role.FOLLOWER, predecessor="a"),
+    "the predecessor left: plan": case("watch as planner", me="b", there="b", role=Role.FOLLOWER, predecessor="a"),
+    "the predecessor is leaving: plan":
+        case("watch as planner", me="b", there=members("ab", a=LEAVING), role=Role.FOLLOWER, predecessor="a"),
+    "the followed member registered later in a store that is empty again: find the predecessor":
+        case("watch as follower", me="a", there="ab", role=Role.FOLLOWER, predecessor="b"),
+    "a member that follows itself in a store that is empty again: find the predecessor":
+        case("watch as follower", me="a", there="a", role=Role.FOLLOWER, predecessor="a"),
+    "rank 0 plans": case("watch as planner", plan=PLAN, role=Role.FOLLOWER, predecessor="b"),
+    "rank 1 follows rank 0": case("watch as follower of a", me="b", plan=AS_B, role=Role.PLANNER),
+    "rank 1 follows rank 0 already: nothing changes": case("wait", plan=AS_B, **FOLLOWER),
+    "rank 0 left: rank 1 plans": case("watch as planner", there="bc", plan=AS_B, **FOLLOWER),
+    "rank 0 is leaving: rank 1 plans": case("watch as planner", there=members("abc", a=LEAVING), plan=AS_B, **FOLLOWER),
+    "rank 0 was replaced by another agent of its name: rank 1 plans":
+        case("watch as planner", there=members("abc", a={"incarnation": "a2", "create": 200}), plan=AS_B, **FOLLOWER),
+    "a spare follows the leader":
+        case("watch as follower of b", there="ab", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"),
+    "a joiner under the leader's name does not follow itself":
+        case("watch as planner", me="b", there=members("b", b={"create": 200, "incarnation": "b1"}),
+            plan=make_plan("bc", me="x", ranks=None), workers=Workers(), role=Role.FOLLOWER, predecessor="c"),
+    "a failure unanswered for a while: watch as planner":
+        case("watch as planner", plan=AS_B, workers=fails(AS_B, "b", ago=0.2), reported_failure=1, **FOLLOWER),
+    "the leader is suspected: the next member watches as planner at once, to probe it":
+        case("watch as planner", plan=AS_B, suspicions=(suspicion("a", "c", ago=0.0),), **FOLLOWER),
+    "the leader is suspected: the member after the next one waits":
+        case("wait 0.05 s", me="c", plan=AS_C, suspicions=(suspicion("a", "b", ago=0.1),), role=Role.FOLLOWER,
+            predecessor="b"),
+    "another member is suspected: left to the leader":
+        case("wait", plan=AS_B, suspicions=(suspicion("c", "a", ago=9.0),), **FOLLOWER),
 }  # fmt: skip
 
 
-TABLES = {
-    "watch": WATCH,
-    "restore": RESTORE,
-    "lead": LEAD,
-}
+RESTORE = {
+    "the store is empty again: the leader restores the plan": case("restore plan 1", there="a", workers=runs(PLAN)),
+    "the store is empty again: the others wait for the leader":
+        case("wait 4 s", me="b", there=members("b", b={"seen_at": NOW - 1}), workers=runs(AS_B)),
+    "the store is empty again, and the leader is gone: the next member plans":
+        case("plan 2: b c, Start, 0 restarts", me="b", there="bc", workers=runs(AS_B)),
+    "a leader of an earlier round restores nothing":
+        case("wait 5 s", there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), last_round=2),
+}  # fmt: skip
+
+
+LEAD = {
+    "the leader plans": case("probe b", there="ab", plan=PLAN),
+    "a follower does not plan":
+        case("wait", there="bc", me="c", plan=make_plan("abc", me="c", ranks=None), role=Role.FOLLOWER,
+            predecessor="b"),
+    "a member watching as planner probes those before it":
+        case("probe a", me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b", ago=1.0),
+            failures=[make_failure("b")]),
+    "the member before it responds: that one plans":
+        case("wait 1 s", me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b", ago=1.0),
+            failures=[make_failure("b")], probes=answers("a")),
+    "the member before it does not respond: it plans":
+        case("plan 2: b c, MemberLost, 0 restarts", me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b",
+            ago=1.0), failures=[make_failure("b")], probes={**answers("a", reachable=False), **answers("c")}),
+    "two members before it: both are probed":
+        case("probe a b", me="c", plan=make_plan("abc", me="c"), workers=fails(make_plan("abc", me="c"), "c", ago=1.0),
+            failures=[make_failure("c")]),
+    "the member before it is leaving: it plans":
+        case("plan 2: b c, MemberLeft, 0 restarts", me="b", there=members("abc", a=LEAVING), plan=make_plan("abc",
+            me="b"), workers=runs(AS_B)),
+}  # fmt: skip
+
+
+TABLES = {"watch": WATCH, "restore": RESTORE, "lead": LEAD}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in TABLES.items() for name in cases])

@@ -20,22 +20,13 @@ from elasticjob_runtime.contract import (
     ReplicaValue,
     SpecValue,
 )
-from elasticjob_runtime.membership.actions import (
-    Action,
-    ProposePlan,
-    StopWorkers,
-)
+from elasticjob_runtime.membership.actions import Action, ProposePlan, StopWorkers
 from elasticjob_runtime.membership.fencing import fence
 from elasticjob_runtime.membership.in_place import leave_world_of_replica
 from elasticjob_runtime.membership.planned_changes import PLANNED
 from elasticjob_runtime.membership.replicas import newest_replica, whole_replicas
 from elasticjob_runtime.membership.sizes import group_size, limit
-from elasticjob_runtime.membership.view import (
-    Member,
-    Plan,
-    View,
-    WorkersState,
-)
+from elasticjob_runtime.membership.view import Member, Plan, View, WorkersState
 from elasticjob_runtime.workers.environment import ARRIVE_TIMEOUT
 
 if TYPE_CHECKING:

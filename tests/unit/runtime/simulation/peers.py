@@ -7,14 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import SecretValue
-from elasticjob_runtime.rendezvous.peer_protocol import (
-    NONCE_SIZE,
-    Answer,
-    Client,
-    NotAuthenticError,
-    Purpose,
-    Session,
-)
+from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Answer, Client, NotAuthenticError, Purpose, Session
 
 from tests.unit.runtime.simulation.invariants import require
 

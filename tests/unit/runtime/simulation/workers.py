@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Fence
-from elasticjob_runtime.membership.view import (
-    Plan,
-    Workers,
-    WorkersState,
-)
+from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.training.checkpoint.claims import Claim, Writer
 
 from tests.unit.runtime.simulation.folder import Commit, Folder

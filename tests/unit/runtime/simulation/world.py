@@ -18,16 +18,9 @@ from elasticjob_runtime.contract import (
     SpecValue,
 )
 from elasticjob_runtime.etcd.interface import Put
-from elasticjob_runtime.membership.actions import (
-    Exit,
-)
+from elasticjob_runtime.membership.actions import Exit
 from elasticjob_runtime.membership.sizes import group_size
-from elasticjob_runtime.membership.view import (
-    Member,
-    MemberSettings,
-    Plan,
-    WorkersState,
-)
+from elasticjob_runtime.membership.view import Member, MemberSettings, Plan, WorkersState
 
 from hack.embedded_etcd.memory_state import Txn
 from tests.unit.runtime.simulation.agent import KEYS, Agent
