@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.runtime.rendezvous.sessions import FlakyStore
+from tests.unit.runtime.rendezvous.sessions import CoreDriver, FlakyStore
 
 
 @pytest.fixture
@@ -22,3 +22,16 @@ def store() -> Iterator[FlakyStore]:
     store = FlakyStore()
     yield store
     store.close()
+
+
+@pytest.fixture
+def core(store: FlakyStore) -> CoreDriver:
+    """Member `a`, which has not registered."""
+    return CoreDriver(store)
+
+
+@pytest.fixture
+def joined(core: CoreDriver) -> CoreDriver:
+    """Member `a`, the planner."""
+    core.join()
+    return core

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from elasticjob_runtime.contract import Keys, MemberValue, SecretValue
+from elasticjob_runtime.contract import Keys, MemberValue, SecretValue, Value
 from elasticjob_runtime.etcd.interface import KeyRange, StoreError, TxnResult, Unavailable
 from elasticjob_runtime.membership.actions import Register, StoreAction, Subscribe
 from elasticjob_runtime.membership.view import Role, StoreView
@@ -19,6 +19,7 @@ from hack.support import eventually
 from tests.unit.runtime.membership.builders import make_member, make_plan
 
 KEYS = Keys("/p", "run")
+T = TypeVar("T", bound=Value)
 
 
 class FlakyStore(MemoryStore):
@@ -104,9 +105,25 @@ class CoreDriver:
     def view(self) -> StoreView:
         return self.views[-1]
 
+    def tick_when_due(self) -> None:
+        assert self.core.due is not None
+        self.now = self.core.due
+        self.core.tick()
+
+    def lose_lease(self) -> None:
+        own = self.store.get(self.core._registration._key)
+        assert own is not None
+        self.store.apply(Revoke(own.lease))
+
     def join(self, role: Role = Role.PLANNER) -> None:
         assert self.run(Register(reason="r")) is None
         assert self.run(Subscribe(role=role, reason="r")) is None
+
+
+def value_in(store: MemoryStore, key: str, kind: type[T]) -> T:
+    kv = store.get(key)
+    assert kv is not None, key
+    return kind.from_json(kv.value)
 
 
 def put_plan(store: FlakyStore, names: str = "ab", round_number: int = 1) -> None:

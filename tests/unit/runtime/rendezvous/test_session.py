@@ -14,7 +14,7 @@ from elasticjob_runtime.membership.view import Role
 from hack.embedded_etcd.memory import MemoryStore
 from hack.support import eventually
 from tests.unit.runtime.membership.builders import make_member
-from tests.unit.runtime.rendezvous.sessions import KEYS, FlakyStore, Session
+from tests.unit.runtime.rendezvous.sessions import KEYS, FlakyStore, Session, value_in
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -37,11 +37,7 @@ def test_the_last_of_many_progress_reports_is_written(store: FlakyStore) -> None
     for step in range(1, 200):
         session.rendezvous.publish_progress(ProgressValue(step=step, round=1))
 
-    def last() -> bool:
-        kv = store.get(KEYS.progress)
-        return kv is not None and ProgressValue.from_json(kv.value).step == 199
-
-    eventually(last, 10.0, what="the last report is written")
+    eventually(lambda: value_in(store, KEYS.progress, ProgressValue).step == 199, 10.0)
     session.rendezvous.close()
 
 
