@@ -175,13 +175,13 @@ def fails(plan: Plan, member: str = "a", *, ago: float = 0.0) -> Workers:
 
 
 def answers(
-    names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1", round_number: int = 0
+    names: str = "", *, silent: str = "", ago: float = 0.0, incarnation: str = "1", round_number: int = 0
 ) -> dict[str, Probe]:
+    """These members answered to a probe, and the `silent` ones did not."""
+    at = NOW - ago
     return {
-        name: Probe(
-            incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago, round=round_number
-        )
-        for name in names
+        name: Probe(incarnation=name + incarnation, reachable=name in names, asked_at=at, at=at, round=round_number)
+        for name in names + silent
     }
 
 

@@ -20,8 +20,7 @@ INCOMPATIBLE = {
     "another number of worker processes than the plan's: exit":
         case("exit CONFIG", plan=SPARE, workers=Workers(), settings={"nproc": 2}),
     "another number of worker processes than the first member's: exit":
-        case("exit CONFIG", me="b", there="ab", role=Role.FOLLOWER, predecessor="a", first_member=make_member("a",
-            nproc=2).value),
+        case("exit CONFIG", there="ab", **FOLLOWER, first_member=make_member("a", nproc=2).value),
     "the predecessor is incompatible: wait":
         case("wait", me="c", there=members("bc", b={"nproc": 2}), role=Role.FOLLOWER, predecessor="b",
             first_member=make_member("a").value),
@@ -30,14 +29,12 @@ INCOMPATIBLE = {
     "the first member is compatible with itself":
         case("plan 1: a b, Start, 0 restarts", there=members("abc", c={"nproc": 2})),
     "a leaving first member does not count":
-        case("wait", me="b", there="ab", role=Role.FOLLOWER, predecessor="a", first_member=make_member("a", nproc=2,
-            **LEAVING).value),
+        case("wait", there="ab", **FOLLOWER, first_member=make_member("a", nproc=2, **LEAVING).value),
     "another contract version than the leader's: exit":
         case("exit CONFIG", me="a", there=members("ab", b={"contract": CONTRACT_VERSION + 1}), plan=SPARE,
             workers=Workers(), role=Role.FOLLOWER, predecessor="b"),
     "another contract version than the first member's: exit":
-        case("exit CONFIG", me="b", there="ab", role=Role.FOLLOWER, predecessor="a", first_member=make_member("a",
-            contract=CONTRACT_VERSION + 1).value),
+        case("exit CONFIG", there="ab", **FOLLOWER, first_member=make_member("a", contract=CONTRACT_VERSION + 1).value),
     "a leader that left does not count":
         case("watch as follower of b", there="a", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"),
     "a member that trains is never incompatible": case("wait", plan=PLAN, settings={"nproc": 2}),

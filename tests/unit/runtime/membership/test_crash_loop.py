@@ -234,8 +234,9 @@ PLANNING = {
             settings=SETTINGS, step=11),
     "a lost member is replaced without delay and does not count": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
     "a joiner does not change the delay":
-        case("wait 1.5 s", there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=crash_kind(BOOM),
-            same_crashes=2), probes=answers("bcd"), failures=[BOOM], settings=SETTINGS, failed_at=NOW - 0.5),
+        case("wait 1.5 s", there=members("abcd", d={"seen_at": NOW - 5}),
+            plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bcd"), failures=[BOOM],
+            settings=SETTINGS, failed_at=NOW - 0.5),
 }  # fmt: skip
 
 

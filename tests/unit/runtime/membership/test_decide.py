@@ -31,6 +31,10 @@ WITHOUT_ME = make_plan("bcd", round_number=2, me="a")
 SPARE = make_plan("bc", me="a", ranks=None)
 LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
 FOLLOWER: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "a", "me": "b"}
+FOLLOWS_B: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "b"}
+WARMING: dict[str, Any] = {"state": MemberState.WARMING}
+SUCCEEDED_1: dict[str, Any] = {"state": MemberState.SUCCEEDED, "round": 1}
+A_LEAVES = members("abc", a=LEAVING)
 STOPPING = WorkersState.STOPPING
 DONE = WorkersState.SUCCEEDED
 GONE = WorkersState.NONE
@@ -56,12 +60,11 @@ END = {
 LEAVE = {
     "leaving is published before the workers stop": case("publish leaving of round 1", plan=PLAN, leaving_since=NOW),
     "leaving is published: the workers get time to save":
-        case("stop, 30 s to save", there=members("abc", a=LEAVING), plan=PLAN, leaving_since=NOW),
+        case("stop, 30 s to save", there=A_LEAVES, plan=PLAN, leaving_since=NOW),
     "the workers are saving: wait":
-        case("wait", there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, STOPPING), leaving_since=NOW),
+        case("wait", there=A_LEAVES, plan=PLAN, workers=runs(PLAN, STOPPING), leaving_since=NOW),
     "the workers have saved: exit":
-        case("exit TERMINATED", there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, GONE),
-            leaving_since=NOW),
+        case("exit TERMINATED", there=A_LEAVES, plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW),
     "the store does not respond: retry for a while":
         case("publish leaving of round 1", plan=PLAN, leaving_since=NOW - 1),
     "the store does not respond for longer: stop the workers":
@@ -69,11 +72,10 @@ LEAVE = {
     "never registered: exit without publishing":
         case("exit TERMINATED", there="", role=None, workers=Workers(), leaving_since=NOW),
     "a new plan does not matter to a leaving member":
-        case("exit TERMINATED", there=members("abc", a=LEAVING), plan=NEXT, workers=runs(PLAN, GONE),
-            leaving_since=NOW),
+        case("exit TERMINATED", there=A_LEAVES, plan=NEXT, workers=runs(PLAN, GONE), leaving_since=NOW),
     "Ctrl-C has an exit code of its own":
-        case("exit INTERRUPTED", there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, GONE),
-            leaving_since=NOW, leaving_code=ExitCode.INTERRUPTED),
+        case("exit INTERRUPTED", there=A_LEAVES, plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW,
+            leaving_code=ExitCode.INTERRUPTED),
 }  # fmt: skip
 
 
@@ -87,19 +89,17 @@ IDENTITY = {
         case("register ready of round 1", there="bc", plan=PLAN, registered=False),
     "the store lost this member after it succeeded: register as succeeded":
         case("register succeeded of round 1", there="bc", plan=PLAN, workers=runs(PLAN, DONE), registered=False),
-    "the imports are done: ready":
-        case("publish ready of round 0", there=members("abc", a={"state": MemberState.WARMING}), plan=None),
+    "the imports are done: ready": case("publish ready of round 0", there=members("abc", a=WARMING), plan=None),
     "the imports are done before the first member is known: watch first":
-        case("watch as follower", there=members("a", a={"state": MemberState.WARMING}), role=None, plan=None),
+        case("watch as follower", there=members("a", a=WARMING), role=None, plan=None),
     "the store host died: publish that":
         case("publish ready of round 1", there=members("abc", a={"stores": True, "round": 1}), plan=PLAN),
     "the store host is back: publish that":
         case("publish ready of round 1", there=members("abc", a={"round": 1}), plan=PLAN, stores=True),
     "a leaving member does not publish its store host":
-        case("exit TERMINATED", there=members("abc", a={**LEAVING, "stores": True}), plan=PLAN, workers=runs(PLAN,
-            GONE), leaving_since=NOW),
-    "the imports are not done: wait":
-        case("wait", there=members("ab", b={"state": MemberState.WARMING}), warm=False, **FOLLOWER),
+        case("exit TERMINATED", there=members("abc", a={**LEAVING, "stores": True}), plan=PLAN,
+            workers=runs(PLAN, GONE), leaving_since=NOW),
+    "the imports are not done: wait": case("wait", there=members("ab", b=WARMING), warm=False, **FOLLOWER),
 }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ FOLLOW = {
     "a newer plan after a success: start": case("start plan 2", plan=NEXT, workers=runs(PLAN, DONE)),
     "a plan without this member: stop": case("stop", there="abcd", plan=WITHOUT_ME, workers=runs(PLAN)),
     "a plan without this member: wait as a spare":
-        case("wait", there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), role=Role.FOLLOWER, predecessor="b"),
+        case("wait", there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), **FOLLOWS_B),
     "another plan of the same round: stop": case("stop", plan=make_plan("abc", attempt="other"), workers=runs(PLAN)),
     "an earlier plan cannot be run: ask for a later one":
         case("publish ready of round 2", plan=PLAN, workers=runs(NEXT, GONE), last_round=2),
@@ -120,8 +120,8 @@ FOLLOW = {
         case("publish ready of round 2", there=members("abc", a={"round": 1}), plan=PLAN, workers=runs(NEXT, GONE),
             last_round=2),
     "an earlier plan, a later one was asked for: plan it":
-        case("plan 3: a b c, Start, 0 restarts", there=members("abc", a={"round": 2}), plan=PLAN, workers=runs(NEXT,
-            GONE), last_round=2),
+        case("plan 3: a b c, Start, 0 restarts", there=members("abc", a={"round": 2}), plan=PLAN,
+            workers=runs(NEXT, GONE), last_round=2),
     "a plan whose workers are stopped: ask for a later one":
         case("publish ready of round 2", plan=PLAN, workers=runs(PLAN, GONE)),
 }  # fmt: skip
@@ -139,13 +139,11 @@ REPORT = {
         case("probe b c", plan=PLAN, workers=fails(PLAN), reported_failure=1, failures=[make_failure("a")]),
     "success is published": case("publish succeeded of round 1", plan=PLAN, workers=runs(PLAN, DONE)),
     "success is published for each round":
-        case("publish succeeded of round 2", there=members("abc", a={"state": MemberState.SUCCEEDED, "round": 1}),
-            plan=make_plan("abc", round_number=2), workers=runs(make_plan("abc", round_number=2), DONE)),
+        case("publish succeeded of round 2", there=members("abc", a=SUCCEEDED_1), plan=NEXT, workers=runs(NEXT, DONE)),
     "success is published once":
-        case("wait", there=members("abc", b={"state": MemberState.SUCCEEDED, "round": 1}), plan=AS_B, workers=runs(AS_B,
-            DONE), **FOLLOWER),
+        case("wait", there=members("abc", b=SUCCEEDED_1), plan=AS_B, workers=runs(AS_B, DONE), **FOLLOWER),
     "a failure of an earlier plan is not published":
-        case("wait", there="abcd", plan=WITHOUT_ME, workers=fails(PLAN), role=Role.FOLLOWER, predecessor="b"),
+        case("wait", there="abcd", plan=WITHOUT_ME, workers=fails(PLAN), **FOLLOWS_B),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def test_worker_pods_join_in_the_order_of_their_indices() -> None:
 
 def test_leaving_importing_and_silent_members_are_not_eligible() -> None:
     there = members("abcd", b=LEAVING, c={"state": MemberState.WARMING})
-    view = make_view(there=there, probes=answers("d", reachable=False))
+    view = make_view(there=there, probes=answers(silent="d"))
     assert [member.name for member in eligible_members(view)] == ["a"]
 
 

@@ -8,12 +8,24 @@ import pytest
 from elasticjob_runtime.contract import CONSISTENT, MemberState, SpecValue
 from elasticjob_runtime.membership.view import Role, WorkersState
 
-from tests.unit.runtime.membership.builders import NOW, answers, case, decided, make_plan, members, runs, suspicion
+from tests.unit.runtime.membership.builders import (
+    NOW,
+    Case,
+    answers,
+    case,
+    decided,
+    make_plan,
+    members,
+    runs,
+    suspicion,
+)
 
 PLAN = make_plan("abc")
 AS_B = make_plan("abc", me="b", ranks=None)
+NEXT = make_plan("abc", round_number=2)
 WITHOUT_ME = make_plan("bcd", round_number=2, me="a")
 FOLLOWER: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "a", "me": "b"}
+FOLLOWS_B: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "b"}
 GONE = WorkersState.NONE
 
 
@@ -32,11 +44,10 @@ FENCE = {
     "one of two neighbours is heard: not cut off":
         case("suspect a", plan=AS_B, lease_expires_at=NOW - 1, silent=frozenset("a"), **FOLLOWER),
     "a new plan that does not run yet: its silent neighbours do not matter":
-        case("start plan 2", plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), lease_expires_at=NOW - 1,
-            silent=frozenset("bc")),
+        case("start plan 2", plan=NEXT, workers=runs(PLAN, GONE), lease_expires_at=NOW - 1, silent=frozenset("bc")),
     "a spare has nothing to stop: it waits for etcd":
         case("wait", there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), lease_expires_at=NOW - 60,
-            silent=frozenset("bc"), role=Role.FOLLOWER, predecessor="b"),
+            silent=frozenset("bc"), **FOLLOWS_B),
     "a neighbour follows a later plan: wait until the store shows it":
         case("wait 0.75 s", plan=AS_B, peer_round=2, peer_round_at=NOW - 0.25, **FOLLOWER),
     "a neighbour follows a later plan that the store does not show: stop even with a lease":
@@ -51,68 +62,55 @@ FENCE = {
         case("publish ready of round 4", plan=AS_B, workers=runs(AS_B, GONE), peer_round=4, peer_round_at=NOW - 5,
             lease_expires_at=NOW + 3, **FOLLOWER),
     "a neighbour that follows an earlier plan does not matter":
-        case("wait", there="abc", plan=make_plan("abc", round_number=2), peer_round=1, peer_round_at=NOW - 9),
+        case("wait", there="abc", plan=NEXT, peer_round=1, peer_round_at=NOW - 9),
     "the later plan arrives: start it":
-        case("start plan 2", plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), peer_round=2,
-            peer_round_at=NOW - 9),
+        case("start plan 2", plan=NEXT, workers=runs(PLAN, GONE), peer_round=2, peer_round_at=NOW - 9),
 }  # fmt: skip
 
 
 ONE = make_plan("a")
-LEASE_ENDED = NOW - 2
-"""The lease ended 2 s ago."""
 OUTSIDE_HEARD: dict[str, Any] = {"outside_probed_at": NOW - 2.5, "outside_answered_at": NOW - 2.5}
 """An outside host responded a moment ago."""
 
 
+ONLY_ONE = SpecValue(min=1, max=1)
+NO_SPEC: dict[str, Any] = {"spec": None, "settings": {"min": 1}}
+
+
+def sole(does: str, there: str, ended: float = 2.0, **fields: Any) -> Case:
+    """Of one member that trains alone, and whose lease ended so many seconds ago."""
+    return case(does, there=there, plan=ONE, lease_expires_at=NOW - ended, **{"spec": ONLY_ONE, **fields})
+
+
 SOLE = {
     "sole member, the lease holds: wait":
-        case("wait 2 s", there="ab", plan=ONE, lease_expires_at=NOW + 2, spec=SpecValue(min=1, max=1)),
-    "sole member, the lease ended: probe the spare":
-        case("probe b", there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1)),
+        case("wait 2 s", there="ab", plan=ONE, lease_expires_at=NOW + 2, spec=ONLY_ONE),
+    "sole member, the lease ended: probe the spare": sole("probe b", "ab"),
     "sole member, the spare has no later plan: probe the outside hosts":
-        case("probe outside hosts", there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1),
-            probes=answers("b", ago=0.25)),
+        sole("probe outside hosts", "ab", probes=answers("b", ago=0.25)),
     "sole member, the spare has no later plan and an outside host responds: etcd is down, continue":
-        case("wait 0.75 s", there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1),
-            probes=answers("b", ago=0.25), **OUTSIDE_HEARD),
-    "sole member: probe the spare again":
-        case("probe b", there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1),
-            probes=answers("b", ago=1.0)),
-    "sole member, the spare follows a later plan: stop":
-        case("stop", there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1),
-            probes=answers("b", round_number=2)),
+        sole("wait 0.75 s", "ab", probes=answers("b", ago=0.25), **OUTSIDE_HEARD),
+    "sole member: probe the spare again": sole("probe b", "ab", probes=answers("b", ago=1.0)),
+    "sole member, the spare follows a later plan: stop": sole("stop", "ab", probes=answers("b", round_number=2)),
     "sole member, one spare is silent and another responds: continue":
-        case("wait 1 s", there="abc", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1),
-            probes={**answers("b"), **answers("c", reachable=False)}, **OUTSIDE_HEARD),
-    "sole member without store and spare: stop":
-        case("stop", there="ab", plan=ONE, lease_expires_at=LEASE_ENDED, spec=SpecValue(min=1, max=1),
-            probes=answers("b", reachable=False)),
+        sole("wait 1 s", "abc", probes=answers("b", silent="c"), **OUTSIDE_HEARD),
+    "sole member without store and spare: stop": sole("stop", "ab", probes=answers(silent="b")),
     "sole member without store and spare, stopped: ready for the next plan":
-        case("publish ready of round 2", there="ab", plan=ONE, workers=runs(ONE, GONE), lease_expires_at=LEASE_ENDED,
-            spec=SpecValue(min=1, max=1), probes=answers("b", reachable=False)),
+        sole("publish ready of round 2", "ab", workers=runs(ONE, GONE), probes=answers(silent="b")),
     "sole member, a spare is silent for the whole grace: it may train, so stop":
-        case("stop", there="abc", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1),
-            probes={**answers("b"), **answers("c", reachable=False)}, **OUTSIDE_HEARD),
-    "sole member, no spares: probe the outside hosts":
-        case("probe outside hosts", there="a", plan=ONE, lease_expires_at=LEASE_ENDED, settings={"min": 1}),
+        sole("stop", "abc", 30, probes=answers("b", silent="c"), **OUTSIDE_HEARD),
+    "sole member, no spares: probe the outside hosts": sole("probe outside hosts", "a", **NO_SPEC),
     "sole member, no spares and no outside host: wait briefly for etcd":
-        case("wait 2.5 s", there="a", plan=ONE, lease_expires_at=LEASE_ENDED, settings={"min": 1},
-            outside_probed_at=NOW - 2.5),
+        sole("wait 2.5 s", "a", **NO_SPEC, outside_probed_at=NOW - 2.5),
     "sole member, no spares and etcd stays down: another member may have joined, so stop":
-        case("stop", there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}, outside_probed_at=NOW - 2.5),
+        sole("stop", "a", 30, **NO_SPEC, outside_probed_at=NOW - 2.5),
     "sole member, no spares: the operator may have replaced this node, so stop":
-        case("stop", there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1),
-            outside_probed_at=NOW - 2.5),
+        sole("stop", "a", 30, outside_probed_at=NOW - 2.5),
     "sole member, frozen for long: probe the outside hosts before stopping":
-        case("probe outside hosts", there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1),
-            outside_probed_at=NOW - 2990),
+        sole("probe outside hosts", "a", 3000, outside_probed_at=NOW - 2990),
     "sole member, frozen for long: wait for the outside hosts":
-        case("wait 1.5 s", there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1),
-            outside_probed_at=NOW - 0.5),
-    "sole member, an outside host responds: etcd is down, continue":
-        case("wait 2.5 s", there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1),
-            **OUTSIDE_HEARD),
+        sole("wait 1.5 s", "a", 3000, outside_probed_at=NOW - 0.5),
+    "sole member, an outside host responds: etcd is down, continue": sole("wait 2.5 s", "a", 3000, **OUTSIDE_HEARD),
     "sole member of a job with at most one: continue":
         case("wait", there="a", plan=ONE, lease_expires_at=NOW - 600, settings={"min": 1, "max": 1}),
     "sole member that succeeded: publish the outcome":
@@ -125,46 +123,30 @@ GROUP = make_plan("ab")
 """Of two; this member leads."""
 EXACTLY_TWO = SpecValue(min=2, max=2)
 CONSISTENTLY = SpecValue(min=2, max=2, on_partition=CONSISTENT)
-OF_THREE: dict[str, Any] = {
-    "me": "b",
-    "there": "ab",
-    "plan": make_plan("abc", me="b"),
-    "spec": EXACTLY_TWO,
-    "role": Role.FOLLOWER,
-    "predecessor": "a",
-}
-CONSISTENT_B: dict[str, Any] = {
-    "me": "b",
-    "there": "ab",
-    "plan": make_plan("ab", me="b"),
-    "spec": CONSISTENTLY,
-    "role": Role.FOLLOWER,
-    "predecessor": "a",
-}
+OF_THREE: dict[str, Any] = {**FOLLOWER, "there": "ab", "plan": make_plan("abc", me="b"), "spec": EXACTLY_TWO}
+CONSISTENT_B: dict[str, Any] = {**FOLLOWER, "there": "ab", "plan": make_plan("ab", me="b"), "spec": CONSISTENTLY}
+
+
+def island(does: str, there: str, ended: float = 2.0, **fields: Any) -> Case:
+    """Of the leader of a group of two, whose lease ended so many seconds ago."""
+    return case(does, there=there, plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - ended, **fields)
 
 
 ISLAND = {
     "the lease holds: no probes":
         case("wait 2 s", there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW + 2),
-    "the lease ended: probe the spares":
-        case("probe c d", there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=LEASE_ENDED),
+    "the lease ended: probe the spares": island("probe c d", "abcd"),
     "a spare follows a later plan: stop":
-        case("stop", there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=LEASE_ENDED,
-            probes={**answers("c", round_number=2), **answers("d", reachable=False)}),
-    "the silent spares are enough to train: stop":
-        case("stop", there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=LEASE_ENDED, probes=answers("cd",
-            reachable=False)),
+        island("stop", "abcd", probes={**answers("c", round_number=2), **answers(silent="d")}),
+    "the silent spares are enough to train: stop": island("stop", "abcd", probes=answers(silent="cd")),
     "a silent spare cannot train without another: continue":
-        case("wait 1 s", there="abc", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=LEASE_ENDED, probes=answers("c",
-            reachable=False), **OUTSIDE_HEARD),
+        island("wait 1 s", "abc", probes=answers(silent="c"), **OUTSIDE_HEARD),
     "spares and an outside host respond: etcd is down, continue":
-        case("wait 1 s", there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 3000, probes=answers("cd"),
-            **OUTSIDE_HEARD),
+        island("wait 1 s", "abcd", 3000, probes=answers("cd"), **OUTSIDE_HEARD),
     "all members are here, no outside host responds for the whole grace: stop":
-        case("stop", there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 30, outside_probed_at=NOW - 2.5),
+        island("stop", "ab", 30, outside_probed_at=NOW - 2.5),
     "all members are here, no outside host responds within the grace: continue":
-        case("wait 2.5 s", there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 20,
-            outside_probed_at=NOW - 2.5),
+        island("wait 2.5 s", "ab", 20, outside_probed_at=NOW - 2.5),
     "all members of a job without an operator are here, at the maximum: continue":
         case("wait", there="ab", plan=GROUP, settings={"max": 2}, lease_expires_at=NOW - 3000),
     "a follower leaves the decision to its leader":
@@ -181,8 +163,8 @@ ISLAND = {
     "Consistent: stop with the end of the lease": case("stop", **CONSISTENT_B, lease_expires_at=NOW),
     "Consistent: continue while the lease holds": case("wait 1 s", **CONSISTENT_B, lease_expires_at=NOW + 1),
     "Consistent, succeeded: publish it":
-        case("publish succeeded of round 1", **CONSISTENT_B, workers=runs(make_plan("ab", me="b"),
-            WorkersState.SUCCEEDED), lease_expires_at=NOW - 9),
+        case("publish succeeded of round 1", **CONSISTENT_B,
+            workers=runs(make_plan("ab", me="b"), WorkersState.SUCCEEDED), lease_expires_at=NOW - 9),
 }  # fmt: skip
 
 
@@ -194,8 +176,7 @@ SUSPECT = {
         case("clear c", plan=AS_B, suspicions=(suspicion("c", "b"),), **FOLLOWER),
     "suspicions of others are left alone": case("wait", plan=AS_B, suspicions=(suspicion("c", "a"),), **FOLLOWER),
     "silent neighbours of an earlier plan do not matter":
-        case("wait", there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), silent=frozenset("b"), role=Role.FOLLOWER,
-            predecessor="b"),
+        case("wait", there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), silent=frozenset("b"), **FOLLOWS_B),
 }  # fmt: skip
 
 TABLES = {"fence": FENCE, "sole member": SOLE, "island": ISLAND, "suspect": SUSPECT}

@@ -24,22 +24,20 @@ FIRST_PLAN = {
     "all members that are wanted are there: plan at once":
         case("plan 1: a b, Start, 0 restarts", there=members("ab", b=JUST), spec=SpecValue(min=2, max=3, wanted=2)),
     "allowed sizes: do not wait for a member that would be a spare":
-        case("plan 1: a b c d, Start, 0 restarts", there=members("abcd", d=JUST), spec=SpecValue(min=2, max=5,
-            allowed=[2, 4])),
+        case("plan 1: a b c d, Start, 0 restarts", there=members("abcd", d=JUST),
+            spec=SpecValue(min=2, max=5, allowed=[2, 4])),
     "allowed sizes: the third member is a spare":
         case("plan 1: a b, Start, 0 restarts", spec=SpecValue(min=2, max=3, allowed=[2])),
-    "a member is still importing: wait":
-        case("wait 100 s", there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 20})),
+    "a member is still importing: wait": case("wait 100 s", there=members("abc", c={**WARMING, "seen_at": NOW - 20})),
     "a member imports for too long: plan without it":
-        case("plan 1: a b, Start, 0 restarts", there=members("abc",
-            c={"state": MemberState.WARMING, "seen_at": NOW - 130})),
+        case("plan 1: a b, Start, 0 restarts", there=members("abc", c={**WARMING, "seen_at": NOW - 130})),
     "the plan of a running job is lost, and a member is importing: wait briefly":
         case("wait 2 s", there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 1})),
     "the plan of a running job is lost, and a member imports for longer: plan without it":
         case("plan 5: a b, Start, 0 restarts", there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 3})),
     "two members are importing: wait for the later one":
-        case("wait 115 s", there=members("abcd", c={"state": MemberState.WARMING, "seen_at": NOW - 20},
-            d={"state": MemberState.WARMING, "seen_at": NOW - 5}), spec=SpecValue(min=2, max=4)),
+        case("wait 115 s", there=members("abcd", c={**WARMING, "seen_at": NOW - 20}, d={**WARMING, "seen_at": NOW - 5}),
+            spec=SpecValue(min=2, max=4)),
     "joiners get ranks in the order of their names":
         case("plan 1: a b c, Start, 0 restarts", there=members("abc", a={"create": 50})),
     "incompatible members are not planned":
@@ -47,9 +45,9 @@ FIRST_PLAN = {
     "draining members are not planned":
         case("plan 1: b c d, Start, 0 restarts", there="abcd", spec=SpecValue(min=2, max=3, draining=["a"])),
     "a member did not respond, and too few are left: probe it again":
-        case("probe b", there="ab", probes=answers("b", ago=2.0, reachable=False)),
+        case("probe b", there="ab", probes=answers(silent="b", ago=2.0)),
     "a member did not respond just now, and too few are left: wait":
-        case("wait 0.6 s", there="ab", probes=answers("b", ago=0.4, reachable=False)),
+        case("wait 0.6 s", there="ab", probes=answers(silent="b", ago=0.4)),
     "the store is empty again: the leader may restore the plan":
         case("wait 4 s", there=members("abc", c={"round": 4, "seen_at": NOW - 1})),
     "the store is empty again: the wait starts with the first member that knew the plan":

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import PEER_LOST, MemberState, PlanReason, SpecValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, MemberState, PlanReason, SpecValue
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.view import Role, WorkersState
+from elasticjob_runtime.membership.view import Plan, Role, Workers, WorkersState
 
 from tests.unit.runtime.membership.builders import (
     NOW,
@@ -26,11 +26,26 @@ from tests.unit.runtime.membership.builders import (
     suspicion,
 )
 
+
+def in_place(names: str, round_number: int, **fields: Any) -> Plan:
+    """A plan whose workers continue in place."""
+    return make_plan(names, agent_store=True, in_place=True, round_number=round_number, **fields)
+
+
+def able(plan: Plan, **fields: Any) -> Workers:
+    """Workers that can continue."""
+    return runs(plan, in_place=True, movable=True, **fields)
+
+
+def failure(name: str, **fields: Any) -> FailureValue:
+    return make_failure(name, round_number=2, **fields)
+
+
 FIRST = make_plan("abc", agent_store=True)
-PLAN = make_plan("abc", agent_store=True, in_place=True, round_number=2)
+PLAN = in_place("abc", 2)
 ABLE: dict[str, Any] = {"stores": True, "in_place": 1}
 FOUR = {"min": 2, "max": 4}
-FAILED = [make_failure("c", round_number=2)]
+FAILED = [failure("c")]
 
 
 def there(names: str = "abc", **changed: Any) -> Any:
@@ -39,7 +54,7 @@ def there(names: str = "abc", **changed: Any) -> Any:
 
 
 def planner(names: str = "abc", *, plan: Any = PLAN, changed: Any = None, ago: float = 50.0, **fields: Any) -> Any:
-    workers = runs(plan, in_place=True, movable=True, changed_at=NOW - ago)
+    workers = able(plan, changed_at=NOW - ago)
     fields.setdefault("probes", answers("bcd"))
     fields.setdefault("stores", True)
     return make_view(there=there(names, **(changed or {})), plan=plan, workers=workers, **fields)
@@ -53,7 +68,7 @@ STALE: dict[str, Any] = {"d": {"in_place": 1}}
 LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
 ALL_LEAVE = dict.fromkeys("abc", LEAVING)
 DONE: dict[str, Any] = {"state": MemberState.SUCCEEDED, "round": 1}
-JOINED = make_plan("abc", agent_store=True, in_place=True, round_number=2, joined={"c": 2})
+JOINED = in_place("abc", 2, joined={"c": 2})
 
 PLANNER = {
     "all workers can continue: the plan says so": Case(planner(plan=FIRST), "mark plan 1 as continuing in place"),
@@ -70,18 +85,16 @@ PLANNER = {
     "and no member is probed first":
         Case(planner(failures=FAILED, probes={}), "plan 3: a b, WorkerFailed, 1 restarts, in place"),
     "it fails because it has lost a peer: that member may be lost, so probe":
-        Case(planner(failures=[make_failure("c", round_number=2, reason=PEER_LOST)], probes={}), "probe b c for 0.4 s"),
-    "a member is silent: a short probe decides": Case(planner(store=SUSPECTED, probes={}), "probe c for 0.4 s"),
+        Case(planner(failures=[failure("c", reason=PEER_LOST)], probes={}), "probe b c for 0.4 s"),
+    "a member is silent: a short probe decides": Case(planner(**SUSPECTED, probes={}), "probe c for 0.4 s"),
     "it does not answer: the others continue":
-        Case(planner(store=SUSPECTED, probes={**answers("b"), **answers("c", reachable=False)}),
-            "plan 3: a b, MemberLost, 0 restarts, in place"),
+        Case(planner(**SUSPECTED, probes=answers("b", silent="c")), "plan 3: a b, MemberLost, 0 restarts, in place"),
     "the planner's own fails: the others continue without it":
-        Case(planner(failures=[make_failure("a", round_number=2)]), "plan 3: b c, WorkerFailed, 1 restarts, in place"),
+        Case(planner(failures=[failure("a")]), "plan 3: b c, WorkerFailed, 1 restarts, in place"),
     "the others are too few: they wait for its replacement":
         Case(planner(failures=FAILED, settings={"min": 3}), "plan 3: a b c, WorkerFailed, 1 restarts, in place"),
     "all fail: they start as usual":
-        Case(planner(failures=[make_failure(name, round_number=2) for name in "abc"]),
-            "plan 3: a b c, WorkerFailed, 1 restarts"),
+        Case(planner(failures=[failure(name) for name in "abc"]), "plan 3: a b c, WorkerFailed, 1 restarts"),
     "no restarts are left: the job fails":
         Case(planner(failures=FAILED, settings={"max_restarts": 0}, probes=answers("bc")),
             "outcome failed because of c"),
@@ -115,17 +128,13 @@ PLANNER = {
     "half of the grace period is over: the rest is for saving":
         Case(planner(changed=ALL_LEAVE, leaving_since=NOW - 15), "stop, 18 s to save"),
     "the first one may have stopped its workers already: the one that plans saves":
-        Case(planner(changed=ALL_LEAVE, me="b", settings={"me": "b"}, leaving_since=NOW),
-            "stop for MemberLeft, b saves"),
+        Case(planner(changed=ALL_LEAVE, me="b", leaving_since=NOW), "stop for MemberLeft, b saves"),
     "the first one has gone: the next one saves":
-        Case(planner("bc", changed=ALL_LEAVE, me="b", settings={"me": "b"}, leaving_since=NOW),
-            "stop for MemberLeft, b saves"),
+        Case(planner("bc", changed=ALL_LEAVE, me="b", leaving_since=NOW), "stop for MemberLeft, b saves"),
     "the worker process of the first one has failed: the next one saves":
-        Case(planner(changed=ALL_LEAVE, leaving_since=NOW, failures=[make_failure("a", round_number=2)]),
-            "stop for MemberLeft, b saves"),
+        Case(planner(changed=ALL_LEAVE, leaving_since=NOW, failures=[failure("a")]), "stop for MemberLeft, b saves"),
     "new members wait until it has saved, and gone":
-        Case(planner("ade", changed={"a": LEAVING, **WARM}, me="d", settings={"me": "d"},
-            stop=make_stop(PLAN, saver="a")), "wait 31 s"),
+        Case(planner("ade", changed={"a": LEAVING, **WARM}, me="d", stop=make_stop(PLAN, saver="a")), "wait 31 s"),
     "one remains: the leaving planner waits for the next one's plan":
         Case(planner(changed={"a": LEAVING, "b": LEAVING}, leaving_since=NOW), "wait 1 s"),
     "fewer are wanted: they continue":
@@ -138,8 +147,8 @@ PLANNER = {
         Case(planner(changed={"a": {"round": 3}, "c": {"state": MemberState.SUCCEEDED, "round": 2}}),
             "plan 4: a b, Start, 0 restarts, in place, finished early: c"),
     "a later plan still names it":
-        Case(planner("ab", plan=make_plan("ab", agent_store=True, in_place=True, round_number=2, finished=("c",)),
-            probes={}, changed={"a": {"round": 3}}), "plan 4: a b, Start, 0 restarts, in place, finished early: c"),
+        Case(planner("ab", plan=in_place("ab", 2, finished=("c",)), probes={}, changed={"a": {"round": 3}}),
+            "plan 4: a b, Start, 0 restarts, in place, finished early: c"),
     "a member finished before it entered the plan's world: the others continue":
         Case(planner(changed={"c": DONE}), "plan 3: a b, MemberLeft, 0 restarts, in place, finished early: c"),
     "the others are too few: all of them start again, once":
@@ -147,12 +156,12 @@ PLANNER = {
     "all who trained have finished, and only a joining member remains: the job is done":
         Case(planner(plan=JOINED, changed={"a": DONE, "b": DONE}), "outcome succeeded"),
     "all members were replaced: workers start as usual":
-        Case(planner("de", changed=WARM, settings={"me": "d"}, me="d", plan=dataclasses.replace(PLAN, rank=None)),
+        Case(planner("de", changed=WARM, me="d", plan=dataclasses.replace(PLAN, rank=None)),
             "plan 3: d e, MemberLost, 0 restarts"),
 }  # fmt: skip
 
-AS_C = make_plan("abc", agent_store=True, in_place=True, round_number=2, me="c", ranks=None)
-NEXT = make_plan("abc", agent_store=True, in_place=True, round_number=3, me="c", ranks=None)
+AS_C = in_place("abc", 2, me="c", ranks=None)
+NEXT = in_place("abc", 3, me="c", ranks=None)
 UNMARKED = make_plan("abc", agent_store=True, round_number=2, me="c", ranks=None)
 AFTER_JOIN = make_plan(
     "abcd", agent_store=True, in_place=True, round_number=3, me="c", ranks=None, reason=PlanReason.MEMBER_JOINED
@@ -165,33 +174,28 @@ WITHOUT = make_plan(
 
 def member(plan: Any = AS_C, *, mine: Any = ABLE, predecessor_leaves: bool = False, **fields: Any) -> Any:
     """What c sees, a follower."""
-    fields.setdefault("workers", runs(AS_C, in_place=True, movable=True))
-    stores = {"stores": True, "stepped": 2, **fields.pop("further", {})}
+    fields = {"stores": True, "stepped": 2, "workers": able(AS_C), "role": Role.FOLLOWER, "predecessor": "b", **fields}
     here = {
         "b": make_member("b", **{**ABLE, **(LEAVING if predecessor_leaves else {})}),
         "c": make_member("c", **{**ABLE, **mine}),
     }
-    fields = {"role": Role.FOLLOWER, "predecessor": "b", **fields}
-    return make_view(there=here, plan=plan, me="c", **stores, **fields)
+    return make_view(there=here, plan=plan, me="c", **fields)
 
 
 NONE, DEAD = WorkersState.NONE, WorkersState.FAILED
-LEAVES: dict[str, Any] = {"mine": {"state": MemberState.LEAVING}, "further": {"leaving_since": NOW - 0.2}}
+LEAVES: dict[str, Any] = {"mine": LEAVING, "leaving_since": NOW - 0.2}
 OWN = make_failure("c", round_number=3, time=7.0)
 AGAIN: dict[str, Any] = {"state": MemberState.WARMING, "failed": 1, "failed_at": 7.0, "in_place": 0}
 BROKEN = runs(AS_C, failure=FAILED[0], incomplete=True, movable=True)
 
 MEMBER = {
     "its workers can continue: publish that":
-        Case(member(UNMARKED, mine={"in_place": 0}, workers=runs(UNMARKED, in_place=True, movable=True)),
-            "publish ready of round 0, in place 2"),
+        Case(member(UNMARKED, mine={"in_place": 0}, workers=able(UNMARKED)), "publish ready of round 0, in place 2"),
     "published before they were restarted: publish that again":
-        Case(member(UNMARKED, workers=runs(UNMARKED, in_place=True, movable=True)),
-            "publish ready of round 0, in place 2"),
+        Case(member(UNMARKED, workers=able(UNMARKED)), "publish ready of round 0, in place 2"),
     "the plan is marked: never again": Case(member(), "wait"),
     "outside the plan: published in each round":
-        Case(member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True, waiting=True)),
-            "publish ready of round 0, in place 3"),
+        Case(member(WITHOUT, workers=able(WITHOUT, waiting=True)), "publish ready of round 0, in place 3"),
     "a new plan: its workers continue": Case(member(NEXT), "move to plan 3"),
     "a planned change: their step may end": Case(member(AFTER_JOIN), "move to plan 3, 0.5 s"),
     "a plan without this member: they leave": Case(member(WITHOUT), "move to plan 3, 0.5 s"),
@@ -201,7 +205,7 @@ MEMBER = {
             "move to plan 3"),
     "a plan that does not continue in place: they restart": Case(member(RESTART), "stop"),
     "an older plan, from a backup of etcd: they stop, and a later one is requested":
-        Case(member(AS_C, workers=runs(NEXT, in_place=True, movable=True)), "stop"),
+        Case(member(AS_C, workers=able(NEXT)), "stop"),
     "workers that started in the world of the plan and have not shown that they can continue restart":
         Case(member(NEXT, workers=runs(AS_C)), "stop"),
     "one of its worker processes fails: report it": Case(member(workers=BROKEN), "report c"),
@@ -211,8 +215,8 @@ MEMBER = {
     "all have failed and the plan is without it: start them, to join later":
         Case(member(WITHOUT, workers=runs(AS_C, DEAD, failure=FAILED[0])), "start plan 3 alone"),
     "neighbours of an earlier plan follow a later one: its workers wait to join it":
-        Case(member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True, waiting=True), mine={"in_place": 3},
-            further={"peer_round": 4, "peer_round_at": NOW - 5}), "watch as follower of a"),
+        Case(member(WITHOUT, workers=able(WITHOUT, waiting=True), mine={"in_place": 3}, peer_round=4,
+            peer_round_at=NOW - 5), "watch as follower of a"),
     "they fail outside the plan: it is not broken, and this member does not take over as planner":
         Case(member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=OWN, changed_at=NOW - 1), mine=AGAIN),
             "watch as follower of a"),
@@ -233,39 +237,32 @@ MEMBER = {
     "a joining member starts its workers before it is in a plan":
         Case(member(WITHOUT, workers=runs(AS_C, NONE)), "start plan 3 alone"),
     "the world cannot be formed: wait for the planner to see why":
-        Case(member(workers=runs(AS_C, in_place=True, movable=True, rejected_at=NOW - 0.5)), "wait 0.5 s"),
+        Case(member(workers=able(AS_C, rejected_at=NOW - 0.5)), "wait 0.5 s"),
     "the planner itself does not wait to repair the plan":
         case("plan 3: a b, MemberLost, 0 restarts, in place", there=there("ab"), plan=PLAN, probes=answers("bc"),
-            stores=True, workers=runs(PLAN, in_place=True, movable=True, rejected_at=NOW - 0.5)),
+            stores=True, workers=able(PLAN, rejected_at=NOW - 0.5)),
     "no cause shows: request another plan":
-        Case(member(workers=runs(AS_C, in_place=True, movable=True, rejected_at=NOW - 1)), "publish ready of round 3"),
+        Case(member(workers=able(AS_C, rejected_at=NOW - 1)), "publish ready of round 3"),
     "it leaves: its workers take part until a plan without it": Case(member(**LEAVES), "wait 0.8 s"),
     "then they leave at the end of their step": Case(member(WITHOUT, **LEAVES), "move to plan 3, 0.5 s"),
-    "and are waited for":
-        Case(member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True), **LEAVES), "wait 0.8 s"),
+    "and are waited for": Case(member(WITHOUT, workers=able(WITHOUT), **LEAVES), "wait 0.8 s"),
     "they have left: stop them":
-        Case(member(WITHOUT, workers=runs(WITHOUT, in_place=True, movable=True, waiting=True), **LEAVES),
-            "stop, 30 s to save"),
+        Case(member(WITHOUT, workers=able(WITHOUT, waiting=True), **LEAVES), "stop, 30 s to save"),
     "its predecessor leaves, too: take over, to see whether all do":
         Case(member(predecessor_leaves=True, **LEAVES), "watch as planner"),
     "it took long to announce that":
-        Case(member(predecessor_leaves=True, mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 9}),
-            "watch as planner"),
-    "etcd does not answer: wait to announce it":
-        Case(member(further={"leaving_since": NOW - 9}), "publish leaving of round 2"),
+        Case(member(predecessor_leaves=True, mine=LEAVING, leaving_since=NOW - 9), "watch as planner"),
+    "etcd does not answer: wait to announce it": Case(member(leaving_since=NOW - 9), "publish leaving of round 2"),
     "its predecessor is silent: wait for what becomes of it":
-        Case(member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 5, "silent": frozenset("b")}),
-            "wait 10 s"),
+        Case(member(mine=LEAVING, leaving_since=NOW - 5, silent=frozenset("b")), "wait 10 s"),
     "no plan comes: look once more whether another member stays":
-        Case(member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}), "watch as planner"),
+        Case(member(mine=LEAVING, leaving_since=NOW - 1), "watch as planner"),
     "another member stays, and no plan comes: stop them":
-        Case(member(role=Role.PLANNER, mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 1}),
-            "stop, 30 s to save"),
+        Case(member(role=Role.PLANNER, mine=LEAVING, leaving_since=NOW - 1), "stop, 30 s to save"),
     "half of the grace period is over: stop them":
-        Case(member(mine={"state": MemberState.LEAVING}, further={"leaving_since": NOW - 15}), "stop, 18 s to save"),
+        Case(member(mine=LEAVING, leaving_since=NOW - 15), "stop, 18 s to save"),
     "the only member does not wait for a plan":
-        Case(member(make_plan("c", agent_store=True, in_place=True, round_number=2, me="c"), **LEAVES),
-            "stop, all leave, saves for all, 30 s to save"),
+        Case(member(in_place("c", 2, me="c"), **LEAVES), "stop, all leave, saves for all, 30 s to save"),
     "all leave, and another one saves":
         Case(member(stop=make_stop(AS_C, saver="a"), **LEAVES), "stop, all leave, 30 s to save"),
     "all leave, and this member saves":
@@ -288,7 +285,7 @@ def test_a_member_restarts_no_worker_that_can_continue(name: str) -> None:
 STARTS_NONE = {
     "etcd came back with a backup that has an older plan":
         member(make_plan("ab", agent_store=True, in_place=True, me="c", ranks=None), workers=runs(AS_C, NONE)),
-    "it still imports": member(WITHOUT, workers=runs(AS_C, NONE), further={"warm": False}),
+    "it still imports": member(WITHOUT, workers=runs(AS_C, NONE), warm=False),
     "it is being removed": member(WITHOUT, workers=runs(AS_C, NONE), spec=SpecValue(min=2, max=3, draining=["c"])),
     "they failed a moment ago":
         member(WITHOUT, workers=runs(WITHOUT, DEAD, failure=OWN, changed_at=NOW - 1), mine=AGAIN),

@@ -88,9 +88,9 @@ MEMBER = {
         Case(member(SPARE, state=MemberState.WARMING, failed=ATTEMPTS_IN_PLACE, workers=WorkersState.RUNNING,
             incomplete=True), "stop"),
     "its first step ends the count":
-        case("publish ready of round 0, failed 0", there={"b": make_member("b", stores=True),
-            "c": make_member("c", stores=True, failed=2, failed_at=7.0)}, plan=IN_PLACE, me="c", role=Role.FOLLOWER,
-            predecessor="b", stores=True, stepped=3),
+        case("publish ready of round 0, failed 0",
+            there={"b": make_member("b", stores=True), "c": make_member("c", stores=True, failed=2, failed_at=7.0)},
+            plan=IN_PLACE, me="c", role=Role.FOLLOWER, predecessor="b", stores=True, stepped=3),
 }  # fmt: skip
 
 

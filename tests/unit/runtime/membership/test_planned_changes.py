@@ -34,7 +34,7 @@ FOUR = {"min": 2, "max": 4}
 SAVES: dict[str, Any] = {"saves": True}
 SAVED: dict[str, Any] = {"saves": True, "saved": 1}
 LEAVES: dict[str, Any] = {"saves": True, "state": MemberState.LEAVING}
-NOT_HEARD = answers("b", reachable=False)
+NOT_HEARD = answers(silent="b")
 FOLLOWER: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "a", "me": "b"}
 STOPPING, NONE, FAILED, DONE = WorkersState.STOPPING, WorkersState.NONE, WorkersState.FAILED, WorkersState.SUCCEEDED
 
@@ -60,19 +60,19 @@ PLANNER = {
     "a member that can save leaves: announce it":
         case("stop for MemberLeft", there=members("abc", b=LEAVES), plan=PLAN),
     "a member is drained: announce it":
-        case("stop for MemberLeft", there=members("abc", b=SAVES), plan=PLAN, spec=SpecValue(min=2, max=3,
-            draining=["c"])),
+        case("stop for MemberLeft", there=members("abc", b=SAVES), plan=PLAN,
+            spec=SpecValue(min=2, max=3, draining=["c"])),
     "too few are left: they save with the leaving member anyway":
         case("stop for MemberLeft", there=members("abc", b=LEAVES), plan=PLAN, settings={"min": 3}),
     "a lost member: plan at once":
-        case("plan 2: b c, MemberLost, 0 restarts", there=members("bc", b=SAVES, c=SAVES), me="b", plan=make_plan("abc",
-            me="b"), probes=answers("bc")),
+        case("plan 2: b c, MemberLost, 0 restarts", there=members("bc", b=SAVES, c=SAVES), me="b",
+            plan=make_plan("abc", me="b"), probes=answers("bc")),
     "a failed worker process: plan at once":
         case("plan 2: a b c, WorkerFailed, 1 restarts", there=members("abc", b=SAVES), plan=PLAN,
             failures=[make_failure("b")], probes=answers("bc")),
     "no grace period: plan at once":
-        case("plan 2: a b c d, MemberJoined, 0 restarts", there=joins(b=SAVES), plan=PLAN, settings={**FOUR,
-            "shutdown_grace": 0.0}, probes=answers("d")),
+        case("plan 2: a b c d, MemberJoined, 0 restarts", there=joins(b=SAVES), plan=PLAN,
+            settings={**FOUR, "shutdown_grace": 0.0}, probes=answers("d")),
     "a member that saves is waited for until shortly after the grace period":
         Case(stopped(there=joins(b=SAVES)), "wait 31 s"),
     "all members have saved: plan":

@@ -45,11 +45,12 @@ REPAIR = {
     "a failure with all members there costs a restart":
         case("plan 2: a b c, WorkerFailed, 1 restarts", plan=PLAN, failures=[make_failure("b")], probes=answers("bc")),
     "a failure, and a member does not respond: a lost member":
-        case("plan 2: a b, MemberLost, 0 restarts", plan=PLAN, failures=[make_failure("b")], probes={**answers("b"),
-            **answers("c", reachable=False)}),
+        case("plan 2: a b, MemberLost, 0 restarts", plan=PLAN, failures=[make_failure("b")],
+            probes={**answers("b"), **answers(silent="c")}),
     "a failure beyond the budget ends the job and names the first failing rank":
-        case("outcome failed because of b", plan=USED_UP, failures=[make_failure("c", time=8.0),
-            make_failure("b", time=7.0), make_failure("a", time=9.0)], probes=answers("bc")),
+        case("outcome failed because of b", plan=USED_UP,
+            failures=[make_failure("c", time=8.0), make_failure("b", time=7.0), make_failure("a", time=9.0)],
+            probes=answers("bc")),
     "a failure beyond the budget: wait for earlier failures of others":
         case("wait 0.75 s", plan=USED_UP, failures=[make_failure("b")], probes=answers("bc"), failed_at=NOW - 0.25),
     "the operator's budget takes precedence over the flag":
@@ -63,25 +64,25 @@ REPAIR = {
         case("plan 2: a c, MemberLeft, 0 restarts", plan=PLAN, spec=SpecValue(min=2, max=3, draining=["b"])),
     "a spare is promoted": case("plan 2: a b d, MemberLost, 0 restarts", there="abd", plan=PLAN, probes=answers("b")),
     "a spare that does not respond is not promoted":
-        case("plan 2: a b, MemberLost, 0 restarts", there="abd", plan=PLAN, probes={**answers("b"),
-            **answers("d", reachable=False)}),
+        case("plan 2: a b, MemberLost, 0 restarts", there="abd", plan=PLAN,
+            probes={**answers("b"), **answers(silent="d")}),
     "a new agent under an old name is a joiner":
         case("plan 2: b c a, MemberLost, 0 restarts", there=members("abc", a={"incarnation": "a2", "create": 200}),
             plan=PLAN, me="b", probes={**answers("c"), **answers("a", incarnation="2")}),
     "a response of an earlier incarnation does not count":
-        case("probe b", there=members("abc", b={"incarnation": "b2", "create": 200}), plan=PLAN, probes={**answers("c"),
-            **answers("b", reachable=False)}),
+        case("probe b", there=members("abc", b={"incarnation": "b2", "create": 200}), plan=PLAN,
+            probes={**answers("c"), **answers(silent="b")}),
     "a member that registered again with the same incarnation was not lost":
         case("nothing", there=members("abc", b={"create": 200}), plan=PLAN),
     "survivors keep their rank order":
-        case("plan 2: b c a, MemberLost, 0 restarts", there=members("bca", c={"create": 1}), plan=make_plan("bdca",
-            me="a"), probes=answers("bc"), spec=SpecValue(min=2, max=4)),
+        case("plan 2: b c a, MemberLost, 0 restarts", there=members("bca", c={"create": 1}),
+            plan=make_plan("bdca", me="a"), probes=answers("bc"), spec=SpecValue(min=2, max=4)),
     "too few are left: wait, and keep running": case("wait", there="a", plan=PLAN),
     "too few are left, but one is only silent: probe it again":
-        case("probe b", there="ab", plan=TWO, probes=answers("b", ago=3.0, reachable=False)),
+        case("probe b", there="ab", plan=TWO, probes=answers(silent="b", ago=3.0)),
     "allowed sizes: five of eight members train as four":
-        case("plan 2: a b c d, MemberLost, 0 restarts", there="abcde", plan=make_plan("abcdefgh"), spec=SpecValue(min=2,
-            max=8, allowed=[2, 4, 8]), probes=answers("bcde")),
+        case("plan 2: a b c d, MemberLost, 0 restarts", there="abcde", plan=make_plan("abcdefgh"),
+            spec=SpecValue(min=2, max=8, allowed=[2, 4, 8]), probes=answers("bcde")),
     "a plan that lost some ranks is replaced":
         case("plan 2: a b c, MemberLost, 0 restarts", plan=make_plan("ab", size=3, ranks=make_plan("ab").ranks),
             probes=answers("b")),
@@ -100,8 +101,8 @@ REPAIR = {
     "a member that responded is not probed again without a reason":
         case("nothing", plan=PLAN, probes=answers("bc", ago=60.0)),
     "two silent members: the next probe is due for the one probed first":
-        case("wait 0.25 s", there="abcd", plan=TWO, probes={**answers("c", ago=0.75, reachable=False),
-            **answers("d", ago=0.25, reachable=False)}),
+        case("wait 0.25 s", there="abcd", plan=TWO,
+            probes={**answers(silent="c", ago=0.75), **answers(silent="d", ago=0.25)}),
     "a suspected member is probed by the planner": case("probe c", plan=PLAN, suspicions=(suspicion("c", "b"),)),
     "a member that answered before it was suspected is probed again":
         case("probe c", plan=PLAN, suspicions=(suspicion("c", "b", ago=0.1),), probes=answers("bc", ago=0.6)),
@@ -109,7 +110,7 @@ REPAIR = {
         case("wait 0.6 s", plan=PLAN, suspicions=(suspicion("c", "b", ago=0.5),), probes=answers("c", ago=0.4)),
     "a suspected member that does not respond is lost":
         case("plan 2: a b, MemberLost, 0 restarts", plan=PLAN, suspicions=(suspicion("c", "b"),),
-            probes={**answers("b"), **answers("c", reachable=False)}),
+            probes=answers("b", silent="c")),
 }  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def test_the_state_of_the_planners_own_worker_processes_does_not_matter() -> Non
 @pytest.mark.parametrize("ago", [0.5, 2.0], ids=["probed", "to be probed"])
 def test_a_lost_member_outside_the_plan_does_not_change_the_reason(ago: float) -> None:
     """It is probed while its lease lives, because it may return, but the plan does not wait for it."""
-    view = make_view(plan=make_plan("ab", round_number=2), probes=answers("c", reachable=False, ago=ago))
+    view = make_view(plan=make_plan("ab", round_number=2), probes=answers(silent="c", ago=ago))
     action = decide(view, NOW)
     assert action.reason == "training: plan 2, group rank 0 of 2"
     assert action.until is not None or describe(action) == "probe c"
@@ -176,7 +177,7 @@ def test_a_lost_member_outside_the_plan_does_not_change_the_reason(ago: float) -
 
 def test_the_reason_of_a_job_below_its_minimum_does_not_change_with_probes() -> None:
     reasons = {
-        decide(make_view(there="ab", plan=make_plan("ab"), probes=answers("b", reachable=False, ago=ago)), NOW).reason
+        decide(make_view(there="ab", plan=make_plan("ab"), probes=answers(silent="b", ago=ago)), NOW).reason
         for ago in (0.5, 2.0)
     }
     assert len(reasons) == 1, reasons

@@ -127,7 +127,7 @@ PLANNED: dict[str, Case] = {
         Case(view(there("abcd", c={**failed(), "state": WARMING, "failed": 1}), plan=trains("ab")),
             "replica -1 in world 2: d"),
     "a member that did not answer once may be back":
-        Case(view(plan=trains("ab"), probes=answers("d", reachable=False)), "wait 1 s"),
+        Case(view(plan=trains("ab"), probes=answers(silent="d")), "wait 1 s"),
     "one that the planner reaches, and another member of its replica does not, is in no plan":
         Case(view(there("abcd", c={"cut_from": "d"}), plan=trains("ab")), "wait"),
     "a replica in the plan whose members do not reach each other is left out":
@@ -221,13 +221,12 @@ FOLLOWED: dict[str, Case] = {
     "etcd has lost the replica: they run on, and say where":
         Case(member_view(0, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"),
     "the other member of the replica did not answer a moment ago":
-        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0)),
+        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers(silent="b", ago=1.0)),
             "publish ready of round 0, cut from b"),
     "that counts for a while":
-        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=1.0), cut_from="b"),
-            "wait 4 s"),
+        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers(silent="b", ago=1.0), cut_from="b"), "wait 4 s"),
     "and then no more":
-        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b", reachable=False, ago=5.0), cut_from="b"),
+        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers(silent="b", ago=5.0), cut_from="b"),
             "publish ready of round 0, cut from none"),
     "it answers again":
         Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b"), cut_from="b"),

@@ -92,14 +92,15 @@ LEAD = {
         case("wait 1 s", me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b", ago=1.0),
             failures=[make_failure("b")], probes=answers("a")),
     "the member before it does not respond: it plans":
-        case("plan 2: b c, MemberLost, 0 restarts", me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b",
-            ago=1.0), failures=[make_failure("b")], probes={**answers("a", reachable=False), **answers("c")}),
+        case("plan 2: b c, MemberLost, 0 restarts", me="b", plan=make_plan("abc", me="b"),
+            workers=fails(AS_B, "b", ago=1.0), failures=[make_failure("b")],
+            probes={**answers(silent="a"), **answers("c")}),
     "two members before it: both are probed":
         case("probe a b", me="c", plan=make_plan("abc", me="c"), workers=fails(make_plan("abc", me="c"), "c", ago=1.0),
             failures=[make_failure("c")]),
     "the member before it is leaving: it plans":
-        case("plan 2: b c, MemberLeft, 0 restarts", me="b", there=members("abc", a=LEAVING), plan=make_plan("abc",
-            me="b"), workers=runs(AS_B)),
+        case("plan 2: b c, MemberLeft, 0 restarts", me="b", there=members("abc", a=LEAVING),
+            plan=make_plan("abc", me="b"), workers=runs(AS_B)),
 }  # fmt: skip
 
 
