@@ -1,4 +1,4 @@
-"""`eventually`: waits for behaviour instead of sleeping, in every kind of test."""
+"""`eventually` and `within` wait for behaviour instead of sleeping, in tests and in what injects faults."""
 
 from __future__ import annotations
 
@@ -34,3 +34,13 @@ def eventually(
                 f"not within {timeout:g} s: {told or repr(predicate)}; last value {value!r}"
             ) from reason
         time.sleep(interval)
+
+
+def within(seconds: float, predicate: Callable[[], object], interval: float = 0.5) -> bool:
+    """Whether `predicate` returns something true in that time."""
+    end = time.monotonic() + seconds
+    while not predicate():
+        if time.monotonic() > end:
+            return False
+        time.sleep(interval)
+    return True

@@ -12,6 +12,7 @@ from benchmarks.recovery.report import NEVER, NEVER_SECONDS, OUTAGE, Row, Sample
 from benchmarks.recovery.systems import HERE, SHARDED, Coordinator, System, coordinator, job
 from hack.chaos.costs import Change, commits_of, longest_pause, samples_lost, usual_step
 from hack.chaos.members import Job, JobError
+from hack.support import within
 
 AGENTS = 4
 REPLICAS, SHARDS = 3, 2
@@ -147,11 +148,10 @@ def replicas_overhead(system: System, folder: Path) -> Iterator[Sample]:
             training.start(2)
         for training in (session, plain):
             training.wait_training(2 * SHARDS, START_LIMIT)
-        end = time.monotonic() + START_LIMIT
-        while min(process.done[-1].step for process in plain.training()) < OVERHEAD_STEPS:
-            if time.monotonic() > end:
-                raise JobError(f"less than {OVERHEAD_STEPS} steps after {START_LIMIT:g} s")
-            time.sleep(0.5)
+        if not within(
+            START_LIMIT, lambda: min(process.done[-1].step for process in plain.training()) >= OVERHEAD_STEPS
+        ):
+            raise JobError(f"less than {OVERHEAD_STEPS} steps after {START_LIMIT:g} s")
         bare = usual_step(commits_of(plain.ledger()))
         yield Sample(row=Row.REPLICA_OVERHEAD, value=usual_step(commits_of(session.ledger())) / bare, detail=bare)
 
@@ -204,11 +204,12 @@ def overhead(system: System, folder: Path) -> Iterator[Sample]:
 
 def _lines(job: Job, name: str, complete: Callable[[list[str]], bool]) -> list[str]:
     """What a script has written, once it is complete."""
-    log, end = job.folder / name, time.monotonic() + START_LIMIT
-    while True:
-        lines = log.read_text().splitlines() if log.exists() else []
-        if complete(lines):
-            return lines
-        if time.monotonic() > end:
-            raise JobError(f"no result after {START_LIMIT:g} s")
-        time.sleep(0.2)
+    log, lines = job.folder / name, list[str]()
+
+    def is_complete() -> bool:
+        lines[:] = log.read_text().splitlines() if log.exists() else []
+        return complete(lines)
+
+    if not within(START_LIMIT, is_complete):
+        raise JobError(f"no result after {START_LIMIT:g} s")
+    return lines

@@ -38,7 +38,7 @@ from hack.chaos.injections import (
 )
 from hack.chaos.job import SPREAD, Layout
 from hack.chaos.network import CONTROL_PLANE
-from hack.chaos.processes import frozen, sidecar_of, stopped
+from hack.chaos.processes import frozen, stopped
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "sidecar-killed",
         "SIGKILL to a sidecar",
-        at_once(lambda s: sidecar_of(s.uid(s.job.worker(1))).send(signal.SIGKILL)),
+        at_once(lambda s: s.sidecar(1).send(signal.SIGKILL)),
         Expect(new_group=False, same_pods=True),
     ),
     Fault("pod-deleted", "a pod is deleted", delete(2)),
@@ -176,37 +176,35 @@ FAULTS: tuple[Fault, ...] = (
         lasts=30,
         settle=15,
     ),
-    Fault("node-off", "a node loses power for 25 s", lambda s: powered_off("node-3", s), lasts=25),
+    Fault("node-off", "a node loses power for 25 s", powered_off("node-3"), lasts=25),
     Fault(
         "node-rebooted",
         "a node loses power, and is switched on at once",
-        lambda s: powered_off("node-3", s),
+        powered_off("node-3"),
         Expect(status=(no_invented_failure,)),
         settle=5,
     ),
     Fault(
         "node-frozen",
         "a node is frozen for 15 s",
-        lambda s: node_frozen("node-3", s),
+        node_frozen("node-3"),
         Expect(together=PARTITION_GRACE),
         lasts=15,
     ),
     Fault(
         "node-unplugged",
         "a node's cable is pulled for 25 s",
-        lambda s: unplugged("node-3", s),
+        unplugged("node-3"),
         Expect(together=PARTITION_GRACE),
         lasts=25,
     ),
     Fault(
         "etcds-node-off",
         "the node of the job's etcd loses power for 40 s",
-        lambda s: powered_off("node-2", s),
+        powered_off("node-2"),
         lasts=40,
     ),
-    Fault(
-        "operators-node-off", "the operator's node loses power for 30 s", lambda s: powered_off("node-1", s), lasts=30
-    ),
+    Fault("operators-node-off", "the operator's node loses power for 30 s", powered_off("node-1"), lasts=30),
     Fault(
         "fast-clock",
         "two worker processes are killed, one after the other; the clock of the first is an hour fast",
@@ -249,7 +247,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "island-of-one-node",
         "both workers are on one node whose cable is pulled for 60 s",
-        lambda s: unplugged("node-3", s),
+        unplugged("node-3"),
         Expect(together=PARTITION_GRACE, ends_within=CUT_OFF_GROUP_STOPS_WITHIN),
         lasts=60,
         layout=ONE_NODE,

@@ -48,40 +48,31 @@ def delete(*indices: int, force: bool = False) -> Injection:
     return at_once(lambda scene: scene.job.delete_pods([scene.job.worker(index) for index in indices], force))
 
 
-@contextlib.contextmanager
-def powered_off(node: str, scene: Scene) -> Iterator[None]:
-    scene.power.power_off(node)
-    try:
-        yield
-    finally:
-        scene.power.power_on(node)
+def until_undone(act: Callable[[Scene], None], undo: Callable[[Scene], None]) -> Injection:
+    @contextlib.contextmanager
+    def made(scene: Scene) -> Iterator[None]:
+        act(scene)
+        try:
+            yield
+        finally:
+            undo(scene)
+
+    return made
 
 
-@contextlib.contextmanager
-def unplugged(node: str, scene: Scene) -> Iterator[None]:
-    scene.power.partition(node)
-    try:
-        yield
-    finally:
-        scene.power.heal(node)
+def powered_off(node: str) -> Injection:
+    return until_undone(lambda scene: scene.power.power_off(node), lambda scene: scene.power.power_on(node))
 
 
-@contextlib.contextmanager
-def node_frozen(node: str, scene: Scene) -> Iterator[None]:
-    scene.power.freeze(node)
-    try:
-        yield
-    finally:
-        scene.power.thaw(node)
+def unplugged(node: str) -> Injection:
+    return until_undone(lambda scene: scene.power.partition(node), lambda scene: scene.power.heal(node))
 
 
-@contextlib.contextmanager
-def api_server_down(_: Scene) -> Iterator[None]:
-    stop_api_server()
-    try:
-        yield
-    finally:
-        start_api_server()
+def node_frozen(node: str) -> Injection:
+    return until_undone(lambda scene: scene.power.freeze(node), lambda scene: scene.power.thaw(node))
+
+
+api_server_down = until_undone(lambda _: stop_api_server(), lambda _: start_api_server())
 
 
 @contextlib.contextmanager

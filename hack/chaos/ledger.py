@@ -71,7 +71,6 @@ class Process:
     refused: tuple[str, ...] = ()
     ended: bool = False
     """All steps are done."""
-    last_seen: float = 0.0
 
     @property
     def name(self) -> str:
@@ -144,15 +143,9 @@ class LedgerReader:
         return sorted(found, key=lambda process: process.began)
 
 
-def parse(lines: Iterable[str]) -> Process | None:
-    """The process that wrote the lines; None: it did not identify itself. Ignores an incomplete line."""
-    found = _Lines()
-    found.take(lines)
-    return found.process
-
-
 class _Lines:
-    """What one process has written so far."""
+    """What one process has written so far. `process` is None until it has identified itself; an incomplete line is
+    ignored."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
@@ -171,7 +164,6 @@ class _Lines:
                 self.process = Process(began=at, **{name: entry[name] for name in names})
             else:
                 self._take(event, at, entry, changes)
-            changes["last_seen"] = at
         if self.process is not None:
             changes |= {name: tuple(values) for name, values in self._lists.items()}
             self.process = dataclasses.replace(self.process, **changes)

@@ -15,6 +15,7 @@ from hack.chaos.costs import Change, change, commits_of, newest_world
 from hack.chaos.ledger import LedgerReader, Process
 from hack.cluster.processes import Child
 from hack.images.recipe import ROOT
+from hack.support import within
 
 if TYPE_CHECKING:
     from typing import Self
@@ -55,7 +56,7 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         for member, agent in self.agents.items():
-            self._until(lambda member=member: not self._kill_all(member), limit=10)  # type: ignore[misc]  # it may be starting a worker process right now
+            within(10, lambda member=member: not self._kill_all(member), POLL_INTERVAL)  # type: ignore[misc]  # it may be starting a worker process right now
             agent.stop(grace=0)
 
     # -- changes. Each returns when it happened (monotonic), and which worker processes it hit
@@ -119,7 +120,7 @@ class Job:
             found.extend([cost] if cost is not None else [])
             return bool(found)
 
-        return found[0] if self._until(changed, limit) else None
+        return found[0] if within(limit, changed, POLL_INTERVAL) else None
 
     def wait_training(self, world: int, limit: float) -> None:
         """Waits until a world of this size has trained a while. Raises JobError."""
@@ -132,20 +133,12 @@ class Job:
             found = self.training()
             return len(found) == world and _steps_together(found) >= world * STEADY_STEPS
 
-        if not self._until(trains, limit):
+        if not within(limit, trains, POLL_INTERVAL):
             raise JobError(f"no training with {world} worker processes after {limit:g} s")
 
     def _processes_of(self, *members: str) -> list[Process]:
         """Their worker processes that train."""
         return [process for process in self.training() if process.member in members]
-
-    def _until(self, predicate: Callable[[], bool], limit: float) -> bool:
-        end = time.monotonic() + limit
-        while not predicate():
-            if time.monotonic() > end:
-                return False
-            time.sleep(POLL_INTERVAL)
-        return True
 
     # -- processes
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,27 +38,11 @@ def all_commands() -> list[str]:
     return [process.command for pid in cgroups.processes("nodes") if (process := _read(pid, "/"))]
 
 
-def agent_of(uid: str) -> PodProcess:
-    """The agent: the first process of the trainer's container. Raises LookupError."""
-    found = [process for process in processes_of(uid) if process.inside == 1 and "elastic" in process.command]
+def first_process(uid: str, what: str, is_it: Callable[[str], bool]) -> PodProcess:
+    """The first process of a container of the pod, by its command. Raises LookupError."""
+    found = [process for process in processes_of(uid) if process.inside == 1 and is_it(process.command)]
     if not found:
-        raise LookupError(f"no agent runs in the pod {uid}")
-    return found[0]
-
-
-def sidecar_of(uid: str) -> PodProcess:
-    """The first process of the sidecar's container. Raises LookupError."""
-    found = [process for process in processes_of(uid) if process.inside == 1 and "sleep" in process.command]
-    if not found:
-        raise LookupError(f"no sidecar runs in the pod {uid}")
-    return found[0]
-
-
-def etcd_of(uid: str) -> PodProcess:
-    """etcd in the job's own etcd pod. Raises LookupError."""
-    found = [process for process in processes_of(uid) if process.inside == 1 and process.command.startswith("etcd")]
-    if not found:
-        raise LookupError(f"no etcd runs in the pod {uid}")
+        raise LookupError(f"no {what} runs in the pod {uid}")
     return found[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ from hack.chaos.scene import Scene
 from hack.cluster import ClusterError
 from hack.drivers import ClusterDriver, KubeError, collect_logs
 from hack.images.recipe import ROOT
+from hack.support import within
 
 LOGS = ROOT / ".cluster" / "chaos"
 HEALTHY_WITHIN = 180.0
@@ -87,7 +88,7 @@ class Stage:
         job = self._scene.job
         if not self._scene.problem():
             job.finish(self._scene.newest().done[-1][0] + 50)
-            if not _within(90, lambda: job.history[-1].condition("Succeeded").get("status") == "True"):
+            if not within(90, lambda: job.history[-1].condition("Succeeded").get("status") == "True"):
                 self.left.append(f"{job.name} did not succeed when all steps were done")
         job.delete()
         found: list[str] = []
@@ -97,7 +98,7 @@ class Stage:
                 found[:] = leftovers(self._driver, job.name, job.folder / "checkpoints")
             return not found
 
-        if not _within(90, nothing):
+        if not within(90, nothing):
             self.left += [f"{job.name}: {each}" for each in found]
         self._drop()
 
@@ -128,7 +129,7 @@ def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: 
     try:
         with fault.inject(scene), _operator_killed(scene, kill_operator):
             time.sleep(fault.lasts)
-        if fault.expect.new_group and not _within(
+        if fault.expect.new_group and not within(
             HEALTHY_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())
         ):
             result.broken.append(f"no new group began within {HEALTHY_WITHIN:g} s")
@@ -159,7 +160,7 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
     """Fills in the result. Gives the status some time to catch up."""
     expect = fault.expect
     least, most = expect.restarts
-    _within(
+    within(
         STATUS_WITHIN,
         lambda: scene.job.restarts - before.restarts >= least and not _wrong_statuses(fault, scene, before),
     )
@@ -218,12 +219,3 @@ def _operator_killed(scene: Scene, wanted: bool) -> Iterator[None]:
 
 def _keep_logs(driver: ClusterDriver, name: str) -> None:
     collect_logs(driver, LOGS / f"{time.strftime('%H%M%S')}-{name}")
-
-
-def _within(seconds: float, true: Callable[[], bool]) -> bool:
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.5)
-    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hack.chaos import processes
@@ -51,7 +51,10 @@ class Scene:
         return str(self.job.pod(pod)["spec"]["nodeName"])
 
     def agent(self, index: int) -> processes.PodProcess:
-        return processes.agent_of(self.uid(self.job.worker(index)))
+        return processes.first_process(self.uid(self.job.worker(index)), "agent", lambda command: "elastic" in command)
+
+    def sidecar(self, index: int) -> processes.PodProcess:
+        return processes.first_process(self.uid(self.job.worker(index)), "sidecar", lambda command: "sleep" in command)
 
     def worker(self, index: int) -> processes.PodProcess:
         """The worker process of that member in the newest group. Raises LookupError."""
@@ -64,20 +67,12 @@ class Scene:
         raise LookupError(f"no worker of {newest.name} runs in {name}")
 
     def etcd(self) -> processes.PodProcess:
-        return processes.etcd_of(self.uid(self.job.etcd))
+        return processes.first_process(self.uid(self.job.etcd), "etcd", lambda command: command.startswith("etcd"))
 
     def kill_operator(self) -> None:
         """Deletes the operator's pod by force; its Deployment creates another."""
-        words = (
-            "--selector",
-            OPERATORS,
-            "--namespace",
-            OPERATOR_NAMESPACE,
-            "--force",
-            "--grace-period=0",
-            "--wait=false",
-        )
-        self.driver.kubectl.run("delete", "pods", *words)
+        where = ("--selector", OPERATORS, "--namespace", OPERATOR_NAMESPACE)
+        self.driver.kubectl.run("delete", "pods", *where, "--force", "--grace-period=0", "--wait=false")
 
     def problem(self) -> str:
         """Why the job is not healthy, or an empty string. It is healthy if the wanted number of pods is running, the
@@ -124,14 +119,13 @@ class Scene:
         """Moves etcd and operator to where the layout wants them. Raises AssertionError."""
         layout = self.job.layout
         eventually(lambda: len(ready_nodes(KUBECONFIG)) >= 3, 60, 0.5, "all nodes are Ready")
-        operators = self.driver.kubectl.items("pods", OPERATOR_NAMESPACE, OPERATORS)
-        if [pod["spec"].get("nodeName") for pod in operators] != [layout.operator]:
-            self._move(layout.operator, self.kill_operator, lambda: self._operator_on(layout.operator))
+        if [pod["spec"].get("nodeName") for pod in self._operators()] != [layout.operator]:
+            self._move(layout.operator, self.kill_operator, lambda: _all_on(layout.operator, self._operators()))
         if self.node(self.job.etcd) != layout.etcd:
             self._move(
                 layout.etcd,
                 lambda: self.job.delete_pods([self.job.etcd], force=True),
-                lambda: self._etcd_on(layout.etcd),
+                lambda: _all_on(layout.etcd, self._etcds()),
             )
 
     def _move(self, node: str, let_go: Callable[[], None], there: Callable[[], bool]) -> None:
@@ -139,13 +133,11 @@ class Scene:
             let_go()
             eventually(there, 90, 0.5, f"it runs on {node}")
 
-    def _operator_on(self, node: str) -> bool:
-        pods = self.driver.kubectl.items("pods", OPERATOR_NAMESPACE, OPERATORS)
-        return [pod["spec"].get("nodeName") for pod in pods] == [node] and all(_is_ready(pod) for pod in pods)
+    def _operators(self) -> list[dict[str, Any]]:
+        return self.driver.kubectl.items("pods", OPERATOR_NAMESPACE, OPERATORS)
 
-    def _etcd_on(self, node: str) -> bool:
-        pods = [pod for pod in self.driver.kubectl.items("pods", NAMESPACE) if pod["metadata"]["name"] == self.job.etcd]
-        return [pod["spec"].get("nodeName") for pod in pods] == [node] and all(_is_ready(pod) for pod in pods)
+    def _etcds(self) -> list[dict[str, Any]]:
+        return [pod for pod in self.driver.kubectl.items("pods", NAMESPACE) if pod["metadata"]["name"] == self.job.etcd]
 
 
 @contextlib.contextmanager
@@ -157,6 +149,11 @@ def only_node(driver: ClusterDriver, node: str) -> Iterator[None]:
         yield
     finally:
         driver.kubectl.run("uncordon", *others)
+
+
+def _all_on(node: str, pods: Sequence[dict[str, Any]]) -> bool:
+    """One pod, which is ready."""
+    return [pod["spec"].get("nodeName") for pod in pods] == [node] and all(map(_is_ready, pods))
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:
