@@ -44,6 +44,14 @@ def cache_of(*kvs: KeyValue, now: float = 10.0) -> StoreCache:
     return cache
 
 
+def seen(of: StoreCache, me: str = "a", role: Role = Role.PLANNER, incarnation: str = "a1") -> StoreView:
+    return of.view(me=me, incarnation=incarnation, role=role, predecessor="", ranks=RANKS)
+
+
+def change(key: str, value: Value | None, revision: int, create: int = 5) -> WatchUpdate:
+    return WatchUpdate(revision, (Event(key, value.to_json() if value else None, revision, create if value else 0),))
+
+
 def test_a_replayed_change_is_ignored() -> None:
     """A watch may start before what was read, for the sake of another key: a spec that was set and deleted in between
     stays deleted."""
@@ -58,22 +66,11 @@ def test_a_replayed_change_is_ignored() -> None:
     assert seen(cache).spec is not None
 
 
-def seen(of: StoreCache, me: str = "a", role: Role = Role.PLANNER, incarnation: str = "a1") -> StoreView:
-    return of.view(me=me, incarnation=incarnation, role=role, predecessor="", ranks=RANKS)
-
-
-def change(key: str, value: Value | None, revision: int, create: int = 5) -> WatchUpdate:
-    return WatchUpdate(revision, (Event(key, value.to_json() if value else None, revision, create if value else 0),))
-
-
-def test_planner_learns_where_members_are_and_no_other_agent_does() -> None:
+def test_a_planner_learns_where_members_are() -> None:
     cache = cache_of(member("a"), kv(KEYS.locations, LocationsValue(locations={"a": "r1/n1"})))
     assert seen(cache).locations == {"a": "r1/n1"}
     cache.apply(change(KEYS.locations, None, 12), 11.0)
     assert seen(cache).locations == {}
-    (planners,) = watched_ranges(KEYS, Role.PLANNER, "a", "")
-    assert KEYS.locations in planners
-    assert not any(KEYS.locations in span for span in watched_ranges(KEYS, Role.FOLLOWER, "a", "b"))
 
 
 def test_a_view_has_everything_about_the_run() -> None:
@@ -102,8 +99,10 @@ def test_an_empty_store_gives_an_empty_view() -> None:
 
 def test_changes_are_applied_to_the_view() -> None:
     of = cache_of(member("a"))
+    before = seen(of)
     of.apply(change(KEYS.member("b"), make_member("b").value, 11), 20.0)
     of.apply(change(KEYS.plan, PLAN, 12), 20.0)
+    assert set(before.members) == {"a"}, "a view does not change"
     assert (set(seen(of).members), of.plan_revision) == ({"a", "b"}, 12)
     of.apply(change(KEYS.member("b"), None, 13), 21.0)
     of.apply(change(KEYS.plan, None, 14), 21.0)
@@ -138,34 +137,43 @@ def test_an_older_change_does_not_undo_a_later_read() -> None:
     assert seen(of).members["b"].value.state is MemberState.LEAVING
 
 
+ONCE = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.suspicion(1, "z", "y")]
+
+
 @pytest.mark.parametrize(
-    ("role", "count"), [(None, 2), (Role.FOLLOWER, 3), (Role.PLANNER, 1)], ids=["not registered", "follower", "planner"]
+    ("role", "predecessor", "ranges", "watched"),
+    [
+        (None, "", 2, [KEYS.member("b")]),
+        (Role.FOLLOWER, "a", 3, [KEYS.member("a"), KEYS.member("b")]),
+        (
+            Role.PLANNER,
+            "",
+            1,
+            [KEYS.member("a"), KEYS.member("b"), KEYS.member("z"), KEYS.failure(1, "z"), KEYS.locations],
+        ),
+    ],
+    ids=["not registered", "follower", "planner"],
 )
-def test_each_role_watches_only_what_it_needs(role: Role | None, count: int) -> None:
+def test_each_role_watches_only_what_it_needs(
+    role: Role | None, predecessor: str, ranges: int, watched: list[str]
+) -> None:
     """Neither ranks, of which there are as many as members, nor progress, which is written every second."""
-    ranges = watched_ranges(KEYS, role, "a", "b" if role else "")
-    assert len(ranges) == count
-    wanted = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.suspicion(1, "b", "a"), KEYS.member("a")]
-    assert all(any(key in span for span in ranges) for key in wanted)
-    others = [KEYS.progress, KEYS.rank("1", "a"), KEYS.last_joined]
-    assert not any(key in span for key in others for span in ranges)
-    all_members = [KEYS.member("c"), KEYS.failure(1, "c")]
-    assert all(any(key in span for span in ranges) == (role is Role.PLANNER) for key in all_members)
+    found = watched_ranges(KEYS, role, "b", predecessor)
+    assert len(found) == ranges
+    keys = [*ONCE, *(KEYS.member(name) for name in "abz"), KEYS.failure(1, "z"), KEYS.locations]
+    keys += [KEYS.progress, KEYS.rank("1", "b"), KEYS.last_joined]
+    assert [key for key in keys if any(key in one for one in found)] == [*ONCE, *watched]
 
 
 def test_seen_at_is_when_the_member_registered() -> None:
     of = cache_of(member("a"), now=10.0)
+    of.replace([member("a")], 10, 15.0)
+    assert seen(of).members["a"].seen_at == 10.0, "reading the same again keeps it"
     of.apply(change(KEYS.member("a"), make_member("a", state=MemberState.LEAVING).value, 11), 20.0)
     assert seen(of).members["a"].seen_at == 10.0
     of.apply(change(KEYS.member("a"), None, 12), 30.0)
     of.apply(change(KEYS.member("a"), make_member("a").value, 13, create=13), 31.0)
     assert seen(of).members["a"].seen_at == 31.0
-
-
-def test_reading_the_same_again_keeps_seen_at() -> None:
-    of = cache_of(member("a"), now=10.0)
-    of.replace([member("a")], 15, 50.0)
-    assert seen(of).members["a"].seen_at == 10.0
 
 
 def test_another_agent_of_this_name_is_reported() -> None:
@@ -224,35 +232,3 @@ def test_an_unreadable_value_is_ignored_with_one_warning(bad: KeyValue, caplog: 
     assert set(view.members) == {"a"}
     assert (view.spec, view.plan, view.outcome, view.failures) == (None, None, None, ())
     assert [bad.key in record.getMessage() for record in caplog.records] == [True]
-
-
-def test_a_view_is_an_immutable_snapshot() -> None:
-    of = cache_of(member("a"))
-    before = seen(of)
-    of.apply(change(KEYS.member("b"), make_member("b").value, 11), 20.0)
-    assert set(before.members) == {"a"}
-
-
-def test_a_follower_watches_only_itself_and_its_predecessor() -> None:
-    watched = watched_ranges(KEYS, Role.FOLLOWER, "b", "a")
-    found = [
-        key
-        for key in (KEYS.member("a"), KEYS.member("b"), KEYS.member("c"), KEYS.failure(1, "a"))
-        if any(key in one for one in watched)
-    ]
-    assert found == [KEYS.member("a"), KEYS.member("b")]
-
-
-def test_the_planner_watches_everything_but_ranks_and_progress() -> None:
-    watched = watched_ranges(KEYS, Role.PLANNER, "b", "")
-    everything = [
-        KEYS.plan,
-        KEYS.outcome,
-        KEYS.spec,
-        KEYS.member("z"),
-        KEYS.failure(1, "z"),
-        KEYS.suspicion(1, "z", "y"),
-    ]
-    assert all(any(key in one for one in watched) for key in everything)
-    assert not any(KEYS.rank("x", "a") in one for one in watched)
-    assert not any(KEYS.progress in one for one in watched)

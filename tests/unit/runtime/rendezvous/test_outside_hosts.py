@@ -47,13 +47,12 @@ def test_in_a_pod_a_connection_without_a_response_is_no_sign_of_life() -> None:
     assert not answers([OutsideHost(HERE, unused_port(), must_speak=True)], timeout=10.0)
 
 
-def test_outside_pods_etcds_host_is_a_sign_of_life_even_if_etcd_hangs_or_ended() -> None:
+def test_outside_pods_etcds_host_is_a_sign_of_life_even_if_etcd_hangs() -> None:
     with listener(None) as port:
         assert answers([OutsideHost(HERE, port, must_speak=False)], timeout=10.0)
-    assert answers([OutsideHost(HERE, unused_port(), must_speak=False)], timeout=10.0)
 
 
-def test_one_responding_host_is_enough() -> None:
+def test_one_responding_host_is_enough_and_one_where_etcd_has_ended_responds() -> None:
     silent = OutsideHost("192.0.2.1", 2379, must_speak=True)  # TEST-NET, where nothing listens
     assert answers([silent, OutsideHost(HERE, unused_port(), must_speak=False)], timeout=10.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import subprocess
 import sys
@@ -53,12 +54,13 @@ def at(port: int, name: str = "a", **fields: Any) -> Member:
     return make_member(name, **{"address": "127.0.0.1", "peer_port": port, **fields})
 
 
-def test_a_live_peer_is_reachable(server: PeerServer) -> None:
+def test_a_live_peer_is_reachable_and_reports_the_round_it_knows(server: PeerServer) -> None:
     before = time.monotonic()
-    found = probe([at(server.port)])["a"]
-    assert found.reachable
-    assert found.incarnation == "a1"
-    assert before <= found.asked_at <= found.at
+    for known in (0, 7):
+        server.round = known
+        found = probe([at(server.port)])["a"]
+        assert (found.reachable, found.incarnation, found.round) == (True, "a1", known)
+        assert before <= found.asked_at <= found.at
 
 
 def test_a_live_peer_is_reachable_over_ipv6(server: PeerServer) -> None:
@@ -68,7 +70,9 @@ def test_a_live_peer_is_reachable_over_ipv6(server: PeerServer) -> None:
 
 
 def test_another_incarnation_does_not_count_as_reachable(server: PeerServer) -> None:
-    assert not probe([at(server.port, incarnation="a0")])["a"].reachable
+    server.round = 7
+    found = probe([at(server.port, incarnation="a0")])["a"]
+    assert (found.reachable, found.round) == (False, 0)
 
 
 def test_a_dead_peer_is_detected_at_once() -> None:
@@ -112,40 +116,26 @@ def test_a_background_probe_that_fails_reports_no_peers(monkeypatch: pytest.Monk
         raise OSError("too many open files")
 
     monkeypatch.setattr(peers, "probe", fails)
-    reported = threading.Event()
-    found: list[object] = []
-
-    def take(answers: object) -> None:
-        found.append(answers)
-        reported.set()
-
-    probe_in_background([at(1)], SECRET, take, timeout=0.01)
-    assert reported.wait(10.0)
-    assert found == [{}], "nothing is known about the peers"
+    found: queue.SimpleQueue[object] = queue.SimpleQueue()
+    probe_in_background([at(1)], SECRET, found.put, timeout=0.01)
+    assert found.get(timeout=10.0) == {}, "nothing is known about the peers"
 
 
 def test_more_members_than_descriptors_are_all_probed(server: PeerServer) -> None:
     """The default limit in a pod is 1,024, and a planner must be able to probe a larger group."""
     (closed,) = free_ports(1)
-    members = [
-        at(server.port, f"m{number}", incarnation="a1") if number % 3 else at(closed, f"m{number}")
-        for number in range(300)
-    ]
+    live = {f"m{number}" for number in range(300) if number % 3}
+    members = [at(server.port if f"m{n}" in live else closed, f"m{n}", incarnation="a1") for n in range(300)]
     found = probe(members, timeout=60.0, at_once=7)
-    assert {name for name, one in found.items() if one.reachable} == {
-        f"m{number}" for number in range(300) if number % 3
-    }
+    assert {name for name, one in found.items() if one.reachable} == live
 
 
 def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as frozen:
         silent = [at(frozen.getsockname()[1], f"s{number}") for number in range(6)]
-        found = probe(
-            [*silent, *(at(server.port, f"m{number}", incarnation="a1") for number in range(20))],
-            timeout=0.5,
-            at_once=4,
-        )
-    assert sorted(name for name, one in found.items() if one.reachable) == sorted(f"m{number}" for number in range(20))
+        live = [at(server.port, f"m{number}", incarnation="a1") for number in range(20)]
+        found = probe([*silent, *live], timeout=0.5, at_once=4)
+    assert {name for name, one in found.items() if one.reachable} == {member.name for member in live}
 
 
 OUT_OF_DESCRIPTORS = """
@@ -174,10 +164,3 @@ def test_running_out_of_descriptors_only_slows_probing() -> None:
         [sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_peer_reports_the_round_it_knows(server: PeerServer) -> None:
-    assert probe([at(server.port)])["a"].round == 0
-    server.round = 7
-    assert probe([at(server.port)])["a"].round == 7
-    assert probe([at(server.port, incarnation="a0")])["a"].round == 0, "what another incarnation says does not count"
