@@ -19,18 +19,13 @@ from .output import environment
 from .programs import build_programs, program
 from .settings import KUBECONFIG, LINKS
 
-NODE_COMMANDS: dict[str, Callable[[str], None]] = {
+OF_A_NODE: dict[str, Callable[..., object]] = {
     "power-off": cluster.power_off,
     "power-on": cluster.power_on,
     "partition": cluster.partition,
     "heal": cluster.heal,
     "freeze": cluster.freeze,
     "thaw": cluster.thaw,
-}
-
-COMMANDS: dict[str, Callable[[], None]] = {
-    "stop-api-server": cluster.stop_api_server,
-    "start-api-server": cluster.start_api_server,
 }
 
 TOOLS = ("helm", "kubectl")
@@ -40,11 +35,27 @@ def main() -> int:
     try:
         if sys.argv[1:2] and sys.argv[1] in TOOLS:  # their arguments are passed on as they are
             return _run_tool(sys.argv[1], sys.argv[2:])
-        _execute(_parser().parse_args())
+        arguments = vars(_parser().parse_args())
+        _commands()[arguments.pop("command")](**arguments)
     except (cluster.ClusterError, StepError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _commands() -> dict[str, Callable[..., object]]:
+    """By name. Their parameters are the arguments."""
+    return {
+        "build": cluster.build,
+        "up": _up,
+        "down": cluster.down,
+        "status": _print_status,
+        "stop-api-server": cluster.stop_api_server,
+        "start-api-server": cluster.start_api_server,
+        **OF_A_NODE,
+        "kueue": kueue.install,
+        "load-image": cluster.load_image,
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,20 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m hack.cluster", description="A real Kubernetes on this machine, without Docker."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser(
-        "build", help="build and install everything it needs (without root: only what the control plane needs)"
-    )
-    up = commands.add_parser("up", help="start the cluster, or keep it if it is healthy")
-    up.add_argument("--nodes", type=int, default=3, help="at least this many nodes (default: 3)")
-    up.add_argument("--fresh", action="store_true", help="start a new cluster even if a healthy one is up")
-    commands.add_parser("down", help="remove the cluster without a trace")
-    commands.add_parser("status", help="show the nodes")
-    for name, call in COMMANDS.items():
-        commands.add_parser(name, help=_summary(call))
-    for name, function in NODE_COMMANDS.items():
-        commands.add_parser(name, help=_summary(function)).add_argument("node", help="such as node-1")
-    commands.add_parser("kueue", help=_summary(kueue.install))
-    commands.add_parser("load-image", help=_summary(cluster.load_image)).add_argument("archive", type=Path)
+    parsers = {name: commands.add_parser(name, help=_summary(call)) for name, call in _commands().items()}
+    parsers["up"].add_argument("--nodes", type=int, default=3, help="at least this many nodes (default: 3)")
+    parsers["up"].add_argument("--fresh", action="store_true", help="start a new cluster even if a healthy one is up")
+    for name in OF_A_NODE:
+        parsers[name].add_argument("name", metavar="node", help="such as node-1")
+    parsers["load-image"].add_argument("archive", type=Path)
     for tool in TOOLS:
         commands.add_parser(tool, help=f"run {tool}, on this cluster if it is up; builds it first if necessary")
     return parser
@@ -83,28 +86,14 @@ def _summary(function: Callable[..., object]) -> str:
     return (function.__doc__ or "").partition(". ")[0].partition("\n")[0].rstrip(".")
 
 
-def _execute(arguments: argparse.Namespace) -> None:
-    command = arguments.command
-    if command in NODE_COMMANDS:
-        NODE_COMMANDS[command](arguments.node)
-    elif command in COMMANDS:
-        COMMANDS[command]()
-    elif command == "build":
-        cluster.build()
-    elif command == "up":
-        cluster.up(arguments.nodes, arguments.fresh)
-        print(f"export KUBECONFIG={KUBECONFIG} PATH={LINKS}:$PATH")
-    elif command == "down":
-        cluster.down()
-    elif command == "status":
-        _print_status()
-    elif command == "kueue":
-        kueue.install()
-    elif command == "load-image":
-        cluster.load_image(arguments.archive)
+def _up(nodes: int, fresh: bool) -> None:
+    """Starts the cluster, or keeps it if it is healthy."""
+    cluster.up(nodes, fresh)
+    print(f"export KUBECONFIG={KUBECONFIG} PATH={LINKS}:$PATH")
 
 
 def _print_status() -> None:
+    """Shows the nodes."""
     table = Table("node", "address", "power", "network", "API server says")
     for node in cluster.status():
         connected = "connected" if node.connected else "disconnected"

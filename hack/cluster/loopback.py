@@ -128,15 +128,12 @@ class ControlPlane(_Loopback):
     `kube-controller-manager --help` lists, such as garbage-collector-controller). No scheduler, no nodes: the test
     plays the kubelet.
 
-    RBAC is on; `kubeconfig` is a cluster administrator's. Pods need no ServiceAccount object unless `service_accounts`.
+    RBAC is on; `kubeconfig` is a cluster administrator's. Pods need no ServiceAccount object.
     """
 
-    def __init__(
-        self, directory: Path | None = None, controllers: Sequence[str] = (), service_accounts: bool = False
-    ) -> None:
+    def __init__(self, directory: Path | None = None, controllers: Sequence[str] = ()) -> None:
         super().__init__(directory)
         self.controllers = tuple(controllers)
-        self.service_accounts = service_accounts
         self.server = ""
         self.etcd_endpoint = ""
 
@@ -172,7 +169,7 @@ class ControlPlane(_Loopback):
             "bind-address": "127.0.0.1",
             "advertise-address": "127.0.0.1",
             "endpoint-reconciler-type": "none",  # a loopback address cannot be an endpoint
-            **({} if self.service_accounts else {"disable-admission-plugins": "ServiceAccount"}),
+            "disable-admission-plugins": "ServiceAccount",
         }
 
 

@@ -33,22 +33,9 @@ def install_chart(driver: ClusterDriver, images: Mapping[str, Path], extra: Mapp
     Raises KubeError."""
     values = {**chart_values(driver, images), **(extra or {})}
     words = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
-    driver.helm.run(
-        *(
-            "upgrade",
-            "--install",
-            RELEASE,
-            str(CHART),
-            "--namespace",
-            NAMESPACE,
-            "--create-namespace",
-            "--wait",
-            "--timeout",
-            "120s",
-        ),
-        *words,
-        timeout=150,
-    )
+    where = ("--namespace", NAMESPACE, "--create-namespace")
+    options = (*where, "--wait", "--timeout", "120s")
+    driver.helm.run("upgrade", "--install", RELEASE, str(CHART), *options, *words, timeout=150)
 
 
 def uninstall_chart(driver: ClusterDriver) -> None:

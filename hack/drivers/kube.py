@@ -36,7 +36,7 @@ class Kubectl:
 
     def command(self, *words: str) -> list[str]:
         """The full command line, for callers that run it themselves."""
-        return [find_program("kubectl"), *(["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else []), *words]
+        return _command("kubectl", self.kubeconfig, words)
 
     def run(self, *words: str, stdin: str | None = None, timeout: float = 60) -> str:
         """Runs kubectl and returns what it printed. Raises KubeError, also after `timeout` seconds."""
@@ -81,11 +81,11 @@ class Helm:
 
     def run(self, *words: str, timeout: float = 180) -> str:
         """Runs Helm and returns what it printed. Raises KubeError."""
-        return _run(
-            [find_program("helm"), *(["--kubeconfig", str(self._kubeconfig)] if self._kubeconfig else []), *words],
-            None,
-            timeout,
-        )
+        return _run(_command("helm", self._kubeconfig, words), None, timeout)
+
+
+def _command(name: str, kubeconfig: Path | None, words: Sequence[str]) -> list[str]:
+    return [find_program(name), *(["--kubeconfig", str(kubeconfig)] if kubeconfig else []), *words]
 
 
 def _run(command: Sequence[str], stdin: str | None, timeout: float) -> str:

@@ -9,30 +9,8 @@ from pathlib import Path
 
 from hack import cluster
 from hack.drivers.kube import Helm, Kubectl
-from hack.drivers.protocol import DriverError
+from hack.drivers.protocol import DriverError, NodePower
 from hack.images.recipe import reference
-
-
-class OwnPower:
-    """Power over the nodes of the own cluster."""
-
-    def power_off(self, node: str) -> None:
-        cluster.power_off(node)
-
-    def power_on(self, node: str) -> None:
-        cluster.power_on(node)
-
-    def partition(self, node: str) -> None:
-        cluster.partition(node)
-
-    def heal(self, node: str) -> None:
-        cluster.heal(node)
-
-    def freeze(self, node: str) -> None:
-        cluster.freeze(node)
-
-    def thaw(self, node: str) -> None:
-        cluster.thaw(node)
 
 
 class OwnCluster:
@@ -41,7 +19,7 @@ class OwnCluster:
     name = "own"
     etcd_image = cluster.ETCD_IMAGE
     pull_policy = "Never"
-    power = OwnPower()
+    power: NodePower = cluster
     no_power = ""
     shared_directory = str(cluster.SHARED_DIRECTORY)
     checkpoint_volume = None

@@ -19,20 +19,20 @@ class DriverError(RuntimeError):
 class NodePower(Protocol):
     """Controls nodes, to test what happens when they fail. Nodes are given by their Kubernetes names."""
 
-    def power_off(self, node: str) -> None:
+    def power_off(self, name: str) -> None:
         """At once and silently, as when the plug is pulled."""
 
-    def power_on(self, node: str) -> None: ...
+    def power_on(self, name: str) -> None: ...
 
-    def partition(self, node: str) -> None:
+    def partition(self, name: str) -> None:
         """Cuts the node off the network; its processes keep running."""
 
-    def heal(self, node: str) -> None: ...
+    def heal(self, name: str) -> None: ...
 
-    def freeze(self, node: str) -> None:
+    def freeze(self, name: str) -> None:
         """Stops every process on the node; its connections stay open."""
 
-    def thaw(self, node: str) -> None: ...
+    def thaw(self, name: str) -> None: ...
 
 
 class ClusterDriver(Protocol):
