@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import Keys, MemberValue, SecretValue, Value
 from elasticjob_runtime.etcd.interface import KeyRange, StoreError, TxnResult, Unavailable
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.actions import Register, StoreAction, Subscribe
 from elasticjob_runtime.membership.view import Role, StoreView
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
@@ -132,6 +133,17 @@ def put_plan(store: FlakyStore, names: str = "ab", round_number: int = 1) -> Non
     for name, rank in plan.ranks.items():
         store.put(KEYS.rank(plan.value.attempt, name), rank.to_json())
     store.put(KEYS.plan, plan.value.to_json())
+
+
+class Loop(EventLoop):
+    """An agent's loop with a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
 
 
 class Session:

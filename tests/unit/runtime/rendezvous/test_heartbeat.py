@@ -6,26 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from elasticjob_runtime.contract import Neighbour, SecretValue
-from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.silence import IN_PLACE, RESTART
 from elasticjob_runtime.rendezvous.heartbeat import BEAT, RECONNECT, Heartbeats
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 
 from hack.support import eventually
+from tests.unit.runtime.rendezvous.sessions import Loop
 
 SECRET = SecretValue(secret="5e" * 32)
 SILENT = RESTART.heartbeat
-
-
-class Loop(EventLoop):
-    """An agent's loop with a clock of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at = 1000.0
-
-    def now(self) -> float:
-        return self.at
 
 
 class Agent:

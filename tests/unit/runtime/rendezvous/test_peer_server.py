@@ -11,25 +11,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from elasticjob_runtime.contract import SecretValue
-from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.rendezvous import peer_server
 from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, Purpose, Session
 from elasticjob_runtime.rendezvous.peer_server import DEADLINE, MAX_DROPPED, MAX_UNKNOWN, WARN_SECONDS, PeerServer
 
 from hack.support import eventually
+from tests.unit.runtime.rendezvous.sessions import Loop
 
 SECRET, OTHER = SecretValue(secret="5e" * 32), SecretValue(secret="07" * 32)
-
-
-class Loop(EventLoop):
-    """An agent's loop with a clock of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at = 1000.0
-
-    def now(self) -> float:
-        return self.at
 
 
 class Server:
