@@ -71,7 +71,7 @@ bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
 	$(BIN)/python -m benchmarks.rendezvous $(ARGS)
 bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
 	$(BIN)/python -m benchmarks.operator $(ARGS)
-bench-fleet: setup ## a fleet of jobs that train: start, rest, nodes and operator lost, at several sizes (ARGS="--fleet-jobs 40,80")
+bench-fleet: setup ## a fleet of jobs that train: start, rest, nodes and operator lost, at several sizes (ARGS="--size 40,80")
 	$(BIN)/python -m benchmarks.operator fleet $(ARGS)
 
 check: setup ## format, lint, types, layers, words, docs, generated files, workflows, chart

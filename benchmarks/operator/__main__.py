@@ -45,43 +45,38 @@ TARGETS = {
 """Figure -> its upper limit."""
 
 
+SIZES = {
+    "big": [1000],
+    "idle": [1000],
+    "own": [1000],
+    "scale": [5000],
+    "progress": [500],
+    "queued": [200],
+    "fleet": [40, 80],
+    "plans": [5000],
+}
+"""Scenario -> its number of jobs, or of worker pods of its one job; `fleet` has several, the smallest first."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.operator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "scenarios",
-        nargs="*",
-        default=["big", "idle", "own"],
-        choices=["big", "idle", "own", "scale", "progress", "queued", "fleet", "plans"],
-        help="default: big idle own",
+        "scenarios", nargs="*", default=["big", "idle", "own"], choices=list(SIZES), help="default: big idle own"
     )
-    parser.add_argument("--big", type=int, default=1000, help="worker pods of the one job (default: 1000)")
+    defaults = "; ".join(f"{name} {','.join(map(str, sizes))}" for name, sizes in SIZES.items())
+    parser.add_argument(
+        "--size",
+        type=lambda text: [int(number) for number in text.split(",")],
+        help="number of jobs; in `big` and `plans` of worker pods of the one job; in `fleet` several numbers of jobs, "
+        f"the\nsmallest first (default: {defaults})",
+    )
     parser.add_argument(
         "--rounds", type=int, default=3, help="repetitions of `big`, of which the medians are shown (default: 3)"
     )
-    parser.add_argument("--jobs", type=int, default=1000, help="number of small jobs (default: 1000)")
-    parser.add_argument("--workers", type=int, default=4, help="worker pods of a small job (default: 4)")
     parser.add_argument(
-        "--scale-jobs",
-        type=int,
-        default=5000,
-        help="number of jobs in `scale`, with --workers pods each (default: 5000)",
-    )
-    parser.add_argument(
-        "--progress-jobs", type=int, default=500, help="number of jobs in `progress`, with 2 pods each (default: 500)"
-    )
-    parser.add_argument(
-        "--queued-jobs", type=int, default=200, help="number of jobs in `queued`, with 3 pods each (default: 200)"
-    )
-    parser.add_argument(
-        "--fleet-jobs",
-        type=lambda text: [int(number) for number in text.split(",")],
-        default=[40, 80],
-        help="numbers of jobs in `fleet`, the smallest first, with --workers pods each (default: 40,80)",
-    )
-    parser.add_argument(
-        "--plan-pods", type=int, default=5000, help="worker pods of the one job in `plans` (default: 5000)"
+        "--workers", type=int, default=4, help="worker pods of a job in `idle`, `own`, `scale` and `fleet` (default: 4)"
     )
     parser.add_argument(
         "--idle-seconds",
@@ -97,51 +92,33 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="elasticjob-bench-operator-"))
     good = True
     for scenario in arguments.scenarios:
-        (folder / scenario).mkdir()
-        if scenario == "fleet":
-            found: list[dict[str, float]] = []
-            for jobs in arguments.fleet_jobs:
-                found.append(_run_fleet(folder / scenario / str(jobs), jobs, arguments))
+        found: list[dict[str, float]] = []
+        for size in arguments.size or SIZES[scenario]:
+            own = folder / f"{scenario}-{size}"
+            own.mkdir()
+            found.append(asyncio.run(_run(scenario, own, size, arguments)))
+            if scenario == "fleet":
                 fleet.show(console, found)
-            continue
-        figures = asyncio.run(_run(scenario, folder / scenario, arguments))
-        good = _show(console, scenario, figures) and good
+            else:
+                good = _show(console, scenario, found[-1]) and good
     console.print(f"load of this machine: {os.getloadavg()[0]:.1f}; logs: {folder}")
     return 0 if good else 1
 
 
-def _run_fleet(folder: Path, jobs: int, arguments: argparse.Namespace) -> dict[str, float]:
-    folder.mkdir()
-    return asyncio.run(fleet.run(folder, jobs, arguments.workers, arguments.idle_seconds))
-
-
-async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    if scenario == "scale":
+async def _run(scenario: str, folder: Path, size: int, arguments: argparse.Namespace) -> dict[str, float]:
+    """`size`: of jobs, or of worker pods of the one job."""
+    if scenario == "fleet":
+        return await fleet.run(folder, size, arguments.workers, arguments.idle_seconds)
+    if scenario in ("scale", "progress"):
         with scenarios.etcds(folder, 1) as endpoint:
-            return await scale.run(
-                folder,
-                endpoint(0),
-                arguments.scale_jobs,
-                arguments.workers,
-                lambda config, log: Operator(config, folder / log, None, **scale.SETTINGS),
-            )
-    if scenario == "progress":
-        with scenarios.etcds(folder, 1) as endpoint:
-            return await progress.run(
-                folder,
-                endpoint(0),
-                arguments.progress_jobs,
-                2,
-                arguments.idle_seconds,
-                lambda config, log: Operator(
-                    config, folder / log, None, ELASTICJOB_LEASE_NAMESPACE="default", ELASTICJOB_LEASE_IDENTITY=log
-                ),
-            )
+            if scenario == "scale":
+                return await scale.run(folder, endpoint(0), size, arguments.workers)
+            return await progress.run(folder, endpoint(0), size, arguments.idle_seconds)
     if scenario == "plans":
-        return plans.run(arguments.plan_pods)
+        return plans.run(size)
     if scenario == "queued":
-        return await queued.run(folder, arguments.queued_jobs, 3)
-    own = arguments.jobs if scenario == "own" else 1
+        return await queued.run(folder, size, 3)
+    own = size if scenario == "own" else 1
     with (
         FakeCluster(folder) as cluster,
         scenarios.etcds(folder, own) as endpoint,
@@ -151,11 +128,11 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
     ):
         async with Client(cluster.kubeconfig) as client:
             if scenario == "big":
-                return await scenarios.big_jobs(client, operator, arguments.big, endpoint(0), arguments.rounds)
+                return await scenarios.big_jobs(client, operator, size, endpoint(0), arguments.rounds)
             figures = await scenarios.many_jobs(
                 client,
                 operator,
-                arguments.jobs,
+                size,
                 arguments.workers,
                 endpoint,
                 arguments.idle_seconds,

@@ -15,11 +15,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.operator import scenarios
-from benchmarks.operator.agents import TICK_SECONDS, PlayedAgents
+from benchmarks.operator.agents import LONG_AGO_SECONDS, TICK_SECONDS, PlayedAgents
 from benchmarks.operator.fake_cluster import NODES, Client, FakeCluster, Json
 from benchmarks.operator.pods import PodCount
-from benchmarks.operator.process import Operator
-from benchmarks.operator.progress import NEW_JOBS, Figures, Meter, ages_of_steps, create, read_list
+from benchmarks.operator.progress import (
+    NEW_JOBS,
+    Figures,
+    Meter,
+    ages_of_steps,
+    create,
+    leader_and_standby,
+    read_list,
+)
 from benchmarks.operator.scenarios import JOBS, PODS, job, send_all
 from benchmarks.operator.seed import Etcd
 
@@ -28,8 +35,6 @@ FULL = 5000
 NAMESPACE = "fleet"
 LOST_SHARE = 0.05
 """Of the nodes."""
-LONG_AGO_SECONDS = 600.0
-"""For how long jobs have trained that report every 10 s."""
 WHOLE_SECONDS = 600.0
 """How long to wait until all jobs train."""
 MERGE = "application/merge-patch+json"
@@ -56,24 +61,13 @@ GOALS = GROWING | {
 async def run(folder: Path, jobs: int, workers: int, seconds: float) -> Figures:
     """`seconds`: how long to measure while all train."""
     with FakeCluster(folder) as cluster, scenarios.etcds(folder, 1) as endpoint, contextlib.ExitStack() as operators:
-        first, _ = [
-            operators.enter_context(
-                Operator(
-                    cluster.kubeconfig,
-                    folder / f"{name}.log",
-                    ELASTICJOB_LEASE_NAMESPACE="default",
-                    ELASTICJOB_LEASE_IDENTITY=name,
-                )
-            )
-            for name in ("first", "second")
-        ]
+        first, _ = leader_and_standby(operators, cluster, folder)
         async with Client(cluster.kubeconfig) as client, Etcd(f"http://{endpoint(0)}") as etcd:
             await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
             agents = PlayedAgents(etcd, workers)
             async with PodCount(client, NAMESPACE, agents.on_running), asyncio.TaskGroup() as group:
                 playing = group.create_task(agents.run())
-                etcd_child, api_server = cluster.children[:2]
-                meter = Meter(first, etcd_child, api_server, cluster.etcd_endpoint)
+                meter = Meter.of(first, cluster)
                 figures = await _ramp(client, agents, jobs, workers, endpoint(0))
                 agents.age(LONG_AGO_SECONDS)
                 figures |= await meter.over(seconds)

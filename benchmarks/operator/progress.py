@@ -13,18 +13,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import aiohttp
-from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, ProgressValue
 
+from benchmarks.operator.agents import PlayedAgents
 from benchmarks.operator.fake_cluster import Client, Json
 from benchmarks.operator.pods import PodCount
 from benchmarks.operator.process import Operator, cpu_seconds, difference, quantile, requests
-from benchmarks.operator.scale import NODES, TENANTS, Seeded, copy, make_original
+from benchmarks.operator.scale import TENANTS, seeded
 from benchmarks.operator.scenarios import JOBS, job
-from benchmarks.operator.seed import Etcd, nodes
+from hack.cluster.loopback import ControlPlane
 from hack.cluster.processes import Child
 
-REPORT_SECONDS, TICK_SECONDS = 10.0, 0.25
-"""What agents do after ten minutes; how often the reports that are due are written together."""
+WORKERS = 2
+REPORT_SECONDS = 10.0
+"""What agents do after ten minutes."""
 STARTS_PER_SECOND = 40
 """Jobs: an operator that starts reconciles each once, and creates the object of its progress."""
 NEW_JOBS, LONGEST_WAIT = 10, 30.0
@@ -34,85 +35,42 @@ NAMESPACES = tuple([f"tenant-{number}" for number in range(TENANTS)])
 PROGRESSES = JOBS.replace("elasticjobs", "elasticjobprogresses")
 
 
-class PlayedAgents:
-    """Report the progress of jobs by turns, each every `REPORT_SECONDS`."""
-
-    def __init__(self, etcd: Etcd, run_ids: dict[str, str]) -> None:
-        """`run_ids`: by name of the job."""
-        self._etcd = etcd
-        self._run_ids = list(run_ids.items())
-        self.reports: dict[str, dict[int, float]] = {name: {} for name in run_ids}
-        """By job: steps, and when they were reported (monotonic, s)."""
-        self._began = time.monotonic()
-
-    async def run(self) -> None:
-        reported = 0
-        while True:
-            due = int((time.monotonic() - self._began) / REPORT_SECONDS * len(self._run_ids))
-            await self._etcd.write([self._report(number) for number in range(reported, due)])
-            reported = due
-            await asyncio.sleep(TICK_SECONDS)
-
-    def _report(self, number: int) -> tuple[str, bytes]:
-        turn, index = divmod(number, len(self._run_ids))
-        name, run_id = self._run_ids[index]
-        step = 1000 + 31 * (turn + 1)
-        self.reports[name][step] = time.monotonic()
-        value = ProgressValue(
-            step=step,
-            round=1,
-            steps_per_second=3.0971,
-            last_checkpoint_step=step // 100 * 100,
-            metrics={"loss": 2.5 / (turn + 1), "learning_rate": 1.1e-5},
-            updated_at=time.time(),
-        )
-        return Keys(DEFAULT_PREFIX, run_id).progress, value.to_json().encode()
-
-    def ages(self, steps: dict[str, int]) -> list[float]:
-        """How long ago these steps were reported, s, sorted. `steps`: what is shown, by job."""
-        now = time.monotonic()
-        return sorted(now - self.reports[name].get(step, self._began) for name, step in steps.items())
-
-
-async def run(
-    folder: Path, endpoint: str, jobs: int, workers: int, seconds: float, start: Callable[[Path, str], Operator]
-) -> dict[str, float]:
-    """`start(kubeconfig, name of the log)` returns an operator, which leads or is a standby."""
-    with Seeded(folder) as cluster:
-        async with (
-            Client(cluster.kubeconfig) as client,
-            Etcd(cluster.etcd_endpoint) as etcd,
-            Etcd(f"http://{endpoint}") as agents_etcd,
-        ):
-            for tenant in ("seed", *(f"tenant-{number}" for number in range(TENANTS))):
-                await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": tenant}})
-            await etcd.write(nodes(NODES))
-            with start(cluster.kubeconfig, "seed.log"):
-                original = await make_original(client, agents_etcd, workers, endpoint, trains=True)
-            await copy(original, jobs, workers, etcd, agents_etcd)
-            while len(found := await _list(client)) < jobs:  # noqa: ASYNC110 the API server's cache follows its etcd
-                await asyncio.sleep(1)
-            run_ids = {name: body["status"]["rendezvous"]["id"] for name, body in found.items()}
-            agents = PlayedAgents(agents_etcd, run_ids)
-            # Before the operator: jobs that have not progressed for a minute would all be stalled.
-            playing = asyncio.create_task(agents.run())
-            with contextlib.ExitStack() as operators:
-                operator, _ = [
-                    await asyncio.to_thread(operators.enter_context, start(cluster.kubeconfig, log))
-                    for log in ("operator.log", "standby.log")
-                ]
-                await asyncio.sleep(2 * REPORT_SECONDS + jobs / STARTS_PER_SECOND)
-                etcd_child, api_server = cluster.children[:2]
-                meter = Meter(operator, etcd_child, api_server, cluster.etcd_endpoint)
-                figures = await meter.over(seconds)
-                figures |= await ages_of_steps(client, agents.ages)
-                figures |= await asyncio.to_thread(read_list, cluster.kubeconfig)
-                created = sorted([await create(client, f"new-{number}", endpoint) for number in range(NEW_JOBS)])
-                operator.kill()
-                figures["leader killed: the next pods, s"] = await create(client, "last", endpoint)
-                playing.cancel()
-                await asyncio.gather(playing, return_exceptions=True)
+async def run(folder: Path, endpoint: str, jobs: int, seconds: float) -> Figures:
+    async with seeded(folder, endpoint, jobs, WORKERS, trains=True) as (cluster, client, agents_etcd):
+        while len(found := await _list(client)) < jobs:  # noqa: ASYNC110 the API server's cache follows its etcd
+            await asyncio.sleep(1)
+        agents = PlayedAgents(agents_etcd, WORKERS)
+        for number, (name, body) in enumerate(found.items()):
+            agents.take_over(name, body["status"]["rendezvous"]["id"], first_report_in=REPORT_SECONDS * number / jobs)
+        # Before the operator: jobs that have not progressed for a minute would all be stalled.
+        playing = asyncio.create_task(agents.run())
+        with contextlib.ExitStack() as operators:
+            operator, _ = await asyncio.to_thread(leader_and_standby, operators, cluster, folder)
+            await asyncio.sleep(2 * REPORT_SECONDS + jobs / STARTS_PER_SECOND)
+            meter = Meter.of(operator, cluster)
+            figures = await meter.over(seconds)
+            figures |= await ages_of_steps(client, agents.ages)
+            figures |= await asyncio.to_thread(read_list, cluster.kubeconfig)
+            created = sorted([await create(client, f"new-{number}", endpoint) for number in range(NEW_JOBS)])
+            operator.kill()
+            figures["leader killed: the next pods, s"] = await create(client, "last", endpoint)
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
     return figures | {"a new job: pods created, median, s": created[NEW_JOBS // 2], "the slowest, s": created[-1]}
+
+
+def leader_and_standby(operators: contextlib.ExitStack, cluster: ControlPlane, folder: Path) -> list[Operator]:
+    return [
+        operators.enter_context(
+            Operator(
+                cluster.kubeconfig,
+                folder / f"{name}.log",
+                ELASTICJOB_LEASE_NAMESPACE="default",
+                ELASTICJOB_LEASE_IDENTITY=name,
+            )
+        )
+        for name in ("operator", "standby")
+    ]
 
 
 async def _list(client: Client, path: str = JOBS, namespaces: Sequence[str] = NAMESPACES) -> dict[str, Json]:
@@ -153,7 +111,7 @@ def read_list(kubeconfig: Path) -> dict[str, float]:
     return {"`elasticjob list -A`: first page, s": first, "all, s": time.monotonic() - began}
 
 
-async def create(client: Client, name: str, endpoint: str, namespace: str = "seed", workers: int = 2) -> float:
+async def create(client: Client, name: str, endpoint: str, namespace: str = "seed", workers: int = WORKERS) -> float:
     """s until its pods were created; `LONGEST_WAIT` if they were not."""
     async with PodCount(client, namespace) as count:
         there, began = len(count.created), time.monotonic()
@@ -169,6 +127,11 @@ class Meter:
     etcd: Child
     api_server: Child
     etcd_endpoint: str
+
+    @classmethod
+    def of(cls, operator: Operator, cluster: ControlPlane) -> Meter:
+        etcd, api_server = cluster.children[:2]
+        return cls(operator, etcd, api_server, cluster.etcd_endpoint)
 
     async def over(self, seconds: float) -> dict[str, float]:
         """Cores, requests and bytes over this many seconds."""

@@ -7,7 +7,7 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchmarks.operator.fake_cluster import Client, Json
@@ -67,11 +67,12 @@ class Seeded(ControlPlane):
         }
 
 
-async def run(
-    folder: Path, endpoint: str, jobs: int, workers: int, start: Callable[[Path, str], Operator]
-) -> dict[str, float]:
-    """`start(kubeconfig, name of the log)` returns an operator."""
-    figures = _Figures()
+@contextlib.asynccontextmanager
+async def seeded(
+    folder: Path, endpoint: str, jobs: int, workers: int, *, trains: bool = False
+) -> AsyncIterator[tuple[Seeded, Client, Etcd]]:
+    """(a control plane whose etcd has these jobs with their pods, a client, the etcd of the agents); `trains`: the
+    agents have a plan and have reported progress."""
     with Seeded(folder) as cluster:
         async with (
             Client(cluster.kubeconfig) as client,
@@ -81,19 +82,25 @@ async def run(
             for tenant in ("seed", *(f"tenant-{number}" for number in range(TENANTS))):
                 await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": tenant}})
             await etcd.write(nodes(NODES))
-            with start(cluster.kubeconfig, "seed.log"):
-                original = await make_original(client, agents_etcd, workers, endpoint)
-            await copy(original, jobs, workers, etcd, agents_etcd)
-            began = time.monotonic()
-            with start(cluster.kubeconfig, "operator.log") as operator:
-                figures.add({"start: ready after, s": time.monotonic() - began})
-                await wait_until_quiet(operator)
-                figures.add(_cost(operator, "start") | _requests(operator.metrics(), jobs))
-                await asyncio.sleep(10)
-                figures.add({"at rest: MiB": operator.cost().memory})
-                figures.add(await _flap(client, operator))
-                figures.add(await _two_tenants(client, operator))
-                figures.add({"end: peak memory, MiB": operator.cost().peak})
+            with Operator(cluster.kubeconfig, folder / "seed.log"):
+                original = await _make_original(client, agents_etcd, workers, endpoint, trains=trains)
+            await _copy(original, jobs, workers, etcd, agents_etcd)
+            yield cluster, client, agents_etcd
+
+
+async def run(folder: Path, endpoint: str, jobs: int, workers: int) -> dict[str, float]:
+    figures = _Figures()
+    async with seeded(folder, endpoint, jobs, workers) as (cluster, client, _):
+        began = time.monotonic()
+        with Operator(cluster.kubeconfig, folder / "operator.log", None, **SETTINGS) as operator:
+            figures.add({"start: ready after, s": time.monotonic() - began})
+            await wait_until_quiet(operator)
+            figures.add(_cost(operator, "start") | _requests(operator.metrics(), jobs))
+            await asyncio.sleep(10)
+            figures.add({"at rest: MiB": operator.cost().memory})
+            figures.add(await _flap(client, operator))
+            figures.add(await _two_tenants(client, operator))
+            figures.add({"end: peak memory, MiB": operator.cost().peak})
     return figures
 
 
@@ -123,11 +130,8 @@ def _requests(spent: Samples, jobs: int) -> dict[str, float]:
     }
 
 
-async def make_original(
-    client: Client, agents_etcd: Etcd, workers: int, endpoint: str, *, trains: bool = False
-) -> Original:
-    """A job whose pods run, with all objects and the status that the operator wrote. `trains`: its agents have a plan
-    and report progress."""
+async def _make_original(client: Client, agents_etcd: Etcd, workers: int, endpoint: str, *, trains: bool) -> Original:
+    """A job whose pods run, with all objects and the status that the operator wrote."""
     name = "job-00000"
     sizes = {"replicas": workers, "minReplicas": 1, "maxReplicas": 2 * workers, "template": TEMPLATE}
     spec = {"workers": sizes, "rendezvous": {"type": "External", "endpoint": endpoint}}
@@ -196,7 +200,7 @@ def _running() -> Json:
     return {"status": {"phase": "Running", "conditions": conditions, "containerStatuses": [container], **addresses}}
 
 
-async def copy(original: Original, jobs: int, workers: int, etcd: Etcd, agents_etcd: Etcd) -> None:
+async def _copy(original: Original, jobs: int, workers: int, etcd: Etcd, agents_etcd: Etcd) -> None:
     for first in range(1, jobs + 1, 250):
         objects, keys = [], []
         for number in range(first, min(first + 250, jobs + 1)):

@@ -62,6 +62,17 @@ def test_played_agents_go_on_without_those_that_are_lost_and_take_in_their_repla
     assert agents.all_train(1)
 
 
+def test_agents_that_are_taken_over_only_report_each_10_s() -> None:
+    agents, now = PlayedAgents(None, size=2), time.monotonic()  # type: ignore[arg-type]
+    agents.take_over("digits", "8c-1", first_report_in=5)
+    assert agents.due(now + 4) == []
+    reports = [dict(agents.due(now + after)) for after in (6, 14, 17)]
+    assert [list(report) for report in reports] == [[KEYS.progress], [], [KEYS.progress]]
+    first, last = (ProgressValue.from_json(reports[at][KEYS.progress].decode()).step for at in (0, 2))
+    assert 1000 < first < last - 30
+    assert agents.ages({"digits": first})[0] < 1
+
+
 @pytest.mark.parametrize(("values", "full"), [([1.0, 1.4], 2.4), ([1.4, 1.0], 1.0), ([1.0, 1.0], 1.0)])
 def test_figures_are_drawn_on_with_the_slope_that_was_measured(values: list[float], full: float) -> None:
     assert at_full([40, 80], values, 180) == full
