@@ -10,27 +10,15 @@ from elasticjob_runtime.etcd.config import DEFAULT_TIMEOUT, parse_conf
 
 
 def test_the_default_is_plain_http_without_credentials() -> None:
-    settings = parse_conf({})
-    assert (settings.protocol, settings.tls, settings.credentials, settings.timeout) == (
-        "",
-        TlsConfig(),
-        None,
-        DEFAULT_TIMEOUT,
-    )
+    found = parse_conf({})
+    assert (found.protocol, found.tls, found.credentials, found.timeout) == ("", TlsConfig(), None, DEFAULT_TIMEOUT)
 
 
 def test_every_key_is_read(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\n")
-    conf = {
-        "protocol": "HTTPS",
-        "cacert": "ca",
-        "cert": "c",
-        "key": "k",
-        "user": "u",
-        "password_file": str(file),
-        "read_timeout": "2.5",
-    }
+    conf = {"protocol": "HTTPS", "cacert": "ca", "cert": "c", "key": "k", "user": "u", "read_timeout": "2.5"}
+    conf["password_file"] = str(file)
     settings = parse_conf(conf)
     assert settings.protocol == "https"
     assert settings.tls == TlsConfig("ca", "c", "k")
@@ -59,14 +47,8 @@ def test_the_keys_of_torchs_etcd_v2_backend_work() -> None:
         ({"read_timeout": "0"}, "read_timeout is '0'"),
         ({"read_timeout": "nan"}, "read_timeout is 'nan'"),
         ({"cacert": "/nowhere"}, "add protocol=https"),
-        (
-            {"protocol": "https", "cacert": "/nowhere"},
-            "cacert /nowhere: cannot be used as a CA certificate: No such file",
-        ),
-        (
-            {"protocol": "https", "cert": "/nowhere"},
-            "cert /nowhere: cannot be used as a client certificate: No such file",
-        ),
+        ({"protocol": "https", "cacert": "/nowhere"}, "cacert /nowhere: .* as a CA certificate: No such file"),
+        ({"protocol": "https", "cert": "/nowhere"}, "cert /nowhere: .* as a client certificate: No such file"),
         ({"protocol": "https", "key": "/nowhere"}, "key is given without cert"),
         ({"protocol": "https", "cacert": __file__}, "cannot be used as a CA certificate"),
     ],

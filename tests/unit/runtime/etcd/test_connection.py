@@ -12,6 +12,8 @@ from elasticjob_runtime.etcd import Endpoint
 from elasticjob_runtime.etcd.connection import Connection
 from elasticjob_runtime.etcd.faults import AnswerLost, NotHttp, NotSent
 
+from hack.support import eventually
+
 
 class Peer:
     """The server's end, driven by the test."""
@@ -77,11 +79,11 @@ def test_responses_may_arrive_in_pieces_of_any_size(peer: Peer, answer: bytes, s
 def test_a_stream_can_be_read_again_after_a_deadline(peer: Peer) -> None:
     peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     peer.connection.read_head(soon())
-    for piece in (b"", b"5", b"\r\n", b"ab"):
+    for piece in (b"", b"5", b"\r\n"):
         peer.send(piece) if piece else None
-        if piece != b"ab":
-            with pytest.raises(TimeoutError):
-                peer.connection.read_part(soon(0.02))
+        with pytest.raises(TimeoutError):
+            peer.connection.read_part(soon(0.02))
+    peer.send(b"ab")
     assert peer.connection.read_part(soon()) == b"ab"
     peer.send(b"cde\r\n3\r\nfgh\r\n0\r\n")
     assert peer.connection.read_part(soon()) == b"cde"
@@ -108,25 +110,20 @@ def test_a_connection_with_connection_close_is_not_reused(peer: Peer) -> None:
     assert not peer.connection.reusable
 
 
-NOT_HTTP = [
-    b"SSH-2.0-x\r\n",
-    b"HTTP/2 200\r\n\r\n",
-    b"HTTP/1.1 ok\r\n\r\n",
-    b"\x16\x03",
-    b"HTTP/1.1 200\r\nContent-Length: -1\r\n\r\n",
-]
+NOT_HTTP = {
+    "SSH": b"SSH-2.0-x\r\n",
+    "HTTP/2": b"HTTP/2 200\r\n\r\n",
+    "no status": b"HTTP/1.1 ok\r\n\r\n",
+    "TLS": b"\x16\x03",
+    "negative length": b"HTTP/1.1 200\r\nContent-Length: -1\r\n\r\n",
+    "endless header": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 15_000,
+}
 
 
-@pytest.mark.parametrize("data", NOT_HTTP, ids=["SSH", "HTTP/2", "no status", "TLS", "negative length"])
+@pytest.mark.parametrize("data", NOT_HTTP.values(), ids=NOT_HTTP)
 def test_a_response_that_is_not_http_is_an_error(peer: Peer, data: bytes) -> None:
     peer.send(data)
-    with pytest.raises(NotHttp, match="which is not HTTP"):
-        peer.connection.read_head(soon())
-
-
-def test_an_endless_header_is_rejected(peer: Peer) -> None:
-    peer.send(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 15_000)
-    with pytest.raises(NotHttp):
+    with pytest.raises(NotHttp, match="HTTP"):
         peer.connection.read_head(soon())
 
 
@@ -139,15 +136,8 @@ def test_a_cut_response_is_lost(peer: Peer, received: bytes) -> None:
     assert not peer.connection.reusable
 
 
-def test_an_incomplete_response_is_lost_at_the_deadline(peer: Peer) -> None:
-    peer.send(PLAIN[:-1])
-    head = peer.connection.read_head(soon())
-    with pytest.raises(AnswerLost, match="deadline"):
-        peer.connection.read_body(head, soon(0.02))
-
-
-@pytest.mark.parametrize("received", [CHUNKED[:-1], CHUNKED[:60], CHUNKED[:50]])
-def test_a_chunked_response_that_stalls_is_lost_at_the_deadline(peer: Peer, received: bytes) -> None:
+@pytest.mark.parametrize("received", [PLAIN[:-1], CHUNKED[:-1], CHUNKED[:60], CHUNKED[:50]])
+def test_a_response_that_stalls_is_lost_at_the_deadline(peer: Peer, received: bytes) -> None:
     """A bare TimeoutError would end the thread that renews the lease."""
     peer.send(received)
     head = peer.connection.read_head(soon())
@@ -177,16 +167,7 @@ def test_a_slow_response_does_not_extend_the_deadline(peer: Peer) -> None:
 def test_a_connection_that_the_server_closed_is_stale(peer: Peer) -> None:
     assert not peer.connection.is_stale()
     peer.socket.close()
-    assert _eventually_stale(peer.connection)
-
-
-def _eventually_stale(connection: Connection) -> bool:
-    end = soon()
-    while time.monotonic() < end:
-        if connection.is_stale():
-            return True
-        time.sleep(0.01)
-    return False
+    eventually(peer.connection.is_stale, 10.0)
 
 
 def test_another_thread_can_wake_a_reader(peer: Peer) -> None:

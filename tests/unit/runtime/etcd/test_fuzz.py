@@ -19,33 +19,12 @@ from hypothesis import strategies as st
 from tests.unit.runtime.etcd.byte_connection import read_response, read_stream
 
 PIECES = [
-    *(
-        b"HTTP/1.1 200 OK\r\n",
-        b"HTTP/1.0 200 OK\r\n",
-        b"HTTP/1.1 100 Continue\r\n\r\n",
-        b"HTTP/1.1 ",
-        b"HTTP/1.1 999 \r\n",
-        b"HTTP/1.1 204\r\n",
-    ),
-    *(
-        b"Content-Length: 13\r\n",
-        b"Content-Length: 99999999999999999999\r\n",
-        b"Content-Length: -1\r\n",
-        b"Content-Length: \xb2\r\n",
-    ),
-    *(
-        b"Transfer-Encoding: chunked\r\n",
-        b"Connection: close\r\n",
-        b"\r\n",
-        b"\r\n\r\n",
-        b"0\r\n\r\n",
-        b"d\r\n",
-        b"-5\r\n",
-        b"+d\r\n",
-        b"1_0\r\n",
-    ),
-    *(b"ffffffffffffffffffff\r\n", b" d \r\n", b"d;x=y\r\n", b'{"answer":42}', b'{"header":{}}', b"\n", b"\0", b"\xff"),
-]
+    b"HTTP/1.1 200 OK\r\n", b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 ",
+    b"HTTP/1.1 999 \r\n", b"HTTP/1.1 204\r\n", b"Content-Length: 13\r\n", b"Content-Length: 99999999999999999999\r\n",
+    b"Content-Length: -1\r\n", b"Content-Length: \xb2\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n",
+    b"\r\n", b"\r\n\r\n", b"0\r\n\r\n", b"d\r\n", b"-5\r\n", b"+d\r\n", b"1_0\r\n", b"ffffffffffffffffffff\r\n",
+    b" d \r\n", b"d;x=y\r\n", b'{"answer":42}', b'{"header":{}}', b"\n", b"\0", b"\xff",
+]  # fmt: skip
 answers_on_the_wire = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=12)), max_size=14).map(b"".join)
 cuts = st.integers(1, 30)
 
@@ -67,34 +46,11 @@ def test_any_stream_is_read_or_a_transport_error(data: bytes, size: int) -> None
 
 
 NAMES = [
-    *(
-        "error",
-        "code",
-        "grpc_code",
-        "message",
-        "result",
-        "header",
-        "revision",
-        "raft_term",
-        "cluster_id",
-        "kvs",
-        "key",
-        "value",
-        "count",
-    ),
-    *(
-        "mod_revision",
-        "create_revision",
-        "responses",
-        "response_range",
-        "succeeded",
-        "watch_id",
-        "created",
-        "canceled",
-        "cancel_reason",
-    ),
-    *("compact_revision", "events", "kv", "type", "fragment", "etcdserver", "version", "lease", "TTL", "token"),
-]
+    "error", "code", "grpc_code", "message", "result", "header", "revision", "raft_term", "cluster_id", "kvs", "key",
+    "value", "count", "mod_revision", "create_revision", "responses", "response_range", "succeeded", "watch_id",
+    "created", "canceled", "cancel_reason", "compact_revision", "events", "kv", "type", "fragment", "etcdserver",
+    "version", "lease", "TTL", "token",
+]  # fmt: skip
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -167,7 +123,3 @@ def test_an_endpoint_is_parsed_or_rejected_with_a_reason(text: str) -> None:
         rejection = str(error)
     assert bool(found) != ("etcd endpoint" in rejection)
     assert all(0 < endpoint.port < 65536 for endpoint in found)
-
-
-def test_a_key_that_is_not_valid_text_survives_a_round_trip() -> None:
-    assert protocol.decode(protocol.encode("\udcff")) == "\udcff"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from elasticjob_runtime.etcd import LeaseLost, StoreError, Unavailable
+from elasticjob_runtime.etcd import LeaseLost, Unavailable
 from elasticjob_runtime.etcd.lease import KeptLease
 
 from hack.support import eventually
@@ -14,7 +14,7 @@ from hack.support import eventually
 class FakeStore:
     """Renewals take their outcome from `outcomes`, and repeat the last one; each advances the clock by `cost`."""
 
-    def __init__(self, *outcomes: float | StoreError, cost: float = 0.0) -> None:
+    def __init__(self, *outcomes: float | Exception, cost: float = 0.0) -> None:
         self.now = 100.0
         self.cost = cost
         self.renewals: list[float] = []
@@ -25,22 +25,19 @@ class FakeStore:
 
     def keep(self, ttl: float, granted_at: float = 100.0) -> KeptLease:
         return KeptLease(
-            7,
-            ttl,
-            granted_at,
-            self.renew,
-            self.revoke,
-            self.lost.append,
-            interrupt=lambda: None,
-            on_end=lambda _: self.ended.set(),
-            clock=lambda: self.now,
-        )
+            7, ttl, granted_at, self.renew, self.revoke, self.on_lost,
+            interrupt=lambda: None, on_end=lambda _: self.ended.set(), clock=lambda: self.now,
+        )  # fmt: skip
+
+    def on_lost(self, reason: str) -> None:
+        self.lost.append(reason)
+        raise RuntimeError("the owner has a bug")
 
     def renew(self) -> float:
         self.renewals.append(self.now)
         self.now += self.cost
         outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
-        if isinstance(outcome, StoreError):
+        if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
@@ -91,7 +88,7 @@ def test_renewal_is_retried_while_the_store_is_down_and_the_expiry_stays() -> No
     assert len(store.renewals) == count
 
 
-def test_only_the_store_ends_a_lease_and_that_is_reported_once() -> None:
+def test_only_the_store_ends_a_lease_and_that_is_reported_once_even_if_the_owner_fails() -> None:
     store = FakeStore(Unavailable("down"), 0.05, LeaseLost("expired"))
     lease = store.keep(0.05)
     assert store.ended.wait(10)
@@ -104,29 +101,20 @@ def test_only_the_store_ends_a_lease_and_that_is_reported_once() -> None:
 
 def test_a_lost_lease_is_not_reported_after_stop() -> None:
     blocked, leave = threading.Event(), threading.Event()
-    lost: list[str] = []
 
-    def renew() -> float:
-        blocked.set()
-        leave.wait(10)
-        raise LeaseLost("revoked by myself")
+    class Slow(FakeStore):
+        def renew(self) -> float:
+            blocked.set()
+            leave.wait(10)
+            return super().renew()
 
-    ended = threading.Event()
-    lease = KeptLease(
-        7,
-        0.03,
-        time.monotonic(),
-        renew,
-        lambda: None,
-        lost.append,
-        interrupt=lambda: None,
-        on_end=lambda _: ended.set(),
-    )
+    store = Slow(LeaseLost("revoked by myself"))
+    lease = store.keep(0.03)
     blocked.wait(10)
     lease.revoke()
     leave.set()
-    assert ended.wait(10)
-    assert lost == []
+    assert store.ended.wait(10)
+    assert store.lost == []
 
 
 def test_revoking_while_the_store_is_down_is_no_error() -> None:
@@ -138,38 +126,9 @@ def test_revoking_while_the_store_is_down_is_no_error() -> None:
     assert store.ended.wait(10)
 
 
-def test_a_failing_callback_does_not_break_the_renewal() -> None:
-    ended = threading.Event()
-
-    def renew() -> float:
-        raise LeaseLost("gone")
-
-    def on_lost(_reason: str) -> None:
-        raise RuntimeError("the owner has a bug")
-
-    KeptLease(
-        7, 0.03, time.monotonic(), renew, lambda: None, on_lost, interrupt=lambda: None, on_end=lambda _: ended.set()
-    )
-    assert ended.wait(10)
-
-
 def test_an_internal_error_of_the_renewal_is_reported_as_a_lost_lease() -> None:
     """If the thread just ended, the lease would expire and the member would be lost without a reason in any log."""
-    lost: list[str] = []
-    ended = threading.Event()
-
-    def renew() -> float:
-        raise TimeoutError("not a StoreError")
-
-    KeptLease(
-        7,
-        0.03,
-        time.monotonic(),
-        renew,
-        lambda: None,
-        lost.append,
-        interrupt=lambda: None,
-        on_end=lambda _: ended.set(),
-    )
-    assert ended.wait(10)
-    assert lost == ["its renewal failed: TimeoutError('not a StoreError')"]
+    store = FakeStore(TimeoutError("not a StoreError"))
+    store.keep(0.03)
+    assert store.ended.wait(10)
+    assert store.lost == ["its renewal failed: TimeoutError('not a StoreError')"]
