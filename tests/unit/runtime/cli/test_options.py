@@ -136,10 +136,7 @@ def test_a_script_that_cannot_be_run_is_named(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            ("--max-restarts=many", "train.py"),
-            "argument --max-restarts/--max_restarts: invalid int value: 'many' (see elasticrun --help)",
-        ),
+        (("--max-restarts=many", "train.py"), "--max_restarts: invalid int value: 'many' (see elasticrun --help)"),
         (("--metrics-port=http", "train.py"), "argument --metrics-port/--metrics_port: invalid int value: 'http'"),
         (("--preflight=,,", "train.py"), "argument --preflight: must name at least one of Basic, Network"),
         (("--preflight=Disk", "train.py"), "argument --preflight: must be of Basic, Network, not Disk"),
@@ -192,38 +189,24 @@ def test_nnodes_is_a_number_or_a_range(text: str, expected: tuple[int, int]) -> 
 
 
 def test_rdzv_conf_is_split_into_settings_and_connection() -> None:
-    conf = rendezvous_flags.rendezvous_conf(
-        "prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900"
-    )
-    assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == (
-        "/team",
-        10.0,
-        50.0,
-        0.0,
-        3.0,
-    )
-    assert conf.connection == {"user": "me", "password": "p=q"}
+    text = "prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900"
+    assert rendezvous_flags.rendezvous_conf(text) == RendezvousConf(
+        prefix="/team", lease_ttl=10.0, join_timeout=50.0, start_grace=0.0, join_delay=3.0,
+        connection={"user": "me", "password": "p=q"},
+    )  # fmt: skip
 
 
-def test_rdzv_conf_has_defaults() -> None:
-    assert rendezvous_flags.rendezvous_conf("") == RendezvousConf()
+@pytest.mark.parametrize("text", ["", "last_call_timeout=30,close_timeout=1,keep_alive_interval=5"])
+def test_rdzv_conf_has_defaults_whatever_keys_of_torchs_backends_it_has(text: str) -> None:
+    assert rendezvous_flags.rendezvous_conf(text) == RendezvousConf()
 
 
-def test_keys_of_torchs_backends_are_accepted_and_ignored() -> None:
-    assert (
-        rendezvous_flags.rendezvous_conf("last_call_timeout=30,close_timeout=1,keep_alive_interval=5")
-        == RendezvousConf()
-    )
-
-
-def test_nproc_per_node_is_a_number_or_the_cpus() -> None:
-    assert options.workers_per_member("4") == 4
-    assert options.workers_per_member("cpu") == os.cpu_count()
-
-
-def test_nproc_auto_is_the_number_of_cpus_without_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("text", "count"), [("4", 4), ("cpu", os.cpu_count()), ("auto", os.cpu_count())])
+def test_nproc_per_node_is_a_number_or_the_cpus_without_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch, text: str, count: int
+) -> None:
     monkeypatch.setattr(options, "_has_accelerator", lambda: False)
-    assert options.workers_per_member("auto") == os.cpu_count()
+    assert options.workers_per_member(text) == count
 
 
 def test_the_worker_command_follows_the_flags() -> None:
@@ -269,6 +252,9 @@ def test_modules_are_preloaded_only_with_the_zygote() -> None:
     assert script.preload(program, script.command(program)) is None
 
 
+FORK = ("--start-method", "fork")
+
+
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
@@ -278,10 +264,7 @@ def test_modules_are_preloaded_only_with_the_zygote() -> None:
         (["train.py"], ["train.py"]),
         (["--max-st", "2", "--hang_f=3", "--deb", "train.py"], ["train.py"]),
         (["--start-method", "zygote", "--start_method=zygote", "train.py"], ["train.py"]),
-        (
-            ["--start-method", "fork", "--rdzv-id", "", "train.py", ""],
-            ["--start-method", "fork", "--rdzv-id", "", "train.py", ""],
-        ),
+        ([*FORK, "--rdzv-id", "", "train.py", ""], [*FORK, "--rdzv-id", "", "train.py", ""]),
         (["--role", "train.py", "--debug", "train.py"], ["--role", "train.py", "train.py"]),
         (
             ["-r3", "-t", "0:1", "--debug", "--", "train.py", "--", "x"],

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 from elasticjob_runtime.cli.arguments import build_parser
 from elasticjob_runtime.cli.own_flags import OWN_FLAGS, Flag, settings_from_flags
-from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
@@ -38,22 +37,12 @@ def test_a_flag_names_a_field_that_exists_and_has_a_valid_default(flag: Flag) ->
         ("--max-stalled-restarts=0", CrashLimits, {"max_stalled": 0}),
         ("", CrashLimits, {"max_stalled": None}),
         ("", PreflightSettings, {"checks": (), "command": (), "timeout": 60.0}),
-        (
-            "--preflight=Basic --preflight-command=check",
-            PreflightSettings,
-            {"checks": ("Basic",), "command": ("check",)},
-        ),
+        ("--preflight=Basic --preflight-command=c", PreflightSettings, {"checks": ("Basic",), "command": ("c",)}),
     ],
 )
 def test_a_flag_sets_its_field(line: str, settings: type, values: dict[str, object]) -> None:
     found = settings_from_flags(build_parser().parse_args([*line.split(), "train.py"]), settings)
     assert values.items() <= found.items()
-
-
-def test_an_invalid_value_is_reported_with_its_flag() -> None:
-    args = build_parser().parse_args(["--hang-factor=0.5", "train.py"])
-    with pytest.raises(UsageError, match=r"^--hang-factor=0.5: must be 1 or more, or 0"):
-        settings_from_flags(args, HangLimits)
 
 
 def test_the_metrics_port_is_also_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:

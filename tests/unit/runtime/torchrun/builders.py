@@ -35,17 +35,9 @@ def member(
 
 def plan(round_number: int, *names: str, me: str = "a", nproc: int = 0, reason: PlanReason = PlanReason.START) -> Plan:
     value = PlanValue(
-        round=round_number,
-        attempt=f"{round_number}.x",
-        size=len(names),
-        world_size=0,
-        master_addr="127.0.0.1",
-        master_port=1,
-        leader=names[0],
-        nproc=nproc,
-        restart_count=0,
-        reason=reason,
-    )
+        round=round_number, attempt=f"{round_number}.x", size=len(names), world_size=0, master_addr="127.0.0.1",
+        master_port=1, leader=names[0], nproc=nproc, restart_count=0, reason=reason,
+    )  # fmt: skip
     ranks = {
         name: RankValue(group_rank=rank, incarnation=f"{name}1", predecessor=names[rank - 1] if rank else "")
         for rank, name in enumerate(names)

@@ -16,16 +16,8 @@ from elasticjob_runtime.torchrun.options import UNCOUNTED, member_config, open_s
 
 
 def config(conf: dict[str, Any] | None = None, **options: Any) -> MemberConfig:
-    given = {
-        "endpoints": [Endpoint("127.0.0.1")],
-        "run_id": "run",
-        "least": 2,
-        "most": 4,
-        "local_addr": None,
-        "environment": {},
-        **options,
-    }
-    return member_config(read_conf(conf or {}), **given)
+    defaults = {"run_id": "run", "least": 2, "most": 4, "local_addr": None, "environment": {}}
+    return member_config(read_conf(conf or {}), endpoints=[Endpoint("127.0.0.1")], **{**defaults, **options})
 
 
 def test_rdzv_conf_keys_are_split_into_settings_and_connection() -> None:
@@ -37,52 +29,22 @@ def test_rdzv_conf_keys_are_split_into_settings_and_connection() -> None:
 
 
 def test_keys_of_torchs_own_backends_are_accepted() -> None:
-    conf = read_conf(
-        {
-            "is_host": "1",
-            "store_type": "tcp",
-            "use_libuv": False,
-            "last_call_timeout": "1",
-            "keep_alive_interval": "1",
-            "keep_alive_max_attempt": "2",
-            "read_timeout": 5,
-        }
-    )
-    assert conf.prefix == DEFAULT_PREFIX
+    conf = {"is_host": "1", "store_type": "tcp", "use_libuv": False, "last_call_timeout": "1", "read_timeout": 5}
+    assert read_conf({**conf, "keep_alive_interval": "1", "keep_alive_max_attempt": "2"}).prefix == DEFAULT_PREFIX
 
 
-@pytest.mark.parametrize(
-    ("conf", "sentence"),
-    [
-        ({"lease-ttl": "3"}, r"unknown key 'lease-ttl' \(did you mean lease_ttl\?\)"),
-        ({"lease_ttl": "1"}, "lease_ttl=1 is not a number of seconds of at least 2"),
-        ({"join_timeout": "soon"}, "join_timeout=soon is not a number of seconds"),
-    ],
-)
-def test_an_invalid_rdzv_conf_key_gives_a_usage_error(conf: dict[str, str], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        read_conf(conf)
-
-
-def test_a_missing_endpoint_names_the_flag() -> None:
-    with pytest.raises(UsageError, match="needs --rdzv-endpoint=HOST:PORT"):
-        open_store("", read_conf({}))
-
-
-INVALID_CONNECTIONS = {
-    "missing CA file": (
-        "https://127.0.0.1:1",
-        {"cacert": "/nowhere.pem"},
-        "cacert /nowhere.pem: cannot be used as a CA",
-    ),
-    "CA without https": ("127.0.0.1:1", {"cacert": "/nowhere.pem"}, "add protocol=https"),
+WRONG = {
+    "unknown key": ("127.0.0.1:1", {"lease-ttl": "3"}, r"unknown key 'lease-ttl' \(did you mean lease_ttl\?\)"),
+    "not seconds": ("127.0.0.1:1", {"join_timeout": "soon"}, "join_timeout=soon is not a number of seconds"),
+    "no endpoint": ("", {}, "needs --rdzv-endpoint=HOST:PORT"),
+    "missing CA file": ("https://127.0.0.1:1", {"cacert": "/nowhere.pem"}, "cannot be used as a CA"),
     "user without a password": ("127.0.0.1:1", {"user": "me"}, "give either password or password_file"),
     "not a port": ("127.0.0.1:port", {}, "has no usable port"),
 }
 
 
-@pytest.mark.parametrize(("endpoint", "conf", "sentence"), INVALID_CONNECTIONS.values(), ids=INVALID_CONNECTIONS)
-def test_an_invalid_connection_gives_a_usage_error(endpoint: str, conf: dict[str, str], sentence: str) -> None:
+@pytest.mark.parametrize(("endpoint", "conf", "sentence"), WRONG.values(), ids=WRONG)
+def test_an_invalid_setting_gives_a_usage_error(endpoint: str, conf: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         open_store(endpoint, read_conf(conf))
 
@@ -144,36 +106,26 @@ POD = {
 CERTIFICATES = {"cacert": "/c/ca.crt", "cert": "/c/worker.crt", "key": "/c/worker.key"}
 
 
+MOUNTED = {**POD, "PET_RDZV_CONF": "credentials=/c"}
+OURS, OTHER = POD["PET_RDZV_ENDPOINT"], "https://etcd:2379"
+USER = {"user": "me", "password": "x"}
+
+
 @pytest.mark.parametrize(
-    ("endpoint", "conf", "expected"),
+    ("pod", "endpoint", "conf", "expected"),
     [
-        pytest.param(POD["PET_RDZV_ENDPOINT"], {}, CERTIFICATES, id="a --rdzv-conf without TLS keys"),
-        pytest.param(
-            POD["PET_RDZV_ENDPOINT"],
-            {"user": "me", "password": "x"},
-            {**CERTIFICATES, "user": "me", "password": "x"},
-            id="other keys are kept",
-        ),
-        pytest.param(POD["PET_RDZV_ENDPOINT"], {"ca_cert": "/mine"}, {"ca_cert": "/mine"}, id="the command's own"),
-        pytest.param("https://etcd:2379", {}, {}, id="another endpoint gets no certificate of the job"),
+        pytest.param(POD, OURS, {}, CERTIFICATES, id="a --rdzv-conf without TLS keys"),
+        pytest.param(POD, OURS, USER, {**CERTIFICATES, **USER}, id="other keys are kept"),
+        pytest.param(POD, OURS, {"ca_cert": "/mine"}, {"ca_cert": "/mine"}, id="the command's own CA"),
+        pytest.param(POD, OTHER, {}, {}, id="another endpoint gets no certificate of the job"),
+        pytest.param(MOUNTED, OURS, {"lease_ttl": 3}, {"credentials": "/c"}, id="a --rdzv-conf without credentials"),
+        pytest.param(MOUNTED, OURS, {"credentials": "/mine"}, {"credentials": "/mine"}, id="the command's own folder"),
+        pytest.param(MOUNTED, OURS, {"cert": "/mine"}, {"cert": "/mine"}, id="the command's own certificate"),
+        pytest.param(MOUNTED, OTHER, {}, {}, id="another endpoint gets no credentials of the job"),
     ],
 )
-def test_the_pods_certificates_apply_whatever_rdzv_conf_the_command_has(
-    endpoint: str, conf: dict[str, str], expected: dict[str, str]
+def test_the_pods_credentials_apply_whatever_rdzv_conf_the_command_has(
+    pod: dict[str, str], endpoint: str, conf: dict[str, str], expected: dict[str, str]
 ) -> None:
     """A --rdzv-conf on the command line replaces PET_RDZV_CONF as a whole."""
-    assert connection(read_conf(conf), endpoint, POD) == expected
-
-
-@pytest.mark.parametrize(
-    ("conf", "expected"),
-    [
-        pytest.param({"lease_ttl": 3}, {"credentials": "/c"}, id="a --rdzv-conf without credentials"),
-        pytest.param({"credentials": "/mine"}, {"credentials": "/mine"}, id="the command's own"),
-        pytest.param({"cert": "/mine"}, {"cert": "/mine"}, id="the command's own certificate"),
-    ],
-)
-def test_the_pods_folder_of_credentials_applies_too(conf: dict[str, str], expected: dict[str, str]) -> None:
-    pod = {**POD, "PET_RDZV_CONF": "credentials=/c"}
-    assert connection(read_conf(conf), POD["PET_RDZV_ENDPOINT"], pod) == expected
-    assert "credentials" not in connection(read_conf({}), "https://elsewhere:2379", pod)
+    assert connection(read_conf(conf), endpoint, pod) == expected

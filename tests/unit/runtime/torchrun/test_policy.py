@@ -17,35 +17,30 @@ from elasticjob_runtime.membership.actions import (
     Wait,
 )
 from elasticjob_runtime.membership.view import Member, Plan, Role, Suspicion
-from elasticjob_runtime.torchrun.policy import STOP_TIMEOUT, Phase, closes, is_spare
+from elasticjob_runtime.torchrun.policy import STOP_TIMEOUT, Phase, TorchAgent, closes, is_spare
 
 from tests.unit.runtime.torchrun.builders import FAILED, NOW, STOPPED, A, B, act, agent, member, plan, view
 
-
-def test_a_plan_starts_the_worker_processes() -> None:
-    torch = agent(Phase.WAITING)
-    assert isinstance(act(torch, view(torch, A, B, plan=plan(1, "a", "b"))), StartWorkers)
-
-
-def test_a_newer_plan_stops_the_worker_processes() -> None:
-    torch = agent(Phase.RUNNING, plan(1, "a", "b"))
-    assert isinstance(act(torch, view(torch, A, plan=plan(2, "a"))), StopWorkers)
-
-
-def test_a_failure_of_worker_processes_is_published() -> None:
-    torch = agent(Phase.RUNNING, plan(1, "a", "b")).on_rejoin(STOPPED, NOW)
-    assert isinstance(act(torch, view(torch, A, B, plan=plan(1, "a", "b"))), PublishFailure)
+ONE = plan(1, "a", "b")
+BASICS = {
+    "a plan starts the worker processes": (agent(Phase.WAITING), ONE, StartWorkers),
+    "a newer plan stops them": (agent(Phase.RUNNING, ONE), plan(2, "a"), StopWorkers),
+    "their failure is published": (agent(Phase.RUNNING, ONE).on_rejoin(STOPPED, NOW), ONE, PublishFailure),
+    "none if they were asked to stop": (
+        agent(Phase.STOPPING, ONE).on_rejoin(STOPPED, NOW), plan(2, "a"), StartWorkers,
+    ),
+}  # fmt: skip
 
 
-def test_worker_processes_that_were_asked_to_stop_are_no_failure() -> None:
-    torch = agent(Phase.STOPPING, plan(1, "a", "b")).on_rejoin(STOPPED, NOW)
-    assert isinstance(act(torch, view(torch, A, plan=plan(2, "a"))), StartWorkers)
+@pytest.mark.parametrize(("torch", "current", "kind"), BASICS.values(), ids=BASICS)
+def test_worker_processes_follow_the_plan(torch: TorchAgent, current: Plan, kind: type) -> None:
+    assert isinstance(act(torch, view(torch, A, B, plan=current)), kind)
 
 
 def test_the_job_succeeds_once_all_members_have_succeeded() -> None:
-    torch = agent(Phase.FINISHED, plan(1, "a", "b"))
+    torch = agent(Phase.FINISHED, ONE)
     done = [member(name, state=MemberState.SUCCEEDED, round_number=1) for name in "ab"]
-    action = act(torch, view(torch, *done, plan=plan(1, "a", "b")))
+    action = act(torch, view(torch, *done, plan=ONE))
     assert isinstance(action, PublishOutcome)
     assert action.outcome.state is OutcomeState.SUCCEEDED
     assert action.outcome.message == "the workers of all 2 members exited with 0"
@@ -84,7 +79,7 @@ class TestStopTimeout:
 
     @pytest.mark.parametrize(("waited", "leaves"), [(0.0, False), (STOP_TIMEOUT - 1, False), (STOP_TIMEOUT, True)])
     def test_a_member_whose_workers_do_not_stop_in_time_leaves(self, waited: float, leaves: bool) -> None:
-        torch = agent(Phase.STOPPING, plan(1, "a", "b"), since=NOW - waited)
+        torch = agent(Phase.STOPPING, ONE, since=NOW - waited)
         action = act(torch, view(torch, A, B, **self.seen))
         assert isinstance(action, PublishState) is leaves
         if leaves:
@@ -93,13 +88,13 @@ class TestStopTimeout:
             assert action.until == torch.changed_at + STOP_TIMEOUT, "decides again in time"
 
     def test_a_member_whose_workers_stopped_late_joins_again(self) -> None:
-        torch = agent(Phase.STOPPING, plan(1, "a", "b")).on_rejoin(STOPPED, NOW)
+        torch = agent(Phase.STOPPING, ONE).on_rejoin(STOPPED, NOW)
         action = act(torch, view(torch, member("a", state=MemberState.LEAVING), B, **self.seen))
         assert isinstance(action, PublishState)
         assert action.state is MemberState.READY
 
     def test_a_member_that_leaves_on_a_signal_does_not_join_again(self) -> None:
-        torch = agent(Phase.WAITING, plan(1, "a", "b"))
+        torch = agent(Phase.WAITING, ONE)
         leaving = dataclasses.replace(
             view(torch, member("a", state=MemberState.LEAVING), B, **self.seen), leaving_since=NOW
         )
@@ -109,30 +104,20 @@ class TestStopTimeout:
 class TestDone:
     """Its worker processes have succeeded; torch's agent cannot start them again."""
 
-    torch = agent(Phase.FINISHED, plan(1, "a", "b"))
+    torch = agent(Phase.FINISHED, ONE)
     me = member("a", state=MemberState.SUCCEEDED, round_number=1)
 
-    @pytest.mark.parametrize(
-        ("members", "store", "leaves"),
-        [
-            ([B], {"plan": plan(1, "a", "b")}, False),
-            ([B], {"plan": plan(2, "a", "b")}, True),
-            ([B], {"plan": plan(2, "b")}, True),
-            ([], {"plan": plan(1, "a", "b")}, True),
-            ([member("b", state=MemberState.LEAVING)], {"plan": plan(1, "a", "b")}, True),
-            ([B], {"plan": plan(1, "a", "b"), "failures": (STOPPED,)}, True),
-            ([], {"plan": plan(1, "a", "b"), "role": Role.FOLLOWER}, False),
-        ],
-        ids=[
-            "all is well",
-            "planned again",
-            "planned without it",
-            "a member was lost",
-            "a member left",
-            "a failure",
-            "left to the planner",
-        ],
-    )
+    cases: ClassVar[dict[str, Any]] = {
+        "all is well": ([B], {"plan": ONE}, False),
+        "planned again": ([B], {"plan": plan(2, "a", "b")}, True),
+        "planned without it": ([B], {"plan": plan(2, "b")}, True),
+        "a member was lost": ([], {"plan": ONE}, True),
+        "a member left": ([member("b", state=MemberState.LEAVING)], {"plan": ONE}, True),
+        "a failure": ([B], {"plan": ONE, "failures": (STOPPED,)}, True),
+        "left to the planner": ([], {"plan": ONE, "role": Role.FOLLOWER}, False),
+    }
+
+    @pytest.mark.parametrize(("members", "store", "leaves"), cases.values(), ids=cases)
     def test_a_finished_member_leaves_once_the_group_has_to_train_again(
         self, members: list[Member], store: dict[str, Any], leaves: bool
     ) -> None:
@@ -148,30 +133,20 @@ class TestDone:
 class TestFailure:
     """torch's agent has no restarts left: whether that ends the job."""
 
-    torch = agent(Phase.WAITING, plan(1, "a", "b"), failure=STOPPED)
+    torch = agent(Phase.WAITING, ONE, failure=STOPPED)
     suspicion = Suspicion(value=SuspicionValue(suspect="b", by="c", round=1), seen_at=NOW)
 
-    @pytest.mark.parametrize(
-        ("store", "closed"),
-        [
-            ({"plan": plan(1, "a", "b")}, True),
-            ({"plan": plan(2, "a", "b", reason=PlanReason.WORKER_FAILED)}, True),
-            ({"plan": plan(2, "a", reason=PlanReason.MEMBER_LOST)}, False),
-            ({"plan": plan(2, "a", reason=PlanReason.MEMBER_LEFT)}, False),
-            ({"plan": plan(2, "b", reason=PlanReason.WORKER_FAILED)}, False),
-            ({"plan": plan(1, "a", "b"), "suspicions": (suspicion,)}, False),
-            ({}, False),
-        ],
-        ids=[
-            "its own failure",
-            "others failed too",
-            "a member was lost",
-            "a member left",
-            "the others continued without it",
-            "a member is silent",
-            "no plan",
-        ],
-    )
+    cases: ClassVar[dict[str, Any]] = {
+        "its own failure": ({"plan": ONE}, True),
+        "others failed too": ({"plan": plan(2, "a", "b", reason=PlanReason.WORKER_FAILED)}, True),
+        "a member was lost": ({"plan": plan(2, "a", reason=PlanReason.MEMBER_LOST)}, False),
+        "a member left": ({"plan": plan(2, "a", reason=PlanReason.MEMBER_LEFT)}, False),
+        "the others continued without it": ({"plan": plan(2, "b", reason=PlanReason.WORKER_FAILED)}, False),
+        "a member is silent": ({"plan": ONE, "suspicions": (suspicion,)}, False),
+        "no plan": ({}, False),
+    }
+
+    @pytest.mark.parametrize(("store", "closed"), cases.values(), ids=cases)
     def test_exhausted_restarts_end_the_job_only_for_a_failure_of_its_own_group(
         self, store: dict[str, Any], closed: bool
     ) -> None:
@@ -185,7 +160,7 @@ class TestFailure:
             assert isinstance(action, Exit)
 
     def test_the_outcome_is_published_once(self) -> None:
-        action = act(self.torch, view(self.torch, A, B, plan=plan(1, "a", "b"), outcome=FAILED), outcome=FAILED)
+        action = act(self.torch, view(self.torch, A, B, plan=ONE, outcome=FAILED), outcome=FAILED)
         assert isinstance(action, Exit)
         assert action.code is ExitCode.WORKERS_FAILED
 

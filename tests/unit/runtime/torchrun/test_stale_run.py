@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd.interface import Get, KeyRange
 from elasticjob_runtime.torchrun.stale_run import clear_ended_run
@@ -30,31 +31,24 @@ def test_the_run_id_of_an_ended_job_can_be_used_again() -> None:
     assert not clear_ended_run(ended, KEYS), "there is nothing left to clear"
 
 
-def test_a_running_job_is_left_alone() -> None:
-    going = store(KEYS.plan, KEYS.member("a"))
-    assert not clear_ended_run(going, KEYS)
-    assert left(going) == [KEYS.member("a"), KEYS.plan]
+KEPT = {
+    "it goes on": (KEYS.member("a"), KEYS.plan),
+    "it has ended, and has members": (KEYS.member("a"), KEYS.outcome),
+    "it has ended, and is an operator's": (KEYS.outcome, KEYS.spec),
+}
 
 
-def test_an_ended_run_is_kept_while_it_has_members() -> None:
-    assert not clear_ended_run(store(KEYS.outcome, KEYS.member("a")), KEYS)
-
-
-def test_an_ended_run_of_an_operator_is_kept() -> None:
-    assert not clear_ended_run(store(KEYS.outcome, KEYS.spec), KEYS)
+@pytest.mark.parametrize("keys", KEPT.values(), ids=KEPT)
+def test_any_other_run_is_kept(keys: tuple[str, ...]) -> None:
+    kept = store(*keys)
+    assert not clear_ended_run(kept, KEYS)
+    assert left(kept) == list(keys)
 
 
 def test_a_job_under_the_prefix_of_the_ended_one_keeps_its_keys() -> None:
     inner = Keys(KEYS.root, "job1")
-    both = store(
-        KEYS.outcome,
-        KEYS.plan,
-        KEYS.progress,
-        KEYS.failure(1, "a"),
-        KEYS.rank("1.a", "a"),
-        inner.plan,
-        inner.member("w0"),
-    )
+    ours = (KEYS.outcome, KEYS.plan, KEYS.progress, KEYS.failure(1, "a"), KEYS.rank("1.a", "a"))
+    both = store(*ours, inner.plan, inner.member("w0"))
     assert clear_ended_run(both, KEYS)
     assert left(both) == [inner.member("w0"), inner.plan]
 
