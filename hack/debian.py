@@ -7,13 +7,33 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable
+from pathlib import Path
 
 from hack.steps import CACHE, StepError, Steps
 
+PACKAGES = {
+    "runc": "/usr/sbin/runc",
+    "containernetworking-plugins": "/usr/lib/cni/bridge",
+    "iptables": "/usr/sbin/iptables",
+    "conntrack": "/usr/sbin/conntrack",
+    "iproute2": "/usr/sbin/ip",
+    "gcc": "/usr/bin/gcc",
+    "libc6-dev": "/usr/lib/*/libc.a",
+    "buildah": "/usr/bin/buildah",
+    "debootstrap": "/usr/sbin/debootstrap",
+}
+"""Package -> a file (or pattern) that shows that it is installed. Nodes need all; the control plane without nodes needs
+none."""
 
-def install(packages: Sequence[str], steps: Steps, why: str) -> None:
-    """Installs `packages`. Raises StepError with the command to run by hand if that fails."""
+
+def install(names: Iterable[str], steps: Steps, why: str) -> None:
+    """Installs those of PACKAGES that are missing. Raises StepError with the command to run by hand if that fails."""
+    packages = [
+        name for name in names if not shutil.which(name) and not any(Path("/").glob(PACKAGES[name].lstrip("/")))
+    ]
+    if not packages:
+        return
     by_hand = f"as root: apt-get install --no-install-recommends {' '.join(packages)}"
     if os.geteuid() != 0:
         raise StepError(f"these Debian packages are missing; {by_hand}")

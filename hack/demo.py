@@ -27,7 +27,6 @@ from hack.drivers import (
     uninstall_chart,
 )
 from hack.images import build
-from hack.images.machine import MirrorError
 from hack.images.recipe import ROOT
 from hack.session_log import entered, steps_lost, steps_of
 from hack.steps import StepError, Steps, concurrently
@@ -37,7 +36,9 @@ JOB = "session"
 LOGS = ROOT / ".cluster" / "demo"
 NAMESPACE = "default"
 HALFWAY = 500
-"""The example takes 1,000 steps."""
+"""The step at which a pod is deleted: the example takes 1,000."""
+TIME_LIMIT = 300.0
+"""s for the job."""
 CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
@@ -80,7 +81,7 @@ def manifests(built: str, driver: ClusterDriver) -> list[dict[str, Any]]:
     return documents
 
 
-def run(driver: ClusterDriver, delete_at: int, time_limit: float) -> None:
+def run(driver: ClusterDriver) -> None:
     """Raises DemoError unless a pod was deleted, the other worker processes continued, a replacement joined, and no
     step was lost."""
     documents = manifests(driver.kubectl.run("kustomize", str(EXAMPLE)), driver)
@@ -88,7 +89,7 @@ def run(driver: ClusterDriver, delete_at: int, time_limit: float) -> None:
     full = job["spec"]["workers"]["replicas"]
     _delete_job(driver)
     began = time.monotonic()
-    end = began + time_limit
+    end = began + TIME_LIMIT
 
     def say(what: str) -> None:
         CONSOLE.print(f"{time.monotonic() - began:6.1f} s  {what}", markup=False)
@@ -97,7 +98,7 @@ def run(driver: ClusterDriver, delete_at: int, time_limit: float) -> None:
     say(f"kubectl apply -k {EXAMPLE.relative_to(ROOT)}")
     _wait("training starts", lambda: any(map(steps_of, _logs(driver).values())), driver, end)
     say(f"training, with up to {full} worker pods")
-    _wait("all train together", lambda: _together(_logs(driver).values(), full, delete_at), driver, end)
+    _wait("all train together", lambda: _together(_logs(driver).values(), full, HALFWAY), driver, end)
     before = _logs(driver)
     victim = _pod_to_delete(driver)
     driver.kubectl.run("delete", "pod", victim, "--namespace", NAMESPACE, "--wait=false")
@@ -186,9 +187,7 @@ def _delete_job(driver: ClusterDriver) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m hack.demo", description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("run", help="set up cluster, images and chart, then run the job and follow it")
-    demo.add_argument("--delete-at", type=int, default=HALFWAY, metavar="STEP", help=f"default: {HALFWAY}")
-    demo.add_argument("--time-limit", type=float, default=300.0, metavar="SECONDS", help="default: 300")
+    commands.add_parser("run", help="set up cluster, images and chart, then run the job and follow it")
     commands.add_parser("install", help="set up cluster, images and chart only")
     commands.add_parser("down", help="remove everything that the demo created")
     arguments = parser.parse_args()
@@ -200,12 +199,12 @@ def main() -> int:
             set_up(driver)
         if arguments.command == "run":
             try:
-                run(driver, arguments.delete_at, arguments.time_limit)
+                run(driver)
             except DemoError:
                 for file in collect_logs(driver, LOGS, NAMESPACE):
                     print(file)
                 raise
-    except (DemoError, DriverError, KubeError, StepError, MirrorError) as error:
+    except (DemoError, DriverError, KubeError, StepError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

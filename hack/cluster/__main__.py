@@ -98,9 +98,7 @@ def _print_status() -> None:
     for node in cluster.status():
         connected = "connected" if node.connected else "disconnected"
         table.add_row(node.name, node.address, node.power, connected, "Ready" if node.ready else "NotReady")
-    console = Console()
-    console.print(table)
-    console.print(f"memory in use: {cluster.memory_in_use() / 2**20:.0f} MiB; kubeconfig: {KUBECONFIG}", soft_wrap=True)
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hack import debian
 from hack.steps import Steps, concurrently
 
-from . import cgroups, control_plane, images, machine, network
+from . import control_plane, images, machine, network
 from .control_plane import is_running, server_is_ready, start_control_plane, wait_for_service_accounts
 from .nodes import Node, all_nodes, ready_nodes
 from .oci import read_archive
 from .output import ClusterError, run, tail
-from .prerequisites import install_packages
 from .programs import build_programs, program
 from .settings import CHECKOUT, DOT_CLUSTER, KUBECONFIG, MAX_NODES, SHARED_DIRECTORY, NodeAddress, state_folder
 from .template import import_into_template
@@ -152,22 +152,15 @@ def status() -> list[NodeStatus]:
     return [_status(node, node.name in ready) for node in _nodes()]
 
 
-def memory_in_use() -> int:
-    """Bytes of memory that all processes of the cluster use, shared pages counted once."""
-    total = 0
-    for process in cgroups.processes():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    return total
-
-
 def _build(steps: Steps) -> None:
     if not machine.is_root():
         steps.console.print("  not root: building programs only, enough for a control plane without nodes")
         build_programs(steps)
         return
-    concurrently(lambda: build_programs(steps), lambda: install_packages(steps))
+    concurrently(
+        lambda: build_programs(steps),
+        lambda: debian.install(debian.PACKAGES, steps, "to run containers and build images"),
+    )
     with machine.turn():
         import_into_template(images.own_archives(steps), steps)
 

@@ -113,10 +113,6 @@ class Etcd(_Loopback):
         super().__init__(directory)
         self.endpoint = ""
 
-    def etcdctl(self, *arguments: str) -> str:
-        """Runs etcdctl against this etcd and returns its output. Raises ClusterError when it fails."""
-        return run([program("etcdctl"), "--endpoints", self.endpoint, *arguments])
-
     def _start(self) -> None:
         client_port, peer_port = free_ports(2)
         self._start_etcd(client_port, peer_port)

@@ -7,10 +7,10 @@ import json
 import yaml
 
 from .images import PAUSE
-from .prerequisites import CNI_PLUGINS
 from .settings import DNS_ADDRESS, NodeAddress
 
 CNI_FOLDER = "/var/lib/cni/net.d"
+CNI_PLUGINS = "/usr/lib/cni"
 POD_LOGS = "/var/log/pods"
 SOCKET = "/run/containerd/containerd.sock"
 

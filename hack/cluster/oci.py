@@ -18,6 +18,47 @@ from .output import ClusterError
 
 CONTAINERD_NAME = "io.containerd.image.name"
 REFERENCE_NAME = "org.opencontainers.image.ref.name"
+_MEDIA_TYPE = "application/vnd.oci.image"
+LAYER = f"{_MEDIA_TYPE}.layer.v1.tar"
+CONFIG, MANIFEST, INDEX = (f"{_MEDIA_TYPE}.{each}.v1+json" for each in ("config", "manifest", "index"))
+
+Descriptor = dict[str, Any]
+
+
+class Layout:
+    """An OCI layout, as files by path."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+        self.add_file("oci-layout", {"imageLayoutVersion": "1.0.0"})
+
+    def add_file(self, path: str, content: object) -> None:
+        self._files[path] = _json(content)
+
+    def add(self, media_type: str, content: object) -> Descriptor:
+        """`content`: bytes, or what becomes JSON."""
+        data = content if isinstance(content, bytes) else _json(content)
+        digest = _digest(data)
+        self._files[f"blobs/sha256/{digest.partition(':')[2]}"] = data
+        return {"mediaType": media_type, "digest": digest, "size": len(data)}
+
+    def write(self, archive: Path, image: Descriptor, name: str, time: int = 0) -> None:
+        """As a tar, in which `image` has a name, and all files are of `time` (Unix time, s): the same files give the
+        same bytes."""
+        # containerd reads the first name, other tools the second.
+        entry = {**image, "annotations": {CONTAINERD_NAME: name, REFERENCE_NAME: name.rpartition(":")[2]}}
+        self.add_file("index.json", {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]})
+        aside = archive.with_suffix(".part")
+        with tarfile.open(aside, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path, content in sorted(self._files.items()):
+                add_member(tar, path, content, time=time)
+        aside.rename(archive)
+
+
+def add_member(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644, time: int = 0) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = len(content), time, mode
+    tar.addfile(entry, io.BytesIO(content))
 
 
 @dataclass(frozen=True)
@@ -51,7 +92,9 @@ def chain_ids(config: bytes) -> list[str]:
 def write_stored_image(archive: Path, image: StoredImage) -> None:
     """Writes an archive of an image whose layers the reader has already."""
     archive.parent.mkdir(parents=True, exist_ok=True)
-    _write_layout(archive, image.name, image.manifest_type, image.manifest, [image.config])
+    layout = Layout()
+    layout.add(CONFIG, image.config)
+    layout.write(archive, layout.add(image.manifest_type, image.manifest), image.name)
 
 
 def write_archive(
@@ -64,8 +107,9 @@ def write_archive(
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for path, source in sorted(files.items()):
-            _add(tar, path.lstrip("/"), source.read_bytes(), mode=0o755)
-    layer_digest = _digest(layer.getvalue())
+            add_member(tar, path.lstrip("/"), source.read_bytes(), mode=0o755)
+    layout = Layout()
+    described = layout.add(LAYER, layer.getvalue())
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -75,15 +119,15 @@ def write_archive(
             "User": user,
             "WorkingDir": "/",
         },
-        "rootfs": {"type": "layers", "diff_ids": [layer_digest]},
+        "rootfs": {"type": "layers", "diff_ids": [described["digest"]]},
     }
     manifest = {
         "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": _descriptor("application/vnd.oci.image.config.v1+json", _json(config)),
-        "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", layer.getvalue())],
+        "mediaType": MANIFEST,
+        "config": layout.add(CONFIG, config),
+        "layers": [described],
     }
-    _write_layout(archive, name, str(manifest["mediaType"]), _json(manifest), [_json(config), layer.getvalue()])
+    layout.write(archive, layout.add(MANIFEST, manifest), name)
 
 
 def read_archive(archive: Path) -> ArchivedImage:
@@ -103,19 +147,6 @@ def read_archive(archive: Path) -> ArchivedImage:
             f"{archive} names its image {found[0].name!r}; the full name, such as localhost/trainer:dev, is needed"
         )
     return found[0]
-
-
-def _write_layout(archive: Path, name: str, manifest_type: str, manifest: bytes, blobs: Sequence[bytes]) -> None:
-    entry = _descriptor(manifest_type, manifest)
-    entry["annotations"] = {CONTAINERD_NAME: name, REFERENCE_NAME: name.rpartition(":")[2]}
-    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]}
-    aside = archive.with_suffix(".part")
-    with tarfile.open(aside, mode="w") as tar:
-        _add(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _add(tar, "index.json", _json(index))
-        for blob in (manifest, *blobs):
-            _add(tar, f"blobs/sha256/{_digest(blob).partition(':')[2]}", blob)
-    aside.rename(archive)
 
 
 def _read_oci(tar: tarfile.TarFile) -> list[ArchivedImage]:
@@ -143,16 +174,6 @@ def _member(tar: tarfile.TarFile, name: str) -> Any:
             continue
         return json.load(content) if content else None
     return None
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), mode
-    tar.addfile(entry, io.BytesIO(content))
-
-
-def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": _digest(content), "size": len(content)}
 
 
 def _digest(content: bytes) -> str:

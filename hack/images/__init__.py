@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from hack.images.docker import Docker, docker_runs
 from hack.images.recipe import INPUTS, Context, make_context, reference
 from hack.steps import CACHE, Step, StepError, Steps, concurrently
 
-__all__ = ["NAMES", "StepError", "build", "builder", "clean", "reference"]
+__all__ = ["NAMES", "StepError", "build", "builder", "reference"]
 
 FOLDER = CACHE / "images"
 NAMES = ("operator", "runtime", "trainer")
@@ -52,8 +51,6 @@ class Builder(Protocol):
 
     def push(self, archive: Path, name: str, target: str, step: Step) -> None: ...
 
-    def clean(self) -> None: ...
-
 
 def builder(environment: Mapping[str, str] = os.environ) -> Builder:
     """The builder to use: buildah for the test cluster, because it needs no registry; Docker for other clusters if its
@@ -70,18 +67,18 @@ def builder(environment: Mapping[str, str] = os.environ) -> Builder:
     return Docker(FOLDER / "docker") if wanted == "docker" else Buildah(FOLDER / "buildah")
 
 
-def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Builder | None = None) -> dict[str, Path]:
+def build(names: Sequence[str] = NAMES, steps: Steps | None = None) -> dict[str, Path]:
     """Builds images and returns name -> archive, a docker-archive tar that `ctr images import` and `docker load` take.
 
-    Raises StepError with the log's last lines, MirrorError, KeyError for an unknown name.
+    Raises StepError with the log's last lines, KeyError for an unknown name.
     """
     unknown = [name for name in names if name not in INPUTS]
     if unknown:
         raise KeyError(f"unknown image {', '.join(unknown)}: must be one of {', '.join(INPUTS)}")
     if steps is None:
         with Steps() as own:
-            return build(names, own, using)
-    chosen = using or builder()
+            return build(names, own)
+    chosen = builder()
     with _only_one(steps):
         base_image = chosen.prepare(steps)
         contexts = [make_context(name, FOLDER / "contexts" / name, base_image) for name in names]
@@ -96,15 +93,6 @@ def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Build
         if missing:
             chosen.tidy()
     return archives
-
-
-def clean(using: Builder | None = None) -> None:
-    """Removes every image, layer and archive of the cache; waits for a build that is under way. Raises StepError."""
-    with Steps() as steps, _only_one(steps):
-        (using or builder()).clean()
-        for path in FOLDER.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _build_one(context: Context, archive: Path, using: Builder, base_image: str, steps: Steps) -> None:

@@ -1,12 +1,11 @@
-"""`python -m hack.images build [operator runtime trainer]` builds images; `clean` removes the cache."""
+"""`python -m hack.images build [operator runtime trainer]` builds images."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from hack.images import NAMES, StepError, build, clean, reference
-from hack.images.machine import MirrorError
+from hack.images import NAMES, StepError, build, reference
 from hack.steps import Steps
 
 
@@ -17,22 +16,18 @@ def main() -> int:
     build_command.add_argument(
         "names", nargs="*", metavar="NAME", help=f"one or more of: {', '.join(NAMES)} (default: all)"
     )
-    commands.add_parser("clean", help="remove all images, layers and archives of the cache")
     arguments = parser.parse_args()
-    unknown = [name for name in getattr(arguments, "names", []) if name not in NAMES]
+    unknown = [name for name in arguments.names if name not in NAMES]
     if unknown:
         parser.error(f"unknown image {', '.join(unknown)}: must be one of {', '.join(NAMES)}")
     try:
-        if arguments.command == "clean":
-            clean()
-            return 0
         with Steps() as steps:
             archives = build(arguments.names or NAMES, steps)
             for name, archive in archives.items():
                 steps.console.print(
                     f"{reference(name)}  {archive.stat().st_size / 1e6:.0f} MB  {archive}", soft_wrap=True
                 )
-    except (StepError, MirrorError) as error:
+    except StepError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
     return 0

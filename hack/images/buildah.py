@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -23,9 +22,6 @@ KEPT_STAGES = {
     "trainer": ("torch", "digits"),
 }
 """Stages of the Dockerfile that take long and seldom change. They are named, so that `tidy` keeps them."""
-
-PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
-"""Program -> the Debian package that contains it."""
 
 
 class Buildah:
@@ -50,11 +46,11 @@ class Buildah:
         """Builds the base image (or uses the one that `BASE_IMAGE` names) and returns what it is built from, for the
         images' keys.
 
-        Raises StepError, MirrorError.
+        Raises StepError.
         """
         if os.geteuid() != 0:
             raise StepError("building images without a Docker engine needs root: run this as root, or start Docker")
-        install_missing(steps)
+        debian.install(["buildah", "debootstrap"], steps, "to build images without Docker")
         base.remove_leftovers(self._folder)
         run_logged(["buildah", *self._options, "rm", "--all"], self._logs / "store.log")
         named = os.environ.get("BASE_IMAGE")
@@ -135,21 +131,9 @@ class Buildah:
             options = ["--timestamp", str(EPOCH), "--isolation", "chroot", "--tag", name]
             run_logged(["buildah", *self._options, "build", *options, folder], self._logs / "base.log")
 
-    def clean(self) -> None:
-        """Removes every image, layer and archive of this cache."""
-        run_logged(["buildah", *self._options, "rm", "--all"], self._logs / "store.log")
-        run_logged(["buildah", *self._options, "rmi", "--all", "--force"], self._logs / "store.log")
-        shutil.rmtree(self._folder, ignore_errors=True)
-
 
 def _stage_reference(stage: str) -> str:
     return f"localhost/elasticjob-stage-{stage}:dev"
-
-
-def install_missing(steps: Steps) -> None:
-    """Installs buildah and debootstrap from Debian if they are missing. Raises StepError if that fails."""
-    if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
-        debian.install(missing, steps, "to build images without Docker")
 
 
 def _show(step: Step, line: str) -> None:

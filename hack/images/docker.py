@@ -60,6 +60,3 @@ class Docker:
         run_logged(["docker", "load", "--input", str(archive)], log, step.say)
         run_logged(["docker", "tag", name, target], log)
         run_logged(["docker", "push", target], log, step.say)
-
-    def clean(self) -> None:
-        """Does nothing: run `docker builder prune` yourself."""

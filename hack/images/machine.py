@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hack.steps import StepError
+
 CERTIFICATE_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PIP_OPTIONS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
 
 
-class MirrorError(Exception):
+class MirrorError(StepError):
     """This machine's apt sources name no Debian archive."""
 
 

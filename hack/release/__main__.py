@@ -10,7 +10,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from hack.images.machine import MirrorError
 from hack.images.recipe import published_base
 from hack.release import artifacts, version
 from hack.steps import CACHE, StepError, Steps
@@ -49,7 +48,7 @@ def main() -> int:
         else:
             version.check()
             print(version.read())
-    except (StepError, MirrorError, version.VersionError) as error:
+    except (StepError, version.VersionError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
     return 0

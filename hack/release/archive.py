@@ -11,6 +11,8 @@ import json
 import tarfile
 from pathlib import Path
 
+from hack.cluster.oci import add_member
+
 
 def retag(archive: Path, target: Path, name: str) -> None:
     """Copies the docker-archive `archive` to `target`, with `name` as the only name of its image.
@@ -29,15 +31,6 @@ def retag(archive: Path, target: Path, name: str) -> None:
                 copy.addfile(member, content)
 
 
-def name_of(archive: Path) -> list[str]:
-    """The names of the image in a docker-archive. Raises KeyError if there is no manifest."""
-    with tarfile.open(archive) as tar:
-        content = tar.extractfile("manifest.json")
-        assert content is not None
-        (image,) = json.load(content)
-    return list(image["RepoTags"])
-
-
 def make_reproducible(archive: Path, time: int) -> None:
     """Rewrites a .tar.gz with its members in order, all of `time` (Unix time, s) and of root: the same files give the
     same bytes."""
@@ -50,6 +43,4 @@ def make_reproducible(archive: Path, time: int) -> None:
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as copy,
     ):
         for member, data in sorted(content, key=lambda one: one[0].name):
-            info = tarfile.TarInfo(member.name)
-            info.size, info.mtime, info.mode = len(data), time, 0o755 if member.mode & 0o100 else 0o644
-            copy.addfile(info, io.BytesIO(data))
+            add_member(copy, member.name, data, mode=0o755 if member.mode & 0o100 else 0o644, time=time)

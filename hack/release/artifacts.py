@@ -89,7 +89,7 @@ def image_archives(dist: Path, version: str, registry: str, steps: Steps) -> dic
     """Archive of an image -> what it was made from: a docker-archive for this machine's architecture.
 
     The operator's is such an archive too; the runtime's is an OCI layout with an image for every architecture. Raises
-    StepError, MirrorError.
+    StepError.
     """
     built = images.build(["operator", *RUNTIME_IMAGES], steps)
     prefix = f"{registry.rstrip('/') or 'docker.io/library'}/elasticjob-"
@@ -116,18 +116,12 @@ def sboms(archives: Mapping[Path, Path], log: Path) -> list[Path]:
 def checksums(dist: Path, files: Iterable[Path]) -> Path:
     """SHA256SUMS of `files`, as `sha256sum --check` reads it."""
     target = dist / "SHA256SUMS"
-    lines = [f"{digest}  {name}\n" for name, digest in sorted(digests(files).items())]
+    lines = []
+    for path in sorted(files, key=lambda path: path.name):
+        with path.open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
     target.write_text("".join(lines), encoding="utf-8")
     return target
-
-
-def digests(files: Iterable[Path]) -> Mapping[str, str]:
-    """File name -> SHA-256, in hex."""
-    found = {}
-    for path in files:
-        with path.open("rb") as file:
-            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
 
 
 def _helm(arguments: list[str], log: Path) -> str:

@@ -1,8 +1,7 @@
-"""Image archives, tarballs, chart values and checksums of a release."""
+"""Image archives, tarballs and bases of a release."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -10,26 +9,18 @@ import sys
 import tarfile
 from pathlib import Path
 
-from hack.release.archive import make_reproducible, name_of, retag
+from hack.release.archive import make_reproducible, retag
+from tests.unit.hack.release.archives import docker_archive
 
 LAYER = b"layer" * 1000
 
 
-def write_archive(path: Path) -> None:
-    manifest = [{"Config": "c.json", "RepoTags": ["localhost/elasticjob-operator:dev"], "Layers": ["l.tar"]}]
-    with tarfile.open(path, "w") as tar:
-        for name, data in (("l.tar", LAYER), ("manifest.json", json.dumps(manifest).encode()), ("repositories", b"{}")):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-
-
 def test_a_released_image_has_the_release_s_name_and_the_same_layers(tmp_path: Path) -> None:
-    write_archive(tmp_path / "built.tar")
-    retag(tmp_path / "built.tar", tmp_path / "released.tar", "elasticjob-operator:1.2.3")
-    assert name_of(tmp_path / "released.tar") == ["elasticjob-operator:1.2.3"]
+    retag(docker_archive(tmp_path / "built.tar", LAYER), tmp_path / "released.tar", "elasticjob-operator:1.2.3")
     with tarfile.open(tmp_path / "released.tar") as tar:
-        layer = tar.extractfile("l.tar")
+        manifest, layer = tar.extractfile("manifest.json"), tar.extractfile("l.tar")
+        assert manifest is not None
+        assert json.load(manifest)[0]["RepoTags"] == ["elasticjob-operator:1.2.3"]
         assert layer is not None
         assert layer.read() == LAYER
         assert "repositories" not in tar.getnames(), "the old name is there too"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import tarfile
 from pathlib import Path
@@ -13,23 +12,9 @@ from typing import Any
 import pytest
 
 from hack.release.oci import write_index
+from tests.unit.hack.release.archives import docker_archive
 
 NAME = "ghcr.io/example/elasticjob-runtime:1.2.3"
-
-
-def docker_archive(path: Path, layer: bytes) -> Path:
-    config = {"architecture": "amd64", "os": "linux", "config": {"User": "65532"}, "rootfs": {"diff_ids": []}}
-    manifest = [{"Config": "c.json", "RepoTags": ["localhost/x:dev"], "Layers": ["l.tar"]}]
-    with tarfile.open(path, "w") as tar:
-        for name, data in (("l.tar", layer), ("c.json", _json(config)), ("manifest.json", _json(manifest))):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value).encode()
 
 
 class Read:
