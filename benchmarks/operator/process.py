@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hack.cluster.loopback import answers
@@ -116,7 +116,7 @@ def idle_cost(operator: Operator, seconds: float) -> tuple[float, Cost]:
     return (after.cpu - before.cpu) / (time.monotonic() - started), after
 
 
-def difference(before: Samples, after: Samples) -> Samples:
+def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Samples:
     return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 

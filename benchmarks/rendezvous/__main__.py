@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import queue
 import secrets
@@ -21,15 +22,14 @@ from pathlib import Path
 from rich.console import Console
 
 import benchmarks.rendezvous
-from benchmarks.operator.process import cpu_seconds
+from benchmarks.operator.process import cpu_seconds, difference
 from benchmarks.rendezvous.report import (
+    CALLS,
     Counters,
     Crowded,
     Phase,
     Result,
     conclusion,
-    counters,
-    parse_line,
     parse_metrics,
     table,
 )
@@ -38,6 +38,8 @@ from hack.cluster.output import DIE_WITH_PARENT
 
 LIMIT = 240.0
 """s for one phase."""
+PROCESSES = 2
+"""Those that hold all members but the first."""
 
 
 class CrowdError(Exception):
@@ -80,10 +82,10 @@ class Crowds:
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self._reports.put(parse_line(line))
+            self._reports.put(Crowded(**json.loads(line)))
 
 
-def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Result:
+def measure(members: int, folder: Path, nofile: int = 0) -> Result:
     """Measures one start of this many members, the loss of the last, and the loss of the first, which is the planner.
 
     The first has a process of its own, which may open `nofile` descriptors (0: as many as possible).
@@ -91,9 +93,9 @@ def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Resu
     with ExitStack() as stack:
         etcd = stack.enter_context(Etcd(folder))
         crowds = stack.enter_context(
-            crowds_of(etcd.endpoint.removeprefix("http://"), members, min(processes, members - 1), nofile)
+            crowds_of(etcd.endpoint.removeprefix("http://"), members, min(PROCESSES, members - 1), nofile)
         )
-        last = min(processes, members - 1)
+        last = min(PROCESSES, members - 1)
         ready = crowds.wait(0)
         crowds.send("go", [0])
         time.sleep(0.3)  # so that it registers first
@@ -113,7 +115,7 @@ def _phase(
     reports = crowds.wait(before[0].round + 1, of=len(before))
     phase = Phase(
         seconds=max(one.at for one in reports) - began,
-        etcd=_at_rest(etcd) - counted,
+        etcd=difference(counted, _at_rest(etcd)),
         python_cpu=crowds.cpu() - cpu,
         planners=sum(one.planners for one in reports) - sum(one.planners for one in before),
     )
@@ -127,7 +129,7 @@ def _at_rest(etcd: Etcd) -> Counters:
     while time.monotonic() < end:
         time.sleep(1.0)
         now = _counters(etcd)
-        if now.calls == before.calls:
+        if now[CALLS] == before[CALLS]:
             return now
         before = now
     raise CrowdError(f"members still send requests {LIMIT:g} s after they have their ranks")
@@ -135,7 +137,7 @@ def _at_rest(etcd: Etcd) -> Counters:
 
 def _counters(etcd: Etcd) -> Counters:
     with urllib.request.urlopen(f"{etcd.endpoint}/metrics", timeout=10) as answer:  # noqa: S310 - our own loopback address
-        return counters(parse_metrics(answer.read().decode()))
+        return parse_metrics(answer.read().decode())
 
 
 @contextmanager
@@ -177,18 +179,10 @@ def main() -> int:
         help="numbers of agents, separated by commas (default: 4,32,128,512,1000)",
     )
     parser.add_argument(
-        "--processes", type=int, default=2, help="processes that hold all members but the first (default: 2)"
-    )
-    parser.add_argument(
         "--nofile", type=int, default=0, help="descriptors of the planner's process (default: as many as possible)"
     )
     parser.add_argument(
         "--runs", type=int, default=1, help="runs of each; the table shows the one with the median start (default: 1)"
-    )
-    parser.add_argument(
-        "--folder",
-        default=None,
-        help="directory for etcd's data, such as /dev/shm (default: the system's temporary directory)",
     )
     arguments = parser.parse_args()
     console = Console(highlight=False)
@@ -197,8 +191,8 @@ def main() -> int:
         for members in map(int, arguments.members.split(",")):
             runs = []
             for _ in range(arguments.runs):
-                with tempfile.TemporaryDirectory(prefix="elasticjob-rendezvous-", dir=arguments.folder) as folder:
-                    runs.append(measure(members, arguments.processes, Path(folder), arguments.nofile))
+                with tempfile.TemporaryDirectory(prefix="elasticjob-rendezvous-") as folder:
+                    runs.append(measure(members, Path(folder), arguments.nofile))
             middle = statistics.median_high(run.start.seconds for run in runs)
             results.append(next(run for run in runs if run.start.seconds == middle))
             shown = results[-1]

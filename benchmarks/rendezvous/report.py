@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,29 +20,16 @@ class Crowded:
     """How many of its members have been the planner so far."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Counters:
-    """etcd's own counters."""
-
-    calls: float
-    """Calls and streams opened."""
-    writes: float
-    """Entries in its log: transactions, leases."""
-    puts: float
-    """Keys written."""
-    received: float
-    """Bytes from clients."""
-    sent: float
-    """Bytes to clients."""
-    log: float
-    """Bytes written to its log on disk."""
-    cpu: float
-    """s."""
-
-    def __sub__(self, other: Counters) -> Counters:
-        return Counters(
-            **{field.name: getattr(self, field.name) - getattr(other, field.name) for field in dataclasses.fields(self)}
-        )
+Counters = Mapping[str, float]
+"""Of etcd: name -> sum over all labels."""
+CALLS = "grpc_server_started_total"
+"""Calls and streams opened."""
+WRITES = "etcd_server_proposals_committed_total"
+"""Entries in its log: transactions, leases."""
+KEYS = "etcd_mvcc_put_total"
+RECEIVED, SENT = "etcd_network_client_grpc_received_bytes_total", "etcd_network_client_grpc_sent_bytes_total"
+LOG = "etcd_disk_wal_write_bytes_total"
+CPU = "process_cpu_seconds_total"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +40,7 @@ class Phase:
     python_cpu: float
     """s."""
     etcd: Counters
+    """By how much its counters have grown."""
     planners: int = 0
     """Members that became the planner, which reads all members."""
 
@@ -67,35 +54,18 @@ class Result:
     """After the loss of the planner itself."""
 
 
-def parse_line(line: str) -> Crowded:
-    return Crowded(**json.loads(line))
-
-
-def counters(metrics: Mapping[str, float]) -> Counters:
-    """From etcd's /metrics, summed over labels."""
-    return Counters(
-        calls=metrics["grpc_server_started_total"],
-        writes=metrics["etcd_server_proposals_committed_total"],
-        puts=metrics["etcd_mvcc_put_total"],
-        received=metrics["etcd_network_client_grpc_received_bytes_total"],
-        sent=metrics["etcd_network_client_grpc_sent_bytes_total"],
-        log=metrics["etcd_disk_wal_write_bytes_total"],
-        cpu=metrics["process_cpu_seconds_total"],
-    )
-
-
 COLUMNS: tuple[tuple[str, Callable[[Phase, int], str]], ...] = (
     ("s", lambda phase, _: f"{phase.seconds:.3f}"),
     ("agents' CPU s", lambda phase, _: f"{phase.python_cpu:.2f}"),
-    ("etcd's CPU s", lambda phase, _: f"{phase.etcd.cpu:.2f}"),
+    ("etcd's CPU s", lambda phase, _: f"{phase.etcd[CPU]:.2f}"),
     ("planners", lambda phase, _: str(phase.planners)),
-    ("MB out", lambda phase, _: f"{phase.etcd.sent / 1e6:.1f}"),
-    ("calls each", lambda phase, members: f"{phase.etcd.calls / members:.2f}"),
-    ("writes each", lambda phase, members: f"{phase.etcd.writes / members:.1f}"),
-    ("keys each", lambda phase, members: f"{phase.etcd.puts / members:.1f}"),
-    ("B in each", lambda phase, members: f"{phase.etcd.received / members:,.0f}"),
-    ("B out each", lambda phase, members: f"{phase.etcd.sent / members:,.0f}"),
-    ("B log each", lambda phase, members: f"{phase.etcd.log / members:,.0f}"),
+    ("MB out", lambda phase, _: f"{phase.etcd[SENT] / 1e6:.1f}"),
+    ("calls each", lambda phase, members: f"{phase.etcd[CALLS] / members:.2f}"),
+    ("writes each", lambda phase, members: f"{phase.etcd[WRITES] / members:.1f}"),
+    ("keys each", lambda phase, members: f"{phase.etcd[KEYS] / members:.1f}"),
+    ("B in each", lambda phase, members: f"{phase.etcd[RECEIVED] / members:,.0f}"),
+    ("B out each", lambda phase, members: f"{phase.etcd[SENT] / members:,.0f}"),
+    ("B log each", lambda phase, members: f"{phase.etcd[LOG] / members:,.0f}"),
 )
 
 
@@ -129,10 +99,10 @@ def conclusion(results: Sequence[Result]) -> str:
         return ""
     few, many = results[len(results) // 2 - 1].members, results[-1].members
     parts = [
-        f"writes at the start x{growth(results, lambda one: one.start.etcd.writes):.2f}",
-        f"bytes x{growth(results, lambda one: one.start.etcd.received + one.start.etcd.sent):.2f}",
-        f"writes after a loss x{growth(results, lambda one: one.loss.etcd.writes):.2f}",
-        f"bytes x{growth(results, lambda one: one.loss.etcd.received + one.loss.etcd.sent):.2f}",
+        f"writes at the start x{growth(results, lambda one: one.start.etcd[WRITES]):.2f}",
+        f"bytes x{growth(results, lambda one: one.start.etcd[RECEIVED] + one.start.etcd[SENT]):.2f}",
+        f"writes after a loss x{growth(results, lambda one: one.loss.etcd[WRITES]):.2f}",
+        f"bytes x{growth(results, lambda one: one.loss.etcd[RECEIVED] + one.loss.etcd[SENT]):.2f}",
     ]
     return (
         f"per member, from {few} to {many} members: {', '.join(parts)} (1 is linear, {many / few:.0f} would be "
