@@ -237,34 +237,21 @@ def sampler_of(size: int, *arguments: int) -> ElasticDistributedSampler:
     return ElasticDistributedSampler(range(size), *arguments)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda: sampler_of(10, 2, 2), "rank 2 is out of range"),
-        (lambda: sampler_of(10, 2, -1), "rank -1 is out of range"),
-        (lambda: sampler_of(10, 0, 0), "rank 0 is out of range"),
-        (lambda: sampler_of(10, 1, 0, -1), "start_index"),
-        (lambda: sampler_of(10, 1, 0, 11), "start_index"),
-        (
-            lambda: sampler_of(11, 1, 0).load_state_dict(sampler_of(10, 1, 0).state_dict()),
-            "data set with 10 samples, but this one has 11",
-        ),
-        (lambda: sampler_of(10, 1, 0).batches(0), "global_batch_size"),
-        (lambda: sampler_of(10, 1, 0).advance(), "call `batches` or `batch_sampler` before"),
-        (lambda: sampler_of(10, 1, 0).advance(-1), "samples must be 0 or more"),
-    ],
-    ids=[
-        "a rank after the last",
-        "a negative rank",
-        "no ranks",
-        "a start before the data set",
-        "a start after the data set",
-        "the state of another data set",
-        "a batch without samples",
-        "a batch of unknown size",
-        "a negative advance",
-    ],
-)
+OTHER = sampler_of(10, 1, 0).state_dict()
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "a rank after the last": (lambda: sampler_of(10, 2, 2), "rank 2 is out of range"),
+    "a negative rank": (lambda: sampler_of(10, 2, -1), "rank -1 is out of range"),
+    "no ranks": (lambda: sampler_of(10, 0, 0), "rank 0 is out of range"),
+    "a start before the data set": (lambda: sampler_of(10, 1, 0, -1), "start_index"),
+    "a start after the data set": (lambda: sampler_of(10, 1, 0, 11), "start_index"),
+    "the state of another data set": (lambda: sampler_of(11, 1, 0).load_state_dict(OTHER), "10 samples, but .* 11"),
+    "a batch without samples": (lambda: sampler_of(10, 1, 0).batches(0), "global_batch_size"),
+    "a batch of unknown size": (lambda: sampler_of(10, 1, 0).advance(), "call `batches` or `batch_sampler` before"),
+    "a negative advance": (lambda: sampler_of(10, 1, 0).advance(-1), "samples must be 0 or more"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_input_is_an_error(wrong: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()

@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from elasticjob_runtime.telemetry.event_log import EventLog
 
 from hack.support import eventually
@@ -29,14 +30,9 @@ def test_a_second_run_appends_to_the_same_file(tmp_path: Path) -> None:
     assert len((tmp_path / "events").read_text().splitlines()) == 2
 
 
-def test_without_a_file_nothing_is_written() -> None:
-    log = EventLog("w0")
-    log.event("plan")
-    log.close()
-
-
-def test_a_full_disk_does_not_end_the_training() -> None:
-    log = EventLog("w0", Path("/dev/full"))
+@pytest.mark.parametrize("path", [None, Path("/dev/full")], ids=["no file", "a full disk"])
+def test_events_that_cannot_be_written_do_not_end_the_training(path: Path | None) -> None:
+    log = EventLog("w0", path)
     log.event("plan", round=1)
     log.event("plan", round=2)
     log.close()

@@ -29,7 +29,7 @@ def values(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_parses_all_metrics() -> None:
+def test_prometheus_parses_all_metrics_and_their_types() -> None:
     metrics = Metrics(
         state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100
     )
@@ -38,37 +38,21 @@ def test_prometheus_parses_all_metrics() -> None:
     metrics.add_dropped_connection("invalid")
     metrics.add_transition("WorkerFailed", {"detect": {"since": 0.01, "seconds": 0.01}, "stop": None}, 3)
     metrics.add_transition("WorkerFailed", {"detect": {"since": 300.0, "seconds": 300.0}}, None)
-    found = values(metrics.text())
-    assert found["round",] == 3
-    assert found["world_size",] == 8
-    assert found["rank",] == 2
+    families, found = parsed(metrics.text()), values(metrics.text())
+    types = [families[f"elasticjob_agent_{name}"].type for name in ("phase_seconds", "restarts", "round")]
+    assert types == ["histogram", "counter", "gauge"]
+    assert all(family.documentation for family in families.values())
+    assert (found["round",], found["world_size",], found["rank",]) == (3, 8, 2)
     assert (found["state", "training"], found["state", "spare"]) == (1, 0)
     assert found["restarts_total", "WorkerFailed"] == 2
     assert found["peer_connections_dropped_total", "invalid"] == 1
-    assert (found["step",], found["steps_per_second",], found["last_checkpoint_step",], found["steps_lost_total",]) == (
-        120,
-        2.5,
-        100,
-        3,
-    )
-    buckets = [
-        found["phase_seconds_bucket", "WorkerFailed", "detect", bound] for bound in ("0.005", "0.01", "120.0", "+Inf")
-    ]
-    assert buckets == [0, 1, 1, 2]
+    steps = ("step", "steps_per_second", "last_checkpoint_step", "steps_lost_total")
+    assert [found[name,] for name in steps] == [120, 2.5, 100, 3]
+    bounds = ("0.005", "0.01", "120.0", "+Inf")
+    assert [found["phase_seconds_bucket", "WorkerFailed", "detect", bound] for bound in bounds] == [0, 1, 1, 2]
     assert found["phase_seconds_count", "WorkerFailed", "detect"] == 2
     assert found["phase_seconds_sum", "WorkerFailed", "detect"] == 300.01
     assert ("phase_seconds_count", "WorkerFailed", "stop") not in found
-
-
-def test_metrics_have_the_right_types() -> None:
-    metrics = Metrics()
-    metrics.add_restart("MemberLost")
-    metrics.add_transition("Start", {"plan": {"since": 1.0, "seconds": 1.0}}, None)
-    types = {name.removeprefix("elasticjob_agent_"): family.type for name, family in parsed(metrics.text()).items()}
-    assert types["phase_seconds"] == "histogram"
-    assert types["restarts"] == "counter"
-    assert types["round"] == "gauge"
-    assert all(family.documentation for family in parsed(metrics.text()).values())
 
 
 def test_unknown_metrics_are_left_out() -> None:

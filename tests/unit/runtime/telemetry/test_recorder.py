@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import PlanReason, TransitionValue
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.membership.view import Plan, Suspicion, View, Workers, WorkersState
+from elasticjob_runtime.membership.view import Plan, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State
@@ -33,13 +33,9 @@ class Bench:
         self._event_loop = EventLoop()
         self._log = EventLog("a", path)
         self.published: list[TransitionValue] = []
+        heartbeats = Heartbeats(self._event_loop)
         self.recorder = Recorder(
-            self._log,
-            self.metrics,
-            Heartbeats(self._event_loop),
-            1,
-            lambda: self.now,
-            on_transition=self.published.append,
+            self._log, self.metrics, heartbeats, 1, lambda: self.now, on_transition=self.published.append
         )
 
     def observe(self, view: View, at: float) -> None:
@@ -72,62 +68,54 @@ def planned(round_number: int, reason: PlanReason, caused_at: float, names: str 
 FIRST = planned(1, PlanReason.START, 0.0)
 
 
-def train(bench: Bench) -> None:
-    """Starts the first plan and reports its first step."""
-    bench.observe(make_view(plan=FIRST, workers=Workers()), START + 2)
+def begin(bench: Bench, plan: Plan = FIRST) -> None:
+    bench.observe(make_view(plan=plan, workers=Workers()), START + 2)
     bench.recorder.starting()
-    bench.observe(make_view(plan=FIRST), START + 3)
+    bench.observe(make_view(plan=plan), START + 3)
+
+
+def train(bench: Bench, plan: Plan = FIRST) -> None:
+    """Starts the first plan and reports its first step."""
+    begin(bench, plan)
     bench.recorder.reported(WorkerReport(rank=0, round=1, at=START + 4, phase="step", step=1))
 
 
-def silent_since(at: float, *, closed: bool) -> Suspicion:
+def suspected(*, closed: bool) -> View:
     one = suspicion("b", "a")
-    return dataclasses.replace(one, value=dataclasses.replace(one.value, heard_at=at, closed=closed))
+    value = dataclasses.replace(one.value, heard_at=START + 10, closed=closed)
+    return make_view(plan=FIRST, store={"suspicions": (dataclasses.replace(one, value=value),)})
 
 
-def test_a_silent_member_is_recorded_as_silent_not_lost(bench: Bench) -> None:
+@pytest.mark.parametrize(("closed", "cause"), [(False, "MemberSilent"), (True, "MemberLost")])
+def test_a_silent_member_is_told_from_one_whose_connection_is_closed(bench: Bench, closed: bool, cause: str) -> None:
     train(bench)
-    bench.observe(make_view(plan=FIRST, store={"suspicions": (silent_since(START + 10, closed=False),)}), START + 11)
+    bench.observe(suspected(closed=closed), START + 11)
     second = planned(2, PlanReason.MEMBER_LOST, START + 10, "ac")
     bench.observe(make_view(there="ac", plan=second, workers=runs(FIRST)), START + 12)
-    assert bench.phases()[-2:] == [("detect", "MemberSilent"), ("plan", "MemberSilent")]
+    assert bench.phases()[-2:] == [("detect", cause), ("plan", cause)]
     assert bench.events("phase")[-2]["seconds"] == 1.0
     bench.observe(make_view(there="ac", plan=second, store={"suspicions": ()}), START + 13)
     bench.recorder.starting()
-    assert bench.metrics.restarts == {"MemberSilent": 1}
-
-
-def test_a_closed_connection_is_recorded_as_a_lost_member(bench: Bench) -> None:
-    train(bench)
-    bench.observe(make_view(plan=FIRST, store={"suspicions": (silent_since(START + 10, closed=True),)}), START + 10.1)
-    bench.observe(
-        make_view(there="ac", plan=planned(2, PlanReason.MEMBER_LOST, START + 10, "ac"), workers=runs(FIRST)),
-        START + 10.2,
-    )
-    assert bench.phases()[-2:] == [("detect", "MemberLost"), ("plan", "MemberLost")]
+    assert bench.metrics.restarts == {cause: 1}
 
 
 def test_a_member_heard_again_is_recorded_as_a_false_alarm(bench: Bench) -> None:
     train(bench)
-    bench.observe(make_view(plan=FIRST, store={"suspicions": (silent_since(START + 10, closed=False),)}), START + 11)
+    bench.observe(suspected(closed=False), START + 11)
     bench.observe(make_view(plan=FIRST), START + 12)
     assert [event["end"] for event in bench.events("change")] == ["trained", "false-alarm"]
 
 
 def test_the_planner_records_the_first_failure_of_the_job(bench: Bench) -> None:
     train(bench)
-    own, first = (
-        make_failure("a", time=START + 10.2, message="lost a peer"),
-        make_failure("b", rank=1, time=START + 10.0),
-    )
+    own = make_failure("a", time=START + 10.2, message="lost a peer")
+    first = make_failure("b", rank=1, time=START + 10.0)
     failed = dataclasses.replace(fails(FIRST), failure=own)
     bench.observe(make_view(plan=FIRST, workers=failed, failures=[own, first]), START + 10.3)
     bench.observe(make_view(plan=planned(2, PlanReason.WORKER_FAILED, START + 10.0), workers=failed), START + 10.4)
-    recorded = [
-        (event["scope"], event["failed_member"], event["rank"], event["exit_code"]) for event in bench.events("failure")
-    ]
-    assert recorded == [("member", "a", 0, 1), ("job", "b", 1, 1)]
-    assert [event["time"] for event in bench.events("failure")] == [START + 10.2, START + 10.0]
+    fields = ("scope", "failed_member", "rank", "exit_code", "time")
+    recorded = [tuple(event[field] for field in fields) for event in bench.events("failure")]
+    assert recorded == [("member", "a", 0, 1, START + 10.2), ("job", "b", 1, 1, START + 10.0)]
 
 
 def test_the_stop_phase_ends_when_all_old_worker_processes_have_ended(bench: Bench) -> None:
@@ -155,18 +143,13 @@ def test_rank_0s_agent_publishes_how_a_round_began(bench: Bench) -> None:
 
 def test_only_rank_0s_agent_publishes_how_a_round_began(bench: Bench) -> None:
     ranked = dataclasses.replace(FIRST, rank=dataclasses.replace(FIRST.rank, group_rank=1) if FIRST.rank else None)
-    bench.observe(make_view(plan=ranked, workers=Workers()), START + 2)
-    bench.recorder.starting()
-    bench.observe(make_view(plan=ranked), START + 3)
-    bench.recorder.reported(WorkerReport(rank=0, round=1, at=START + 4, phase="step", step=1))
+    train(bench, ranked)
     assert len(bench.events("change")) == 1
     assert bench.published == []
 
 
 def test_a_round_without_a_first_step_is_not_published(bench: Bench) -> None:
-    bench.observe(make_view(plan=FIRST, workers=Workers()), START + 2)
-    bench.recorder.starting()
-    bench.observe(make_view(plan=FIRST), START + 3)
+    begin(bench)
     bench.recorder.close(0, "over", None)
     assert bench.published == []
 

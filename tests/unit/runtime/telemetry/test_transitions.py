@@ -14,6 +14,12 @@ def phases(records: list[EventRecord]) -> list[tuple[str, float, float]]:
     return [(fields["phase"], fields["since"], fields["seconds"]) for name, _, fields in records if name == "phase"]
 
 
+def durations(records: list[EventRecord]) -> dict[str, Any]:
+    """Of the phases that the summary knows: phase -> (since, seconds)."""
+    known = {name: one for name, one in summary(records)["phases"].items() if one is not None}
+    return {name: pytest.approx((one["since"], one["seconds"])) for name, one in known.items()}
+
+
 def summary(records: list[EventRecord]) -> dict[str, Any]:
     (fields,) = [fields for name, _, fields in records if name == "change"]
     return fields
@@ -59,8 +65,7 @@ def test_a_change_in_place_records_its_own_phases() -> None:
     records += changes.reported("agree", 0, 20.08)
     records += changes.reported("first-step", 0, 20.1, step=101)
     records += changes.tick(30.0)
-    known = {name: one for name, one in summary(records)["phases"].items() if one is not None}
-    assert {name: pytest.approx((one["since"], one["seconds"])) for name, one in known.items()} == {
+    assert durations(records) == {
         "detect": (0.01, 0.01), "plan": (0.03, 0.02), "interrupt": (0.05, 0.02), "form": (0.07, 0.02),
         "agree": (0.08, 0.01), "first-step": (0.1, 0.02),
     }  # fmt: skip
@@ -83,8 +88,7 @@ def test_a_restart_records_each_phase_and_the_steps_lost() -> None:
         "connect": (0.2, 0.13), "restore": (0.4, 0.15), "first-step": (0.5, 0.1),
     }  # fmt: skip
     end = summary(records)
-    known = {name: one for name, one in end["phases"].items() if one is not None}
-    assert {name: pytest.approx((one["since"], one["seconds"])) for name, one in known.items()} == expected
+    assert durations(records) == expected
     assert (end["end"], end["steps_lost"], end["caused_at"]) == ("trained", 10, 20.0)
     assert {name: pytest.approx((since, seconds)) for name, since, seconds in phases(records)} == expected
 
