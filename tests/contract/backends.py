@@ -97,6 +97,12 @@ def by_range(events: Iterable[Event], ranges: Sequence[KeyRange]) -> list[list[E
     return [[event for event in found if event.key in span] for span in ranges]
 
 
+def present(store: Store, key: str) -> KeyValue:
+    found = store.get(key)
+    assert found is not None, key
+    return found
+
+
 class Collector:
     """A watch callback that keeps every item, for any thread to read."""
 

@@ -9,7 +9,7 @@ import pytest
 from elasticjob_runtime.etcd import LeaseLost, Put, Store
 
 from hack.support import eventually
-from tests.contract.backends import Backend
+from tests.contract.backends import Backend, present
 
 TTL = 2.0
 """Seconds; the shortest TTL that etcd grants."""
@@ -27,9 +27,7 @@ def test_a_renewed_lease_outlives_its_ttl_and_knows_its_expiry(store: Store, pre
         assert before + TTL <= lease.expires_at <= time.monotonic() + TTL
         first = lease.expires_at
         eventually(lambda: lease.expires_at > first + TTL, what="the lease is renewed twice")
-        found = store.get(prefix + "me")
-        assert found is not None
-        assert found.lease == lease.id
+        assert present(store, prefix + "me").lease == lease.id
     finally:
         lease.revoke()
 
