@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -35,27 +34,24 @@ TESTS = (
 
 
 def main() -> int:
-    arguments = _parse()
-    if arguments.environment is not None:
-        return check(arguments.version, arguments.environment, arguments.tests)
-    with tempfile.TemporaryDirectory(prefix=f"torch-{arguments.version}-") as folder:
-        return check(arguments.version, Path(folder), arguments.tests)
+    parser = argparse.ArgumentParser(prog="python -m hack.torch_versions", description=__doc__)
+    parser.add_argument("version", type=_version, help="of torch: 2.9 is the newest 2.9.x")
+    version: str = parser.parse_args().version
+    with tempfile.TemporaryDirectory(prefix=f"torch-{version}-") as folder:
+        return check(version, Path(folder))
 
 
-def check(version: str, folder: Path, tests: Sequence[str]) -> int:
-    """Runs the tests in the environment in `folder`, which is made if it is not there. Returns pytest's exit code."""
+def check(version: str, folder: Path) -> int:
+    """Makes the environment in `folder`, and runs the tests in it. Returns pytest's exit code."""
     python = folder / "bin" / "python"
-    if not python.exists():
-        print(f"installing torch {version} (takes about 2 minutes)", flush=True)
-        venv.create(folder, with_pip=True)
-        pip = [os.fspath(python), "-m", "pip", "install", "-q", "--no-cache-dir"]
-        subprocess.run([*pip, *requirements(version, (ROOT / "constraints.txt").read_text())], check=True)
-        subprocess.run([*pip, "--no-deps", "-e", os.fspath(RUNTIME)], check=True)
+    print(f"installing torch {version} (takes about 2 minutes)", flush=True)
+    venv.create(folder, with_pip=True)
+    pip = [os.fspath(python), "-m", "pip", "install", "-q", "--no-cache-dir"]
+    subprocess.run([*pip, *requirements(version, (ROOT / "constraints.txt").read_text())], check=True)
+    subprocess.run([*pip, "--no-deps", "-e", os.fspath(RUNTIME)], check=True)
     subprocess.run([python, "-c", "import torch; print('torch', torch.__version__, flush=True)"], check=True)
-    command = [os.fspath(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    # The runtime of this checkout, wherever that of the environment was installed from.
-    environment = {**os.environ, "PYTHONPATH": os.fspath(RUNTIME / "src")}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    command = [os.fspath(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def requirements(version: str, constraints: str) -> list[str]:
@@ -72,16 +68,6 @@ def _version(text: str) -> str:
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a version of torch, such as 2.9 or 2.9.1")
     return text
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m hack.torch_versions", description=__doc__)
-    parser.add_argument("version", type=_version, help="of torch: 2.9 is the newest 2.9.x")
-    parser.add_argument("tests", nargs="*", default=list(TESTS), help="for pytest; default: all that depend on torch")
-    parser.add_argument(
-        "--environment", type=Path, metavar="FOLDER", help="make the environment here, or use it again, and keep it"
-    )
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -137,19 +137,12 @@ async def _make_original(client: Client, agents_etcd: Etcd, workers: int, endpoi
     spec = {"workers": sizes, "rendezvous": {"type": "External", "endpoint": endpoint}}
     body = {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "metadata": {"name": name}, "spec": spec}
     await client.call("POST", JOBS.format("seed"), body)
-    async with PodCount(client, "seed"):
-        while len(pods := (await client.call("GET", PODS.format("seed")))["items"]) < workers:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    while len(pods := (await client.call("GET", PODS.format("seed")))["items"]) < workers:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
     for pod in pods:
         path = f"{PODS.format('seed')}/{pod['metadata']['name']}"
-        target = {"apiVersion": "v1", "kind": "Node", "name": "node-0000"}
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": pod["metadata"]["name"]},
-            "target": target,
-        }
-        await client.call("POST", f"{path}/binding", binding)
+        binding = {"metadata": {"name": pod["metadata"]["name"]}, "target": {"kind": "Node", "name": "node-0000"}}
+        await client.call("POST", f"{path}/binding", {"apiVersion": "v1", "kind": "Binding", **binding})
         await client.call("PATCH", f"{path}/status", _running(), MERGE)
     while trains:
         job = await client.call("GET", f"{JOBS.format('seed')}/{name}")

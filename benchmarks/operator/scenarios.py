@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import statistics
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from benchmarks.operator.fake_cluster import Client, Json
 from benchmarks.operator.pods import PodCount
 from benchmarks.operator.process import Operator, Samples, beyond_creates, difference, idle_cost, quantile, requests
-from hack.cluster.components import command
+from hack.cluster import components
+from hack.cluster.loopback import answers
 from hack.cluster.ports import free_ports
 from hack.cluster.processes import Child
 
@@ -57,28 +57,14 @@ def etcds(folder: Path, count: int) -> Iterator[Callable[[int], str]]:
     """An etcd on this many loopback addresses, so that clients see as many etcds. Yields the endpoint of each."""
     port, peer = free_ports(2)
     hosts = ["127.0.0.1", *(f"127.7.{number // 250}.{number % 250 + 1}" for number in range(count if count > 1 else 0))]
-    flags = {
-        "data-dir": folder / f"etcd-{count}",
-        "unsafe-no-fsync": True,
-        "listen-client-urls": ",".join(f"http://{host}:{port}" for host in hosts),
-        "advertise-client-urls": f"http://127.0.0.1:{port}",
-        "listen-peer-urls": f"http://127.0.0.1:{peer}",
-        "initial-advertise-peer-urls": f"http://127.0.0.1:{peer}",
-        "initial-cluster": f"default=http://127.0.0.1:{peer}",
-        "log-level": "error",
-    }
-    child = Child(command("etcd", flags), folder / "etcd.log")
+    urls = ",".join(f"http://{host}:{port}" for host in hosts)
+    command = [*components.etcd(folder / f"etcd-{count}", port, peer), f"--listen-client-urls={urls}"]
+    child = Child(command, folder / "etcd.log")
     try:
-        child.wait_until(lambda: _healthy(f"http://127.0.0.1:{port}/health"))
+        child.wait_until(lambda: answers(f"http://127.0.0.1:{port}/health"))
         yield lambda number: f"{hosts[1 + number] if count > 1 else hosts[0]}:{port}"
     finally:
         child.stop(grace=0)
-
-
-def _healthy(url: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 our own loopback address
-        return b"true" in answer.read()
-    return False
 
 
 async def big_jobs(

@@ -111,10 +111,6 @@ class Measured:
         with_row_above = row in (Row.REPLACEMENT, Row.REPLICA_BACK) and ALL[system].restarts
         return "part of the row above" if with_row_above else "not measured"
 
-    def number(self, row: Row, systems: Sequence[str]) -> str:
-        """How often each was measured."""
-        return self.numbers([row], systems)
-
     def numbers(self, rows: Sequence[Row], systems: Sequence[str]) -> str:
         """How often each of several rows was measured."""
         counts = {len(values) for row in rows for name in systems if (values := self.values(row, name))}
@@ -142,6 +138,13 @@ class Measured:
                 text += f"; {lost} {what}: {statistics.median(numbers):g}, at most {max(numbers)}"
         failed = len(samples) - len(values)
         return text + (f"; {failed} of {len(samples)} failed" if failed else "")
+
+    def cells(self, rows: Sequence[Row], systems: Sequence[str]) -> list[list[str]]:
+        """Of a table: what, details of each system, how often each was measured, and the goal."""
+        return [
+            [row.value, *(self.details(row, name) for name in systems), self.numbers([row], systems), self.goal(row)]
+            for row in self.rows(rows, systems)
+        ]
 
     def goal(self, row: Row) -> str:
         """Empty where what continues in place was not measured."""
@@ -208,14 +211,8 @@ def headline(measured: Measured, systems: Sequence[str], link: str) -> str:
 
 def page(measured: Measured) -> str:
     shown = [name for name in SYSTEMS if measured.rows(list(Row), [name])]
-    rows = [
-        [row.value, *(measured.details(row, name) for name in shown), measured.number(row, shown), measured.goal(row)]
-        for row in measured.rows([row for row in Row if row not in RATIOS], shown)
-    ]
-    session = [
-        [row.value, measured.details(row, GOAL_SYSTEM), measured.number(row, [GOAL_SYSTEM]), measured.goal(row)]
-        for row in measured.rows(RATIOS, [GOAL_SYSTEM])
-    ]
+    rows = measured.cells([row for row in Row if row not in RATIOS], shown)
+    session = measured.cells(RATIOS, [GOAL_SYSTEM])
     lines = [
         "# Recovery",
         "",
@@ -255,10 +252,7 @@ def page(measured: Measured) -> str:
 
 def replicas_page(measured: Measured) -> str:
     shown = [name for name in SHARDED if measured.rows(OF_REPLICAS, [name])]
-    rows = [
-        [row.value, *(measured.details(row, name) for name in shown), measured.number(row, shown), measured.goal(row)]
-        for row in measured.rows([row for row in OF_REPLICAS if row not in RATIOS], shown)
-    ]
+    rows = measured.cells([row for row in OF_REPLICAS if row not in RATIOS], shown)
     overhead = measured.details(Row.REPLICA_OVERHEAD, REPLICAS)
     lines = [
         "# Replicas",

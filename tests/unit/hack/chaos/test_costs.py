@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import pytest
 
@@ -11,33 +12,46 @@ from hack.chaos.costs import Commit, change, commits_of, longest_pause, newest_w
 from hack.chaos.ledger import Done, Process, Work
 
 
-class Ledger:
-    def __init__(self) -> None:
-        self.processes: dict[str, Process] = {}
+class Trained(NamedTuple):
+    """A process took a step at each of these times, from step `first` on, with a sample of its own in each."""
 
-    def add(self, name: str, *, work: tuple[Work, ...] = (), done: tuple[Done, ...] = ()) -> None:
-        empty = Process(member=name, process=1, rank=0, world=1)
-        before = self.processes.get(name, empty)
-        self.processes[name] = dataclasses.replace(before, work=before.work + work, done=before.done + done)
+    process: str
+    generation: str
+    first: int
+    times: list[float]
+    world: int = 2
+
+
+class Ledger:
+    def __init__(self, *course: Trained) -> None:
+        self.by_name: dict[str, Process] = {}
+        self.add(*course)
+
+    def add(self, *course: Trained) -> None:
+        for process, generation, first, times, world in course:
+            for step, time in enumerate(times, first):
+                self.work(process, step, sample(step, process), generation=generation)
+                before = self.by_name[process]
+                done = (*before.done, Done(step, time, generation, world))
+                self.by_name[process] = dataclasses.replace(before, done=done)
+
+    def work(self, process: str, step: int, *samples: int, generation: str = "") -> None:
+        """It begins with a step."""
+        before = self.by_name.get(process, Process(member=process, process=1, rank=0, world=1))
+        begun = (*before.work, Work(step, 0, samples, generation))
+        self.by_name[process] = dataclasses.replace(before, work=begun)
+
+    @property
+    def processes(self) -> list[Process]:
+        return list(self.by_name.values())
 
     @property
     def commits(self) -> list[Commit]:
-        return commits_of(self.processes.values())
-
-    @property
-    def samples_lost(self) -> int:
-        return samples_lost(list(self.processes.values()))
+        return commits_of(self.processes)
 
 
 def name(process: str) -> str:
     return f"{process}.0.0.1"
-
-
-def trained(ledger: Ledger, process: str, generation: str, first: int, times: list[float], *, world: int = 2) -> None:
-    """One sample per step and process."""
-    for step, time in enumerate(times, first):
-        work = Work(step, 0, (sample(step, process),), generation)
-        ledger.add(process, work=(work,), done=(Done(step, time, generation, world),))
 
 
 def sample(step: int, process: str) -> int:
@@ -46,14 +60,11 @@ def sample(step: int, process: str) -> int:
 
 def killed() -> Ledger:
     """Two processes take ten steps a second until 1.0; `b` is killed at 1.05, and replaced at 2.0 by `c`."""
-    ledger = Ledger()
-    for process in ("a", "b"):
-        trained(ledger, process, "1", 1, [n / 10 for n in range(1, 11)])
-    ledger.add("b", work=(Work(11, 0, (sample(11, "b"),), "1"),))
-    trained(ledger, "a", "2", 11, [1.25 + n / 10 for n in range(8)], world=1)
-    ledger.add("a", work=(Work(11, 0, (sample(11, "a"), sample(11, "b")), "2"),))
-    for process in ("a", "c"):
-        trained(ledger, process, "3", 19, [2.1 + n / 10 for n in range(5)])
+    ledger = Ledger(*(Trained(process, "1", 1, [n / 10 for n in range(1, 11)]) for process in ("a", "b")))
+    ledger.work("b", 11, sample(11, "b"), generation="1")
+    ledger.add(Trained("a", "2", 11, [1.25 + n / 10 for n in range(8)], world=1))
+    ledger.work("a", 11, sample(11, "a"), sample(11, "b"), generation="2")
+    ledger.add(*(Trained(process, "3", 19, [2.1 + n / 10 for n in range(5)]) for process in ("a", "c")))
     return ledger
 
 
@@ -72,79 +83,59 @@ def test_a_replacement_costs_the_pause_at_the_change_only() -> None:
     assert change(killed().commits, 1.25, world=3) is None
 
 
-def test_steps_after_the_checkpoint_are_lost() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.3, 0.4])
-    trained(ledger, "b", "2", 3, [1.0, 1.1])
-    cost = change(ledger.commits, 0.45)
+FOUR, TWO = [0.1, 0.2, 0.3, 0.4], [0.1, 0.2]
+ONCE = [Trained("a", "1", 1, FOUR), Trained("b", "2", 3, [1.0])]
+TWICE = [Trained("a", "1", 1, FOUR), Trained("b", "2", 1, [1.0, 1.1]), Trained("c", "3", 3, [1.4])]
+ALONE = [Trained("a", "1", 1, TWO), Trained("b", "1", 1, [*TWO, 0.3]), Trained("a", "2", 3, [0.5])]
+
+
+@pytest.mark.parametrize(
+    ("lost", "course", "event", "victims"),
+    [
+        pytest.param(2, ONCE, 0.45, [], id="after the checkpoint"),
+        pytest.param(0, TWICE, 1.2, [], id="not again what an earlier change has lost"),
+        pytest.param(0, ALONE, 0.31, [name("b")], id="not what only the victim has committed"),
+    ],
+)
+def test_steps_that_are_taken_again_are_lost(
+    lost: int, course: list[Trained], event: float, victims: list[str]
+) -> None:
+    cost = change(Ledger(*course).commits, event, victims=victims)
     assert cost is not None
-    assert cost.steps_lost == 2
+    assert cost.steps_lost == lost
 
 
-def test_steps_that_an_earlier_change_has_lost_do_not_count_again() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.3, 0.4])
-    trained(ledger, "b", "2", 1, [1.0, 1.1])
-    trained(ledger, "c", "3", 3, [1.4])
-    cost = change(ledger.commits, 1.2)
-    assert cost is not None
-    assert cost.steps_lost == 0
-
-
-def test_a_step_that_only_the_lost_process_has_committed_is_not_lost() -> None:
-    ledger = Ledger()
-    for process in ("a", "b"):
-        trained(ledger, process, "1", 1, [0.1, 0.2])
-    trained(ledger, "b", "1", 3, [0.3])
-    trained(ledger, "a", "2", 3, [0.5])
-    cost = change(ledger.commits, 0.31, victims=[name("b")])
-    assert cost is not None
-    assert cost.steps_lost == 0
-
-
-def test_no_sample_is_lost_if_others_take_the_share() -> None:
-    assert killed().samples_lost == 0
-
-
-def test_samples_of_a_step_that_was_given_up_are_lost() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2])
-    trained(ledger, "b", "1", 1, [0.1, 0.2])
-    ledger.add("a", work=(Work(3, 0, (sample(3, "a"),)),))
-    ledger.add("b", work=(Work(3, 0, (sample(3, "b"), sample(4, "b"))),))
-    assert ledger.samples_lost == 0, "both may still commit it"
-    trained(ledger, "a", "2", 3, [0.5])
-    ledger.add("a", work=(Work(4, 0, (sample(5, "a"),)),))
-    assert ledger.samples_lost == 2, "b's share; a took the same sample again"
+def test_samples_are_lost_that_no_process_trains_on() -> None:
+    assert samples_lost(killed().processes) == 0, "others took the share"
+    ledger = Ledger(Trained("a", "1", 1, TWO), Trained("b", "1", 1, TWO))
+    ledger.work("a", 3, sample(3, "a"))
+    ledger.work("b", 3, sample(3, "b"), sample(4, "b"))
+    assert samples_lost(ledger.processes) == 0, "both may still commit it"
+    ledger.add(Trained("a", "2", 3, [0.5]))
+    ledger.work("a", 4, sample(5, "a"))
+    assert samples_lost(ledger.processes) == 2, "b's share; a took the same sample again"
 
 
 def test_a_commit_of_another_process_counts_for_all_of_its_generation() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1])
-    ledger.add("b", work=(Work(1, 0, (7,), "1"),))
-    trained(ledger, "a", "2", 2, [0.4])
-    assert ledger.samples_lost == 0
+    ledger = Ledger(Trained("a", "1", 1, [0.1]))
+    ledger.work("b", 1, 7, generation="1")
+    ledger.add(Trained("a", "2", 2, [0.4]))
+    assert samples_lost(ledger.processes) == 0
 
 
-def test_the_longest_pause_is_between_two_steps_of_any_process() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1, 0.2, 0.9])
-    trained(ledger, "b", "1", 1, [0.12, 0.6, 0.9])
-    assert longest_pause(ledger.commits, 0.1, 1.0) == pytest.approx(0.4)
-    assert longest_pause(ledger.commits, 0.1, 7.0) == math.inf
-
-
-def test_the_usual_step_is_the_median() -> None:
-    ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.0, 0.1, 0.2, 0.3, 5.0])
-    assert usual_step(ledger.commits) == pytest.approx(0.1)
+def test_pauses_and_usual_steps_are_those_between_any_steps() -> None:
+    commits = Ledger(Trained("a", "1", 1, [0.1, 0.2, 0.9]), Trained("b", "1", 1, [0.12, 0.6, 0.9])).commits
+    assert longest_pause(commits, 0.1, 1.0) == pytest.approx(0.4)
+    assert longest_pause(commits, 0.1, 7.0) == math.inf
+    assert usual_step(Ledger(Trained("a", "1", 1, [0.0, 0.1, 0.2, 0.3, 5.0])).commits) == pytest.approx(0.1)
 
 
 def test_a_world_is_complete_once_each_of_its_processes_has_taken_a_step() -> None:
     ledger = Ledger()
-    trained(ledger, "a", "1", 1, [0.1])
-    assert newest_world(list(ledger.processes.values())) == []
-    trained(ledger, "b", "1", 1, [0.1])
-    assert [process.member for process in newest_world(list(ledger.processes.values()))] == ["a", "b"]
-    trained(ledger, "a", "2", 2, [0.4], world=1)
-    assert [process.member for process in newest_world(list(ledger.processes.values()))] == ["a"]
+    for more, world in (
+        (Trained("a", "1", 1, [0.1]), []),
+        (Trained("b", "1", 1, [0.1]), ["a", "b"]),
+        (Trained("a", "2", 2, [0.4], world=1), ["a"]),
+    ):
+        ledger.add(more)
+        assert [process.member for process in newest_world(ledger.processes)] == world
