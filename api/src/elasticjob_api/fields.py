@@ -70,7 +70,7 @@ def _metrics_as_strings(value: Any) -> Any:
     """Formats numbers with six digits, and keeps the first `MAX_METRICS` names to bound the size of the status."""
     if not isinstance(value, Mapping):
         return value
-    first = sorted((plain(str(name)), each) for name, each in value.items())[:MAX_METRICS]
+    first = sorted((plain(str(name)), number) for name, number in value.items())[:MAX_METRICS]
     return {
         name: plain(each[:MAX_METRIC]) if isinstance(each, str) else _six_digits(name, each) for name, each in first
     }

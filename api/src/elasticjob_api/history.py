@@ -259,10 +259,10 @@ def repeated(history: History) -> tuple[int, bool]:
 def _repeats(history: History) -> int:
     """Steps that were trained again: those that agents reported, and those by which samples go back further."""
     rounds = [change for change in history.changes if change.type == ChangeType.ROUND]
-    found = sum(each.steps_lost or 0 for each in rounds)
+    found = sum(entry.steps_lost or 0 for entry in rounds)
     reported = [sample for sample in history.progress if not sample.counted]
     for before, after in itertools.pairwise(reported):
-        known = sum(each.steps_lost or 0 for each in rounds if before.time <= each.time <= after.time)
+        known = sum(entry.steps_lost or 0 for entry in rounds if before.time <= entry.time <= after.time)
         found += max(0, before.step - after.step - known)
     return found
 

@@ -67,7 +67,7 @@ class ElasticJob(Model, frozen=True):
                 {key: body[key] for key in ("metadata", "spec", "status") if body.get(key) is not None}
             )
         except pydantic.ValidationError as error:
-            raise InvalidJobError("\n".join(_line(each) for each in error.errors(include_url=False))) from error
+            raise InvalidJobError("\n".join(_line(detail) for detail in error.errors(include_url=False))) from error
 
     @property
     def name(self) -> str:

@@ -50,12 +50,12 @@ REFUSED = (
 
 def refusals(body: Mapping[str, Any]) -> Iterator[str]:
     """A line for each refused field of an ElasticJob: its path, and what to write instead."""
-    for each in REFUSED:
+    for refused in REFUSED:
         value: Any = body
-        for name in each.path.split("."):
+        for name in refused.path.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         if value is not None:
-            yield f"{each.path}: {each.message}"
+            yield f"{refused.path}: {refused.message}"
 
 
 def _only_stored(refused: Refused) -> Rule:
@@ -65,13 +65,13 @@ def _only_stored(refused: Refused) -> Rule:
 
 def add_refused(spec: Schema) -> None:
     """Adds the refused fields to the schema of `spec`."""
-    for each in REFUSED:
-        *parents, name = each.path.split(".")[1:]
+    for refused in REFUSED:
+        *parents, name = refused.path.split(".")[1:]
         schema = spec
         for parent in parents:
             schema = schema["properties"][parent]
         schema["properties"][name] = {
-            "description": f"Rejected: {each.remedy}.",
-            **each.schema,
-            **rules(_only_stored(each)),
+            "description": f"Rejected: {refused.remedy}.",
+            **refused.schema,
+            **rules(_only_stored(refused)),
         }

@@ -34,7 +34,7 @@ _ETCD_PROBLEMS = frozenset(
 
 def summary_of(conditions: Iterable[Condition]) -> str:
     """`status.summary`, one word: how the job ended, that it is running or suspended, or why it is not running."""
-    known: dict[str, Condition] = {each.type: each for each in conditions}
+    known: dict[str, Condition] = {condition.type: condition for condition in conditions}
 
     def is_true(type_: ConditionType) -> bool:
         return type_ in known and known[type_].status is ConditionStatus.TRUE

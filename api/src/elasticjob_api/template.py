@@ -173,8 +173,8 @@ def check_types(template: dict[str, Any]) -> dict[str, Any]:
 
 def _check_type(value: Any, wanted: Any, path: str) -> None:
     if isinstance(wanted, list) and isinstance(value, list):
-        for index, each in enumerate(value):
-            _check_type(each, wanted[0], f"{path}[{index}]")
+        for index, item in enumerate(value):
+            _check_type(item, wanted[0], f"{path}[{index}]")
     elif isinstance(wanted, dict) and isinstance(value, dict):
         for name, below in wanted.items():
             if value.get(name) is not None:

@@ -71,7 +71,7 @@ def is_allowed(endpoint: str, patterns: tuple[Pattern, ...]) -> bool:
 
 def uses_tls(endpoint: str) -> bool:
     """Whether all addresses of an endpoint start with https://. Raises ValueError."""
-    return all(each.tls for each in parse_endpoints(endpoint))
+    return all(parsed.tls for parsed in parse_endpoints(endpoint))
 
 
 def _split(text: str) -> tuple[str, str]:

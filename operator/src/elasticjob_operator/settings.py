@@ -297,7 +297,7 @@ class Settings:
 def _etcd_tiers(given: Mapping[str, Any]) -> EtcdTiers:
     limits = {field: given[key] for key, field in (("maxRuns", "max_runs"), ("maxBytes", "max_bytes")) if key in given}
     try:
-        tiers = tuple(EtcdTier(**each) for each in given.get("tiers", ()))
+        tiers = tuple(EtcdTier(**fields) for fields in given.get("tiers", ()))
     except TypeError as error:
         raise SettingsError(f"ELASTICJOB_ETCD_TIERS: each tier has name, endpoint and open: {error}") from None
     for tier in tiers:
@@ -357,10 +357,10 @@ class _Reader:
             value = json.loads(text)
         except ValueError as error:
             raise SettingsError(f"{name} must be a JSON object: {error}") from None
-        if not isinstance(value, dict) or not all(isinstance(each, fields.get(key, ())) for key, each in value.items()):
+        if not isinstance(value, dict) or not all(isinstance(item, fields.get(key, ())) for key, item in value.items()):
             known = ", ".join(f"{key} ({_WORDS[kind]})" for key, kind in fields.items())
             raise SettingsError(f"{name} must be a JSON object with only these fields: {known}; not {text:.200}")
-        return {key: each for key, each in value.items() if each}
+        return {key: item for key, item in value.items() if item}
 
     def namespaced_name(self, name: str) -> NamespacedName | None:
         text = self.text(name, "")
@@ -371,7 +371,7 @@ class _Reader:
 
     def patterns(self, name: str) -> tuple[Pattern, ...]:
         try:
-            return tuple(Pattern.parse(each) for each in self.words(name))
+            return tuple(Pattern.parse(word) for word in self.words(name))
         except ValueError as error:
             raise SettingsError(f"{name}: {error}") from None
 
@@ -380,5 +380,5 @@ class _Reader:
         try:
             return type(default)(text.lower())
         except ValueError:
-            words = " or ".join(str(each.value) for each in type(default))
+            words = " or ".join(str(member.value) for member in type(default))
             raise SettingsError(f"{name} must be {words}, not {text!r}") from None

@@ -90,7 +90,7 @@ def progress_definition() -> dict[str, Any]:
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
-        **{name: {**each, **_WHOLE} for name, each in schema["properties"].items()},
+        **{name: {**field, **_WHOLE} for name, field in schema["properties"].items()},
     }
     version = {
         "name": job.VERSION,

@@ -74,7 +74,7 @@ class _Inliner:
             return {}
         match key:
             case "properties":
-                value = {name: self.convert(each, (*path, name), open_refs) for name, each in value.items()}
+                value = {name: self.convert(part, (*path, name), open_refs) for name, part in value.items()}
             case "items" | "additionalProperties":
                 value = self.convert(value, (*path, "[]"), open_refs)
             case "description":

@@ -79,13 +79,13 @@ def _manifest(converted: list[Converted], *, comments: bool) -> str:
     from elasticjob.convert import dump
     from elasticjob.convert import report as reports
 
-    return "---\n".join((reports.comments(each) if comments else "") + dump(each.manifest) for each in converted)
+    return "---\n".join((reports.comments(job) if comments else "") + dump(job.manifest) for job in converted)
 
 
 def _json(converted: list[Converted]) -> str:
     from elasticjob.cli.output import to_json
 
-    manifests = [each.manifest for each in converted]
+    manifests = [job.manifest for job in converted]
     one = manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
     return to_json(one) + "\n"
 

@@ -24,7 +24,7 @@ def doctor(name: OptionalJobName = None) -> None:
 
     found = diagnose(connect().cluster, name)
     say(report(found, **layout()))
-    if any(each.result is Result.BAD for each in found):
+    if any(finding.result is Result.BAD for finding in found):
         raise typer.Exit(Exit.ERROR)
 
 
@@ -34,8 +34,10 @@ def report(found: Sequence[Finding], *, width: int | None = None, color: bool = 
     from elasticjob.views.table import paint
     from elasticjob.views.text import plain_lines, wrapped
 
-    for each in found:
-        mark = paint(each.result.value, _STYLES[each.result.value], color=color)
-        yield from wrapped(plain_lines(each.what), f"{mark} ", "  ", width)
-        if each.remedy:
-            yield from wrapped([addressed(each.remedy, given)], f"  {paint('→', 'good', color=color)} ", "    ", width)
+    for finding in found:
+        mark = paint(finding.result.value, _STYLES[finding.result.value], color=color)
+        yield from wrapped(plain_lines(finding.what), f"{mark} ", "  ", width)
+        if finding.remedy:
+            yield from wrapped(
+                [addressed(finding.remedy, given)], f"  {paint('→', 'good', color=color)} ", "    ", width
+            )

@@ -55,13 +55,13 @@ def complete_context(incomplete: str) -> list[str]:
         config = read(paths(None, os.environ), explicit=False)
     except ElasticJobError:
         return []
-    return sorted(each for each in map(str, config.get("contexts", {})) if each.startswith(incomplete))
+    return sorted(context for context in map(str, config.get("contexts", {})) if context.startswith(incomplete))
 
 
 def _names(given: str | list[str] | None) -> str | list[str] | None:
     from elasticjob.decisions.flag_values import job_name
 
-    return job_name(given) if isinstance(given, str) else given and [job_name(each) for each in given]
+    return job_name(given) if isinstance(given, str) else given and [job_name(name) for name in given]
 
 
 JobName = Annotated[

@@ -61,9 +61,9 @@ def _write(stream: TextIO, text: str) -> None:
 def show_objects(objects: list[Mapping[str, Any]], output: str, *, single: bool) -> None:
     """As JSON, YAML, names or by a JSONPath. `single`: the object itself instead of a list."""
     if output == Output.NAME:
-        say(f"{SINGULAR}.{GROUP}/{each['metadata']['name']}" for each in objects)
+        say(f"{SINGULAR}.{GROUP}/{item['metadata']['name']}" for item in objects)
         return
-    shown = [_without_managed_fields(each) for each in objects]
+    shown = [_without_managed_fields(item) for item in objects]
     document = shown[0] if single else {"apiVersion": "v1", "kind": "List", "items": shown}
     if output.startswith("jsonpath="):
         from elasticjob.views.jsonpath import jsonpath

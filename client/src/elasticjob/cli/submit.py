@@ -195,7 +195,7 @@ def submit(
     limit = seconds("--timeout", timeout) if timeout else None
     if ctx.meta["command"] and ctx.meta["command"] == [name, *(command or ())]:  # no NAME before the --
         name, command = None, ctx.meta["command"]
-    ports = [values.port(each) for each in port or ()]
+    ports = [values.port(word) for word in port or ()]
     options = JobOptions(
         name=name or "",
         image=image,
@@ -226,7 +226,7 @@ def submit(
         service_account=service_account,
         run_as=_own_ids() if run_as_user else None,
         node_selector=values.pairs("--node-selector", node_selector or ()),
-        tolerations=tuple(values.toleration(each) for each in toleration or ()),
+        tolerations=tuple(values.toleration(word) for word in toleration or ()),
         priority_class="" if queue or file else priority,
         queue=queue,
         queue_priority=priority if queue or file else "",
@@ -251,7 +251,7 @@ def submit(
         _submit(manifests, output, wait=wait, follow=follow, limit=limit)
     elif dry_run is DryRun.SERVER:
         client = connect()
-        _show([dict(client.create(each, dry_run=True).manifest) for each in manifests], output)
+        _show([dict(client.create(manifest, dry_run=True).manifest) for manifest in manifests], output)
     else:
         _show(manifests, output)
 

@@ -106,7 +106,7 @@ class Credentials:
     def _run_command(self) -> None:
         """Keeps the token and the certificate of the ExecCredential that the program prints."""
         spec = self._target.command
-        variables = {each["name"]: str(each.get("value") or "") for each in spec.get("env") or []}
+        variables = {variable["name"]: str(variable.get("value") or "") for variable in spec.get("env") or []}
         about: dict[str, Any] = {"interactive": False}
         if spec.get("provideClusterInfo"):
             about["cluster"] = self._target.cluster_info

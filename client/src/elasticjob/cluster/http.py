@@ -256,7 +256,7 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, urllib3.exceptions.NameResolutionError):
         return "its name cannot be resolved"
     cause = error.__cause__ or error.__context__
-    wrong = next((each for each in (error, cause, *error.args) if isinstance(each, ssl.SSLCertVerificationError)), None)
+    wrong = next((arg for arg in (error, cause, *error.args) if isinstance(arg, ssl.SSLCertVerificationError)), None)
     if wrong is not None:
         return f"its certificate does not match the kubeconfig ({wrong.verify_message})"
     if isinstance(cause, OSError) and cause.strerror:

@@ -121,8 +121,8 @@ def not_here(job: Json) -> list[str]:
     container = training_container(job)
     fields = [*lifecycle, *(["volumes"] if job["spec"]["workers"]["template"]["spec"].get("volumes") else [])]
     fields += ["envFrom"] if container.get("envFrom") else []
-    variables = [each["name"] for each in container.get("env") or () if each.get("valueFrom")]
-    return fields + [f"the variable {each}" for each in variables]
+    variables = [variable["name"] for variable in container.get("env") or () if variable.get("valueFrom")]
+    return fields + [f"the variable {variable}" for variable in variables]
 
 
 def _acquire(lock: IO[str], folder: Path) -> bool:

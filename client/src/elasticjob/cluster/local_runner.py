@@ -50,8 +50,8 @@ def run(folder: Path, job: Json) -> None:
         "ELASTICJOB_CHECKPOINT_DIRECTORY": str(checkpoints),
         "ELASTICJOB_TERMINATION_LOG": str(folder / TERMINATION),
     }
-    env = [each for each in container.get("env") or () if not each.get("valueFrom")]
-    users = {each["name"]: str(each.get("value") or "") for each in env}
+    env = [variable for variable in container.get("env") or () if not variable.get("valueFrom")]
+    users = {variable["name"]: str(variable.get("value") or "") for variable in env}
     with subprocess.Popen(
         [sys.executable, "-c", LAUNCH, *state.command],
         env={**os.environ, **variables, **users},

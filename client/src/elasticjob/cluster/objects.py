@@ -54,7 +54,7 @@ class Cluster:
     def names(self, namespace: str | None = None, selector: str = "") -> list[str]:
         """Of all jobs, without the rest of them."""
         found = self.list(self.jobs_path(namespace), accept=METADATA, labelSelector=selector)
-        return [each["metadata"]["name"] for each in found]
+        return [item["metadata"]["name"] for item in found]
 
     def progress_path(self, namespace: str | None = None, name: str = "") -> str:
         """Of ElasticJobProgresses. `namespace`: "" for all."""
@@ -207,4 +207,7 @@ def _job(partial: Json, cells: Json) -> Json:
         if cells.get("Step") is not None
         else None,
     }
-    return {"metadata": partial["metadata"], "status": {key: each for key, each in status.items() if each is not None}}
+    return {
+        "metadata": partial["metadata"],
+        "status": {key: value for key, value in status.items() if value is not None},
+    }

@@ -119,10 +119,10 @@ def _runtime_of(job: Document, runtimes: list[Document]) -> Document:
     kind = str(get(job, ("spec", "runtimeRef", "kind")) or trainjob.RUNTIME_KINDS[0])
     if not wanted:
         raise ConvertError("spec.runtimeRef.name is missing")
-    for each in runtimes:
-        if each.get("kind") == kind and get(each, ("metadata", "name")) == wanted:
-            check_names(each)
-            return each
+    for runtime in runtimes:
+        if runtime.get("kind") == kind and get(runtime, ("metadata", "name")) == wanted:
+            check_names(runtime)
+            return runtime
     raise ConvertError(
         f"it needs the {kind} {wanted}, which is not in the input: save it with `kubectl get {kind.lower()} {wanted} "
         f"-o yaml > runtime.yaml`, and add --runtime runtime.yaml"

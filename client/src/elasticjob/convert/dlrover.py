@@ -127,7 +127,7 @@ def _with_variables(document: Mapping[str, Any], at: tuple[str, ...], draft: Dra
     index = training_container(template, ORIGIN.container, at=at)
     containers = [*template["spec"]["containers"]]
     env = [*a_list(containers[index], "env")]
-    known = {each.get("name") for each in env}
+    known = {variable.get("name") for variable in env}
     for key, value in an_object(document, "spec", "envs").items():
         name = value.get("name", key) if isinstance(value, dict) else key
         if not isinstance(value, dict) or name in known:

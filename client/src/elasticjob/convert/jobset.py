@@ -84,9 +84,9 @@ def trainer_job(runtime: Mapping[str, Any], path: Path, draft: Draft, at: Path) 
     index = next(labelled, next(named, None))
     if index is None:
         raise ConvertError(f"the runtime {get(runtime, ('metadata', 'name'))} has no job that trains")
-    for number, each in enumerate(jobs):
+    for number, replicated in enumerate(jobs):
         if number != index:
-            why = f"the job {each.get('name')} is not the trainer, and {ONLY_TRAINER}"
+            why = f"the job {replicated.get('name')} is not the trainer, and {ONLY_TRAINER}"
             draft.lost((*at, *path, number), why, BEFORE.removesuffix(" of spec.workers.template"))
     if (a_number(jobs[index], "replicas") or 1) > 1:
         why = "several Jobs of worker pods become one group"

@@ -51,7 +51,9 @@ class Merge(abc.ABC):
     def _lists(self, value: list[Any], other: list[Any], at: Path, source: Path, name: str) -> list[Any]:
         result = [*value]
         for index, item in enumerate(other):
-            place = next((i for i, each in enumerate(result) if _name(each, name) == _name(item, name)), len(result))
+            place = next(
+                (i for i, present in enumerate(result) if _name(present, name) == _name(item, name)), len(result)
+            )
             there = result[place] if place < len(result) else None
             merged = self.of(there, item, (*at, place), (*source, index))
             result[place:] = [*([] if merged is None else [merged]), *result[place + 1 :]]

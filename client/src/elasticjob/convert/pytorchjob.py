@@ -104,7 +104,7 @@ def convert(document: Mapping[str, Any], draft: Draft) -> None:
     launch = set_template(draft, template, (*at, "template"), ORIGIN)
     counts = [a_number(document, *_SPECS, key, "replicas") for key, _ in roles]
     low, high = (a_number(document, *_POLICY, name) for name in ("minReplicas", "maxReplicas"))
-    total = sum(1 if each is None else each for each in counts)
+    total = sum(1 if count is None else count for count in counts)
     sizes.set_sizes(draft, total, (*at, "replicas"), (low, high), launch)
     procs = (("spec", "nprocPerNode"), (*_POLICY, "nProcPerNode"))
     sizes.set_procs(draft, launch, default=None, fields={path: get(document, path) for path in procs})

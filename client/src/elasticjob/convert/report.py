@@ -31,7 +31,7 @@ INCOMPLETE = frozenset({Outcome.MISSING, Outcome.LOST, Outcome.UNKNOWN})
 
 def is_complete(converted: Iterable[Converted]) -> bool:
     """Whether nothing is missing or lost."""
-    return not any(note.outcome in INCOMPLETE for each in converted for note in each.notes)
+    return not any(note.outcome in INCOMPLETE for job in converted for note in job.notes)
 
 
 def _where(note: Note, converted: Converted) -> str:
@@ -56,14 +56,14 @@ def _lines(converted: Converted) -> list[str]:
 def text(converted: Sequence[Converted]) -> str:
     """For people."""
     lines: list[str] = []
-    for each in converted:
-        if not each.notes:
-            lines.append(f"{each.source}: not a job, kept as it is.")
+    for job in converted:
+        if not job.notes:
+            lines.append(f"{job.source}: not a job, kept as it is.")
             continue
-        counts = Counter(note.outcome for note in each.notes)
+        counts = Counter(note.outcome for note in job.notes)
         summary = ", ".join(f"{counts[outcome]} {word}" for outcome, word in _COUNTED.items() if counts[outcome])
-        lines.append(f"{each.source} -> {each.manifest['kind']}/{_name(each)}: {summary}.")
-        lines += _lines(each)
+        lines.append(f"{job.source} -> {job.manifest['kind']}/{_name(job)}: {summary}.")
+        lines += _lines(job)
     return "\n".join(lines) + "\n"
 
 
@@ -81,12 +81,12 @@ def as_json(converted: Sequence[Converted]) -> str:
     """For programs: every field, also those that were carried over."""
     objects: list[dict[str, Any]] = [
         {
-            "source": each.source,
-            "result": f"{each.manifest.get('kind')}/{_name(each)}",
-            "complete": is_complete([each]),
-            "fields": [_entry(note, each) for note in each.notes],
+            "source": job.source,
+            "result": f"{job.manifest.get('kind')}/{_name(job)}",
+            "complete": is_complete([job]),
+            "fields": [_entry(note, job) for note in job.notes],
         }
-        for each in converted
+        for job in converted
     ]
     return json.dumps({"objects": objects}, indent=2, ensure_ascii=False) + "\n"
 

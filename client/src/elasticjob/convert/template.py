@@ -73,7 +73,7 @@ def training_container(template: Mapping[str, Any], name: str, *, at: Path = ())
     containers = a_list(template, "spec", "containers", at=at)
     if not containers:
         raise ConvertError("the pod template has no containers")
-    return next((index for index, each in enumerate(containers) if each.get("name") == name), 0)
+    return next((index for index, container in enumerate(containers) if container.get("name") == name), 0)
 
 
 def set_template(draft: Draft, template: Mapping[str, Any], at: Path, origin: Origin) -> Launch:
@@ -158,19 +158,19 @@ def _variables(container: Mapping[str, Any], at: Path, draft: Draft) -> tuple[li
     """Without those that the operator sets, and with the last of those that are set twice; and those that stand for a
     flag of torchrun."""
     variables = a_list(container, "env", at=at)
-    last = {each.get("name"): index for index, each in enumerate(variables)}
+    last = {variable.get("name"): index for index, variable in enumerate(variables)}
     settings: dict[str, Word] = {}
     kept: list[Any] = []
-    for index, each in enumerate(variables):
-        name, here = str(each.get("name")), (*at, "env", index)
-        if name in _SETTINGS and isinstance(each.get("value"), str) and "$" not in each["value"]:
-            settings[_SETTINGS[name]] = Word(each["value"], here)
+    for index, variable in enumerate(variables):
+        name, here = str(variable.get("name")), (*at, "env", index)
+        if name in _SETTINGS and isinstance(variable.get("value"), str) and "$" not in variable["value"]:
+            settings[_SETTINGS[name]] = Word(variable["value"], here)
         elif name in RESERVED_VARIABLES or name in _CHOSEN_BY_ELASTICRUN:
             draft.irrelevant(here, f"{name} is set by the operator or by elasticrun")
-        elif last[each.get("name")] != index:
+        elif last[variable.get("name")] != index:
             draft.lost(here, f"{name} is set again below, and the last one counts")
         else:
-            kept.append(each)
+            kept.append(variable)
     return kept, settings
 
 
@@ -181,9 +181,9 @@ def _warn_of_references(container: Mapping[str, Any], launched: Launch, at: Path
     gone = {name: instead for name, instead in {**_WITHOUT_VALUE, **origin.variables}.items() if name not in known}
     in_shell = r"|\${{?{0}\b" if launched.style is Style.SHELL else ""
     texts = [(word.text, word.path, "", in_shell) for word in (*launched.command, *launched.args)]
-    for index, each in enumerate(variables):
-        if each.get("name") not in _WITHOUT_VALUE and isinstance(each.get("value"), str):
-            texts.append((each["value"], (*at, "env", index), f" of {each.get('name')}", ""))
+    for index, entry in enumerate(variables):
+        if entry.get("name") not in _WITHOUT_VALUE and isinstance(entry.get("value"), str):
+            texts.append((entry["value"], (*at, "env", index), f" of {entry.get('name')}", ""))
     for text, path, of, or_else in texts:
         used = [name for name in gone if re.search((r"\$\({0}\)" + or_else).format(name), text)]
         if used:

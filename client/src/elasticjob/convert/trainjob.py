@@ -152,30 +152,30 @@ def _with_overrides(job: Mapping[str, Any], template: dict[str, Any], at: Path, 
         draft.origins[(*at, field)] = (*source, name)
     env: list[Any] = []
     added = a_list(trainer, "env", at=source)
-    for number, each in enumerate(a_list(container, "env", at=at)):
-        if any(other.get("name") == each.get("name") for other in added):
+    for number, variable in enumerate(a_list(container, "env", at=at)):
+        if any(other.get("name") == variable.get("name") for other in added):
             draft.irrelevant((*at, "env", number), "the TrainJob sets this variable")
         else:
             draft.origins[(*at, "env", len(env))] = (*at, "env", number)
-            env.append(each)
-    for number, each in enumerate(added):
+            env.append(variable)
+    for number, variable in enumerate(added):
         draft.origins[(*at, "env", len(env))] = (*source, "env", number)
-        env.append(each)
+        env.append(variable)
     containers[index] = {**container, "env": env}
     return {**template, "spec": {**template["spec"], "containers": containers}}
 
 
 def _patches(job: Mapping[str, Any], trainer: str, draft: Draft) -> Iterator[tuple[dict[str, Any], Path]]:
     """Patches of the trainer's pod template, in order, with their paths."""
-    for index, each in enumerate(a_list(job, "spec", "podTemplateOverrides")):
+    for index, override in enumerate(a_list(job, "spec", "podTemplateOverrides")):
         path: Path = ("spec", "podTemplateOverrides", index)
-        if any(target.get("name") == trainer for target in a_list(each, "targetJobs")):
-            yield {key: each[key] for key in ("metadata", "spec") if isinstance(each.get(key), dict)}, path
+        if any(target.get("name") == trainer for target in a_list(override, "targetJobs")):
+            yield {key: override[key] for key in ("metadata", "spec") if isinstance(override.get(key), dict)}, path
         else:
             draft.lost(path, "it is for a job other than the trainer's", BEFORE)
-    for index, each in enumerate(a_list(job, "spec", "runtimePatches")):
+    for index, patch in enumerate(a_list(job, "spec", "runtimePatches")):
         jobs = ("trainingRuntimeSpec", *_JOB_SET[1:], "replicatedJobs")
-        for number, target in enumerate(a_list(each, *jobs)):
+        for number, target in enumerate(a_list(patch, *jobs)):
             path = ("spec", "runtimePatches", index, *jobs, number)
             if target.get("name") == trainer:
                 of_pods = ("template", "spec", "template")

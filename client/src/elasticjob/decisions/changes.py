@@ -76,21 +76,21 @@ def _of_conditions(before: Mapping[str, Condition], after: JobState) -> Iterator
 
 def _of_workers(before: Sequence[WorkerState], after: Sequence[WorkerState]) -> Iterator[Change]:
     """Worker pods that come, go, end or get ready; many at once are counted."""
-    old, new = {each.uid: each for each in before}, {each.uid: each for each in after}
-    came = [each.name for each in after if each.uid not in old]
-    gone = [each.name for each in before if each.uid not in new]
-    ready = [each.name for each in after if each.ready and each.uid in old and not old[each.uid].ready]
+    old, new = {state.uid: state for state in before}, {state.uid: state for state in after}
+    came = [state.name for state in after if state.uid not in old]
+    gone = [state.name for state in before if state.uid not in new]
+    ready = [state.name for state in after if state.ready and state.uid in old and not old[state.uid].ready]
     for verb, names, style in (("created", came, ""), ("is ready", ready, "good"), ("is gone", gone, "warn")):
         if names:
             yield Change(f"{_names(names)} {verb if len(names) == 1 else verb.replace('is ', 'are ')}", style)
-    for each in after:
-        known = old.get(each.uid)
-        if each.deleting and each.exit_code == TERMINATED:
+    for state in after:
+        known = old.get(state.uid)
+        if state.deleting and state.exit_code == TERMINATED:
             continue  # it is about to be gone, as asked
-        if each.problem and (known is None or known.problem != each.problem) and each.problem != "Completed":
+        if state.problem and (known is None or known.problem != state.problem) and state.problem != "Completed":
             # A container without a message of its own has the end of its log.
-            detail = each.detail.rpartition("\n")[2][-MOST_DETAIL:]
-            yield Change(f"{each.name}: {each.problem} {detail}".strip(), "warn")
+            detail = state.detail.rpartition("\n")[2][-MOST_DETAIL:]
+            yield Change(f"{state.name}: {state.problem} {detail}".strip(), "warn")
 
 
 def _names(names: Sequence[str]) -> str:

@@ -38,6 +38,6 @@ def _with_flags(command: str, words: int, flags: Flags) -> str:
     """The flags after the first words."""
     start = command.split(" ", words)
     own = command.split()
-    placed = any(each in ("-A", "-n") or each.startswith("--namespace") for each in own)
+    placed = any(word in ("-A", "-n") or word.startswith("--namespace") for word in own)
     added = [shlex.join(flag) for flag in flags if flag[0] not in own and not (flag[0] == "-n" and placed)]
     return " ".join([*start[:words], *added, *start[words:]])

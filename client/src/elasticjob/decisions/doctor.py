@@ -82,8 +82,11 @@ def findings(seen: Observed, now: datetime.datetime) -> list[Finding]:
     found += [*_clock(seen), *_crd(seen), *_operator(seen), *_rights(seen), *_nodes(seen)]
     if seen.job is not None:
         queue = [*_queue(seen, seen.job)]
-        fine = all(each.result is Result.GOOD for each in queue)
-        found += [*queue, *(each for each in _job(seen, seen.job, now) if fine or each.result is not Result.GOOD)]
+        fine = all(finding.result is Result.GOOD for finding in queue)
+        found += [
+            *queue,
+            *(finding for finding in _job(seen, seen.job, now) if fine or finding.result is not Result.GOOD),
+        ]
     return found
 
 
@@ -132,11 +135,11 @@ def _operator(seen: Observed) -> Iterator[Finding]:
     if not seen.operators:
         yield Finding(Result.BAD, "There is no operator: no Deployment has its labels.", f"Run: {INSTALL}")
         return
-    for each in seen.operators:
-        metadata = each["metadata"]
+    for operator in seen.operators:
+        metadata = operator["metadata"]
         where = f"{metadata['namespace']}/{metadata['name']}"
         version = (metadata.get("labels") or {}).get("app.kubernetes.io/version", "?")
-        ready = (each.get("status") or {}).get("readyReplicas") or 0
+        ready = (operator.get("status") or {}).get("readyReplicas") or 0
         if not ready:
             yield Finding(
                 Result.BAD,
@@ -233,5 +236,5 @@ def _job(seen: Observed, job: JobState, now: datetime.datetime) -> Iterator[Find
     found = obstacles(job, seen.workers, now)
     if not found:
         yield Finding(Result.GOOD, f"{job.name} has no problems: {job.summary}, {job.workers_text} ready")
-    for each in found:
-        yield Finding(Result.BAD if each.serious else Result.WARNING, f"{job.name}: {each.what}", each.remedy)
+    for finding in found:
+        yield Finding(Result.BAD if finding.serious else Result.WARNING, f"{job.name}: {finding.what}", finding.remedy)

@@ -48,7 +48,7 @@ _Loader.add_implicit_resolver(
 def parse(text: str, name: str) -> list[Document]:
     """The objects of a file; items of a List count as such. `name`: the file's, for error messages. Raises
     InvalidManifestError with line and column."""
-    found = [item for each in _parse(text, name) if each is not None for item in _items(each, name)]
+    found = [item for parsed in _parse(text, name) if parsed is not None for item in _items(parsed, name)]
     if not found:
         raise InvalidManifestError(f"{name} is empty")
     return found
@@ -75,8 +75,8 @@ def _parse(text: str, name: str) -> list[Any]:
 
 def _items(document: Any, name: str) -> Iterator[Document]:
     if isinstance(document, list):
-        for each in document:
-            yield from _items(each, name)
+        for item in document:
+            yield from _items(item, name)
         return
     if not isinstance(document, dict):
         raise InvalidManifestError(f"{name} holds {document!r:.60}, which is not a Kubernetes object")

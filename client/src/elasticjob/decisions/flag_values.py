@@ -10,7 +10,7 @@ from typing import Any
 from elasticjob.errors import UsageError
 from elasticjob.names import GROUP, PLURAL, SINGULAR, VERSION
 
-_TYPES = {"", "ej", *(f"{each}{group}" for each in (SINGULAR, PLURAL) for group in ("", f".{GROUP}"))}
+_TYPES = {"", "ej", *(f"{word}{group}" for word in (SINGULAR, PLURAL) for group in ("", f".{GROUP}"))}
 _TYPES |= {f"{PLURAL}.{VERSION}.{GROUP}", f"{SINGULAR}.{VERSION}.{GROUP}"}
 _OBJECT = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _READ_ONLY = ("ro", "readonly")

@@ -143,11 +143,11 @@ def shows_options(method: Callable[..., T]) -> Callable[..., T]:
     """Replaces `**options` by the fields of JobOptions in a function's signature, which help and notebooks show."""
     shown = inspect.signature(method)
     own = [parameter for parameter in shown.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    names = {each.name for each in own}
+    names = {known.name for known in own}
     added = [
         parameter for parameter in inspect.signature(JobOptions).parameters.values() if parameter.name not in names
     ]
-    added = [each.replace(kind=each.KEYWORD_ONLY) for each in added if each.name != "command"]
+    added = [known.replace(kind=known.KEYWORD_ONLY) for known in added if known.name != "command"]
     method.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     return method
 

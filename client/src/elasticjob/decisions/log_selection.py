@@ -71,7 +71,7 @@ def choose_workers(job: JobState, workers: Sequence[WorkerState], selection: Sel
         return [order[rank // per_pod]]
     if worker is not None:
         index = worker.removeprefix(f"{job.name}-").removeprefix("worker-")
-        if found := [each for each in workers if worker == each.name or index == str(each.index)]:
+        if found := [candidate for candidate in workers if worker == candidate.name or index == str(candidate.index)]:
             return found
         raise NotFoundError(f"{job.name} has no worker pod {worker}: give its index, such as 0, or its name.")
     if len(workers) > MOST_STREAMS and not selection.everything:

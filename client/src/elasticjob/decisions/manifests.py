@@ -62,7 +62,7 @@ def _change_container(workers: Json, options: JobOptions) -> None:
     if container is None:
         raise UsageError("The manifest has no training container to give variables or GPUs.")
     if options.env:
-        kept = [each for each in container.get("env") or () if each.get("name") not in options.env]
+        kept = [variable for variable in container.get("env") or () if variable.get("name") not in options.env]
         container["env"] = kept + [{"name": name, "value": str(value)} for name, value in options.env.items()]
     if options.gpus:
         resources = container.setdefault("resources", {})

@@ -162,7 +162,7 @@ def nothing_survives(job: JobState) -> Iterator[Obstacle]:
 
 def _of_progress(job: JobState) -> Iterator[Obstacle]:
     """The newest round went back a long way."""
-    newest = next((each for each in reversed(job.history) if each.type == "Round"), None)
+    newest = next((entry for entry in reversed(job.history) if entry.type == "Round"), None)
     if newest is None or newest.step is None or not newest.steps_lost:
         return
     rate = job.progress.steps_per_second if job.progress else None

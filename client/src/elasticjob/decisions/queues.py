@@ -41,10 +41,10 @@ def quantity(text: object) -> decimal.Decimal:
 def has_default_etcd(operators: Iterable[Json]) -> bool:
     """Whether jobs that name no endpoint share an etcd, or the etcd tiers. `operators`: their Deployments."""
     environment = {
-        each.get("name"): each.get("value")
+        variable.get("name"): variable.get("value")
         for deployment in operators
         for container in deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or ()
-        for each in container.get("env") or ()
+        for variable in container.get("env") or ()
     }
     try:
         tiers = json.loads(environment.get("ELASTICJOB_ETCD_TIERS") or "{}").get("tiers", ())

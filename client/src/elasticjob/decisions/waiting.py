@@ -42,9 +42,9 @@ def target_of(text: str) -> Target:
     <Target.RUNNING: 'Running'>
     """
     name = text.lower().removeprefix("condition=").removesuffix("=true")
-    for each in Target:
-        if name == each.value.lower() or (name == "delete" and each is Target.DELETED):
-            return each
+    for target in Target:
+        if name == target.value.lower() or (name == "delete" and target is Target.DELETED):
+            return target
     raise UsageError(f"--for {text}: write one of {', '.join(Target)}, or condition=TYPE.")
 
 

@@ -166,4 +166,4 @@ class JobList(list[Job]):
     def _repr_html_(self) -> str:
         from elasticjob.views.jobs import job_html
 
-        return job_html([each.state for each in self], datetime.datetime.now(datetime.timezone.utc))
+        return job_html([job.state for job in self], datetime.datetime.now(datetime.timezone.utc))

@@ -75,8 +75,8 @@ class JobWatch:
         self._progress = Watched(self._cluster.api, path, self._changed.set, fieldSelector=field)
 
     def close(self) -> None:
-        for each in (*self._watched(), *([self._progress] if self._progress else [])):
-            each.close()
+        for stream in (*self._watched(), *([self._progress] if self._progress else [])):
+            stream.close()
 
     def wait_for_change(self, timeout: float) -> None:
         """Returns at once if something has changed since the last call."""
@@ -97,7 +97,7 @@ class JobWatch:
         """The job as the API server has it; None if it was deleted."""
         if not self._job.listed:
             return self.first
-        return next((each for each in self._job.objects() if each["metadata"]["uid"] == self.uid), None)
+        return next((item for item in self._job.objects() if item["metadata"]["uid"] == self.uid), None)
 
     def newest(self, body: Json) -> Json:
         """The job with the newest progress."""
@@ -113,19 +113,19 @@ class JobWatch:
     def pods(self) -> list[Json]:
         """Its worker pods; those of a later job of the same name are left out."""
         found = self._pods.objects() if self._pods else []
-        return [each for each in found if self._is_ours(each)]
+        return [state for state in found if self._is_ours(state)]
 
     def snapshot(self) -> Snapshot:
         """Raises the error that makes watching impossible."""
-        for each in self._watched():
-            if each.error is not None:
-                raise each.error
+        for stream in self._watched():
+            if stream.error is not None:
+                raise stream.error
         body = self.body()
         return Snapshot(None if body is None else job_state(self.newest(body)), self._worker_states(), self.lost_for())
 
     def lost_for(self) -> float:
         """How long the API server has not answered, s."""
-        lost = [each.lost_since for each in self._watched() if each.lost_since is not None]
+        lost = [stream.lost_since for stream in self._watched() if stream.lost_since is not None]
         return time.monotonic() - min(lost) if lost else 0.0
 
     def _worker_states(self) -> list[WorkerState]:
@@ -166,12 +166,14 @@ def changed_jobs(cluster: Cluster, namespace: str, names: Sequence[str], selecto
             changed.clear()
             if watched.error is not None:
                 raise watched.error
-            jobs = [each for each in watched.objects() if not names or each["metadata"]["name"] in names]
+            jobs = [item for item in watched.objects() if not names or item["metadata"]["name"] in names]
             versions = {job["metadata"]["uid"]: job["metadata"]["resourceVersion"] for job in jobs}
             new = [job for job in jobs if shown.get(uid := job["metadata"]["uid"]) != versions[uid]]
             shown = versions
             if new:
-                yield sorted(new, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"]))
+                yield sorted(
+                    new, key=lambda manifest: (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+                )
 
 
 class FewLines:

@@ -34,4 +34,4 @@ def event_states(events: Sequence[Json]) -> list[EventState]:
         for event in events
     ]
     oldest = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
-    return sorted(found, key=lambda each: each.time or oldest)
+    return sorted(found, key=lambda event: event.time or oldest)

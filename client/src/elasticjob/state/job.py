@@ -23,7 +23,7 @@ class Condition:
 
 
 def _metrics(value: object) -> Mapping[str, str]:
-    return {str(key): str(each) for key, each in value.items()} if isinstance(value, Mapping) else {}
+    return {str(key): str(item) for key, item in value.items()} if isinstance(value, Mapping) else {}
 
 
 def _rate(value: object) -> float | None:
@@ -79,7 +79,7 @@ class Change:
 
 
 def _replica_workers(value: object) -> Mapping[int, tuple[int, ...]]:
-    return {each["replica"]: tuple(each["workers"]) for each in value} if isinstance(value, list) else {}
+    return {item["replica"]: tuple(item["workers"]) for item in value} if isinstance(value, list) else {}
 
 
 def _queue(labels: object) -> str:

@@ -68,7 +68,7 @@ def worker_states(pods: Iterable[Json]) -> list[WorkerState]:
 def in_index_order(workers: Iterable[WorkerState]) -> list[WorkerState]:
     """Of two pods with one index, the older first."""
     oldest = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
-    return sorted(workers, key=lambda each: (each.index, each.created or oldest))
+    return sorted(workers, key=lambda worker: (worker.index, worker.created or oldest))
 
 
 def in_rank_order(workers: Sequence[WorkerState]) -> list[WorkerState]:
@@ -78,7 +78,7 @@ def in_rank_order(workers: Sequence[WorkerState]) -> list[WorkerState]:
     """
     alive = [worker for worker in workers if not worker.is_over and not worker.deleting]
     newest = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
-    return sorted(alive, key=lambda each: (not each.ready, each.created or newest, each.index))
+    return sorted(alive, key=lambda worker: (not worker.ready, worker.created or newest, worker.index))
 
 
 def _problem(status: Json, conditions: Json, containers: Sequence[Json]) -> tuple[str, str, int | None]:

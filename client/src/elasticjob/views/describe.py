@@ -122,11 +122,11 @@ def _goodput(job: JobState, now: datetime.datetime) -> str:
 
 def _obstacles(found: Sequence[Obstacle], width: int | None, *, color: bool) -> Iterator[str]:
     yield paint("Problems:", "bold", color=color)
-    for each in found:
-        mark, style = ("✗", "bad") if each.serious else ("!", "warn")
-        yield from wrapped(plain_lines(each.what), f"  {paint(mark, style, color=color)} ", "    ", width)
-        if each.remedy:
-            yield from wrapped([each.remedy], f"    {paint('→', 'good', color=color)} ", "      ", width)
+    for obstacle in found:
+        mark, style = ("✗", "bad") if obstacle.serious else ("!", "warn")
+        yield from wrapped(plain_lines(obstacle.what), f"  {paint(mark, style, color=color)} ", "    ", width)
+        if obstacle.remedy:
+            yield from wrapped([obstacle.remedy], f"    {paint('→', 'good', color=color)} ", "      ", width)
 
 
 def _failure(job: JobState, now: datetime.datetime, *, color: bool) -> Iterator[str]:

@@ -52,7 +52,7 @@ def _causes(job: JobState) -> str:
         return ""
     rows = "".join(
         f"<tr><td>{escape(cause)}</td><td>{times}</td></tr>"
-        for cause, times in sorted(job.causes.items(), key=lambda each: -each[1])
+        for cause, times in sorted(job.causes.items(), key=lambda item: -item[1])
     )
     return f"<h2>Restarts by cause</h2><table><tr><th>cause</th><th>restarts</th></tr>{rows}</table>"
 

@@ -97,7 +97,7 @@ def ticks(seconds: float, most: int = MOST_TICKS) -> list[int]:
     ([0, 60, 120, 180, 240, 300], [0, 900, 1800, 2700, 3600, 4500, 5400])
     """
     days = (86_400 * count for count in itertools.count(1))
-    distance = next(each for each in itertools.chain(DISTANCES, days) if seconds < each * most)
+    distance = next(step for step in itertools.chain(DISTANCES, days) if seconds < step * most)
     return list(range(0, int(seconds) + 1, distance))
 
 

@@ -47,7 +47,7 @@ def paint(text: str, style: str, *, color: bool) -> str:
 
 def plain(text: str) -> str:
     """Without control characters, which could change the terminal, and on one line."""
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def render(

@@ -63,6 +63,6 @@ async def _page(client: Client, keys: KeyRange, limit: int) -> list[str]:
     request = {"key": encode(keys.key), "range_end": encode(keys.end), "limit": limit, "keys_only": True}
     answer = await client.call("/v3/kv/range", request)
     try:
-        return [decode(each["key"]) for each in answer.get("kvs") or ()]
+        return [decode(kv["key"]) for kv in answer.get("kvs") or ()]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise responses.malformed(error) from error

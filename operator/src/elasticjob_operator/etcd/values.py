@@ -114,8 +114,8 @@ def _check(name: str, value: Any) -> None:
         case str() if name in _WORDS and not _WORD.fullmatch(value):
             raise ValueError(f"{name} must be one word, of letters, digits, _, . and -")
         case list() | tuple():
-            for each in value:
-                _check(name, each)
+            for item in value:
+                _check(name, item)
 
 
 def _without_surrogates(text: str) -> str:

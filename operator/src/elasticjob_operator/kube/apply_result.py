@@ -57,4 +57,4 @@ def merged(results: list[ApplyResult]) -> ApplyResult:
 
 def _first_rejection(results: Iterable[ApplyResult]) -> str:
     rejected = [result for result in results if result.rejection]
-    return min(rejected, key=lambda each: PODS.kind not in each.rejected_kinds).rejection if rejected else ""
+    return min(rejected, key=lambda one: PODS.kind not in one.rejected_kinds).rejection if rejected else ""

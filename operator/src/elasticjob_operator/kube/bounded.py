@@ -90,7 +90,7 @@ def _fault(value: Any, field: str) -> str:
 
 def values_in(text: bytes) -> int:
     """About how many values JSON has, for an estimate of its size once it is parsed."""
-    return sum(text.count(each) for each in (b"{", b"[", b","))
+    return sum(text.count(bracket) for bracket in (b"{", b"[", b","))
 
 
 def _deeper(value: Any, levels: int) -> str | None:
@@ -99,8 +99,8 @@ def _deeper(value: Any, levels: int) -> str | None:
         return None
     if not levels:
         return ""
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-        below = _deeper(each, levels - 1)
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        below = _deeper(item, levels - 1)
         if below is not None:
             return f".{key}{below}"
     return None

@@ -113,13 +113,13 @@ class Cluster:
     def observe(self, key: NamespacedName, uid: str) -> JobState:
         """Without the rendezvous, which is in etcd."""
         pods = list(self._pods.of(key))
-        objects = [each for store in self._objects.values() for each in store.of(key)]
+        objects = [item for store in self._objects.values() for item in store.of(key)]
         objects += self.pod_groups.of(key)
         return JobState(
             pods=tuple(pod for pod in pods if pod.job_uid == uid),
             leftovers=tuple(pod for pod in pods if pod.job_uid != uid),
-            objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
-            foreign=tuple(each for each in objects if each.owner_uid != uid),
+            objects={(item.kind, item.name): item for item in objects if item.owner_uid == uid},
+            foreign=tuple(item for item in objects if item.owner_uid != uid),
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
             nodes_watched_since=self._node_informer.watching_since,
             heartbeats=self._heartbeats.by_node,
@@ -143,9 +143,9 @@ class Cluster:
         nodes = {action.node for action in actions if isinstance(action, ReadHeartbeat)}
         read = await asyncio.gather(*(self._heartbeats.read(node) for node in nodes), return_exceptions=True)
         applied = await self._writer.apply(
-            job, [each for each in actions if not isinstance(each, ReadHeartbeat)], rejected=rejected
+            job, [other for other in actions if not isinstance(other, ReadHeartbeat)], rejected=rejected
         )
-        for failure in (each for each in read if isinstance(each, BaseException)):
+        for failure in (outcome for outcome in read if isinstance(outcome, BaseException)):
             if not isinstance(failure, ApiError | ConnectionError):
                 raise failure
             applied = dataclasses.replace(applied, failure=failure)

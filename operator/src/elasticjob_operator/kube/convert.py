@@ -38,13 +38,13 @@ def job_of(body: Json) -> NamespacedName | None:
 def is_of_job(metadata: Json) -> bool:
     """Whether an ElasticJob is the controller of that object."""
     owners = metadata.get("ownerReferences") or []
-    return any(each.get("controller") and each.get("kind") == KIND for each in owners)
+    return any(owner.get("controller") and owner.get("kind") == KIND for owner in owners)
 
 
 def pod_of(body: Json) -> Pod:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     labels = metadata.get("labels") or {}
-    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
     phase, ready = PodPhase(status.get("phase") or PodPhase.PENDING), _is_ready(spec, status, conditions)
     # Labels may be removed by hand, while what the pod does does not change.
     component = intern(labels.get(names.LABEL_COMPONENT) or (names.COMPONENT_WORKER if is_of_job(metadata) else ""))
@@ -81,7 +81,7 @@ def pod_of(body: Json) -> Pod:
         else _not_ready(spec, status, conditions)
         if phase is PodPhase.RUNNING and component == names.COMPONENT_ETCD and not ready
         else None,
-        injected=any(each.get("name") == names.RUNTIME_VOLUME for each in spec.get("volumes") or []),
+        injected=any(volume.get("name") == names.RUNTIME_VOLUME for volume in spec.get("volumes") or []),
         init_end=_init_end(spec, status) if phase is PodPhase.FAILED else None,
         disruption=_disruption(conditions),
     )
@@ -89,13 +89,13 @@ def pod_of(body: Json) -> Pod:
 
 def _run_id(spec: Json) -> str:
     """PET_RDZV_ID of a worker pod; empty: it has none."""
-    variables = (each for container in spec.get("containers") or [] for each in container.get("env") or [])
-    return next((each.get("value") or "" for each in variables if each.get("name") == Env.RDZV_ID), "")
+    variables = (variable for container in spec.get("containers") or [] for variable in container.get("env") or [])
+    return next((variable.get("value") or "" for variable in variables if variable.get("name") == Env.RDZV_ID), "")
 
 
 def node_of(body: Json, before: Node | None, now: datetime.datetime, topology: Sequence[str] = ()) -> Node:
     """`before`: the node as last seen; `now`: the current time; `topology`: labels, from the widest domain down."""
-    conditions = {each["type"]: each for each in (body.get("status") or {}).get("conditions") or []}
+    conditions = {condition["type"]: condition for condition in (body.get("status") or {}).get("conditions") or []}
     ready = conditions.get("Ready", {})
     health = _HEALTH.get(ready.get("status", ""), NodeHealth.NOT_READY)
     same = before is not None and before.health is health
@@ -109,9 +109,9 @@ def node_of(body: Json, before: Node | None, now: datetime.datetime, topology: S
         since=_time(ready.get("lastTransitionTime") or body["metadata"]["creationTimestamp"]),
         seen_at=before.seen_at if before is not None and same else now,
         recovered_at=now if recovered else before.recovered_at if before is not None else None,
-        out_of_service=any(each.get("key") == _OUT_OF_SERVICE for each in taints),
+        out_of_service=any(taint.get("key") == _OUT_OF_SERVICE for taint in taints),
         mounts_images=mounts_images(info.get("kubeletVersion") or "", info.get("containerRuntimeVersion") or ""),
-        location="/".join(labels[each] for each in topology if labels.get(each)),
+        location="/".join(labels[label] for label in topology if labels.get(label)),
     )
 
 
@@ -142,7 +142,9 @@ def _kept(metadata: Json, spec: Json | None) -> bytes:
 
 
 def _owner_uid(metadata: Json) -> str:
-    return next((each["uid"] for each in metadata.get("ownerReferences") or [] if each.get("controller")), "")
+    return next(
+        (reference["uid"] for reference in metadata.get("ownerReferences") or [] if reference.get("controller")), ""
+    )
 
 
 def _is_ready(spec: Json, status: Json, conditions: dict[str, Json]) -> bool:
@@ -164,22 +166,22 @@ def _only_containers_are_not_ready(conditions: dict[str, Json]) -> bool:
 
 def _training_status(spec: Json, status: Json) -> Json:
     name = _training_container(spec)
-    return next((each for each in status.get("containerStatuses") or [] if each.get("name") == name), {})
+    return next((container for container in status.get("containerStatuses") or [] if container.get("name") == name), {})
 
 
 def _init_end(spec: Json, status: Json) -> ContainerEnd | None:
     """How the init container that made the pod fail ended. Sidecars are init containers, too: how they end does not
     matter."""
-    for each in status.get("initContainerStatuses") or []:
-        end = _end_of((each.get("state") or {}).get("terminated"))
-        if end is not None and end.exit_code and each.get("name") not in _sidecars(spec):
-            return dataclasses.replace(end, container=str(each.get("name")))
+    for container in status.get("initContainerStatuses") or []:
+        end = _end_of((container.get("state") or {}).get("terminated"))
+        if end is not None and end.exit_code and container.get("name") not in _sidecars(spec):
+            return dataclasses.replace(end, container=str(container.get("name")))
     return None
 
 
 def _runtime_image(spec: Json) -> str:
     """The image that is mounted as the runtime; empty: none is."""
-    volumes = [each for each in spec.get("volumes") or [] if each.get("name") == names.RUNTIME_VOLUME]
+    volumes = [volume for volume in spec.get("volumes") or [] if volume.get("name") == names.RUNTIME_VOLUME]
     return str((volumes[0].get("image") or {}).get("reference") or "") if volumes else ""
 
 
@@ -214,10 +216,10 @@ def _blocked(spec: Json, status: Json, conditions: dict[str, Json]) -> Blocked |
             runtime = container.get("name") == names.RUNTIME_VOLUME or bool(runtime_image and runtime_image in text)
             return Blocked(reason=reason, message=text, runtime=runtime)
     scheduled = conditions.get("PodScheduled", {})
-    sources = [each.get("persistentVolumeClaim") or {} for each in spec.get("volumes") or []]
-    claims = tuple(str(each["claimName"]) for each in sources if each.get("claimName"))[:_MOST_CLAIMS]
+    sources = [volume.get("persistentVolumeClaim") or {} for volume in spec.get("volumes") or []]
+    claims = tuple(str(source["claimName"]) for source in sources if source.get("claimName"))[:_MOST_CLAIMS]
     if scheduled.get("status") == "False":
-        gates = ", ".join(str(each.get("name")) for each in spec.get("schedulingGates") or [])
+        gates = ", ".join(str(gate.get("name")) for gate in spec.get("schedulingGates") or [])
         text = scheduled.get("message") or ""
         return Blocked(
             reason=scheduled.get("reason") or "Unschedulable",
@@ -236,16 +238,22 @@ def _not_ready(spec: Json, status: Json, conditions: dict[str, Json]) -> Blocked
 
 
 def _running_init_container(spec: Json, status: Json) -> Blocked | None:
-    for each in status.get("initContainerStatuses") or []:
-        running = (each.get("state") or {}).get("running")
-        if running is not None and each.get("name") not in _sidecars(spec):
-            return Blocked(reason=f"init container {each.get('name')} is running", since=_time_at(running, "startedAt"))
+    for container in status.get("initContainerStatuses") or []:
+        running = (container.get("state") or {}).get("running")
+        if running is not None and container.get("name") not in _sidecars(spec):
+            return Blocked(
+                reason=f"init container {container.get('name')} is running", since=_time_at(running, "startedAt")
+            )
     return None
 
 
 def _sidecars(spec: Json) -> set[str]:
     """Init containers that run as long as the pod."""
-    return {str(each.get("name")) for each in spec.get("initContainers") or [] if each.get("restartPolicy") == "Always"}
+    return {
+        str(container.get("name"))
+        for container in spec.get("initContainers") or []
+        if container.get("restartPolicy") == "Always"
+    }
 
 
 def _scheduled_at(conditions: dict[str, Json]) -> datetime.datetime | None:

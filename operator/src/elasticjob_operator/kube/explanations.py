@@ -64,7 +64,7 @@ def explanation_of(events: Sequence[Json] | None, before: Explanation | None, no
         if (_is_warning(event) or event.get("reason") in _GOES_ON | _ENDS)
         and (event.get("reason") != "FailedAttachVolume" or _time_of(event) > attached)
     ]
-    newest = max(told, key=lambda each: (_time_of(each), _is_warning(each), _name_of(each)), default={})
+    newest = max(told, key=lambda event: (_time_of(event), _is_warning(event), _name_of(event)), default={})
     if not newest or (newest.get("reason") in _ENDS and not _is_warning(newest)):
         return Explanation(at=LONG_AGO, first_read_at=first, read_at=now)
     reason, text = str(newest.get("reason") or ""), " ".join(str(newest.get("message") or "").split())

@@ -95,7 +95,7 @@ class Writer:
         first = [action for action in actions if isinstance(action, _OF_SECRETS)]
         secrets = [await self._execute(job, action, rejected=rejected) for action in first]
         left = [action for action in actions if action not in first]
-        if any(each.stops for each in secrets):
+        if any(secret.stops for secret in secrets):
             left = [action for action in left if not isinstance(action, CreatePod | CreateObject | DeleteObject)]
         pods = [action for action in left if isinstance(action, CreatePod)]
         of_pods = [action for action in left if isinstance(action, DeletePod | PatchPod)]
@@ -217,7 +217,7 @@ class Writer:
         except NotFoundError:
             # Deleted in the meantime, or another conflict, such as with the quota: the next plan creates it.
             return ApplyResult(missed=True)
-        if job.uid in [each["uid"] for each in found["metadata"].get("ownerReferences") or []]:
+        if job.uid in [reference["uid"] for reference in found["metadata"].get("ownerReferences") or []]:
             if resource is WORKLOADS:
                 return await self._with_labels(job, found, action)
             self._on_written(resource, found)

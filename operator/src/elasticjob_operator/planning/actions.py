@@ -221,4 +221,4 @@ class Plan:
 
 
 def earliest(times: Iterable[datetime.datetime | None]) -> datetime.datetime | None:
-    return min((each for each in times if each is not None), default=None)
+    return min((time for time in times if time is not None), default=None)

@@ -96,7 +96,7 @@ class Context:
     @functools.cached_property
     def not_live(self) -> Pods:
         """Worker pods of the current run that are more than pending or running: few, of thousands."""
-        return tuple(each for each in self.workers if each[1].state is not PodState.LIVE)
+        return tuple(worker for worker in self.workers if worker[1].state is not PodState.LIVE)
 
     @functools.cached_property
     def leaving(self) -> tuple[Pod, ...]:
@@ -288,9 +288,9 @@ def classify(
         template = template_of_run(job, rendezvous.run, [], hash_of(job))
     all_workers = tuple([(pod, status_of(pod)) for pod in sorted(pods, key=operator.attrgetter("index"))])
     run, attempt = rendezvous.run, rendezvous.attempt
-    stale = tuple([each for each in all_workers if each[0].run != run or each[0].attempt != attempt])
+    stale = tuple([worker for worker in all_workers if worker[0].run != run or worker[0].attempt != attempt])
     workers = (
-        tuple([each for each in all_workers if each[0].run == run and each[0].attempt == attempt])
+        tuple([worker for worker in all_workers if worker[0].run == run and worker[0].attempt == attempt])
         if stale
         else all_workers
     )

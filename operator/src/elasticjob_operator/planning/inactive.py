@@ -106,7 +106,7 @@ def _keys_unknown(context: Context) -> bool:
     """The run may have keys in an etcd that is not the job's own, and that was not contacted yet: the operator has
     started anew. Its objects are still there, so nothing was cleaned up before."""
     connecting = context.target is not None and context.view.connectivity is Connectivity.CONNECTING
-    objects = any(not each.terminating for each in context.state.objects.values())
+    objects = any(not item.terminating for item in context.state.objects.values())
     return not context.rendezvous.managed and connecting and objects
 
 
@@ -121,9 +121,9 @@ def _delete_objects(context: Context, reason: str) -> list[Action]:
         secret = ""  # a user changed the StatefulSet: that Secret is not the job's
     objects: list[Action] = [DeleteCertificates(name=secret, reason=reason)] if secret else []
     objects += [
-        DeleteObject(kind=each.kind, name=each.name, uid=each.uid, reason=reason)
-        for each in context.state.objects.values()
-        if not each.terminating
+        DeleteObject(kind=item.kind, name=item.name, uid=item.uid, reason=reason)
+        for item in context.state.objects.values()
+        if not item.terminating
     ]
     if not _keys_left(context):
         return objects

@@ -18,15 +18,15 @@ def left_behind(job: ElasticJob, state: JobState) -> Wait | None:
     """Objects with names that the job needs, and worker pods that no one will delete. None: there are none."""
     etcd = names.etcd_name(job.name)
     needed = _needed(job, etcd)
-    objects = [each for each in state.foreign if (each.kind, each.name) in needed]
+    objects = [item for item in state.foreign if (item.kind, item.name) in needed]
     orphans = [pod for pod in state.leftovers if _is_orphan(job, pod)]
     if not objects and not orphans:
         return None
-    found = [f"{each.kind.value.lower()}/{each.name}" for each in objects] + [f"pod/{pod.name}" for pod in orphans]
+    found = [f"{item.kind.value.lower()}/{item.name}" for item in objects] + [f"pod/{pod.name}" for pod in orphans]
     # Nothing but the StatefulSet tells the name of its Secret.
-    secrets = [secret_of(each.body) for each in objects if each.kind is Kind.STATEFUL_SET]
+    secrets = [secret_of(item.body) for item in objects if item.kind is Kind.STATEFUL_SET]
     found = sorted([*found, *(f"secret/{secret}" for secret in secrets if secret.startswith(f"{etcd}-"))])
-    garbage = not orphans and all(each.owner_uid or each.terminating for each in objects)
+    garbage = not orphans and all(item.owner_uid or item.terminating for item in objects)
     remedy = "nothing, unless it lasts" if garbage else "give this job another name, or delete them, and it starts"
     return Wait(
         reason=Reason.WAITING_FOR_WORKERS if garbage else Reason.NAME_IN_USE,

@@ -42,9 +42,9 @@ def missing_objects(context: Context) -> list[Action]:
     job, state, desired = context.job, context.state, list(_desired(context))
     names_of_desired = {(kind, body["metadata"]["name"]) for kind, body in desired}
     actions: list[Action] = [
-        DeleteObject(kind=each.kind, name=each.name, uid=each.uid, reason=_OPTIONAL[each.kind])
-        for each in state.objects.values()
-        if each.kind in _OPTIONAL and (each.kind, each.name) not in names_of_desired and not each.terminating
+        DeleteObject(kind=item.kind, name=item.name, uid=item.uid, reason=_OPTIONAL[item.kind])
+        for item in state.objects.values()
+        if item.kind in _OPTIONAL and (item.kind, item.name) not in names_of_desired and not item.terminating
     ]
     if context.secret and existing_etcd(job, state) is None and not context.workers:
         # Created before everything else: worker pods that exist trust no others.
@@ -197,7 +197,10 @@ def _etcd_image(context: Context) -> str:
     """The image that the etcd already has: a new default in a new release of the operator must not restart it."""
     known = context.state.objects.get((Kind.STATEFUL_SET, names.etcd_name(context.job.name)))
     containers = _at(known.body, "spec", "template", "spec").get("containers") if known else None
-    running = next((each.get("image") for each in containers or [] if each.get("name") == names.ETCD_CONTAINER), None)
+    running = next(
+        (container.get("image") for container in containers or [] if container.get("name") == names.ETCD_CONTAINER),
+        None,
+    )
     return running or context.settings.etcd_image
 
 

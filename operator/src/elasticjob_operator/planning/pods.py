@@ -102,18 +102,19 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
     wants_pods = bool(assessment.acceptance.status and assessment.scaling.create) and held is None
     if lacks_network_policy(assessment):
         # No pod is reachable before it is protected: its etcd and worker pods follow in the next plan.
-        wanted = [each for each in wanted if _created_kind(each) not in (SECRET, Kind.STATEFUL_SET.value)]
+        wanted = [action for action in wanted if _created_kind(action) not in (SECRET, Kind.STATEFUL_SET.value)]
         wants_pods = False
     wants_pods = wants_pods and not lacks_pod_group(assessment)
     wanted = [*wanted, *(run_user(assessment) if wants_pods else [])]
-    kinds = {kind for each in wanted if (kind := _created_kind(each))} | ({POD} if wants_pods else set())
+    kinds = {kind for action in wanted if (kind := _created_kind(action))} | ({POD} if wants_pods else set())
     failure = state.rejection if state.rejection is not None and state.rejection.kinds & kinds else None
     if failure is not None and Kind.STATEFUL_SET.value in failure.kinds & kinds:
         wants_pods = False  # without their etcd, or with another one of that name, they would fail
     delayed = failure.kinds if failure is not None and assessment.now < failure.retry_at else frozenset()
     if SECRET in delayed:
-        return [each for each in wanted if not _created_kind(each)], failure  # everything else mounts or follows it
-    wanted = [each for each in wanted if _created_kind(each) not in delayed]
+        # everything else mounts or follows it
+        return [action for action in wanted if not _created_kind(action)], failure
+    wanted = [action for action in wanted if _created_kind(action) not in delayed]
     return wanted + (_create_pods(assessment, failing) if wants_pods and POD not in delayed else []), failure
 
 

@@ -86,7 +86,7 @@ class _Conditions:
                 self.set(type_, new)
 
     def has(self, type_: ConditionType) -> bool:
-        return any(each.type == type_.value for each in self.all)
+        return any(condition.type == type_.value for condition in self.all)
 
 
 def status_of(assessment: Assessment, training: Training) -> Status:

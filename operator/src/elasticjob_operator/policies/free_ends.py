@@ -41,8 +41,8 @@ def free_ends(
             known.pop(pod.index, None)
         else:
             known[pod.index] = FreeEnds(index=pod.index, count=before.count + 1 if before else 1, last_time=time)
-    newest = sorted(known.values(), key=lambda each: (each.last_time, each.count), reverse=True)[:MOST]
-    return tuple(sorted(newest, key=lambda each: each.index))
+    newest = sorted(known.values(), key=lambda free: (free.last_time, free.count), reverse=True)[:MOST]
+    return tuple(sorted(newest, key=lambda free: free.index))
 
 
 def delay_seconds(pod: Pod, failure: PodFailure, ends: Iterable[FreeEnds]) -> float:

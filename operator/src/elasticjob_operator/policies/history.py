@@ -266,8 +266,8 @@ def _added(history: History, change: Change) -> History:
     changes = (*history.changes, change)
     gone, changes = changes[:-MAX_CHANGES], changes[-MAX_CHANGES:]
     dropped = dict(history.dropped)
-    for each in gone:
-        dropped[each.reason] = dropped.get(each.reason, 0) + 1
+    for entry in gone:
+        dropped[entry.reason] = dropped.get(entry.reason, 0) + 1
     return History(changes=changes, dropped=dropped, samples=history.samples)
 
 

@@ -108,7 +108,7 @@ def deadlines(job: ElasticJob, *, trained: bool, waiting: str, now: datetime.dat
         found.append((_after(started, seconds), late))
     if not found:
         return not_ended()
-    due, failed = min(found, key=lambda each: each[0])
+    due, failed = min(found, key=lambda item: item[0])
     return failed if now >= due else not_ended(due)
 
 

@@ -43,7 +43,7 @@ def failing_nodes(
         if now - failing_node.last_time < MEMORY
     }
     workers = list(workers)
-    unwell = [each for each in workers if each[1].failure is not None or each[1].state is PodState.LOST]
+    unwell = [worker for worker in workers if worker[1].failure is not None or worker[1].state is PodState.LOST]
     for pod, status in unwell:
         if status.failure is not None and status.failure.before_training and not _starts_elsewhere(pod, workers):
             continue
@@ -59,8 +59,8 @@ def failing_nodes(
                 last_time=moment,
                 check=_check(status) or (before.check if before else None),
             )
-    newest = sorted(known.values(), key=lambda each: each.last_time, reverse=True)[:MOST]
-    return tuple(sorted(newest, key=lambda each: each.name))
+    newest = sorted(known.values(), key=lambda node: node.last_time, reverse=True)[:MOST]
+    return tuple(sorted(newest, key=lambda node: node.name))
 
 
 def _starts_elsewhere(failed: Pod, workers: Iterable[tuple[Pod, PodStatus]]) -> bool:
@@ -71,12 +71,12 @@ def _starts_elsewhere(failed: Pod, workers: Iterable[tuple[Pod, PodStatus]]) -> 
 def avoided(job: ElasticJob, failing: Sequence[FailingNode]) -> list[str]:
     """Names of the nodes that new workers should avoid."""
     limit = job.spec.scheduling.avoid_nodes_after
-    return [each.name for each in failing if limit and each.failures >= limit]
+    return [node.name for node in failing if limit and node.failures >= limit]
 
 
 def suspected(failing: Sequence[FailingNode]) -> ConditionUpdate:
     """The condition NodesSuspected."""
-    found = [(each.name, each.check) for each in failing if each.check]
+    found = [(node.name, node.check) for node in failing if node.check]
     if not found:
         return update(False, Reason.NO_SUSPECTS)
     nodes = "; ".join(f"{name} ({check})" for name, check in found[:SHOWN])

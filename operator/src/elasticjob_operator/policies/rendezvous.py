@@ -236,7 +236,7 @@ def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: It
     if rendezvous.several:
         return dataclasses.replace(rendezvous, store_generation=1)
     number, known = ((before.store_generation or 0), before.store_pod) if before is not None else (0, "")
-    pods = sorted(etcd, key=lambda each: each[0].created_at)
+    pods = sorted(etcd, key=lambda item: item[0].created_at)
     live = [pod.uid for pod, lost in pods if not lost]
     if live and live[-1] != known:
         number, known = number + (1 if known or not number else 0), live[-1]
@@ -371,7 +371,7 @@ def rendezvous_ready(
 
 
 def _unreachable(rendezvous: Rendezvous, pods: Sequence[Pod], error: str, *, trains: bool) -> ConditionUpdate:
-    pod = next((each for each in pods if not each.ready), next(iter(pods), None))
+    pod = next((candidate for candidate in pods if not candidate.ready), next(iter(pods), None))
     where, help_ = "", "check the address, NetworkPolicies, and whether that etcd is up."
     if rendezvous.managed and pod is not None:
         where = f" (Pod {pod.name}{f' on node {pod.node}' if pod.node else ''})"

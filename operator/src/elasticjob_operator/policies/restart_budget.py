@@ -137,7 +137,7 @@ def count_restarts(
         tally.add(cause, time, fresh)
     new: Failure | None = None
     unstartable: Failure | None = None
-    in_order = sorted(failed, key=lambda each: (each[1].time, each[0].index))
+    in_order = sorted(failed, key=lambda item: (item[1].time, item[0].index))
     for pod, failure in (*in_order, *earlier):
         # The image runs elsewhere, so this is about one node: a job that has trained must not end because of it.
         trained = failure.reason == Reason.RUNTIME_UNUSABLE and job.status.round > 0

@@ -43,13 +43,13 @@ def scale(
 ) -> Scaling:
     """`pods`: all of the run. `keep`: indices that the job always has. `most`: by Workload, how many of its pods stay,
     however many are wanted: the others leave first. `unit`: pods of a replica. `replicas`: each pod's, by its name."""
-    holding = [each for each in pods if each[1].holds_index]
-    holders = {each[0].index: each for each in holding}
+    holding = [pod for pod in pods if pod[1].holds_index]
+    holders = {pair[0].index: pair for pair in holding}
     twins: list[Pod] = []
     if len(holders) < len(holding):
-        holding.sort(key=lambda each: (-_usefulness(*each), each[0].created_at, each[0].name), reverse=True)
-        holders = {each[0].index: each for each in holding}  # the last one stays
-        twins = [each[0] for each in reversed(holding) if holders[each[0].index] is not each]
+        holding.sort(key=lambda pair: (-_usefulness(*pair), pair[0].created_at, pair[0].name), reverse=True)
+        holders = {pair[0].index: pair for pair in holding}  # the last one stays
+        twins = [pair[0] for pair in reversed(holding) if holders[pair[0].index] is not pair]
     room = max(0, wanted - len(keep - holders.keys()))
     surplus = _surplus(holders, len(holders) - room, keep, most or {}, unit, replicas or {})
     return Scaling(

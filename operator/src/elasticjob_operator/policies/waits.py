@@ -297,7 +297,7 @@ def of_etcd(
                 or f"nothing, unless it lasts: kubectl describe statefulset {stateful_set.name} -n {job.namespace}",
             )
         )
-    return min(waits, key=lambda each: not each.serious, default=None)
+    return min(waits, key=lambda one: not one.serious, default=None)
 
 
 def _reason_of(reason: str) -> Reason:

@@ -79,7 +79,7 @@ def grant(queued: QueuedJob) -> Grant:
     found = _by_base(queued)
     if lost:
         found = _owning_again(queued, found, lost)
-    strays = [delete(each) for each in queued.strays if not each.terminating and not queued.pods_of(each)]
+    strays = [delete(stray) for stray in queued.strays if not stray.terminating and not queued.pods_of(stray)]
     return dataclasses.replace(found, changes=(*strays, *found.changes))
 
 
@@ -258,7 +258,12 @@ def _running(queued: QueuedJob, base: Workload) -> Grant:
         replicas=admitted,
         slots=slots,
         etcd=placement(base, ETCD, view.flavors, {}),
-        leaving=frozenset((*(each.name for each in surplus.leaving), *(pod.workload for pod in queued.misnamed))),
+        leaving=frozenset(
+            (
+                *(held.name for held in surplus.leaving),
+                *(pod.workload for pod in queued.misnamed),
+            )
+        ),
         most={lowered[0].name: lowered[1]} if lowered is not None else {},
         queued=problem or _how_much(queued, base, surplus, admitted, wanted, retry_at),
         changes=tuple(changes),
@@ -330,7 +335,7 @@ def _how_much(
 def _to_lower(staying: Sequence[Workload], wanted: int) -> tuple[Workload, int] | None:
     """(the Workload of which a part is given back, how many worker pods it keeps). `staying`: the Workloads that do not
     leave. One that leaves is never a reason to give back a part of the base."""
-    workload, covered = staying[-1], sum(each.counts.get(WORKERS, 0) for each in staying)
+    workload, covered = staying[-1], sum(held.counts.get(WORKERS, 0) for held in staying)
     return (workload, workload.counts.get(WORKERS, 0) - (covered - wanted)) if covered > wanted else None
 
 

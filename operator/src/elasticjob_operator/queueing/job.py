@@ -79,13 +79,15 @@ class QueuedJob:
     @property
     def surplus(self) -> list[Workload]:
         """In the order of their names."""
-        found = [each for each in self.view.workloads if each.part is Part.SURPLUS and each is not self.base]
+        found = [other for other in self.view.workloads if other.part is Part.SURPLUS and other is not self.base]
         return sorted(found, key=lambda workload: (len(workload.name), workload.name))
 
     @property
     def strays(self) -> list[Workload]:
         """Those that claim to be the base, and are not: someone else made them, or the job names another one now."""
-        return [each for each in self.view.workloads if each.part is Part.BASE and each is not self.base]
+        return [
+            workload for workload in self.view.workloads if workload.part is Part.BASE and workload is not self.base
+        ]
 
     def pods_of(self, workload: Workload) -> list[Pod]:
         """A pod that was created while nothing was known of the queue counts for the base."""

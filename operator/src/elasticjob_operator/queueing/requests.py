@@ -20,7 +20,7 @@ def shortfall(pod_sets: Iterable[Mapping[str, Any]], wanted: Iterable[Mapping[st
     """What `pod_sets` ask for less than `wanted`. Empty: nothing. The number of worker pods is not compared: it
     changes."""
     known = {pod_set["name"]: pod_set for pod_set in pod_sets}
-    return next((text for each in wanted for text in _shortfalls(known.get(each["name"]), each)), "")
+    return next((text for entry in wanted for text in _shortfalls(known.get(entry["name"]), entry)), "")
 
 
 def _shortfalls(known: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _requests(pod_set: Mapping[str, Any]) -> dict[tuple[str, str], tuple[Decimal
     spec = (pod_set.get("template") or {}).get("spec") or {}
     parts = [("the pod", spec)]
     for field in ("initContainers", "containers"):
-        parts += [(f"container {each.get('name')}", each) for each in spec.get(field) or ()]
+        parts += [(f"container {container.get('name')}", container) for container in spec.get(field) or ()]
     found = {}
     for name, part in parts:
         resources = part.get("resources") or {}

@@ -71,7 +71,7 @@ def worker_pod(
         pod["spec"]["terminationGracePeriodSeconds"] = workers_grace + _AGENT_SECONDS
     # Ours come first, so that the user's variables can refer to them: $(PET_NNODES).
     if certificates_secret:
-        items = [{"key": each, "path": each} for each in _WORKER_FILES.values()]
+        items = [{"key": file, "path": file} for file in _WORKER_FILES.values()]
         _mount_secret(pod["spec"], container, {"secretName": certificates_secret, "items": items})
     elif credentials_secret:
         _mount_secret(pod["spec"], container, {"secretName": credentials_secret})
@@ -95,16 +95,20 @@ def numbered(pod: Mapping[str, Any], job: str, index: int, name: str) -> dict[st
 
 def _with_users(ours: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """If a name is repeated, the last one wins. The user's settings in PET_RDZV_CONF follow ours."""
-    conf = next((each for each in ours if each["name"] == Env.RDZV_CONF), None)
-    theirs = next((each for each in users if each.get("name") == Env.RDZV_CONF), None)
+    conf = next((variable for variable in ours if variable["name"] == Env.RDZV_CONF), None)
+    theirs = next((user for user in users if user.get("name") == Env.RDZV_CONF), None)
     if conf is None or theirs is None:
         return [*ours, *users]
     if "valueFrom" in theirs:
         raise InvalidTemplateError(
             f"env {Env.RDZV_CONF} must be a literal value: the operator adds settings of its own to it"
         )
-    joined = {"name": Env.RDZV_CONF, "value": ",".join(each for each in (conf["value"], theirs.get("value")) if each)}
-    return [*(each for each in ours if each is not conf), joined, *(each for each in users if each is not theirs)]
+    joined = {"name": Env.RDZV_CONF, "value": ",".join(word for word in (conf["value"], theirs.get("value")) if word)}
+    return [
+        *(variable for variable in ours if variable is not conf),
+        joined,
+        *(variable for variable in users if variable is not theirs),
+    ]
 
 
 def _prefer_other_nodes(spec: dict[str, Any], avoid: Sequence[str]) -> None:
@@ -158,9 +162,9 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     if spec.get("hostNetwork"):
         # With the default DNS policy, a pod on the host network cannot resolve Services, and so not the rendezvous.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
-    for each in (container, *(spec.get("initContainers") or [])):
+    for other in (container, *(spec.get("initContainers") or [])):
         # Without a termination message, the last lines of the log say why it failed.
-        each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+        other.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _set_priority(job, spec)
     _mount_checkpoints(job, spec, container)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -243,7 +247,7 @@ def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[st
         return
     check_volume_name(spec, names.CHECKPOINT_VOLUME, "spec.checkpoint.volume")
     mounts = container.get("volumeMounts") or []
-    taken = [each.get("name") for each in mounts if _path(each) == checkpoint.directory]
+    taken = [present.get("name") for present in mounts if _path(present) == checkpoint.directory]
     if taken:
         raise InvalidTemplateError(
             f"{TEMPLATE} already mounts volume {taken[0]!r} at spec.checkpoint.directory ({checkpoint.directory}): "

@@ -72,16 +72,16 @@ def outdated(held: Iterable[Copy], arrived: Copy) -> list[Copy]:
     The previous one of the same origin. Also those of earlier worker groups, once `arrived` is the second one of its
     group: a group takes its second snapshot only when the first is complete everywhere.
     """
-    others = [each for each in held if each.origin.purpose == arrived.origin.purpose]
-    second = any(each.origin == arrived.origin and each.fence == arrived.fence for each in others)
-    return [each for each in others if each.origin == arrived.origin or (second and each.fence < arrived.fence)]
+    others = [copy for copy in held if copy.origin.purpose == arrived.origin.purpose]
+    second = any(other.origin == arrived.origin and other.fence == arrived.fence for other in others)
+    return [other for other in others if other.origin == arrived.origin or (second and other.fence < arrived.fence)]
 
 
 def receivers_of(neighbours: Sequence[Neighbour], address: str) -> list[Neighbour]:
     """Who may get the copies of the member at `address`, the best first: in the order of ranks, but on another machine
     if possible. Pure."""
-    reachable = [each for each in neighbours if each.peer_port]
-    return sorted(reachable, key=lambda each: each.address == address)
+    reachable = [neighbour for neighbour in neighbours if neighbour.peer_port]
+    return sorted(reachable, key=lambda neighbour: neighbour.address == address)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class PeerCopies:
             logger.info("a copy of another member's snapshot was not received: %s", failure)
             return
         copy, buffer = found
-        useless = [self._held.pop(each) for each in outdated(self._held, copy)]
+        useless = [self._held.pop(key) for key in outdated(self._held, copy)]
         if len(self._held) >= MOST:
             useless.append(self._held.pop(next(iter(self._held))))
         self._held[copy] = buffer

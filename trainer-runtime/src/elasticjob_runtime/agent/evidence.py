@@ -60,7 +60,7 @@ class Investigation:
         """`known`: the stacks, by rank, that were asked for earlier in this hang. `since_ns`: when the processes began
         in this round, Unix time, ns."""
         self._suspects = tuple(suspects)
-        self._before = {each.rank: _activity_of(each.pid) for each in self._suspects}
+        self._before = {process.rank: _activity_of(process.pid) for process in self._suspects}
         sockets = {suspect.rank: flight_recorder.socket_file(suspect.error_file) for suspect in self._suspects}
         self._recorders = Question[Mapping[int, Calls]](
             lambda: recorders.ask(sockets, RECORDER_SECONDS, since_ns), 2 * RECORDER_SECONDS, {}
@@ -83,7 +83,7 @@ class Investigation:
             self.due = now + LOOK_SECONDS
             return None
         if not self._evidence:
-            self._evidence = {each.rank: self._look_at(each) for each in self._suspects}
+            self._evidence = {process.rank: self._look_at(process) for process in self._suspects}
             self._give_up_at = now + STACKS_SECONDS
             for suspect in self._suspects:
                 self._ask(suspect)
@@ -105,10 +105,10 @@ class Investigation:
     def _all_written(self) -> bool:
         """Whether those that were asked have written their stacks, and write no more."""
         before = dict(self.stacks)
-        for each in self._suspects:
-            path = auto_progress.stacks_file(each.error_file)
-            if each.rank in self._sizes and (text := written_stacks(path, self._sizes[each.rank])):
-                self.stacks[each.rank] = text
+        for suspect in self._suspects:
+            path = auto_progress.stacks_file(suspect.error_file)
+            if suspect.rank in self._sizes and (text := written_stacks(path, self._sizes[suspect.rank])):
+                self.stacks[suspect.rank] = text
         return self._sizes.keys() <= self.stacks.keys() and before == self.stacks
 
     def _look_at(self, suspect: Suspect) -> RankEvidence:
@@ -197,11 +197,11 @@ def _stack(text: str) -> Stack | None:
 
 def _activity_of(pid: int) -> Activity:
     """Of the process and its children, since their start."""
-    known = [_own_activity(each) for each in (pid, *_children(pid))]
+    known = [_own_activity(child) for child in (pid, *_children(pid))]
     return Activity(
-        cpu_ms=sum(each.cpu_ms for each in known),
-        switches=sum(each.switches for each in known),
-        bytes=sum(each.bytes for each in known),
+        cpu_ms=sum(activity.cpu_ms for activity in known),
+        switches=sum(activity.switches for activity in known),
+        bytes=sum(activity.bytes for activity in known),
     )
 
 

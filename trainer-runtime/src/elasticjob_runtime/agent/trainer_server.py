@@ -148,7 +148,7 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     if not any(name.lower() in ("http_proxy", "all_proxy") for name in environment):
         return {}
     known = environment.get("no_proxy", environment.get("NO_PROXY", ""))
-    if any(each.strip() in ("127.0.0.1", "*") for each in known.split(",")):
+    if any(address.strip() in ("127.0.0.1", "*") for address in known.split(",")):
         return {}
     exempt = f"{known},127.0.0.1" if known else "127.0.0.1"
     return {"no_proxy": exempt, "NO_PROXY": exempt}

@@ -131,14 +131,14 @@ class WorkerServer:
             except OSError:
                 data = b""
             kept = bool(data) and self._take(fd, data, tuple(fds))
-            for each in fds if not kept else ():
-                os.close(each)
+            for received in fds if not kept else ():
+                os.close(received)
             if not data:
                 self._drop(fd)
 
     def _read_others(self, fd: int) -> None:
         """The worker that fetches may have a predecessor whose last snapshot is still unread."""
-        for other in [each for each in self._connections if each != fd]:
+        for other in [connection for connection in self._connections if connection != fd]:
             self._read(other, MAX_UNREAD)
 
     def _take(self, fd: int, data: bytes, fds: tuple[int, ...]) -> bool:
@@ -226,9 +226,11 @@ class WorkerServer:
 
     def _drop(self, fd: int) -> None:
         self._event_loop.remove_reader(fd)
-        self._save_on_request = {rank: each for rank, each in self._save_on_request.items() if each != fd}
+        self._save_on_request = {
+            rank: connection for rank, connection in self._save_on_request.items() if connection != fd
+        }
         self._reported_invalid.discard(fd)
-        self._in_place = {rank: each for rank, each in self._in_place.items() if each != fd}
+        self._in_place = {rank: connection for rank, connection in self._in_place.items() if connection != fd}
         self._connections.pop(fd).close()
 
 

@@ -53,7 +53,9 @@ class _Parser(argparse.ArgumentParser):
         """The flag that a word sets, which may be abbreviated; None: none, or one of several."""
         name = word.partition("=")[0] if word.startswith("--") else word[:2]
         known = self._option_string_actions
-        near = {id(known[each]): known[each] for each in known if word.startswith("--") and each.startswith(name)}
+        near = {
+            id(known[option]): known[option] for option in known if word.startswith("--") and option.startswith(name)
+        }
         return known.get(name) or (next(iter(near.values())) if len(near) == 1 else None)
 
     def error(self, message: str) -> NoReturn:

@@ -48,7 +48,7 @@ def reader(annotation: Any) -> Reader:
     there is none."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return _optional(reader(next(each for each in arguments if each is not type(None))))
+        return _optional(reader(next(argument for argument in arguments if argument is not type(None))))
     if origin in (list, tuple):
         return _sequence(origin, reader(arguments[0]))
     if origin is dict:

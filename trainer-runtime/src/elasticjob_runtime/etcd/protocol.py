@@ -198,7 +198,7 @@ def txn_result(answer: Json) -> TxnResult:
 def news(answer: Json) -> list[tuple[bool, int]]:
     """Reads the answer to `news_request`: for each range, whether a key was written, and the number of keys."""
     ranges = [item["response_range"] for item in answer.get("responses", ())]
-    return [(bool(each.get("kvs")), int(each.get("count", 0))) for each in ranges]
+    return [(bool(found.get("kvs")), int(found.get("count", 0))) for found in ranges]
 
 
 def _key_value(kv: Json) -> KeyValue:

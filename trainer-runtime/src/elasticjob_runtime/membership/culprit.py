@@ -150,7 +150,7 @@ def calls_of(evidence: Mapping[int, RankEvidence]) -> str:
 
 
 def _exited(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
-    gone = tuple(rank for rank, each in evidence.items() if each.exited)
+    gone = tuple(rank for rank, found in evidence.items() if found.exited)
     if not gone or len(gone) == len(evidence):
         return None
     why = f"{_ranks(gone)} exited with code 0 while the others train"
@@ -158,14 +158,14 @@ def _exited(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
 
 
 def _stopped(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
-    stopped = tuple(rank for rank, each in evidence.items() if each.state in ("T", "t"))
+    stopped = tuple(rank for rank, found in evidence.items() if found.state in ("T", "t"))
     return Culprit(ranks=stopped, why=f"a signal has stopped {_ranks(stopped)}", acts=False) if stopped else None
 
 
 def _in_kernel(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
-    for rank, each in evidence.items():
-        if each.state == "D" and each.stack is None:
-            why = f"rank {rank} waits in the kernel for a device or a file system ({each.kernel or 'state D'})"
+    for rank, found in evidence.items():
+        if found.state == "D" and found.stack is None:
+            why = f"rank {rank} waits in the kernel for a device or a file system ({found.kernel or 'state D'})"
             return Culprit(ranks=(rank,), why=why, acts=False, certain=False)
     return None
 
@@ -213,7 +213,7 @@ def _do_nothing(evidence: Mapping[int, RankEvidence], ranks: tuple[int, ...]) ->
 
 def _outside(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
     """Those that do something may be about to come: they are named, and nothing is done."""
-    outside = {rank: each for rank, each in evidence.items() if each.waits_in == ""}
+    outside = {rank: found for rank, found in evidence.items() if found.waits_in == ""}
     if not outside:
         return None
     first = next(iter(outside.values()))
@@ -233,10 +233,10 @@ def _while_others_wait(evidence: Mapping[int, RankEvidence]) -> str:
 
 
 def _resending(evidence: Mapping[int, RankEvidence]) -> Culprit | None:
-    if not all(each.waits_in for each in evidence.values()):
+    if not all(found.waits_in for found in evidence.values()):
         return None
-    pairs = sorted({pair for each in evidence.values() for pair in each.resends})
-    near = tuple(rank for rank, each in evidence.items() if each.resends)
+    pairs = sorted({pair for found in evidence.values() for pair in found.resends})
+    near = tuple(rank for rank, found in evidence.items() if found.resends)
     if not near:
         return None
     sent = f"what {_ranks(near)} {_verb(near, 'sends', 'send')} is not acknowledged"

@@ -260,7 +260,7 @@ def _report_suspects(view: View, _now: float) -> Action | None:
     if plan is None or plan.rank is None or not view.runs_plan:
         return None
     me = view.settings.me
-    reported = {each.value.suspect: each.value for each in view.store.suspicions if each.value.by == me}
+    reported = {report.value.suspect: report.value for report in view.store.suspicions if report.value.by == me}
     if back := sorted(name for name in reported if name not in view.silent):
         return PublishSuspicion(suspicion=reported[back[0]], retract=True, reason=f"{back[0]} sends heartbeats again")
     if lost := sorted(view.silent - reported.keys()):

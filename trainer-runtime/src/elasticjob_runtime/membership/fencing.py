@@ -78,7 +78,11 @@ def _cut_off(view: View, now: float) -> Action | None:
     the neighbours went at the same time, as with their node: then this one continues once the store is back."""
     plan = view.store.plan
     neighbours = plan.rank.neighbours if plan and plan.rank and view.runs_plan else ()
-    if not _lease_expired(view, now) or not neighbours or any(each.name not in view.silent for each in neighbours):
+    if (
+        not _lease_expired(view, now)
+        or not neighbours
+        or any(neighbour.name not in view.silent for neighbour in neighbours)
+    ):
         return None
     reason = "cut off: neither etcd nor any neighbour is reachable, and the lease expired"
     if view.workers.state in ALIVE:

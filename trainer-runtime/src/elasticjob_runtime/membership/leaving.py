@@ -126,10 +126,10 @@ def _propose_end(view: View, plan: Plan) -> ProposeStop | None:
     ]
     if view.store.role is not Role.PLANNER or len(ranks) < plan.value.size or not members:
         return None
-    if any(each.value.state is not MemberState.LEAVING for each in members):
+    if any(member.value.state is not MemberState.LEAVING for member in members):
         return None
     failed = {failure.member for failure in view.store.failures}
     members.sort(key=lambda member: member.name != view.settings.me)
-    saver = next((each.name for each in members if each.name not in failed), members[0].name)
+    saver = next((member.name for member in members if member.name not in failed), members[0].name)
     stop = StopValue(attempt=plan.value.attempt, reason=PlanReason.MEMBER_LEFT, message="all members left", saver=saver)
     return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=f"all members leave: {saver} saves")

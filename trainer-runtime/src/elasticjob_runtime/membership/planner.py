@@ -206,7 +206,7 @@ def _leave_out_suspect(view: View, plan: Plan, broken: BrokenWorlds) -> Action |
     member = broken.again(view, plan)
     if member is None:
         return None
-    others = [each for each in eligible_members(view) if each.name != member.name]
+    others = [other for other in eligible_members(view) if other.name != member.name]
     others = members_to_continue(view, plan, whole_replicas(view, others))
     size = group_size(view.spec, len(others))
     if size is None:
@@ -279,7 +279,7 @@ def _probe_again(view: View, now: float, why: str = "") -> Action | None:
 
     The reason stays `why`, or the usual state, unless the plan misses that member.
     """
-    suspected = {each.value.suspect for each in view.store.suspicions} - {view.settings.me}
+    suspected = {suspicion.value.suspect for suspicion in view.store.suspicions} - {view.settings.me}
     members = view.store.members.values()
     silent = [
         member
@@ -299,8 +299,8 @@ def _probe_again(view: View, now: float, why: str = "") -> Action | None:
 def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
     """Members of the plan that a neighbour suspects and that have no recent answer to a probe sent after that."""
     suspected: dict[str, float] = {}
-    for each in view.store.suspicions:
-        suspected[each.value.suspect] = max(each.seen_at, suspected.get(each.value.suspect, 0.0))
+    for suspicion in view.store.suspicions:
+        suspected[suspicion.value.suspect] = max(suspicion.seen_at, suspected.get(suspicion.value.suspect, 0.0))
     return tuple(
         member
         for member in eligible_members(view)

@@ -34,8 +34,8 @@ def propose_plan(
     rounds = [member.value.round for member in view.store.members.values()]
     last = max(plan.round if plan else 0, view.workers.round, view.store.last_round, *rounds)
     # Losing plan and spec in the store neither resets the restart budget nor lowers the fencing token.
-    known_plans = [each for each in (plan, view.workers.plan) if each]
-    restarts = max((each.value.restart_count for each in known_plans), default=0)
+    known_plans = [known for known in (plan, view.workers.plan) if known]
+    restarts = max((known.value.restart_count for known in known_plans), default=0)
     members = by_location(eligible[:size], view.store.locations, view.settings.replica_size or 1)
     if view.settings.replica_size:
         members = with_store_first(members, view.settings.replica_size)
@@ -47,7 +47,7 @@ def propose_plan(
         replica_size=view.settings.replica_size,
         replicas=view.store.replicas,
         joined=tuple(_joined(plan, member, last + 1) for member in members),
-        reports_steps=bool(view.stepped) or any(each.value.reports_steps for each in known_plans),
+        reports_steps=bool(view.stepped) or any(known.value.reports_steps for known in known_plans),
         broken=broken_plans(view, plan, plan_reason) if plan else 0,
         suspects=suspects or (plan.value.suspects if plan else ()),
         left_out=left_out or (plan.value.left_out if plan and _is_present(view, plan.value.left_out) else ""),
@@ -59,8 +59,8 @@ def propose_plan(
         finished=finished_early(view, plan, members, plan_reason) if plan else (),
         caused_at=view.stop.value.caused_at if view.stop else caused_at(view, plan, plan_reason, eligible),
         crashes=assess_crash(view).history if plan_reason is PlanReason.WORKER_FAILED else _unchanged(view),
-        store_generation=max([view.spec.store_generation, *(each.value.store_generation for each in known_plans)]),
-        run_began=max((each.value.run_began for each in known_plans), default=0),
+        store_generation=max([view.spec.store_generation, *(known.value.store_generation for known in known_plans)]),
+        run_began=max((known.value.run_began for known in known_plans), default=0),
         reason=f"writing plan {last + 1} with {size} of {len(eligible)} members: {why}",
     )
 
@@ -99,7 +99,9 @@ def caused_at(view: View, plan: Plan | None, reason: PlanReason, eligible: Seque
     if reason is PlanReason.WORKER_FAILED:
         moments = [failure.time for failure in view.store.failures]
     elif reason is PlanReason.MEMBER_LOST:
-        moments = [each.value.heard_at for each in view.store.suspicions] or [each.time for each in view.store.failures]
+        moments = [suspicion.value.heard_at for suspicion in view.store.suspicions] or [
+            failure.time for failure in view.store.failures
+        ]
     elif reason is PlanReason.MEMBER_LEFT:
         in_plan = [view.store.members[name].value for name in ranks_of(plan) if name in view.store.members]
         moments = [member.changed_at for member in in_plan if member.state is MemberState.LEAVING]

@@ -50,12 +50,12 @@ def assign_rank(members: Sequence[Member], rank: int, joined: int = 0) -> RankVa
         predecessor=members[rank - 1].name if rank else "",
         neighbours=tuple(
             Neighbour(
-                name=each.name,
-                incarnation=each.value.incarnation,
-                address=each.value.address,
-                peer_port=each.value.peer_port,
+                name=neighbour.name,
+                incarnation=neighbour.value.incarnation,
+                address=neighbour.value.address,
+                peer_port=neighbour.value.peer_port,
             )
-            for each in neighbours
+            for neighbour in neighbours
         ),
     )
 

@@ -62,7 +62,11 @@ def plan_broken_since(view: View) -> float | None:
     if plan is None or not view.runs_plan:
         return None
     leader = plan.value.leader
-    moments = [each.seen_at for each in view.store.suspicions if each.value.suspect == leader != view.settings.me]
+    moments = [
+        suspicion.seen_at
+        for suspicion in view.store.suspicions
+        if suspicion.value.suspect == leader != view.settings.me
+    ]
     # With a stop, a peer that exited to save most likely caused it. The workers of a spare are not in the plan.
     if workers.failure is not None and view.stop is None and plan.rank is not None:
         moments.append(workers.changed_at)
@@ -79,7 +83,9 @@ def takeover_delay(view: View) -> float:
     """
     plan = view.store.plan
     rank = plan.rank.group_rank if plan and plan.rank else TAKE_OVER_BY_RANK
-    suspected = plan is not None and any(each.value.suspect == plan.value.leader for each in view.store.suspicions)
+    suspected = plan is not None and any(
+        suspicion.value.suspect == plan.value.leader for suspicion in view.store.suspicions
+    )
     history = crash_loop.history_of(plan.value if plan and not suspected else None)
     late = 0.0
     if rank >= TAKE_OVER_BY_RANK:

@@ -32,7 +32,7 @@ def default_of(settings: type[Any], field: str) -> Any:
     >>> default_of(HangLimits, "least")
     60.0
     """
-    return next(each.default for each in dataclasses.fields(settings) if each.name == field)
+    return next(known.default for known in dataclasses.fields(settings) if known.name == field)
 
 
 _DEFAULT_OF_FIELD: Any = object()
@@ -71,7 +71,7 @@ class RendezvousConf:
 
     def values_for(self, settings: type[Any]) -> dict[str, Any]:
         """The fields of `settings` that keys set, by name."""
-        targets = {each.name: each.metadata["sets"] for each in dataclasses.fields(self) if "sets" in each.metadata}
+        targets = {known.name: known.metadata["sets"] for known in dataclasses.fields(self) if "sets" in known.metadata}
         return {field: getattr(self, name) for name, (owner, field) in targets.items() if owner is settings}
 
 

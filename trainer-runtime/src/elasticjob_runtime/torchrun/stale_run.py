@@ -25,4 +25,4 @@ def clear_ended_run(store: Store, keys: Keys) -> bool:
     guard = Compare(keys.outcome, mod_revision=outcome[0].mod_revision)
     # Not the whole `<prefix>/<run id>/`: it may contain another job that uses it as its prefix.
     ranges = [*map(KeyRange, keys.single), *map(KeyRange.prefix, keys.folders)]
-    return store.txn([guard], [Delete(each) for each in ranges]).succeeded
+    return store.txn([guard], [Delete(span) for span in ranges]).succeeded

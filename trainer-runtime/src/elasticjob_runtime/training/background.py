@@ -69,16 +69,16 @@ def begin(step: int, function: Callable[[], object]) -> Save:
     atexit.unregister(_fail_if_the_last_failed)
     atexit.register(_fail_if_the_last_failed)
     save = Save(step, function)
-    _saves[:] = [*(each for each in _saves if not each.is_over), save]
+    _saves[:] = [*(other for other in _saves if not other.is_over), save]
     return save
 
 
 def wait_for_saves(since: float, timeout: float) -> None:
     """Waits for those that began after `since` (monotonic time)."""
     until = time.monotonic() + timeout
-    for each in _saves:
-        if each.began >= since:
-            each.wait(max(0.0, until - time.monotonic()))
+    for save in _saves:
+        if save.began >= since:
+            save.wait(max(0.0, until - time.monotonic()))
 
 
 def _fail_if_the_last_failed() -> None:

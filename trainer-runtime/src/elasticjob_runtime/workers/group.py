@@ -173,7 +173,9 @@ class WorkerGroup:
         """Kills the workers at once if `grace` is 0, and else after `grace` seconds to save; see GroupState.stop."""
         self._check_handlers_at = None
         # Only the kernel knows which handle a signal, and only as long as they run: ask before the first one is sent.
-        handling, catching = (self._catching(each) if grace > 0 else () for each in (signal.SIGTERM, number))
+        handling, catching = (
+            self._catching(signal_number) if grace > 0 else () for signal_number in (signal.SIGTERM, number)
+        )
         self._apply(self._state.stop(grace, now, number, last=last, saves=saves, handling=handling, catching=catching))
 
     def fail_hung(self, message: str, now: float, ranks: Collection[int] = ()) -> None:
@@ -198,7 +200,7 @@ class WorkerGroup:
         whenever a worker stops or continues, so no polling is needed. One that a debugger has stopped does not
         count."""
         looks = self.view.state is WorkersState.RUNNING and self.group.stopped_timeout
-        found = {each.spec.local_rank: linux.stop_signal(each.pid) for each in self._workers} if looks else {}
+        found = {worker.spec.local_rank: linux.stop_signal(worker.pid) for worker in self._workers} if looks else {}
         names = {local_rank: signal_name(number) for local_rank, number in found.items() if number}
         self._apply(self._state.looked_for_stopped(names, now))
 

@@ -133,7 +133,7 @@ class GroupState:
 
     @property
     def running(self) -> dict[int, Process]:
-        return {number: each for number, each in self.processes.items() if each.phase is Phase.RUNNING}
+        return {number: process for number, process in self.processes.items() if process.phase is Phase.RUNNING}
 
     @property
     def trains_apart(self) -> bool:
@@ -146,22 +146,22 @@ class GroupState:
 
     @property
     def finished(self) -> set[int]:
-        return {number for number, each in self.processes.items() if each.phase is Phase.FINISHED}
+        return {number for number, process in self.processes.items() if process.phase is Phase.FINISHED}
 
     @property
     def is_over(self) -> bool:
         """Whether no process runs or starts."""
-        return all(each.phase is Phase.FINISHED for each in self.processes.values())
+        return all(process.phase is Phase.FINISHED for process in self.processes.values())
 
     @property
     def report_due(self) -> float | None:
         """When the next process is given up."""
-        return min((each.due for each in self.processes.values() if each.due is not None), default=None)
+        return min((process.due for process in self.processes.values() if process.due is not None), default=None)
 
     @property
     def stopped_due(self) -> float | None:
         """When to look again for processes that a signal has stopped."""
-        since = [each.stopped_at for each in self.processes.values() if each.stopped_at is not None]
+        since = [process.stopped_at for process in self.processes.values() if process.stopped_at is not None]
         return min(since) + self.spec.stopped_timeout if since else None
 
     @property
@@ -173,7 +173,7 @@ class GroupState:
     @property
     def hangs(self) -> bool:
         """Whether its processes were asked for their stacks."""
-        return any(each.reason == HANG for each in self.failures)
+        return any(failure.reason == HANG for failure in self.failures)
 
     # -- starts and plans
 
@@ -196,8 +196,8 @@ class GroupState:
         )  # fmt: skip
         state, effects = dataclasses.replace(self, view=view), list[Effect]()
         if plan != self.view.plan:
-            for number, each in self.processes.items():
-                process = dataclasses.replace(each, rank=rank_of(plan, number, self.spec))
+            for number, before in self.processes.items():
+                process = dataclasses.replace(before, rank=rank_of(plan, number, self.spec))
                 if plan.rank is not None and process.alone and not process.proven and process.due is None:
                     process = process.expect(START, START_TIMEOUT, now)  # from now on, others wait for it
                 state = state._with(number, process)
@@ -272,16 +272,16 @@ class GroupState:
         state = state._set(WorkersState.STOPPING, now, saving=grace > 0)
         if grace <= 0:
             return state, [*effects, Signal(signal.SIGKILL, frozenset(running))]
-        can_end = (each for each in running if running[each].connected and running[each].saves_at_end)
-        told = frozenset(each for each in can_end if last and each not in handling)
-        for each in told:
-            process = dataclasses.replace(running[each], report="")
-            state = state._with(each, process.expect("respond to the end", self.spec.ack_timeout, now))
-            effects.append(SendEnd(each, plan, saves and each == 0))
-        outside = {each for each in running if running[each].report == WAITING}  # they hear no request
+        can_end = (local for local in running if running[local].connected and running[local].saves_at_end)
+        told = frozenset(local for local in can_end if last and local not in handling)
+        for local in told:
+            process = dataclasses.replace(running[local], report="")
+            state = state._with(local, process.expect("respond to the end", self.spec.ack_timeout, now))
+            effects.append(SendEnd(local, plan, saves and local == 0))
+        outside = {local for local in running if running[local].report == WAITING}  # they hear no request
         asked = self._save_on_request(running.keys() - told - outside, handling)
-        effects += [AskToSave(running[each].rank, grace) for each in sorted(asked)]
-        signalled = {each for each in running if each in catching} - told - asked
+        effects += [AskToSave(running[local].rank, grace) for local in sorted(asked)]
+        signalled = {local for local in running if local in catching} - told - asked
         # A process that does not save would end on the signal, in the midst of a step that one that saves must finish.
         # So it gets none, and is killed after the last one has saved. If no process saves, the signal ends all; if all
         # handle it, each ends by itself.
@@ -300,7 +300,9 @@ class GroupState:
         saving = self.saving or frozenset()
         asking = bool(self._save_on_request(saving, handling)) and self.kill_at is not None
         state = dataclasses.replace(self.found_handler(), on_request=self.on_request | {rank})
-        new = {each for each in state._save_on_request(self.running, handling) if self.processes[each].rank == rank}
+        new = {
+            number for number in state._save_on_request(self.running, handling) if self.processes[number].rank == rank
+        }
         if not asking or not new:
             return state, []
         left = max(0.0, (self.kill_at or now) - now)
@@ -316,7 +318,7 @@ class GroupState:
         """The process of `rank` has nothing left to save."""
         if round_number != self.view.round:
             return self, []
-        return self._has_saved({each for each, process in self.processes.items() if process.rank == rank})
+        return self._has_saved({number for number, process in self.processes.items() if process.rank == rank})
 
     # -- failures
 
@@ -340,7 +342,7 @@ class GroupState:
     def hung_process(self, ranks: Collection[int]) -> tuple[int, int]:
         """(rank, local rank) of the process whose failure a hang is. `ranks`: those that keep the others waiting.
         Raises ValueError if none runs."""
-        named = {number: each for number, each in self.processes.items() if each.rank in ranks}
+        named = {number: process for number, process in self.processes.items() if process.rank in ranks}
         local_rank = min(named or self.running)
         return self.processes[local_rank].rank, local_rank
 
@@ -368,7 +370,7 @@ class GroupState:
         failure: unless it ended with code 0, or is being stopped; recorded: those of processes that have written their
         error, and are about to exit; stacks: if it `hangs`."""
         process = self.processes[local_rank]
-        rest = {number: each for number, each in self.processes.items() if number != local_rank}
+        rest = {number: other for number, other in self.processes.items() if number != local_rank}
         if failure is not None and not self.stopping:
             return dataclasses.replace(self, processes=rest)._failed(failure, recorded, stacks, now)
         state, effects = self._has_saved({local_rank})
@@ -435,7 +437,7 @@ class GroupState:
 
     def _without_starts(self) -> GroupState:
         """Those that have not started are not waited for."""
-        rest = {number: each for number, each in self.processes.items() if each.phase is not Phase.STARTING}
+        rest = {number: process for number, process in self.processes.items() if process.phase is not Phase.STARTING}
         return dataclasses.replace(self, processes=rest)
 
     def _launch(self, plan: Plan, local_ranks: Iterable[int], now: float, *, alone: bool) -> Step:
@@ -456,7 +458,7 @@ class GroupState:
 
     def _save_on_request(self, local_ranks: Collection[int], handling: Collection[int]) -> frozenset[int]:
         return frozenset(
-            each for each in local_ranks if self.processes[each].rank in self.on_request and each not in handling
+            rank for rank in local_ranks if self.processes[rank].rank in self.on_request and rank not in handling
         )
 
     def _has_saved(self, local_ranks: Collection[int]) -> Step:
@@ -483,12 +485,12 @@ class GroupState:
     def _observed(self, now: float) -> GroupState:
         """With what is known of processes that continue in place in the view."""
         known, nproc, view = list(self.processes.values()), self.spec.nproc, self.view
-        reports = [each.report for each in known]
-        failed = next((each.why for each in known if each.report == FAILED), "")
+        reports = [process.report for process in known]
+        failed = next((process.why for process in known if process.report == FAILED), "")
         view = dataclasses.replace(
             view,
-            movable=all(each.proven or each.alone for each in known) and not self.failures,
-            in_place=sum(each.proven for each in known) == nproc == len(self.running),
+            movable=all(process.proven or process.alone for process in known) and not self.failures,
+            in_place=sum(process.proven for process in known) == nproc == len(self.running),
             waiting=reports.count(WAITING) == nproc,
             entered=None if reports.count(ENTERED) == nproc else view.entered,
             rejected_at=(view.rejected_at or now) if FAILED in reports else None,

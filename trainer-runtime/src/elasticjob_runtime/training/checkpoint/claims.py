@@ -260,7 +260,9 @@ def _encode(claim: Claim) -> bytes:
         "kept": claim.kept,
         "choice": claim.writer.choice,
         "chosen": claim.writer.chosen,
-        "savers": [[number, each.owner, str(each.fence), each.choice, each.chosen] for number, each in claim.savers],
+        "savers": [
+            [number, writer.owner, str(writer.fence), writer.choice, writer.chosen] for number, writer in claim.savers
+        ],
         "follows": claim.follows,
         "claimed_at": claim.claimed_at,
     }
@@ -291,7 +293,7 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
         earlier=tuple(document["earlier"]),
         kept=tuple(document["kept"]),
         savers=tuple((int(number), _writer(*writer)) for number, *writer in document["savers"]),
-        follows=tuple(int(each) for each in document.get("follows", ())),
+        follows=tuple(int(number) for number in document.get("follows", ())),
         claimed_at=float(document["claimed_at"]),
     )
 

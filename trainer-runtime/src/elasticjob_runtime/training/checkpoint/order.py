@@ -78,7 +78,7 @@ class Choice:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Who has it, in ascending order."""
-        return tuple(sorted({each.rank for each in self.held}))
+        return tuple(sorted({part.rank for part in self.held}))
 
     @property
     def sources(self) -> Mapping[int, Held]:
@@ -99,15 +99,17 @@ def choose(held: Sequence[Held], job: str, *, shared: bool, ranks: int = 1) -> C
     snapshots = _snapshots(held)
     whole = {state: parts for state, parts in snapshots.items() if not _lacking(parts)}
     best = NOTHING
-    for state in sorted(whole, key=lambda each: (each.kind, each.claim, each.step)):
+    for state in sorted(whole, key=lambda known: (known.kind, known.claim, known.step)):
         best = best if newer(best, state) else state
     equal = [state for state in whole if not newer(best, state) and not newer(state, best)]
-    found = [each for state in equal for each in whole[state]]
-    problems = [f"Rank {each.rank}: {each.unreadable}" if ranks > 1 else each.unreadable for each in found]
-    found = [each for each in found if not each.unreadable]
+    found = [candidate for state in equal for candidate in whole[state]]
+    problems = [
+        f"Rank {candidate.rank}: {candidate.unreadable}" if ranks > 1 else candidate.unreadable for candidate in found
+    ]
+    found = [candidate for candidate in found if not candidate.unreadable]
     if problems and not found:
         return Choice(state=best, why="it cannot be read", unreadable=problems[0])
-    found.sort(key=lambda each: (-each.state.kind, each.copied, each.rank, each.shard))
+    found.sort(key=lambda candidate: (-candidate.state.kind, candidate.copied, candidate.rank, candidate.shard))
     notes = [
         f"step {state.step} in memory lacks {_shards(_lacking(parts))} of {parts[0].of}"
         for state, parts in snapshots.items()
@@ -152,20 +154,22 @@ def _rules(one: State, other: State, job: str, shared: bool) -> Iterator[tuple[C
 def _snapshots(held: Sequence[Held]) -> dict[State, list[Held]]:
     """Who has each state. Of what is in memory, the shards may name different claims: the latest counts."""
     found: dict[tuple[State, int], list[Held]] = collections.defaultdict(list)
-    for each in held:
-        if each.state.step >= 0:
-            in_memory = each.state.kind is Kind.MEMORY
+    for candidate in held:
+        if candidate.state.step >= 0:
+            in_memory = candidate.state.kind is Kind.MEMORY
             # Ranks may have loaded something else besides, and so know of other choices.
-            found[dataclasses.replace(each.state, claim=0, choice=0) if in_memory else each.state, each.of].append(each)
+            found[
+                dataclasses.replace(candidate.state, claim=0, choice=0) if in_memory else candidate.state, candidate.of
+            ].append(candidate)
     newest = [
-        max((each.state for each in parts), key=lambda state: (state.claim, state.choice)) for parts in found.values()
+        max((part.state for part in parts), key=lambda state: (state.claim, state.choice)) for parts in found.values()
     ]
     return dict(zip(newest, found.values(), strict=True))
 
 
 def _lacking(parts: Sequence[Held]) -> list[int]:
     """The shards that no rank has."""
-    return sorted(set(range(parts[0].of)) - {each.shard for each in parts})
+    return sorted(set(range(parts[0].of)) - {part.shard for part in parts})
 
 
 _PLACES = {Kind.STORAGE: "on storage", Kind.MEMORY: "in memory", Kind.LIVE: "of a running training"}
@@ -175,18 +179,18 @@ _SOURCES = {Kind.STORAGE: ", from storage", Kind.MEMORY: ", from memory", Kind.L
 def _source(held: Sequence[Held], ranks: int) -> str:
     """Where it comes from. held: see `Choice`."""
     source = _SOURCES[held[0].state.kind]
-    copied = [shard for shard, each in sorted(_sources(held).items()) if each.copied]
+    copied = [shard for shard, source in sorted(_sources(held).items()) if source.copied]
     if copied:
         source += f"; {_shards(copied)} of {held[0].of} from the copy of a neighbour"
-    lacking = sorted(set(range(ranks)) - {each.rank for each in held})
+    lacking = sorted(set(range(ranks)) - {part.rank for part in held})
     if lacking:
         source += f"; rank {held[0].rank} sends it to those that lack it: {', '.join(map(str, lacking))}"
     return source
 
 
 def _sources(held: Sequence[Held]) -> dict[int, Held]:
-    same = [each for each in held if (each.state.kind, each.of) == (held[0].state.kind, held[0].of)]
-    return {each.shard: each for each in reversed(same)}
+    same = [source for source in held if (source.state.kind, source.of) == (held[0].state.kind, held[0].of)]
+    return {source.shard: source for source in reversed(same)}
 
 
 def _shards(numbers: Sequence[int]) -> str:

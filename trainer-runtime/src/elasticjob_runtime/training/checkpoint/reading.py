@@ -59,7 +59,7 @@ def newest(
     corrupt: set[State] = set()
     failures: collections.Counter[State] = collections.Counter()
     while True:
-        choice = choose([each for each in candidates() if each.state not in corrupt], job, shared=True)
+        choice = choose([candidate for candidate in candidates() if candidate.state not in corrupt], job, shared=True)
         if choice.state == NOTHING:
             return None
         try:

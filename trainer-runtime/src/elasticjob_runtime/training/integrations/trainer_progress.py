@@ -55,7 +55,7 @@ class TrainerProgress:
         return {
             "state": {name: value for name, value in state.items() if name not in OF_THIS_PROCESS},
             "control": trainer.control.state()["args"],
-            "callbacks": [(type(each).__name__, each.state()["attributes"]) for each in self._exportable()],
+            "callbacks": [(type(callback).__name__, callback.state()["attributes"]) for callback in self._exportable()],
             "counters": {name: getattr(trainer, name) for name in COUNTERS},
             "loss": trainer._tr_loss.item(),
             "operations": float(trainer.current_flos),
@@ -78,7 +78,9 @@ class TrainerProgress:
         self.grad_norm, self.learning_rate = given["step"]
 
     def _exportable(self) -> Iterator[Any]:
-        return (each for each in self._trainer.callback_handler.callbacks if isinstance(each, ExportableState))
+        return (
+            callback for callback in self._trainer.callback_handler.callbacks if isinstance(callback, ExportableState)
+        )
 
 
 class TrainerAdapter(AcceleratorAdapter):

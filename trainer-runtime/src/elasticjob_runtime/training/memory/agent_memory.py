@@ -124,8 +124,8 @@ class AgentMemory:
         purpose = self._purpose(what)
         chosen: Recovered | None = None
         local_ranks = range(max(1, number("LOCAL_WORLD_SIZE")))
-        found = [each for local_rank in local_ranks for each in self._found(purpose, local_rank)]
-        for recovered in sorted(found, key=lambda each: each.header.age, reverse=True):
+        found = [snapshot for local_rank in local_ranks for snapshot in self._found(purpose, local_rank)]
+        for recovered in sorted(found, key=lambda snapshot: snapshot.header.age, reverse=True):
             if chosen is None and recovered.is_intact():
                 chosen = recovered
                 continue
@@ -141,7 +141,7 @@ class AgentMemory:
         purpose = self._purpose(what)
         own = self._found(purpose, own_local_rank())
         copies = self._found(purpose, own_local_rank(), copies_of=max(1, number("LOCAL_WORLD_SIZE")))
-        return [*((each, False) for each in own), *((each, True) for each in copies)]
+        return [*((snapshot, False) for snapshot in own), *((snapshot, True) for snapshot in copies)]
 
     def refuses(self, what: str) -> bool:
         """Whether it has turned out that `keep` cannot take snapshots for this purpose."""
@@ -205,7 +205,7 @@ class AgentMemory:
     def _hand_over(self, step: int) -> None:
         """Gives the descriptors to the agent, once: later snapshots are in the same memory."""
         kept = {**self._carried, **{purpose: pair.fds for purpose, pair in self._pairs.items()}}
-        fds = [fd for each in kept.values() for fd in each][:MAX_FDS]
+        fds = [fd for group in kept.values() for fd in group][:MAX_FDS]
         wanted = (current_fence(), fds)
         if self._sent == wanted:
             return

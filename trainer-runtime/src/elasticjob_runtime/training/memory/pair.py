@@ -36,8 +36,8 @@ class Pair:
             except (OSError, ValueError):
                 buffer = None
             if buffer is None:
-                for each in found:
-                    each.release()
+                for one in found:
+                    one.release()
                 return None
             found.append(buffer)
         return cls(found)
@@ -79,7 +79,7 @@ class Pair:
             buffer.reserve(size)
 
     def _check(self, size: int) -> None:
-        needed = sum(max(0, size - len(each.memory)) for each in self.buffers)
+        needed = sum(max(0, size - len(buffer.memory)) for buffer in self.buffers)
         free = limits.free_memory() if needed else None
         if not policy.fits(needed, free):
             raise NoMemoryError(f"two copies need {needed >> 20} MiB more, and only {(free or 0) >> 20} MiB are free")

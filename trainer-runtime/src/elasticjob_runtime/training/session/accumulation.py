@@ -63,7 +63,11 @@ class Accumulation:
 
     def _watch(self) -> torch.Tensor | None:
         if self._watched is None or not self._watched.requires_grad:  # it is frozen now
-            found = [each for each in parameters_of(self._optimizer) if each.grad is not None and each.requires_grad]
+            found = [
+                parameter
+                for parameter in parameters_of(self._optimizer)
+                if parameter.grad is not None and parameter.requires_grad
+            ]
             self._watched = min(found, key=torch.Tensor.numel, default=None)
             if self._watched is not None:
                 self._watched.register_hook(self._add)  # before a gradient is added

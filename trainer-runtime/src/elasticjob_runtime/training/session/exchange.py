@@ -48,12 +48,12 @@ class Exchange:
         if self.largest([digest, -digest]) == [digest, -digest]:
             return
         found = self.gather((trained, order))
-        first = next((each for has_trained, each in found if has_trained), found[0][1])
+        first = next((of_rank for has_trained, of_rank in found if has_trained), found[0][1])
         kind = "rank" if self._replicas is None else "replica"
         if order == first and self._engine is not None:
             raise OverError(f"another {kind} was given other data")
         who = f"another {kind}" if order == first else f"this {kind}"
-        other = next(each for _, each in found if each != first) if order == first else order
+        other = next(of_rank for _, of_rank in found if of_rank != first) if order == first else order
         raise SessionError(
             f"{who} was given other data than the other {kind}s: {differing(other, first)}. All {kind}s must call "
             "session.batches() or session.stream() with the same arguments"

@@ -58,8 +58,8 @@ class Interruption:
         with self._lock:
             self._over = True
             callbacks, self._at_end = self._at_end, []
-        for each in callbacks:
-            each()
+        for callback in callbacks:
+            callback()
 
     def wait_for_silence(self, timeout: float) -> bool:
         """Ends the world, and waits until it is silent. False if it is not within `timeout` seconds."""

@@ -52,11 +52,11 @@ class Links:
         Raises OSError if they are too few."""
         ports = {port for _, port in self.addresses}
         with self._lock:
-            for each in self._sockets.copy():
-                if not _connects(each, ports, addresses):
-                    self._sockets.remove(each)
-                    each.close()
-            self._names = {os.readlink(f"/proc/self/fd/{each.fileno()}") for each in self._sockets}
+            for connection in self._sockets.copy():
+                if not _connects(connection, ports, addresses):
+                    self._sockets.remove(connection)
+                    connection.close()
+            self._names = {os.readlink(f"/proc/self/fd/{connection.fileno()}") for connection in self._sockets}
         if len(self._sockets) < size - 1:
             raise OSError(
                 f"found {len(self._sockets)} of the {size - 1} connections of gloo to the other processes: without the "
@@ -70,15 +70,15 @@ class Links:
         """Ends the connections: whatever waits for them in this process or another one fails immediately, and nothing
         more is sent. Any thread may call this."""
         with self._lock:
-            for each in self._sockets:
+            for connection in self._sockets:
                 with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RD)
+                    connection.shutdown(socket.SHUT_RD)
             if self._sockets:
                 time.sleep(NOTICE)
-            for each in self._sockets:
+            for connection in self._sockets:
                 with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-                each.close()
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
             self._sockets.clear()
 
     def are_closed(self) -> bool:
@@ -88,8 +88,8 @@ class Links:
     def forget(self) -> None:
         """Leaves the connections as they are."""
         with self._lock:
-            for each in self._sockets:
-                each.close()
+            for connection in self._sockets:
+                connection.close()
             self._sockets.clear()
 
 

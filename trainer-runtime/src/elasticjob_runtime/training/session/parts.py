@@ -110,10 +110,12 @@ class Parts:
 
     def memory(self) -> set[int]:
         """Where the tensors of models and optimizers are."""
-        of_models = (each for module in self.modules for each in (*module.parameters(), *module.buffers()))
-        of_optimizers = (each for part in self.optimizers for state in part.state.values() for each in state.values())
-        found = (each for each in (*of_models, *of_optimizers) if type(each) in (torch.Tensor, torch.nn.Parameter))
-        return {each.untyped_storage().data_ptr() for each in found} - {0}
+        of_models = (parameter for module in self.modules for parameter in (*module.parameters(), *module.buffers()))
+        of_optimizers = (value for part in self.optimizers for state in part.state.values() for value in state.values())
+        found = (
+            tensor for tensor in (*of_models, *of_optimizers) if type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        )
+        return {tensor.untyped_storage().data_ptr() for tensor in found} - {0}
 
     def all_modules(self) -> Sequence[torch.nn.Module]:
         """The models and all modules in them. Asked at each step: `Module.modules()` takes 5 ms for 1,000 modules."""
@@ -127,12 +129,12 @@ class Parts:
         """And parameters that no backward pass reaches, which a script may change itself: of a momentum encoder, say.
         Not those that are sharded, as FSDP replaces them while they are used."""
         modules = self.all_modules()
-        found = [each for module in modules if module._buffers for each in module._buffers.values()]
+        found = [held for module in modules if module._buffers for held in module._buffers.values()]
         found += [
-            each
+            parameter
             for module in modules
-            for each in module._parameters.values()
-            if each is not None and not each.requires_grad and not torch_sharding.is_dtensor(each)
+            for parameter in module._parameters.values()
+            if parameter is not None and not parameter.requires_grad and not torch_sharding.is_dtensor(parameter)
         ]
         return dict.fromkeys(buffer for buffer in found if buffer is not None)  # modules may share one
 
@@ -149,14 +151,14 @@ class Parts:
         `parameter.data.add_()` is; `parameter.data = other` is not. states: or of a tensor of its state."""
         tensors = self._optimized()
         if states:
-            values = [each for one in self.optimizers for state in one.state.values() for each in state.values()]
-            tensors += [each for each in values if isinstance(each, torch.Tensor)]
+            values = [value for one in self.optimizers for state in one.state.values() for value in state.values()]
+            tensors += [value for value in values if isinstance(value, torch.Tensor)]
         # Written for speed, as this is done twice in each step. FSDP moves its parameters itself.
-        places = [] if self._moves() else [each.data_ptr() for each in tensors]
-        return sum([each._version for each in tensors]), sum(places)
+        places = [] if self._moves() else [tensor.data_ptr() for tensor in tensors]
+        return sum([tensor._version for tensor in tensors]), sum(places)
 
     def _optimized(self) -> list[torch.Tensor]:
-        return [each for one in self.optimizers for group in one.param_groups for each in group["params"]]
+        return [param for one in self.optimizers for group in one.param_groups for param in group["params"]]
 
     def _moves(self) -> bool:
         if self._sharded is None:
@@ -165,7 +167,7 @@ class Parts:
 
     def trained(self) -> list[bool]:
         """Of each parameter that an optimizer has, whether it is trained, and not frozen."""
-        return [each.requires_grad for each in self._optimized()]
+        return [parameter.requires_grad for parameter in self._optimized()]
 
     def train(self, trained: Sequence[bool]) -> None:
         """trained: see `trained`; empty: not known."""

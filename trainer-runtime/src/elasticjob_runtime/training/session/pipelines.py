@@ -45,9 +45,9 @@ def _watch_all() -> None:
     """Once the script has imported them."""
     if (module := sys.modules.get(MODULE)) is None:
         return
-    for each in torch_private.schedule_classes(module):
-        if not hasattr(each.step, "__wrapped__"):
-            each.step = _watch(each.step)
+    for schedule in torch_private.schedule_classes(module):
+        if not hasattr(schedule.step, "__wrapped__"):
+            schedule.step = _watch(schedule.step)
 
 
 def _watch(step: Any) -> Any:

@@ -90,7 +90,7 @@ def _problems_in_replica(parts: Parts) -> Iterator[str]:
 
 def _problems_of_devices(parts: Parts, backend: str) -> Iterator[str]:
     devices = _devices(parts.modules)
-    elsewhere = [each for each in devices if each.type != "cpu"]
+    elsewhere = [device for device in devices if device.type != "cpu"]
     if not elsewhere:
         if backend and "gloo" not in backend:
             yield f"the model is on the CPU, and the process group of its replica uses {backend}: use gloo"
@@ -164,12 +164,12 @@ def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
             "in the memory of the agents. To continue in place, divide the job into replicas that each have the whole "
             "model: workers.replicaSize, or elasticrun --replica-size"
         )
-    if any(type(each).__name__ == "ZeroRedundancyOptimizer" for each in parts.optimizers):
+    if any(type(optimizer).__name__ == "ZeroRedundancyOptimizer" for optimizer in parts.optimizers):
         return "the optimizer's state is sharded (ZeroRedundancyOptimizer), and no process has that of a lost one"
     if not parts.ddp:
         return "no model of the session is in DistributedDataParallel"
     for module in parts.modules:
-        if any(isinstance(each, torch.nn.SyncBatchNorm) for each in module.modules()):
+        if any(isinstance(layer, torch.nn.SyncBatchNorm) for layer in module.modules()):
             return (
                 "the model has SyncBatchNorm, which communicates inside of the forward pass; use BatchNorm, or layers "
                 "that do not depend on the batch (GroupNorm)"
@@ -178,7 +178,7 @@ def refusal(parts: Parts, *, backend: str, groups: int, nccl: bool) -> str:
         return "the script has process groups of its own, which would end with each change"
     if "nccl" in backend:
         return _refusal_of_nccl(_devices(parts.ddp), nccl)
-    if elsewhere := [each for each in _devices(parts.ddp) if each.type != "cpu"]:
+    if elsewhere := [device for device in _devices(parts.ddp) if device.type != "cpu"]:
         # What ends with the world is a future without a stream: gradients may be read before gloo has copied them back.
         return f"the model is on {elsewhere[0]} and the process group uses gloo, which has been tested on CPUs only"
     return ""
@@ -188,7 +188,7 @@ def _refusal_of_nccl(devices: Sequence[torch.device], wanted: bool) -> str:
     """devices: of the models that are trained."""
     if not wanted:
         return f"continuing in place with NCCL has been tested on one GPU only; {Env.IN_PLACE_NCCL}=1 tries it"
-    if [each.type for each in devices] != ["cuda"]:
+    if [device.type for device in devices] != ["cuda"]:
         return "with NCCL, all models of the session must be on the same GPU"
     return torch_private.missing_nccl()
 

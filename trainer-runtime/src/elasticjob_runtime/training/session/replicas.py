@@ -278,9 +278,9 @@ class ReplicateGroup:
         self.interrupt, self.is_silent, self.forget = group.interrupt, group.is_silent, group.forget
 
     def install(self, _store: PrefixStore) -> Any | None:
-        for each in (self._group.gloo, self._group.nccl):
-            if each is not None:
-                torch_private.set_timeout(each, OPERATION_TIMEOUT)
+        for group in (self._group.gloo, self._group.nccl):
+            if group is not None:
+                torch_private.set_timeout(group, OPERATION_TIMEOUT)
         return self._replicas.enter(self._group, self._world)
 
 

@@ -27,7 +27,7 @@ _POSITION = "elasticjob session"
 
 def new_state(parts: Parts) -> TrainingState:
     """Raises TypeError for models that are sharded in a way that is not supported."""
-    if any(type(each).__name__ == "FullyShardedDataParallel" for part in parts.modules for each in part.modules()):
+    if any(type(module).__name__ == "FullyShardedDataParallel" for part in parts.modules for module in part.modules()):
         raise TypeError(
             "ElasticSession: a model in FullyShardedDataParallel (FSDP1) cannot be saved in shards; use fully_shard "
             "(FSDP2)"

@@ -35,16 +35,16 @@ class Steps:
         """Optimizers that have stepped in this step."""
         self._scaled = False
         """Whether a scaler has decided on the gradients of this step, which it may have left out."""
-        self._accumulations = [Accumulation(each, sharded=parts.are_sharded) for each in parts.optimizers]
+        self._accumulations = [Accumulation(optimizer, sharded=parts.are_sharded) for optimizer in parts.optimizers]
         self._trial = False
         """Whether this step is one."""
         self.broken = ""
         """How the communication in this world has failed; empty: not at all."""
         self.repeats = False
         """Whether the last step was interrupted, and is to be taken again."""
-        for index, each in enumerate(parts.optimizers):
-            each.register_step_pre_hook(functools.partial(self._before_optimizer, index))
-            each.register_step_post_hook(functools.partial(self._after_optimizer, index))
+        for index, optimizer in enumerate(parts.optimizers):
+            optimizer.register_step_pre_hook(functools.partial(self._before_optimizer, index))
+            optimizer.register_step_post_hook(functools.partial(self._after_optimizer, index))
         for part in parts.others:
             if isinstance(part, torch.amp.GradScaler):  # its step() looks at the gradients before optimizer.step()
                 part.step = functools.partial(self._step_of_scaler, part.step)  # type: ignore[method-assign]
@@ -61,8 +61,8 @@ class Steps:
         engine = self._engine
         self._stepped.clear()
         self._scaled = False
-        for each in self._accumulations:
-            each.begin()
+        for accumulation in self._accumulations:
+            accumulation.begin()
         if engine is None:
             yield
             self._check_gradients()
@@ -206,8 +206,8 @@ class Steps:
     def _check_gradients(self) -> None:
         """At the end of a step. Raises SessionError if FSDP keeps gradients that it has not reduced: nothing but
         another backward() would use them."""
-        for index, each in enumerate(self._accumulations):
-            each.end(used=self._scaled or index in self._stepped)
+        for index, accumulation in enumerate(self._accumulations):
+            accumulation.end(used=self._scaled or index in self._stepped)
         if not (self._stepped or self._scaled) and any(map(torch_sharding.keeps_unreduced, self._parts.modules)):
             raise SessionError(ACCUMULATED)
 
@@ -220,4 +220,4 @@ class Steps:
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
     """Whether these are arguments of an optimizer's `step` that computes gradients itself."""
-    return any(each is not None for each in (*args[1:], *kwargs.values()))  # Accelerate passes None
+    return any(arg is not None for arg in (*args[1:], *kwargs.values()))  # Accelerate passes None

@@ -208,14 +208,14 @@ def _forget_prefix() -> None:
 def _swapped(connected: Mapping[str, Any]) -> Iterator[None]:
     """Meanwhile, torch takes these groups wherever it makes one. By the names of their classes."""
     originals = {name: getattr(distributed_c10d, name) for name in connected}
-    held = {name: [each] for name, each in connected.items()}
-    vars(distributed_c10d).update({name: _class_of(originals[name], each) for name, each in held.items()})
+    held = {name: [function] for name, function in connected.items()}
+    vars(distributed_c10d).update({name: _class_of(originals[name], function) for name, function in held.items()})
     try:
         yield
     finally:
         vars(distributed_c10d).update(originals)
-        for each in held.values():
-            each.clear()
+        for functions in held.values():
+            functions.clear()
 
 
 def _class_of(original: Any, held: list[Any]) -> Any:
@@ -231,7 +231,7 @@ def _class_of(original: Any, held: list[Any]) -> Any:
             return held[0]
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return any(instance is each for each in held)
+            return any(instance is known for known in held)
 
     return Class(original.__name__, (), {"Options": getattr(original, "Options", None)})
 
@@ -307,8 +307,10 @@ def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
 def schedule_classes(module: Any) -> list[Any]:
     """Those of pipelines that define a step of their own. module: torch.distributed.pipelining.schedules."""
     base = module._PipelineSchedule
-    found = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
-    return [each for each in found if "step" in vars(each)]
+    found = [
+        attribute for attribute in vars(module).values() if isinstance(attribute, type) and issubclass(attribute, base)
+    ]
+    return [optimizer for optimizer in found if "step" in vars(optimizer)]
 
 
 def stages_of(schedule: Any) -> list[Any]:

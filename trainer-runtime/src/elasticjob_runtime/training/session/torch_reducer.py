@@ -29,7 +29,7 @@ def reduce_with(ddp: DistributedDataParallel, wait: Callable[[Any], Any]) -> Non
     wait(work): waits for the work of a collective on the CPU, or until the world ends.
     """
     _waits[ddp] = wait
-    _reduced[ddp] = [each for each in ddp.module.parameters() if each.requires_grad]
+    _reduced[ddp] = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
 
 
 class _ReducerGroup(dist.ProcessGroup):
@@ -75,7 +75,7 @@ def _interruptible(collective: Callable[..., Any], wait: Callable[[Any], Any]) -
         work = collective(tensors, options)
         if not tensors[0].is_cpu:
             return work  # only the stream waits
-        begun[:] = [each for each in begun if not each.used[0]]
+        begun[:] = [one for one in begun if not one.used[0]]
         begun.append(_ReducerWork(work, wait))
         return begun[-1]
 
@@ -99,7 +99,7 @@ def rebuild(ddp: DistributedDataParallel) -> None:
     with _frozen_as_at_first(ddp):
         parameters, sparse = ddp._build_params_for_reducer()
         names = ddp._build_debug_param_to_name_mapping(parameters)
-        if ddp in _waits and all(each.is_cpu for each in parameters):
+        if ddp in _waits and all(parameter.is_cpu for parameter in parameters):
             ddp.process_group = _reducer_groups[ddp] = _ReducerGroup(dist.group.WORLD, _waits[ddp])
         ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
     ddp.process_group = dist.group.WORLD
@@ -114,15 +114,15 @@ def rebuild(ddp: DistributedDataParallel) -> None:
 @contextlib.contextmanager
 def _frozen_as_at_first(ddp: DistributedDataParallel) -> Iterator[None]:
     """A reducer leaves out what is frozen when it is made, for ever, and joiners make theirs at the beginning."""
-    now = [(each, each.requires_grad) for each in ddp.module.parameters()]
-    reduced = {id(each) for each in _reduced.get(ddp, [each for each, trained in now if trained])}
+    now = [(parameter, parameter.requires_grad) for parameter in ddp.module.parameters()]
+    reduced = {id(parameter) for parameter in _reduced.get(ddp, [parameter for parameter, trained in now if trained])}
     try:
-        for each, _ in now:
-            each.requires_grad_(id(each) in reduced)
+        for parameter, _ in now:
+            parameter.requires_grad_(id(parameter) in reduced)
         yield
     finally:
-        for each, trained in now:
-            each.requires_grad_(trained)
+        for parameter, trained in now:
+            parameter.requires_grad_(trained)
 
 
 def wrap_hooks(
@@ -143,7 +143,7 @@ def group_of_hook(ddp: DistributedDataParallel) -> bool:
     """Whether a communication hook of the module has a process group of its own, as far as that shows."""
     states = [state for _, state in getattr(ddp, "_comm_hooks", ())]
     held = [*states, *(getattr(state, "process_group", None) for state in states)]
-    return any(isinstance(each, dist.ProcessGroup) for each in held)
+    return any(isinstance(value, dist.ProcessGroup) for value in held)
 
 
 def has_comm_hook(ddp: DistributedDataParallel) -> bool:

@@ -66,7 +66,7 @@ def _send(group: Any, agreement: Agreement, rank: int, state: Any, works: list[A
             _finish(group.send([torch.tensor([len(structure)])], receiver, 0))
             _finish(group.send([torch.frombuffer(bytearray(structure), dtype=torch.uint8)], receiver, 0))
     for index, tensor in enumerate(tensors):
-        of_this = [each for each in agreement.receivers if agreement.source_of(each, index, tensor.nbytes) == rank]
+        of_this = [other for other in agreement.receivers if agreement.source_of(other, index, tensor.nbytes) == rank]
         if of_this and tensor.numel():
             data = _as_bytes(tensor.cpu().contiguous())
             works.extend(group.send([data], receiver, 0) for receiver in of_this)

@@ -46,8 +46,10 @@ class Aside:
 
     def __init__(self, parts: Parts, *, only_small: bool = False, optimizers: bool = False) -> None:
         """only_small: settings of optimizers, and torch's schedulers. optimizers: also their parameters and states."""
-        self._kept = [_KeptOptimizer(each) for each in parts.optimizers if optimizers]
-        optimized = [] if only_small else [id(each) for one in parts.optimizers for each in parameters_of(one)]
+        self._kept = [_KeptOptimizer(kept) for kept in parts.optimizers if optimizers]
+        optimized = (
+            [] if only_small else [id(parameter) for one in parts.optimizers for parameter in parameters_of(one)]
+        )
         self._groups = [group for optimizer in parts.optimizers for group in optimizer.param_groups]
         self._settings = [
             {name: _copied(value) for name, value in group.items() if name != "params"} for group in self._groups

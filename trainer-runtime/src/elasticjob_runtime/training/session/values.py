@@ -50,7 +50,7 @@ class Values(dict[str, Any]):
             raise TypeError(f"session.values: the key {key!r} is not a string")
         _check_types(value, f"session.values[{key!r}]")
         memory = functools.cache(self._memory_of_parts)
-        if any(_problem(each, memory) for each in _leaves(value) if isinstance(each, torch.Tensor)):
+        if any(_problem(leaf, memory) for leaf in _leaves(value) if isinstance(leaf, torch.Tensor)):
             value = _mapped(value, _copy)
         super().__setitem__(key, value)
 
@@ -139,17 +139,17 @@ class Values(dict[str, Any]):
         for key, value in self.items():
             where = f"session.values[{key!r}]"
             _check_types(value, where)
-            for each in _leaves(value):
-                if not isinstance(each, torch.Tensor):
+            for leaf in _leaves(value):
+                if not isinstance(leaf, torch.Tensor):
                     continue
-                if checked.get(id(each)) is not each and (problem := _problem(each, memory)):
-                    raise ValueError(f"{where}{_place(value, each)} {problem}: keep a copy, tensor.detach().clone()")
-                self._checked[id(each)] = each
+                if checked.get(id(leaf)) is not leaf and (problem := _problem(leaf, memory)):
+                    raise ValueError(f"{where}{_place(value, leaf)} {problem}: keep a copy, tensor.detach().clone()")
+                self._checked[id(leaf)] = leaf
 
     def state_dict(self) -> dict[str, Any]:
         """Raises TypeError or ValueError as `check`."""
         self.check()
-        devices = [each.device.type for each in _leaves(self) if isinstance(each, torch.Tensor)]
+        devices = [leaf.device.type for leaf in _leaves(self) if isinstance(leaf, torch.Tensor)]
         changed = self._committed is not None and _mark(self) != self._mark_at_commit
         return {
             "data": _mapped(self, torch.Tensor.detach),
@@ -192,13 +192,13 @@ def _problem(tensor: torch.Tensor, memory_of_parts: Callable[[], Collection[int]
 
 
 def _check_types(value: Any, where: str) -> None:
-    for each in _leaves(value):
-        if type(each) in PLAIN or (type(each) in (torch.Tensor, torch.nn.Parameter) and each.layout is torch.strided):
+    for leaf in _leaves(value):
+        if type(leaf) in PLAIN or (type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided):
             continue
-        kind = f"{type(each).__module__}.{type(each).__qualname__}".removeprefix("builtins.")
-        remedy = "; its item() is plain" if getattr(each, "shape", None) == () else ""
+        kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
+        remedy = "; its item() is plain" if getattr(leaf, "shape", None) == () else ""
         raise TypeError(
-            f"{where}{_place(value, each)} is of the type {kind}. Values are None, bool, int, float, str, bytes, dense "
+            f"{where}{_place(value, leaf)} is of the type {kind}. Values are None, bool, int, float, str, bytes, dense "
             f"tensors, and lists, tuples and dicts of these{remedy}"
         )
 
@@ -206,13 +206,13 @@ def _check_types(value: Any, where: str) -> None:
 def _leaves(value: Any) -> Iterator[Any]:
     """All that is not a list, tuple or dict. Raises TypeError for a key that is not plain data."""
     if type(value) in (list, tuple):
-        for each in value:
-            yield from _leaves(each)
+        for item in value:
+            yield from _leaves(item)
     elif type(value) in (dict, collections.OrderedDict, Values):
-        for key, each in value.items():
+        for key, item in value.items():
             if type(key) not in PLAIN:
                 raise TypeError(f"session.values: {key!r} is a key of a dict: keys are strings, numbers or None")
-            yield from _leaves(each)
+            yield from _leaves(item)
     else:
         yield value
 
@@ -224,9 +224,9 @@ def _place(value: Any, leaf: Any) -> str:
         items = enumerate(value)
     elif type(value) in (dict, collections.OrderedDict):
         items = value.items()
-    for key, each in items:
-        if any(found is leaf for found in _leaves(each)):
-            return f"[{key!r}]{_place(each, leaf)}"
+    for key, item in items:
+        if any(found is leaf for found in _leaves(item)):
+            return f"[{key!r}]{_place(item, leaf)}"
     return ""
 
 
@@ -235,9 +235,9 @@ def _mapped(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tensor]) -> An
     if isinstance(value, torch.Tensor):
         return of_tensor(value)
     if type(value) in (list, tuple):
-        return type(value)(_mapped(each, of_tensor) for each in value)
+        return type(value)(_mapped(item, of_tensor) for item in value)
     if isinstance(value, dict):
-        return {key: _mapped(each, of_tensor) for key, each in value.items()}
+        return {key: _mapped(item, of_tensor) for key, item in value.items()}
     return value
 
 
@@ -262,9 +262,9 @@ def _merged(own: Any, given: Any, put: Put, used: set[int]) -> Any:
 def _pairs(own: Any, given: Any) -> dict[Any, tuple[Any, Any]]:
     if type(given) is dict:
         mine = own if isinstance(own, dict) else {}
-        return {key: (mine.get(key), each) for key, each in given.items()}
+        return {key: (mine.get(key), item) for key, item in given.items()}
     same = type(own) is type(given)
-    return {index: (own[index] if same and index < len(own) else None, each) for index, each in enumerate(given)}
+    return {index: (own[index] if same and index < len(own) else None, item) for index, item in enumerate(given)}
 
 
 def _put(own: Any, given: torch.Tensor) -> torch.Tensor:
@@ -281,4 +281,4 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def _mark(values: Values) -> list[Any]:
     """Differs after a change."""
-    return [(id(each), each._version) if isinstance(each, torch.Tensor) else each for each in _leaves(values)]
+    return [(id(leaf), leaf._version) if isinstance(leaf, torch.Tensor) else leaf for leaf in _leaves(values)]

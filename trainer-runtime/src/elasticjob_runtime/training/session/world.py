@@ -174,7 +174,7 @@ class Agreement:
 
 def are_together(process_states: Sequence[ProcessState]) -> bool:
     """Whether all processes are at the same place in the script, so that they can evaluate together."""
-    return len({each.state if each.is_live else each.state.evaluation for each in process_states}) == 1
+    return len({process.state if process.is_live else process.state.evaluation for process in process_states}) == 1
 
 
 def agree(process_states: Sequence[ProcessState], job: str) -> Agreement:
@@ -184,18 +184,21 @@ def agree(process_states: Sequence[ProcessState], job: str) -> Agreement:
     job: that of these processes. Raises SessionError if no process has a whole state, CheckpointError if none can read
     the newest one.
     """
-    held = [Held(rank=rank, state=each.state, unreadable=each.unreadable) for rank, each in enumerate(process_states)]
+    held = [
+        Held(rank=rank, state=process.state, unreadable=process.unreadable)
+        for rank, process in enumerate(process_states)
+    ]
     choice = choose(held, job, shared=False, ranks=len(held))
     if choice.unreadable:
         raise CheckpointError(choice.unreadable)
-    if not choice.held and any(each.state.step == BETWEEN_STEPS for each in process_states):
+    if not choice.held and any(process.state.step == BETWEEN_STEPS for process in process_states):
         raise SessionError(
             "no process has a whole state: on all of them, the step was interrupted after optimizer.step(), or after "
             "the script itself had changed parameters for the first time. Communicate before optimizer.step(), not "
             "between it and the end of session.step()"
         )
     have = choice.ranks or (0,)
-    same = [rank for rank, each in enumerate(process_states) if each.layout == process_states[have[0]].layout]
+    same = [rank for rank, process in enumerate(process_states) if process.layout == process_states[have[0]].layout]
     sources = tuple(rank for rank in same if rank in have)
     return Agreement(
         sources=sources,

@@ -111,12 +111,14 @@ def missing_support(version: str, devices: Collection[str]) -> str:
 
 def _devices(models: Iterable[torch.nn.Module]) -> set[str]:
     """Of sharded parameters."""
-    return {each.device.type for model in models for each in model.parameters() if isinstance(each, DTensor)}
+    return {
+        parameter.device.type for model in models for parameter in model.parameters() if isinstance(parameter, DTensor)
+    }
 
 
 def is_sharded(part: Any) -> bool:
     """Whether a rank has only a part of this model's state."""
-    return isinstance(part, torch.nn.Module) and any(isinstance(each, DTensor) for each in part.parameters())
+    return isinstance(part, torch.nn.Module) and any(isinstance(parameter, DTensor) for parameter in part.parameters())
 
 
 def _to_bytes(value: Any) -> bytes:

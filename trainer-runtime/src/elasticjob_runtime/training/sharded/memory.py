@@ -104,27 +104,27 @@ class Shards:
         recovered = self._memory.shards(self._what) if self._memory is not None else []
         try:
             found = []
-            for each, copied in recovered:
-                state = each.view() if each.is_intact() else None
+            for snapshot, copied in recovered:
+                state = snapshot.view() if snapshot.is_intact() else None
                 if state is None:
-                    logger.warning("the snapshot of step %d in memory is damaged", each.step)
+                    logger.warning("the snapshot of step %d in memory is damaged", snapshot.step)
                     continue
                 held = Held(
                     rank=ranks.rank(),
-                    state=each.state(checkpoint.this_job()),
+                    state=snapshot.state(checkpoint.this_job()),
                     shard=state["shard"],
                     of=state["of"],
                     copied=copied,
                 )
-                found.append(_Found(held, each, state))
+                found.append(_Found(held, snapshot, state))
             yield found
         finally:
-            for each, _ in recovered:
-                each.close()
+            for snapshot, _ in recovered:
+                snapshot.close()
 
     def _load(self, contents: Contents, choice: Choice, found: list[_Found]) -> None:
         sources = choice.sources
-        here = {each.held.shard: each for each in found if each.held == sources.get(each.held.shard)}
+        here = {one.held.shard: one for one in found if one.held == sources.get(one.held.shard)}
         plans = {
             shard: plan
             for each in ranks.gather({s: f.state["plan"] for s, f in here.items()})
@@ -133,13 +133,13 @@ class Shards:
         reader = MemoryReader(
             [plans[shard] for shard in range(len(sources))],
             {shard: held.rank for shard, held in sources.items()},
-            {shard: each.state["data"] for shard, each in here.items()},
+            {shard: one.state["data"] for shard, one in here.items()},
         )
         state = contents.collect_for(reader.read_metadata().state_dict_metadata)
         storage.run_dcp(
             lambda: dcp.load(state, storage_reader=reader), "The snapshot in memory does not fit this state"
         )
-        if any(ranks.gather(any(each.recovered.is_replaced() for each in here.values()))):
+        if any(ranks.gather(any(own.recovered.is_replaced() for own in here.values()))):
             raise CheckpointError("A process of an earlier round still writes to the snapshots in memory.")
         contents.apply(state)
 

@@ -40,7 +40,7 @@ def plan_of(state: Mapping[str, Any]) -> tuple[SavePlan, list[torch.Tensor | byt
     planner.set_up_planner(dict(state), is_coordinator=ranks.rank() == 0)
     plan = planner.create_local_plan()
     data = [planner.resolve_data(item) for item in plan.items]
-    return plan, [each.getvalue() if isinstance(each, io.BytesIO) else each for each in data]
+    return plan, [value.getvalue() if isinstance(value, io.BytesIO) else value for value in data]
 
 
 class MemoryReader(StorageReader):
@@ -124,7 +124,7 @@ class MemoryReader(StorageReader):
             for position, each in enumerate(data)
             if isinstance(each, bytes) and (shard, position) in set(self._places.values())
         }
-        return {place: value for each in ranks.gather(mine) for place, value in each.items()}
+        return {place: value for of_rank in ranks.gather(mine) for place, value in of_rank.items()}
 
     def _transfer(
         self,
@@ -140,19 +140,19 @@ class MemoryReader(StorageReader):
         def prepare() -> None:
             for rank, requests in asked.items():
                 parts = [
-                    as_bytes(self._part(each).contiguous())
-                    for each in requests
-                    if isinstance(self._item(each[0]), torch.Tensor)
+                    as_bytes(self._part(request).contiguous())
+                    for request in requests
+                    if isinstance(self._item(request[0]), torch.Tensor)
                 ]
                 sent[rank] = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
             for rank, requests in wanted.items():
-                size = sum(math.prod(each[2]) * types[each].itemsize for each in requests if each in types)
+                size = sum(math.prod(request[2]) * types[request].itemsize for request in requests if request in types)
                 received[rank] = torch.empty(size, dtype=torch.uint8)
 
         ranks.from_all(prepare)  # so that no rank waits for the message of one that has failed
-        works = [dist.isend(each, rank, group=group) for rank, each in sent.items() if each.numel()]
-        works += [dist.irecv(each, rank, group=group) for rank, each in received.items() if each.numel()]
-        largest = max((each.numel() for each in (*sent.values(), *received.values())), default=0)
+        works = [dist.isend(tensor, rank, group=group) for rank, tensor in sent.items() if tensor.numel()]
+        works += [dist.irecv(tensor, rank, group=group) for rank, tensor in received.items() if tensor.numel()]
+        largest = max((tensor.numel() for tensor in (*sent.values(), *received.values())), default=0)
         for work in works:
             if work is not None:
                 work.wait(datetime.timedelta(seconds=BASE_TIMEOUT + largest / SLOWEST))
@@ -161,10 +161,10 @@ class MemoryReader(StorageReader):
         found = {}
         for rank, message in received.items():
             offset = 0
-            for each in (one for one in wanted[rank] if one in types):
-                size = math.prod(each[2]) * types[each].itemsize
+            for request in (one for one in wanted[rank] if one in types):
+                size = math.prod(request[2]) * types[request].itemsize
                 # A copy, because a view of another type must begin at a multiple of its size.
-                found[each] = message[offset : offset + size].clone().view(types[each]).view(each[2])
+                found[request] = message[offset : offset + size].clone().view(types[request]).view(request[2])
                 offset += size
         return found
 

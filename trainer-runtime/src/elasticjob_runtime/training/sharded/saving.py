@@ -190,18 +190,18 @@ def _tidy(folder: pathlib.Path, current: str) -> None:
         manifests = [manifest.read(folder / found.name) for found in listing.checkpoints]
         if claims.list_directory(folder).checkpoints != listing.checkpoints:
             return  # a person has just chosen one, which renames its manifest: next time
-        _remove_shards(folder, {current, *(each["folder"] for each in manifests if each)}, listing.claim.number)
+        _remove_shards(folder, {current, *(known["folder"] for known in manifests if known)}, listing.claim.number)
     except OSError as error:
         logger.warning("Cannot remove old shards in %s: %s.", folder, error)
 
 
 def _remove_shards(folder: pathlib.Path, used: Collection[str], claim: int) -> None:
     """Raises OSError."""
-    for each in folder.iterdir():
-        match = _SHARDS.fullmatch(each.name)
-        if match is None or each.name in used:
+    for path in folder.iterdir():
+        match = _SHARDS.fullmatch(path.name)
+        if match is None or path.name in used:
             continue
-        abandoned = time.time() - each.stat().st_mtime > files.ABANDONED_AFTER_SECONDS
+        abandoned = time.time() - path.stat().st_mtime > files.ABANDONED_AFTER_SECONDS
         # Only one group has a claim, and it saves one checkpoint at a time. Without claims, only age is a proof.
         if int(match[1]) < claim or (int(match[1]) == claim and claim > 0) or abandoned:
-            shutil.rmtree(each, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)

@@ -74,13 +74,13 @@ class Writing:
     def finish(self, written: Sequence[Written]) -> FileDigests:
         """Rank 0 only, with what all ranks have written; returns all files. Raises CheckpointError."""
         try:
-            self._writer.finish(self._metadata, [each.results for each in written])
+            self._writer.finish(self._metadata, [result.results for result in written])
             files.sync_directory(self._folder)
             metadata = self._folder / ".metadata"
             found = {metadata.name: digest_of(metadata)}
         except OSError as error:
             raise cannot_write(self._folder, error) from error
-        return found | {name: about for each in written for name, about in each.files.items()}
+        return found | {name: about for result in written for name, about in result.files.items()}
 
 
 class _CopyingPlanner(DefaultSavePlanner):
@@ -89,11 +89,11 @@ class _CopyingPlanner(DefaultSavePlanner):
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
         plan, resolve = super().finish_plan(new_plan), super().resolve_data
         data = [resolve(item) for item in plan.items]
-        values = [each.getvalue() if isinstance(each, io.BytesIO) else each for each in data]
-        copies = _copy.of(values) or [_new_copy(each) for each in values]
+        values = [value.getvalue() if isinstance(value, io.BytesIO) else value for value in data]
+        copies = _copy.of(values) or [_new_copy(value) for value in values]
         self._data: dict[MetadataIndex, Any] = {
-            item.index: io.BytesIO(each) if isinstance(each, bytes) else each
-            for item, each in zip(plan.items, copies, strict=True)
+            item.index: io.BytesIO(copy_) if isinstance(copy_, bytes) else copy_
+            for item, copy_ in zip(plan.items, copies, strict=True)
         }
         self.state_dict = {}  # not kept alive
         return plan

@@ -22,7 +22,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 def _restore_paths() -> None:
     """Removes this folder from the search paths of this process and of those that it starts."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
-    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != _HERE]
+    rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != _HERE]
     if rest:
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     else:

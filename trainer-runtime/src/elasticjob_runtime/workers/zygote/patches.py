@@ -80,7 +80,7 @@ def isolate_process_groups(environment: Mapping[str, str]) -> None:
         hosted_by_agent = str(port) == environment["MASTER_PORT"]
         if not groups or not hosted_by_agent:
             return store
-        return distributed.__dict__["PrefixStore"](f"group_{groups}", store)
+        return distributed.__dict__["PrefixStore"](f"process_group{groups}", store)
 
     @functools.wraps(function)
     def init_process_group(*given: Any, **named: Any) -> Any:
@@ -126,8 +126,8 @@ def keep_group_threads(environment: Mapping[str, str]) -> None:
         backends: list[Any] = []
         with contextlib.suppress(AttributeError, RuntimeError):  # internal to torch
             every = group is None or group is distributed.__dict__["group"].WORLD
-            for each in c10d.__dict__["_world"].pg_map if every else [group]:
-                backends += [each._get_backend(device) for device in each._device_types]
+            for process_group in c10d.__dict__["_world"].pg_map if every else [group]:
+                backends += [process_group._get_backend(device) for device in process_group._device_types]
         function(group)
         kept[:] = [backend for backend in backends if backend.name() == "gloo"]
 

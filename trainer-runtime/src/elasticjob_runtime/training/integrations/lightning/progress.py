@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def counters(self) -> list[dict[str, int]]:
-        return [_scalars(each) for each in _counters(self._trainer.fit_loop)]
+        return [_scalars(counter) for counter in _counters(self._trainer.fit_loop)]
 
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -54,7 +54,7 @@ class Progress:
             "flags": [_named(loop, _FLAGS) for loop in _loops(trainer.fit_loop)],
             "should_stop": trainer.should_stop,
             "callbacks": call._call_callbacks_state_dict(trainer),
-            "saved": [_named(each, _SAVED) for each in _checkpoints(trainer)],
+            "saved": [_named(checkpoint, _SAVED) for checkpoint in _checkpoints(trainer)],
             "metrics": {name: dict(getattr(trainer._logger_connector, name)) for name in _METRICS},
             "logged": [_describe(key, result) for key, result in trainer.fit_loop.epoch_loop._results.items()],
         }
@@ -67,8 +67,8 @@ class Progress:
         for loop, values in zip(_loops(trainer.fit_loop), state["flags"], strict=True):
             vars(loop).update(values)
         trainer.should_stop = state["should_stop"]
-        for each, values in zip(_checkpoints(trainer), state["saved"], strict=True):
-            vars(each).update(values)  # first: ModelCheckpoint ignores a state of another folder
+        for checkpoint, values in zip(_checkpoints(trainer), state["saved"], strict=True):
+            vars(checkpoint).update(values)  # first: ModelCheckpoint ignores a state of another folder
         call._call_callbacks_load_state_dict(trainer, {"callbacks": state["callbacks"]})
         for name, values in state["metrics"].items():
             setattr(trainer._logger_connector, name, dict(values))
@@ -83,7 +83,7 @@ class Lasting:
     def __init__(self, trainer: Any) -> None:
         loop = trainer.fit_loop
         self.counting = [*_counters(loop), *_loops(loop), trainer._logger_connector]
-        self.metrics = [each for each in trainer.lightning_module.modules() if isinstance(each, Metric)]
+        self.metrics = [module for module in trainer.lightning_module.modules() if isinstance(module, Metric)]
 
 
 class Undo:
@@ -111,9 +111,9 @@ class Undo:
             self._contents += [
                 (values, dict(values)) for name in _METRICS for values in (getattr(trainer._logger_connector, name),)
             ]
-            self._places += [(vars(each), _attributes(each)) for each in trainer.callbacks]
+            self._places += [(vars(callback), _attributes(callback)) for callback in trainer.callbacks]
             stateful = [*trainer.callbacks, *(config.scheduler for config in trainer.lr_scheduler_configs)]
-            self._loaded = [(each, copy.deepcopy(state)) for each in stateful if (state := each.state_dict())]
+            self._loaded = [(part, copy.deepcopy(state)) for part in stateful if (state := part.state_dict())]
             self._places += [
                 (group, {name: value for name, value in group.items() if name != "params"})
                 for optimizer in trainer.optimizers
@@ -122,8 +122,8 @@ class Undo:
             self._places.append((vars(trainer), {"should_stop": trainer.should_stop}))
 
     def restore(self) -> None:
-        for each, state in self._loaded:
-            each.load_state_dict(state)
+        for part, state in self._loaded:
+            part.load_state_dict(state)
         for attributes, before in self._places:
             attributes.update(before)
         for container, content in self._contents:
@@ -137,14 +137,14 @@ class Undo:
 
 def _loops(loop: Any) -> Iterator[Any]:
     yield loop
-    for each in vars(loop).values():
-        if isinstance(each, _Loop):
-            yield from _loops(each)
+    for attribute in vars(loop).values():
+        if isinstance(attribute, _Loop):
+            yield from _loops(attribute)
 
 
 def _counters(loop: Any) -> Iterator[Any]:
-    for each in _loops(loop):
-        for value in vars(each).values():
+    for inner in _loops(loop):
+        for value in vars(inner).values():
             if isinstance(value, _BaseProgress):
                 yield from _parts(value)
 
@@ -185,7 +185,7 @@ def _copies(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checkpoints(trainer: Any) -> list[Any]:
-    return [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
+    return [callback for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint)]
 
 
 def _describe(key: str, result: Any) -> dict[str, Any]:

@@ -32,9 +32,9 @@ class Training:
     def _new_session(self) -> AdapterSession:
         trainer = self._trainer
         strategy = trainer.strategy
-        parts = {f"optimizer_{index}": each for index, each in enumerate(trainer.optimizers)}
+        parts = {f"optimizer_{index}": optimizer for index, optimizer in enumerate(trainer.optimizers)}
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-        parts |= {f"scheduler_{index}": each for index, each in enumerate(schedulers)}
+        parts |= {f"scheduler_{index}": scheduler for index, scheduler in enumerate(schedulers)}
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         session = AdapterSession(self, model=strategy.model, scaler=scaler, progress=self.progress, **parts)
         session.leave_planned_changes()  # to an ElasticCallback
