@@ -35,7 +35,7 @@ BATCH = 2
 
 
 class Agent:
-    """One incarnation, and the Owner of its connection (connection.py)."""
+    """One incarnation."""
 
     def __init__(self, world: World, settings: MemberSettings, *, warm_after: float) -> None:
         self.world = world
@@ -47,7 +47,9 @@ class Agent:
         self.no_stores = False
         """The process that hosts its worker stores has died, and is started again."""
         self.cut_off = False
+        """It cannot reach the store."""
         self.lossy = False
+        """Responses of the store may get lost."""
         self.wall_offset = 0.0
         self.stood_still = 0.0
         """s for which its monotonic clock has stopped, because its machine was suspended."""
@@ -269,22 +271,18 @@ class Agent:
             found = {
                 member.name: Probe(
                     incarnation=member.value.incarnation,
-                    reachable=answers[member.name],
+                    reachable=known[member.name] is not None,
                     asked_at=asked_at,
                     at=self.now,
-                    round=rounds[member.name],
+                    round=known[member.name] or 0,
                 )
                 for member in members
             }
             self._thread.post(lambda: on_result(found))
 
         asked_at = self.now
-        found_rounds = {member.name: self._probe_one(member) for member in members}
-        answers = {name: known is not None for name, known in found_rounds.items()}
-        rounds = {name: known or 0 for name, known in found_rounds.items()}
-        silent = any(
-            not answers[member.name] and not self.world.refuses_connections(self, member) for member in members
-        )
+        known = {member.name: self._probe_one(member) for member in members}
+        silent = any(known[each.name] is None and not self.world.refuses_connections(self, each) for each in members)
         self.clock.later(timeout if silent else self.clock.latency(), ended)
 
     def _probe_one(self, member: Member) -> int | None:

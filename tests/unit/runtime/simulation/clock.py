@@ -28,7 +28,6 @@ class Clock:
         self.trace: list[str] = []
         self.slow = 1.0
         """Factor on all message delays."""
-        self.events = 0
         self._heap: list[tuple[float, int, Call]] = []
         self._numbers = itertools.count()
         self._depth = 0
@@ -52,7 +51,6 @@ class Clock:
         while self._heap and self._heap[0][0] <= end:
             at, _, call = heapq.heappop(self._heap)
             self.now = max(self.now, at)
-            self.events += 1
             call()
         self.now = max(self.now, end)
 

@@ -14,3 +14,9 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(params=[*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 12))])
+def seed(request: pytest.FixtureRequest) -> int:
+    """It decides how long messages and starts take. The first four differ enough for every change."""
+    return int(request.param)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from elasticjob_runtime.etcd.interface import (
     Compare,
@@ -20,7 +21,10 @@ from elasticjob_runtime.etcd.interface import (
 
 from hack.embedded_etcd.memory_state import Grant, KeepAlive, Revoke, StateOperation, Txn
 from tests.unit.runtime.simulation.clock import Killed
-from tests.unit.runtime.simulation.server import Owner, Server, Watch
+from tests.unit.runtime.simulation.server import Server, Watch
+
+if TYPE_CHECKING:
+    from tests.unit.runtime.simulation.agent import Agent
 
 CALL_TIMEOUT = 1.0
 """s for which a call waits for a store that is unreachable."""
@@ -35,7 +39,7 @@ def _writes(operation: StateOperation) -> bool:
 class Lease:
     """interface.LeaseKeepAlive: renewed every third of its TTL while its owner is able to."""
 
-    def __init__(self, server: Server, owner: Owner, number: int, ttl: float, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, server: Server, owner: Agent, number: int, ttl: float, on_lost: Callable[[str], None]) -> None:
         self.id = number
         self.expires_at = owner.now + ttl
         self._server = server
@@ -74,7 +78,7 @@ class Lease:
 class Connection(Store):
     """One agent's. Every call takes time, in which all others continue."""
 
-    def __init__(self, server: Server, owner: Owner, on_txn: Callable[[Sequence[Operation]], None]) -> None:
+    def __init__(self, server: Server, owner: Agent, on_txn: Callable[[Sequence[Operation]], None]) -> None:
         self._server = server
         self._owner = owner
         self._on_txn = on_txn
@@ -119,7 +123,6 @@ class Connection(Store):
             if clock.now == before:
                 raise Unavailable("no endpoint answered")
             self._check_alive()
-        self._server.calls += 1
         try:
             if self._server.full and _writes(operation):
                 raise StoreError("etcdserver: mvcc: database space exceeded")

@@ -72,26 +72,11 @@ class Kind(enum.Enum):
 FOR_SESSIONS = (Kind.FREEZE_WORKER, Kind.CRASH_FORMING, Kind.BREAK_LINKS, Kind.STORES_GONE)
 """Happen only in walks whose script has a session."""
 
-UNCLEAR = frozenset(
-    {
-        Kind.FREEZE,
-        Kind.CUT_STORE,
-        Kind.CUT_PEERS,
-        Kind.CUT_LINK,
-        Kind.PARTITION,
-        Kind.LOSE_ANSWERS,
-        Kind.LOSE_LEASE,
-        Kind.STORE_DOWN,
-        Kind.STORE_EMPTIED,
-        Kind.STORE_SET_BACK,
-        Kind.SLOW,
-        Kind.ISLAND,
-        Kind.SUSPEND,
-        Kind.NO_DESCRIPTORS,
-        Kind.STORE_FULL,
-        Kind.BREAK_LINKS,
-    }
-)
+UNCLEAR = (
+    Kind.FREEZE, Kind.CUT_STORE, Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION, Kind.LOSE_ANSWERS, Kind.LOSE_LEASE,
+    Kind.STORE_DOWN, Kind.STORE_EMPTIED, Kind.STORE_SET_BACK, Kind.SLOW, Kind.ISLAND, Kind.SUSPEND,
+    Kind.NO_DESCRIPTORS, Kind.STORE_FULL, Kind.BREAK_LINKS,
+)  # fmt: skip
 """After these, a loss may look like a failure: a member did not respond, and then did."""
 
 

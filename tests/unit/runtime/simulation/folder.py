@@ -26,8 +26,6 @@ class Folder:
         self._commits: dict[Found, Commit] = {}
         self._newest: Commit | None = None
         """The last commit made under the claim current then: what every group must continue from."""
-        self.late = 0
-        """Commits that came after a newer group's claim."""
 
     def enter(self, writer: Writer) -> Claim | None:
         """The claim to save under; None if the save is rejected."""
@@ -60,8 +58,6 @@ class Folder:
             self._newest = made
             for old in claims.valid(self._listing())[KEPT:]:
                 del self._commits[old]
-        else:
-            self.late += 1
         return made
 
     def restore(self) -> Commit | None:

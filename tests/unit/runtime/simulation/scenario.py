@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from elasticjob_runtime.contract import PlanValue
 
 from tests.unit.runtime.simulation.agent import KEYS, Agent
 from tests.unit.runtime.simulation.events import Event, Kind, Walk
 from tests.unit.runtime.simulation.world import World
-
-SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 12))]
-"""A seed decides how long messages and starts take. The first four differ enough for every change."""
 
 
 class Scenario(World):
@@ -55,3 +51,8 @@ class Scenario(World):
 
     def check(self, holds: object, what: str = "") -> None:
         assert holds, f"{what}\n" + "\n".join(self.clock.trace)
+
+    def trains(self, size: int, what: str = "", restarts: int | None = None) -> None:
+        """So many agents run the current plan, which counts so many restarts."""
+        self.check(len(self.trainers) == size, what or f"{self.trainers} train, not {size}")
+        self.check(restarts in (None, self.plan.restart_count), f"{self.plan.restart_count} restarts are counted")

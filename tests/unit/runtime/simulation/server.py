@@ -4,7 +4,7 @@ cuts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from elasticjob_runtime.etcd.cursor import merge
 from elasticjob_runtime.etcd.interface import Get, KeyRange, KeyValue, TxnResult, WatchCallback, WatchUpdate
@@ -12,21 +12,8 @@ from elasticjob_runtime.etcd.interface import Get, KeyRange, KeyValue, TxnResult
 from hack.embedded_etcd.memory_state import Compact, Compacted, Grant, State, StateOperation
 from tests.unit.runtime.simulation.clock import Clock
 
-
-class Owner(Protocol):
-    """The agent at the other end of a connection."""
-
-    name: str
-    dead: bool
-    frozen: bool
-    cut_off: bool
-    """Whether it cannot reach the store."""
-    lossy: bool
-    """Whether responses of the store may get lost."""
-
-    @property
-    def now(self) -> float:
-        """By its own monotonic clock."""
+if TYPE_CHECKING:
+    from tests.unit.runtime.simulation.agent import Agent
 
 
 class Server:
@@ -40,8 +27,6 @@ class Server:
         self.up = True
         self.full = False
         """It has no space left: it rejects writes and grants no lease."""
-        self.calls = 0
-        """Calls of all agents."""
         self.watches: list[Watch] = []
         self._on_change = on_change
 
@@ -111,7 +96,7 @@ class Watch:
     """interface.Watch: a stream for each range, because etcd guarantees no order between them."""
 
     def __init__(
-        self, server: Server, owner: Owner, ranges: Sequence[KeyRange], start: int, callback: WatchCallback
+        self, server: Server, owner: Agent, ranges: Sequence[KeyRange], start: int, callback: WatchCallback
     ) -> None:
         self._server = server
         self._ranges = merge(ranges)
@@ -144,7 +129,7 @@ class Stream:
     def __init__(
         self,
         server: Server,
-        owner: Owner,
+        owner: Agent,
         span: KeyRange,
         start: int,
         callback: WatchCallback,

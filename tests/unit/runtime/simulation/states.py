@@ -42,15 +42,11 @@ class State:
 class History:
     """What has been agreed and committed in all worlds."""
 
-    agreements: int = 0
-    commits: int = 0
-    late: int = 0
-    """Commits in a world that other processes had left."""
     _late: set[tuple[SessionProcess, Meeting]] = dataclasses.field(default_factory=set)
+    """Who has committed a step in a world that other processes had left."""
 
     def agreed(self, processes: Sequence[SessionProcess], state: State, among: Sequence[State | None]) -> None:
         """All processes of a world are about to have `state`. `among`: the states of those that gave it."""
-        self.agreements += 1
         require(
             all(one is state for one in among),
             f"processes with different states count as equal: {sorted(map(str, among))}",
@@ -79,9 +75,7 @@ class History:
     def committed(self, process: SessionProcess, meeting: Meeting) -> None:
         """A process has committed a step. In a world that the others have left, that is only the step whose all-reduce
         was complete when they did."""
-        self.commits += 1
         left = [process for process in meeting.processes if process.fence is not None and process.fence > meeting.fence]
         if left:
-            self.late += 1
             require((process, meeting) not in self._late, f"{process} continues in {meeting}, which {left} have left")
             self._late.add((process, meeting))

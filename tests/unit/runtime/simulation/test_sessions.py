@@ -12,7 +12,7 @@ from elasticjob_runtime.workers.environment import ACK_TIMEOUT
 
 from tests.unit.runtime.simulation.agent import Agent
 from tests.unit.runtime.simulation.events import Kind
-from tests.unit.runtime.simulation.scenario import SEEDS, Scenario
+from tests.unit.runtime.simulation.scenario import Scenario
 from tests.unit.runtime.simulation.session_process import SessionProcess
 from tests.unit.runtime.simulation.session_workers import KEEP_EVERY
 from tests.unit.runtime.simulation.states import State
@@ -54,7 +54,6 @@ class SessionScenario(Scenario):
 
 
 @pytest.mark.parametrize("nproc", [1, 2])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_crash_restarts_the_crashed_process_only_and_loses_no_step(seed: int, nproc: int) -> None:
     scenario = SessionScenario(seed=seed, nproc=nproc)
     crashed = scenario.trainers[seed % 3]
@@ -68,7 +67,6 @@ def test_a_crash_restarts_the_crashed_process_only_and_loses_no_step(seed: int, 
 
 
 @pytest.mark.parametrize("kind", [Kind.CRASH_AGENT, Kind.LEAVE, Kind.DRAIN])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_the_others_continue_when_a_member_is_lost_or_leaves(seed: int, kind: Kind) -> None:
     scenario = SessionScenario(seed=seed, operator=True)
     gone = scenario.trainers[seed % 3]
@@ -83,7 +81,6 @@ def test_the_others_continue_when_a_member_is_lost_or_leaves(seed: int, kind: Ki
 @pytest.mark.parametrize(
     ("least", "slow"), [(1, 0.0), (3, 0.0), (3, 5.0)], ids=["some may go", "none may go", "a slow network"]
 )
-@pytest.mark.parametrize("seed", SEEDS)
 def test_one_member_saves_when_all_leave(seed: int, least: int, slow: float, apart: float) -> None:
     scenario = SessionScenario(least=least, seed=seed)
     members = scenario.trainers
@@ -98,7 +95,6 @@ def test_one_member_saves_when_all_leave(seed: int, least: int, slow: float, apa
     scenario.check(len(saved) == 1, f"{saved} have saved, not one member")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_one_member_saves_when_all_leave_while_etcd_does_not_answer(seed: int) -> None:
     scenario = SessionScenario(least=3, seed=seed)
     members = scenario.trainers
@@ -111,7 +107,6 @@ def test_one_member_saves_when_all_leave_while_etcd_does_not_answer(seed: int) -
 
 
 @pytest.mark.parametrize("least", [1, 3])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_one_member_that_leaves_waits_no_longer_than_a_moment(seed: int, least: int) -> None:
     scenario = SessionScenario(least=least, seed=seed)
     leaver = scenario.trainers[seed % 3]
@@ -121,7 +116,6 @@ def test_one_member_that_leaves_waits_no_longer_than_a_moment(seed: int, least: 
     scenario.check(not leaver.saves_for_all, "it saves, though others stay")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_joining_member_restarts_no_process_and_gets_the_state(seed: int) -> None:
     scenario = SessionScenario(agents=2, seed=seed)
     survivors, state = scenario.processes(), scenario.newest
@@ -132,7 +126,6 @@ def test_a_joining_member_restarts_no_process_and_gets_the_state(seed: int) -> N
 
 
 @pytest.mark.parametrize("nproc", [1, 2])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_joiner_that_takes_long_to_start_does_not_hold_up_the_others(seed: int, nproc: int) -> None:
     scenario = SessionScenario(agents=3, most=4, seed=seed, nproc=nproc)
     crashed = scenario.trainers[seed % 3]
@@ -147,7 +140,6 @@ def test_a_joiner_that_takes_long_to_start_does_not_hold_up_the_others(seed: int
 
 
 @pytest.mark.parametrize("nproc", [1, 2])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_joiner_whose_processes_crash_costs_the_others_nothing(seed: int, nproc: int) -> None:
     scenario = SessionScenario(agents=3, most=4, seed=seed, nproc=nproc)
     survivors, state, before = scenario.processes(), scenario.newest, scenario.plan
@@ -162,7 +154,6 @@ def test_a_joiner_whose_processes_crash_costs_the_others_nothing(seed: int, npro
     scenario.check(broken.exit is not None and broken.exit.code is ExitCode.CANNOT_JOIN, f"{broken} does not give up")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_frozen_process_does_not_hold_up_the_others_when_a_plan_changes(seed: int) -> None:
     scenario = SessionScenario(agents=4, most=4, seed=seed)
     frozen, lost, *others = scenario.trainers
@@ -174,7 +165,6 @@ def test_a_frozen_process_does_not_hold_up_the_others_when_a_plan_changes(seed: 
     scenario.check(scenario.newest.extends(state) or state.extends(scenario.newest), "other steps than before")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_connections_that_break_without_a_loss_bring_a_new_world_soon(seed: int) -> None:
     scenario = SessionScenario(seed=seed)
     survivors, state, before = scenario.processes(), scenario.newest, scenario.plan
@@ -185,7 +175,6 @@ def test_connections_that_break_without_a_loss_bring_a_new_world_soon(seed: int)
     scenario.check(scenario.plan.restart_count == 0)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_survivors_wait_for_a_plan_while_etcd_is_down(seed: int) -> None:
     scenario = SessionScenario(seed=seed)
     crashed, *others = scenario.trainers
@@ -197,7 +186,6 @@ def test_survivors_wait_for_a_plan_while_etcd_is_down(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.STORE_DOWN, Kind.STORE_EMPTIED])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_join_during_an_etcd_outage_waits_for_it_and_restarts_nothing(seed: int, kind: Kind) -> None:
     scenario = SessionScenario(agents=2, seed=seed)
     survivors, state = scenario.processes(), scenario.newest
@@ -207,7 +195,6 @@ def test_a_join_during_an_etcd_outage_waits_for_it_and_restarts_nothing(seed: in
     scenario.continues(survivors, state, 3)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_process_that_crashes_while_a_world_is_formed_does_not_hold_up_the_others(seed: int) -> None:
     scenario = SessionScenario(agents=4, most=4, seed=seed)
     lost, *others = scenario.trainers
@@ -219,7 +206,6 @@ def test_a_process_that_crashes_while_a_world_is_formed_does_not_hold_up_the_oth
     scenario.check(sum(process.dead for process in before) == 1, "more than one process ended")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_what_an_island_trained_meanwhile_does_not_replace_what_the_others_did(seed: int) -> None:
     """Its processes are moved into a later plan of the others, and have more steps than these."""
     scenario = SessionScenario(agents=1, seed=seed)
@@ -239,7 +225,6 @@ def test_what_an_island_trained_meanwhile_does_not_replace_what_the_others_did(s
 
 @pytest.mark.parametrize("nproc", [1, 2])
 @pytest.mark.parametrize("kind", [Kind.JOIN, Kind.LEAVE, Kind.CRASH_WORKER])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_job_ends_even_if_a_change_meets_its_last_step(seed: int, kind: Kind, nproc: int) -> None:
     scenario = SessionScenario(agents=3, least=2, most=4, seed=seed, nproc=nproc)
     scenario.happens(kind)
@@ -250,7 +235,6 @@ def test_a_job_ends_even_if_a_change_meets_its_last_step(seed: int, kind: Kind, 
     scenario.check(outcome is not None and outcome.state is OutcomeState.SUCCEEDED, f"outcome {outcome}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_if_all_processes_crash_they_start_from_what_was_kept_in_memory(seed: int) -> None:
     scenario = SessionScenario(seed=seed)
     state = scenario.newest
@@ -266,7 +250,6 @@ def test_if_all_processes_crash_they_start_from_what_was_kept_in_memory(seed: in
 
 @pytest.mark.parametrize("nproc", [1, 2])
 @pytest.mark.parametrize("kind", [Kind.CRASH_WORKER, Kind.CRASH_AGENT, Kind.LEAVE])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_the_other_replica_goes_on_when_one_loses_a_process_or_a_member(seed: int, kind: Kind, nproc: int) -> None:
     scenario = SessionScenario(agents=4, least=2, most=4, seed=seed, replica_size=2, nproc=nproc)
     gone = scenario.trainers[seed % 4]
