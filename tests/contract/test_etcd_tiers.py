@@ -25,11 +25,6 @@ from tests.unit.operator.waiting import until
 NAME = "t0"
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
-
-
 @pytest.fixture
 def server(tmp_path: Path, pki: Pki) -> Iterator[EtcdServer]:
     """New: without users."""

@@ -4,6 +4,7 @@ what the clients of operator and worker pods say where they are not."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import ssl
 import urllib.request
@@ -95,6 +96,19 @@ def start_etcd(tmp_path: Path, ca: CertificateAuthority) -> Iterator[Callable[..
         each.stop()
 
 
+StartEtcd = Callable[..., ManagedEtcd]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Certificates of now, of the operator's authority, but for:"""
+
+    ours_made: datetime.timedelta = datetime.timedelta()
+    theirs_made: datetime.timedelta = datetime.timedelta()
+    our_ca: str = ""
+    trusted_ca: str = ""
+
+
 def with_certificate(folder: Path, own: KeyPair, trusted: CertificateAuthority) -> ssl.SSLContext:
     file = folder / "own.pem"
     file.write_text(own.certificate + own.key, encoding="ascii")
@@ -103,7 +117,7 @@ def with_certificate(folder: Path, own: KeyPair, trusted: CertificateAuthority) 
     return context
 
 
-def test_worker_pods_use_it_with_the_certificate_of_their_job(start_etcd: Callable[..., ManagedEtcd]) -> None:
+def test_worker_pods_use_it_with_the_certificate_of_their_job(start_etcd: StartEtcd) -> None:
     etcd = start_etcd()
     worker = connect(etcd.endpoint, etcd.conf())
     worker.put("/elasticjob/r/plan", "1")
@@ -112,7 +126,7 @@ def test_worker_pods_use_it_with_the_certificate_of_their_job(start_etcd: Callab
 
 
 async def test_the_operator_uses_it_with_its_own_certificate(
-    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
+    start_etcd: StartEtcd, ca: CertificateAuthority, tmp_path: Path
 ) -> None:
     context = with_certificate(tmp_path, ca.sign(Usage.CLIENT, now(), lifetime=LEAF), ca)
     client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=lambda: context)
@@ -126,7 +140,7 @@ async def test_the_operator_uses_it_with_its_own_certificate(
 
 
 @pytest.mark.parametrize("who", ["a pod without a certificate", "a worker pod of another job", "another job's etcd"])
-def test_strangers_are_refused_at_once(start_etcd: Callable[..., ManagedEtcd], who: str) -> None:
+def test_strangers_are_refused_at_once(start_etcd: StartEtcd, who: str) -> None:
     etcd, other = start_etcd(), start_etcd()
     conf = {"cacert": str(etcd.folder / "ca.crt"), "read_timeout": "3"}
     if who != "a pod without a certificate":
@@ -138,48 +152,36 @@ def test_strangers_are_refused_at_once(start_etcd: Callable[..., ManagedEtcd], w
     stranger.close()
 
 
-@pytest.mark.parametrize("which", ["ours", "theirs"])
-async def test_an_expired_certificate_is_named(
-    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path, which: str
+LONG_AGO, TOMORROW = datetime.timedelta(days=-500), datetime.timedelta(days=1)
+UNTRUSTED = {
+    "ours has expired": (Case(ours_made=LONG_AGO), "certificate has expired|CERTIFICATE_EXPIRED"),
+    "theirs has expired": (Case(theirs_made=LONG_AGO), "certificate has expired|CERTIFICATE_EXPIRED"),
+    "ours is of a foreign authority": (Case(our_ca="foreign"), "does not accept the operator's certificate"),
+    "theirs is of a foreign authority": (Case(trusted_ca="foreign"), "certificate is not trusted"),
+    "ours is not valid yet: our clock is a day ahead": (
+        Case(ours_made=TOMORROW), "does not accept the operator's certificate",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "message"), UNTRUSTED.values(), ids=UNTRUSTED)
+async def test_the_operator_says_what_is_wrong_with_a_certificate(
+    start_etcd: StartEtcd, ca: CertificateAuthority, tmp_path: Path, case: Case, message: str
 ) -> None:
-    long_ago = now() - datetime.timedelta(days=500)
-    etcd = start_etcd(made_at=long_ago if which == "theirs" else None)
-    own = ca.sign(Usage.CLIENT, long_ago if which == "ours" else now(), lifetime=LEAF)
-    context = with_certificate(tmp_path, own, ca)
+    """And tells it from an etcd that is unreachable."""
+    authorities = {"": ca, "foreign": CertificateAuthority.create("foreign", now())}
+    etcd = start_etcd(made_at=now() + case.theirs_made)
+    own = authorities[case.our_ca].sign(Usage.CLIENT, now() + case.ours_made, lifetime=LEAF)
+    context = with_certificate(tmp_path, own, authorities[case.trusted_ca])
     client = AsyncEtcdClient(etcd.endpoint, SharedResources(), tls=lambda: context)
-    with pytest.raises(Untrusted, match=r"certificate has expired|CERTIFICATE_EXPIRED"):
-        await client.revision("/elasticjob/")
-    client.close()
-
-
-@pytest.mark.parametrize("which", ["ours", "theirs"])
-async def test_a_certificate_of_a_foreign_authority_is_named(
-    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path, which: str
-) -> None:
-    foreign = CertificateAuthority.create("foreign", now())
-    signer, trusted = (foreign, ca) if which == "ours" else (ca, foreign)
-    context = with_certificate(tmp_path, signer.sign(Usage.CLIENT, now(), lifetime=LEAF), trusted)
-    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=lambda: context)
-    with pytest.raises(Untrusted, match=r"does not accept the operator's certificate|certificate is not trusted"):
-        await client.revision("/elasticjob/")
-    client.close()
-
-
-async def test_a_clock_that_is_far_off_is_told_from_an_unreachable_etcd(
-    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
-) -> None:
-    """The operator's clock is a day ahead of etcd's: its new certificate is not valid yet."""
-    own = ca.sign(Usage.CLIENT, now() + datetime.timedelta(days=1), lifetime=LEAF)
-    context = with_certificate(tmp_path, own, ca)
-    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=lambda: context)
-    with pytest.raises(Untrusted, match="does not accept the operator's certificate"):
+    with pytest.raises(Untrusted, match=message):
         await client.revision("/elasticjob/")
     client.close()
 
 
 @pytest.mark.parametrize(("which", "message"), [("expired", "certificate has expired"), ("foreign", "local issuer")])
 def test_a_worker_pod_names_what_is_wrong_with_the_certificate_of_its_etcd(
-    start_etcd: Callable[..., ManagedEtcd], which: str, message: str
+    start_etcd: StartEtcd, which: str, message: str
 ) -> None:
     etcd = start_etcd(made_at=now() - datetime.timedelta(days=500) if which == "expired" else None)
     foreign = etcd.folder / "foreign.crt"
@@ -191,7 +193,7 @@ def test_a_worker_pod_names_what_is_wrong_with_the_certificate_of_its_etcd(
 
 
 async def test_the_operator_connects_with_its_newest_certificate(
-    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
+    start_etcd: StartEtcd, ca: CertificateAuthority, tmp_path: Path
 ) -> None:
     """A client lives as long as its watch, which may be longer than a certificate of the operator."""
     long_ago = now() - datetime.timedelta(days=500)

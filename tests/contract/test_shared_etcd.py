@@ -19,7 +19,7 @@ from elasticjob_operator.names import NamespacedName, run_user
 from elasticjob_operator.planning import ClearRun, PublishSpec, Target
 from elasticjob_operator.state import Connectivity, RendezvousView
 from elasticjob_runtime.contract import SpecValue
-from elasticjob_runtime.etcd import Denied, EtcdClient, Unavailable, connect
+from elasticjob_runtime.etcd import Denied, Unavailable, connect
 from elasticjob_runtime.etcd.protocol import encode
 
 from hack.cluster.programs import programs_folder
@@ -31,11 +31,6 @@ JOB, SECRET = ("ml", "digits"), ("elasticjob-system", "shared-etcd")
 RUN, OTHER = "0000-1", "1111-1"
 MINE, THEIRS = f"/elasticjob/{RUN}/", f"/elasticjob/{OTHER}/"
 PASSWORD = "the run's own"
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(scope="session")
@@ -108,6 +103,33 @@ async def start_operator(server: EtcdServer, pki: Pki) -> AsyncIterator[StartOpe
         await each.watches.close()
 
 
+@pytest.fixture
+async def operator(start_operator: StartOperator) -> Operator:
+    """Connected, with its user."""
+    operator = await start_operator()
+    await operator.is_connected()
+    return operator
+
+
+StartEtcd = Callable[..., EtcdServer]
+
+
+@pytest.fixture
+def start_etcd(tmp_path: Path, pki: Pki) -> Iterator[StartEtcd]:
+    """Starts another one."""
+    started: list[EtcdServer] = []
+
+    def start(version: str = "3.6", own_pki: Pki = pki) -> EtcdServer:
+        folder = tmp_path / f"etcd-{len(started)}"
+        folder.mkdir()
+        started.append(EtcdServer(require_etcd(version), folder, pki=own_pki, flags=["--bcrypt-cost", "4"]).start())
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
 def etcdctl(server: EtcdServer, pki: Pki, user: str, *words: str) -> str:
     """Output and errors of etcd's own client."""
     flags = [f"--endpoints={server.url}", f"--cacert={pki.ca}", f"--user={user}", "--command-timeout=5s"]
@@ -116,11 +138,7 @@ def etcdctl(server: EtcdServer, pki: Pki, user: str, *words: str) -> str:
     return done.stdout + done.stderr
 
 
-async def test_a_run_may_access_its_own_keys_and_no_others(
-    start_operator: StartOperator, server: EtcdServer, pki: Pki
-) -> None:
-    operator = await start_operator()
-    await operator.is_connected()
+async def test_a_run_may_access_its_own_keys_and_no_others(operator: Operator, server: EtcdServer, pki: Pki) -> None:
     user = run_user(RUN)
     assert not await operator.users.is_complete(JOB, user)
     await operator.users.create(JOB, user, PASSWORD, RUN)
@@ -177,10 +195,8 @@ TRICKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def test_a_runs_user_passes_its_role_by_no_nested_transaction_lease_or_alarm(
-    start_operator: StartOperator, server: EtcdServer
+    operator: Operator, server: EtcdServer
 ) -> None:
-    operator = await start_operator()
-    await operator.is_connected()
     await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
     root = await asyncio.to_thread(token_of, server, "root", ROOT_PASSWORD)
     server.call("/v3/lease/grant", {"ID": LEASE, "TTL": 60}, root)
@@ -191,29 +207,23 @@ async def test_a_runs_user_passes_its_role_by_no_nested_transaction_lease_or_ala
 
 
 async def test_an_etcd_that_does_not_keep_users_apart_is_refused(
-    tmp_path: Path, pki: Pki, start_operator: StartOperator
+    start_etcd: StartEtcd, start_operator: StartOperator
 ) -> None:
-    (tmp_path / "old").mkdir()
-    old = EtcdServer(require_etcd("3.4"), tmp_path / "old", pki=pki, flags=["--bcrypt-cost", "4"]).start()
-    try:
-        old.call("/v3/kv/put", {"key": THEIR_PLAN, "value": encode("theirs")})
-        enable_users(old, {"thief": ("secret", MINE)})
-        thief = await asyncio.to_thread(token_of, old, "thief", "secret")
-        read, request = TRICKS["read in a nested transaction"]
-        assert encode("theirs") in answer(old, f"/v3/{read}", request, thief)
-        operator = await start_operator(old.url)
-        await until(lambda: operator.view.connectivity is Connectivity.DENIED)
-        assert "it is etcd 3.4." in operator.view.error
-        assert "upgrade it to 3.4.44, 3.5.30, 3.6.11 or newer" in operator.view.error
-    finally:
-        old.stop()
+    old = start_etcd("3.4")
+    old.call("/v3/kv/put", {"key": THEIR_PLAN, "value": encode("theirs")})
+    enable_users(old, {"thief": ("secret", MINE)})
+    thief = await asyncio.to_thread(token_of, old, "thief", "secret")
+    read, request = TRICKS["read in a nested transaction"]
+    assert encode("theirs") in answer(old, f"/v3/{read}", request, thief)
+    operator = await start_operator(old.url)
+    await until(lambda: operator.view.connectivity is Connectivity.DENIED)
+    assert "it is etcd 3.4." in operator.view.error
+    assert "upgrade it to 3.4.44, 3.5.30, 3.6.11 or newer" in operator.view.error
 
 
 async def test_the_operator_publishes_and_removes_a_run_with_its_user_and_role(
-    start_operator: StartOperator, server: EtcdServer, pki: Pki
+    operator: Operator, server: EtcdServer, pki: Pki
 ) -> None:
-    operator = await start_operator()
-    await operator.is_connected()
     await operator.publish()
     await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
     await until(lambda: operator.view.spec is not None)
@@ -225,11 +235,7 @@ async def test_the_operator_publishes_and_removes_a_run_with_its_user_and_role(
     await operator.watches.execute(JOB, ClearRun(reason="again, after an operator was killed"))
 
 
-async def test_the_operator_logs_in_again_when_its_token_expires(
-    start_operator: StartOperator, server: EtcdServer
-) -> None:
-    operator = await start_operator()
-    await operator.is_connected()
+async def test_the_operator_logs_in_again_when_its_token_expires(operator: Operator, server: EtcdServer) -> None:
     await asyncio.sleep(5)  # simple tokens live for 2 s here
     await operator.publish()
     server.kill()
@@ -260,15 +266,8 @@ async def test_bad_credentials_are_named_and_mended_without_a_restart(
     await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
 
 
-@pytest.fixture
-def stranger_ca(tmp_path: Path) -> dict[str, str]:
-    return {"ca.crt": Path(Pki(tmp_path / "stranger").ca).read_text()}
-
-
-async def test_an_etcd_of_another_authority_is_not_trusted(
-    start_operator: StartOperator, stranger_ca: dict[str, str]
-) -> None:
-    operator = await start_operator(**stranger_ca)
+async def test_an_etcd_of_another_authority_is_not_trusted(start_operator: StartOperator, tmp_path: Path) -> None:
+    operator = await start_operator(**_texts({"ca.crt": Pki(tmp_path / "stranger").ca}))
     await until(lambda: operator.view.connectivity is Connectivity.UNTRUSTED)
     assert "its certificate is not trusted" in operator.view.error
 
@@ -281,19 +280,15 @@ async def test_a_password_is_never_sent_without_tls(etcd_server: EtcdServer, pki
 
 
 async def test_an_etcd_without_authentication_is_rejected_until_it_is_enabled(
-    etcd_program: Path, tmp_path: Path, pki: Pki, start_operator: StartOperator
+    start_etcd: StartEtcd, start_operator: StartOperator
 ) -> None:
     """Its users would protect nothing."""
-    (tmp_path / "open").mkdir()
-    open_etcd = EtcdServer(etcd_program, tmp_path / "open", pki=pki, flags=["--bcrypt-cost", "4"]).start()
-    try:
-        operator = await start_operator(open_etcd.url)
-        await until(lambda: operator.view.connectivity is Connectivity.DENIED)
-        assert "authentication is not enabled" in operator.view.error
-        enable_users(open_etcd, {})
-        await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
-    finally:
-        open_etcd.stop()
+    open_etcd = start_etcd()
+    operator = await start_operator(open_etcd.url)
+    await until(lambda: operator.view.connectivity is Connectivity.DENIED)
+    assert "authentication is not enabled" in operator.view.error
+    enable_users(open_etcd, {})
+    await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
 
 
 async def test_an_operator_without_the_role_root_says_that_it_needs_it(start_operator: StartOperator) -> None:
@@ -315,58 +310,52 @@ async def test_a_missing_secret_is_named(server: EtcdServer) -> None:
 
 
 async def test_an_agent_works_with_the_mounted_secret_of_its_run(
-    start_operator: StartOperator, server: EtcdServer, tmp_path: Path
+    operator: Operator, server: EtcdServer, tmp_path: Path
 ) -> None:
-    operator = await start_operator()
-    await operator.is_connected()
     await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
-    credentials = await operator._read(SECRET)
-    for name, text in credentials.for_worker_pods(run_user(RUN), PASSWORD).items():
-        (tmp_path / name).write_text(text)
-    agent: EtcdClient = connect(server.url, {"credentials": str(tmp_path)})
-    try:
+    with contextlib.closing(connect(server.url, {"credentials": str(await mounted(operator, tmp_path))})) as agent:
         lease = agent.lease(5, lambda _: None)
         agent.put(f"{MINE}members/a", "1", lease=lease.id)
         with pytest.raises(Denied, match=r"permission denied: give user 'elasticjob-0000-1' a role"):
             agent.put(f"{THEIRS}members/a", "1")
         lease.revoke()
-    finally:
-        agent.close()
 
 
 async def test_an_etcd_that_demands_certificates_gets_one_of_the_operator_and_one_of_the_run(
-    etcd_program: Path, tmp_path: Path, start_operator: StartOperator
+    start_etcd: StartEtcd, tmp_path: Path, start_operator: StartOperator
 ) -> None:
     """They grant no rights: those of the users apply."""
-    (tmp_path / "etcd").mkdir()
-    (tmp_path / "pod").mkdir()
     pki = Pki(tmp_path / "pki", client_auth=True)
-    strict = EtcdServer(etcd_program, tmp_path / "etcd", pki=pki, flags=["--bcrypt-cost", "4"]).start()
-    try:
-        enable_users(strict, {})
-        without = {"ca.crt": pki.ca}
-        operator = await start_operator(strict.url, **_texts(without))
-        await until(lambda: operator.view.connectivity is Connectivity.UNTRUSTED)
-        assert "does not accept the operator's certificate" in operator.view.error
-        own = {"tls.crt": pki.certificate("client"), "tls.key": pki.key("client")}
-        workers = {"worker.crt": pki.certificate("client"), "worker.key": pki.key("client")}
-        operator.data = secret_data(pki, **_texts({**without, **own, **workers}))
-        await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
-        await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
-        found = (await operator._read(SECRET)).for_worker_pods(run_user(RUN), PASSWORD)
-        assert set(found) == {"ca.crt", "tls.crt", "tls.key", "username", "password"}
-        await asyncio.to_thread(_write_as_agent, strict.url, found, tmp_path / "pod")
-    finally:
-        strict.stop()
+    strict = start_etcd(own_pki=pki)
+    enable_users(strict, {})
+    without = {"ca.crt": pki.ca}
+    operator = await start_operator(strict.url, **_texts(without))
+    await until(lambda: operator.view.connectivity is Connectivity.UNTRUSTED)
+    assert "does not accept the operator's certificate" in operator.view.error
+    own = {"tls.crt": pki.certificate("client"), "tls.key": pki.key("client")}
+    workers = {"worker.crt": pki.certificate("client"), "worker.key": pki.key("client")}
+    operator.data = secret_data(pki, **_texts({**without, **own, **workers}))
+    await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
+    await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
+    folder = await mounted(operator, tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"ca.crt", "tls.crt", "tls.key", "username", "password"}
+    await asyncio.to_thread(_write_as_agent, strict.url, folder)
+
+
+async def mounted(operator: Operator, path: Path) -> Path:
+    """A folder with what the worker pods of the run get."""
+    folder = path / "pod"
+    folder.mkdir()
+    for name, text in (await operator._read(SECRET)).for_worker_pods(run_user(RUN), PASSWORD).items():
+        (folder / name).write_text(text)
+    return folder
 
 
 def _texts(paths: dict[str, str]) -> dict[str, str]:
     return {name: Path(path).read_text() for name, path in paths.items()}
 
 
-def _write_as_agent(endpoint: str, files: dict[str, str], folder: Path) -> None:
-    for name, text in files.items():
-        (folder / name).write_text(text)
+def _write_as_agent(endpoint: str, folder: Path) -> None:
     agent = connect(endpoint, {"credentials": str(folder)})
     agent.put(f"{MINE}members/a", "1")
     agent.close()

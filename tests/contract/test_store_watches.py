@@ -77,9 +77,7 @@ def test_a_prefix_watch_reports_only_keys_with_the_prefix(store: Store, prefix: 
     assert [key for key, _ in seen.changes] == [prefix, prefix + "a", prefix + "\x7f", prefix + "z"]
 
 
-def test_several_ranges_are_each_reported_in_order_and_once(
-    store: Store, prefix: str, watch: OpenWatch
-) -> None:
+def test_several_ranges_are_each_reported_in_order_and_once(store: Store, prefix: str, watch: OpenWatch) -> None:
     """Past and new changes, in three ranges."""
     rng = random.Random(1)
     keys = [prefix + name for name in ("plan", "members/a", "members/b", "stop/1", "unwatched")]
