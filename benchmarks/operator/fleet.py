@@ -126,8 +126,8 @@ async def _until(done: Callable[[], bool]) -> None:
 def at_full(sizes: Sequence[float], values: Sequence[float], full: float = FULL) -> float:
     """On the straight line through the smallest and the largest size, not below the largest value.
 
-    >>> at_full([40, 80], [1.0, 1.4], 180)
-    2.4
+    >>> at_full([40, 80], [1.0, 1.4], 180), at_full([40, 80], [1.4, 1.0], 180)
+    (2.4, 1.0)
     """
     slope = (values[-1] - values[0]) / (sizes[-1] - sizes[0])
     return round(values[-1] + max(0.0, slope) * (full - sizes[-1]), 6)

@@ -32,8 +32,8 @@ def sources(machine: str) -> tuple[str, ...]:
 def rules(one: Iterable[str], other: Iterable[str]) -> dict[str, list[str]]:
     """The sources that each node drops, so that the two sides cannot reach each other.
 
-    >>> rules(["node-1"], ["node-2", "control-plane"])["node-2"]
-    ['10.89.0.11', '10.244.1.0/24']
+    >>> rules(["node-1"], ["node-2", "control-plane"])
+    {'node-1': ['10.89.0.12', '10.244.2.0/24', '10.89.0.2', '10.89.0.1'], 'node-2': ['10.89.0.11', '10.244.1.0/24']}
     """
     sides = (tuple(one), tuple(other))
     found: dict[str, list[str]] = {}

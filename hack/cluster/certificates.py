@@ -30,21 +30,15 @@ def make_kubelet_kubeconfig(folder: Path, node: str) -> Path:
     """Makes `folder/kubelets/<node>/kubelet.conf`, the identity `system:node:<node>`. Call `make_certificates`
     first."""
     kubelet_folder = folder / "kubelets" / node
-    config = ["--config", str(folder / "kubeadm.yaml")]
-    run(
-        [
-            program("kubeadm"),
-            "init",
-            "phase",
-            "kubeconfig",
-            "kubelet",
-            *config,
-            "--node-name",
-            node,
-            "--kubeconfig-dir",
-            kubelet_folder,
-        ]
-    )
+    options: list[str | Path] = [
+        "--config",
+        folder / "kubeadm.yaml",
+        "--node-name",
+        node,
+        "--kubeconfig-dir",
+        kubelet_folder,
+    ]
+    run([program("kubeadm"), "init", "phase", "kubeconfig", "kubelet", *options])
     return kubelet_folder / "kubelet.conf"
 
 

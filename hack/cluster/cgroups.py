@@ -141,17 +141,8 @@ def exists() -> bool:
 
 
 _GENERIC_OPTIONS = {
-    "rw",
-    "ro",
-    "relatime",
-    "noatime",
-    "nosuid",
-    "nodev",
-    "noexec",
-    "xattr",
-    "seclabel",
-    "clone_children",
-    "none",
+    *("rw", "ro", "relatime", "noatime", "nosuid", "nodev", "noexec"),
+    *("xattr", "seclabel", "clone_children", "none"),
 }
 
 

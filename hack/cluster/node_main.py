@@ -121,28 +121,15 @@ def _write_configuration(spec: NodeSpec) -> None:
 
 def _kubelet_arguments(spec: NodeSpec) -> list[str]:
     names = ["--hostname-override", spec.name, "--node-ip", spec.address.address]
-    return [
-        "--config",
-        f"{spec.folder}/kubelet.yaml",
-        "--kubeconfig",
-        spec.kubeconfig,
-        "--root-dir",
-        "/var/lib/kubelet",
-        *names,
-    ]
+    files = ["--config", f"{spec.folder}/kubelet.yaml", "--kubeconfig", spec.kubeconfig]
+    return [*files, "--root-dir", "/var/lib/kubelet", *names]
 
 
 def _kube_proxy_arguments(spec: NodeSpec) -> list[str]:
     mode = ["--proxy-mode", "iptables", "--cluster-cidr", POD_RANGE, "--iptables-min-sync-period", "0s"]
     # The connection table is shared by the whole machine: leave it alone.
-    limits = [
-        "--conntrack-max-per-core",
-        "0",
-        "--conntrack-tcp-timeout-established",
-        "0",
-        "--conntrack-tcp-timeout-close-wait",
-        "0",
-    ]
+    settings = ("max-per-core", "tcp-timeout-established", "tcp-timeout-close-wait")
+    limits = [f"--conntrack-{setting}=0" for setting in settings]
     return ["--kubeconfig", spec.proxy_kubeconfig, "--hostname-override", spec.name, *mode, *limits]
 
 

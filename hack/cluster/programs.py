@@ -23,17 +23,8 @@ FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVe
 """Without -X, the API server reports version v0.0.0, which kubeadm rejects."""
 
 PROGRAMS = (
-    *(
-        "containerd",
-        "containerd-shim-runc-v2",
-        "coredns",
-        "ctr",
-        "etcd",
-        "etcdctl",
-        "helm",
-        "kube-apiserver",
-        "kube-controller-manager",
-    ),
+    *("containerd", "containerd-shim-runc-v2", "coredns", "ctr", "etcd", "etcdctl", "helm"),
+    *("kube-apiserver", "kube-controller-manager"),
     *("kube-proxy", "kube-scheduler", "kubeadm", "kubectl", "kubelet", "kwok"),
 )
 LINKED = ("ctr", "etcdctl", "helm", "kubectl", "kwok")

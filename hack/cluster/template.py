@@ -111,18 +111,8 @@ def _running() -> Iterator[Containerd]:
     disabled = json.dumps(_NOT_FOR_IMPORTS)
     config.write_text(f'version = 3\nroot = "{folder}"\nstate = "/run/containerd"\ndisabled_plugins = {disabled}\n')
     cgroups.kill(GROUP)
-    command = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        _PRIVATE_RUN,
-        "sh",
-        str(program("containerd")),
-        "--config",
-        str(config),
-    ]
-    start_daemon(command, log, cgroups.create(GROUP))
+    shell = ("unshare", "--mount", "sh", "-c", _PRIVATE_RUN, "sh")
+    start_daemon([*shell, program("containerd"), "--config", config], log, cgroups.create(GROUP))
     try:
         yield wait_for_containerd(GROUP, log, folder, folder)
     finally:

@@ -56,20 +56,9 @@ def make_base(archive: Path, log: Path, step: Step) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix="debootstrap-") as folder:
         Path(folder).chmod(0o755)
+        shell = ("unshare", "--mount", "--propagation=private", "sh", "-c", _SCRIPT, "sh")
         run_logged(
-            [
-                "unshare",
-                "--mount",
-                "--propagation=private",
-                "sh",
-                "-c",
-                _SCRIPT,
-                "sh",
-                SUITE,
-                folder,
-                mirror().main,
-                str(archive),
-            ],
+            [*shell, SUITE, folder, mirror().main, str(archive)],
             log,
             lambda line: step.say(line.removeprefix("I: ")) if any(word in line for word in STEPS_AWAY) else None,
             env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"},

@@ -30,14 +30,8 @@ class Buildah:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # Mount counts must not survive a boot, so they are not kept in the cache.
-        self._options = [
-            "--root",
-            str(folder / "storage"),
-            "--runroot",
-            "/run/elasticjob-images",
-            "--storage-driver",
-            _driver(folder),
-        ]
+        places = ("--root", str(folder / "storage"), "--runroot", "/run/elasticjob-images")
+        self._command = ["buildah", *places, "--storage-driver", _driver(folder)]
         self._logs = folder / "logs"
         self._settings = folder / "settings"
         self._shared = threading.Lock()
@@ -52,7 +46,7 @@ class Buildah:
             raise StepError("building images without a Docker engine needs root: run this as root, or start Docker")
         debian.install(["buildah", "debootstrap"], steps, "to build images without Docker")
         base.remove_leftovers(self._folder)
-        run_logged(["buildah", *self._options, "rm", "--all"], self._logs / "store.log")
+        run_logged([*self._command, "rm", "--all"], self._logs / "store.log")
         named = os.environ.get("BASE_IMAGE")
         if named:
             return named
@@ -83,18 +77,8 @@ class Buildah:
         ]
 
         def build(target: str, tag: str) -> None:
-            command = [
-                "buildah",
-                *self._options,
-                "build",
-                *options,
-                "--target",
-                target,
-                "--tag",
-                tag,
-                str(context.folder),
-            ]
-            run_logged(command, log, lambda line: _show(step, line))
+            words = ("build", *options, "--target", target, "--tag", tag, str(context.folder))
+            run_logged([*self._command, *words], log, lambda line: _show(step, line))
 
         with self._shared:  # images built at the same time find it done
             build(SHARED_STAGE, _stage_reference(SHARED_STAGE))
@@ -105,31 +89,29 @@ class Buildah:
         step.say("writing the archive")
         part = archive.with_suffix(".part")
         part.unlink(missing_ok=True)
-        run_logged(["buildah", *self._options, "push", "--quiet", name, f"docker-archive:{part}:{name}"], log)
+        run_logged([*self._command, "push", "--quiet", name, f"docker-archive:{part}:{name}"], log)
         part.replace(archive)
 
     def tidy(self) -> None:
         """Removes untagged images and their layers. Buildah compares every image with each line of the Dockerfile, so
         old ones slow it down."""
-        run_logged(["buildah", *self._options, "rmi", "--prune", "--force"], self._logs / "store.log")
+        run_logged([*self._command, "rmi", "--prune", "--force"], self._logs / "store.log")
 
     def push(self, archive: Path, name: str, target: str, step: Step) -> None:
         """Pushes the image `name` of an archive to a registry as `target`. Raises StepError."""
         log = self._logs / "push.log"
-        run_logged(["buildah", *self._options, "pull", "--quiet", f"docker-archive:{archive}"], log, step.say)
-        run_logged(["buildah", *self._options, "push", name, f"docker://{target}"], log, step.say)
+        run_logged([*self._command, "pull", "--quiet", f"docker-archive:{archive}"], log, step.say)
+        run_logged([*self._command, "push", name, f"docker://{target}"], log, step.say)
 
     def _has(self, name: str) -> bool:
-        return bool(
-            machine.output_of("buildah", *self._options, "images", "--quiet", "--filter", f"reference={name}").strip()
-        )
+        return bool(machine.output_of(*self._command, "images", "--quiet", "--filter", f"reference={name}").strip())
 
     def _import_base(self, archive: Path, name: str) -> None:
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="base-") as folder:
             os.link(archive, Path(folder) / "base.tar")
             (Path(folder) / "Dockerfile").write_text('FROM scratch\nADD base.tar /\nCMD ["bash"]\n', encoding="utf-8")
             options = ["--timestamp", str(EPOCH), "--isolation", "chroot", "--tag", name]
-            run_logged(["buildah", *self._options, "build", *options, folder], self._logs / "base.log")
+            run_logged([*self._command, "build", *options, folder], self._logs / "base.log")
 
 
 def _stage_reference(stage: str) -> str:

@@ -31,21 +31,13 @@ class Docker:
         """Builds one target and saves it to `archive`. Raises StepError."""
         log = self._logs / f"{context.name}.log"
         log.unlink(missing_ok=True)
-        run_logged(
-            [
-                *("docker", "build", "--progress=plain", "--target", context.target, "--tag", reference(context.name)),
-                *(
-                    "--build-arg",
-                    f"BASE_IMAGE={base_image}",
-                    "--build-arg",
-                    f"SOURCE_DATE_EPOCH={EPOCH}",
-                    *(word for key, value in context.arguments.items() for word in ("--build-arg", f"{key}={value}")),
-                    str(context.folder),
-                ),
-            ],
-            log,
-            lambda line: step.say(line[:80]) if line.startswith("#") else None,
-        )
+        arguments = {"BASE_IMAGE": base_image, "SOURCE_DATE_EPOCH": EPOCH, **context.arguments}
+        command = [
+            *("docker", "build", "--progress=plain", "--target", context.target, "--tag", reference(context.name)),
+            *(word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")),
+            str(context.folder),
+        ]
+        run_logged(command, log, lambda line: step.say(line[:80]) if line.startswith("#") else None)
         step.say("writing the archive")
         part = archive.with_suffix(".part")
         run_logged(["docker", "save", "--output", str(part), reference(context.name)], log)

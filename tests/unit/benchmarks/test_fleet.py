@@ -1,16 +1,14 @@
-"""The agents that the benchmark of a fleet plays, and how it draws figures on."""
+"""The agents that the benchmarks of the operator play."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-import pytest
 from elasticjob_operator.names import LABEL_JOB, LABEL_JOB_UID, LABEL_RUN
 from elasticjob_runtime.contract import DEFAULT_PREFIX, LEASE_TTL, Keys, PlanReason, PlanValue, ProgressValue
 
 from benchmarks.operator.agents import LAST_CALL_SECONDS, PlayedAgents, Put
-from benchmarks.operator.fleet import at_full
 
 KEYS = Keys(DEFAULT_PREFIX, "8c-1")
 
@@ -71,8 +69,3 @@ def test_agents_that_are_taken_over_only_report_each_10_s() -> None:
     first, last = (ProgressValue.from_json(reports[at][KEYS.progress].decode()).step for at in (0, 2))
     assert 1000 < first < last - 30
     assert agents.ages({"digits": first})[0] < 1
-
-
-@pytest.mark.parametrize(("values", "full"), [([1.0, 1.4], 2.4), ([1.4, 1.0], 1.0), ([1.0, 1.0], 1.0)])
-def test_figures_are_drawn_on_with_the_slope_that_was_measured(values: list[float], full: float) -> None:
-    assert at_full([40, 80], values, 180) == full

@@ -1,4 +1,4 @@
-"""The faults as data, partitions as rules, schedules from seeds."""
+"""The faults as data, schedules from seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import pytest
 
 from hack.chaos.faults import FAULTS
-from hack.chaos.network import CONTROL_PLANE, rules
 from hack.chaos.storm import AT_RANDOM, draw, storm
 from hack.images.recipe import ROOT
 
@@ -26,13 +25,6 @@ def test_the_docs_list_exactly_the_faults_that_exist() -> None:
         r"^\| `([a-z0-9-]+)` \|", text.partition("## Faults")[2].partition("## Results")[0], re.MULTILINE
     )
     assert listed == [fault.name for fault in FAULTS]
-
-
-def test_a_partition_drops_exactly_the_packets_of_the_other_side() -> None:
-    made = rules(["node-2", "node-3"], ["node-1", CONTROL_PLANE])
-    assert made["node-2"] == made["node-3"] == ["10.89.0.11", "10.244.1.0/24", "10.89.0.2", "10.89.0.1"]
-    assert made["node-1"] == ["10.89.0.12", "10.244.2.0/24", "10.89.0.13", "10.244.3.0/24"]
-    assert CONTROL_PLANE not in made
 
 
 @pytest.mark.parametrize("seed", range(3))
