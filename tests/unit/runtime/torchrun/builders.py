@@ -15,7 +15,7 @@ from elasticjob_runtime.contract import (
     RankValue,
 )
 from elasticjob_runtime.membership.view import Member, MemberSettings, Plan, Role, StoreView, View
-from elasticjob_runtime.torchrun.policy import Phase, TorchAgent, next_action
+from elasticjob_runtime.torchrun.policy import AgentPhase, TorchAgent, next_action
 
 NOW = 1000.0
 FAILED = OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message="rank 0 on a failed")
@@ -46,7 +46,7 @@ def plan(round_number: int, *names: str, me: str = "a", nproc: int = 0, reason: 
 
 
 def agent(
-    phase: Phase, given: Plan | None = None, *, since: float = NOW, failure: FailureValue | None = None
+    phase: AgentPhase, given: Plan | None = None, *, since: float = NOW, failure: FailureValue | None = None
 ) -> TorchAgent:
     return TorchAgent(phase=phase, plan=given, changed_at=since, failure=failure)
 

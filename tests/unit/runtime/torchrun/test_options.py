@@ -7,12 +7,12 @@ import sys
 from typing import Any
 
 import pytest
-from elasticjob_runtime.cli.rendezvous_flags import connection
+from elasticjob_runtime.cli.rendezvous_flags import connection, open_store
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import DEFAULT_PREFIX
 from elasticjob_runtime.etcd import Endpoint
 from elasticjob_runtime.rendezvous.config import MemberConfig
-from elasticjob_runtime.torchrun.options import UNCOUNTED, member_config, open_store, read_conf
+from elasticjob_runtime.torchrun.options import UNCOUNTED, member_config, read_conf
 
 
 def config(conf: dict[str, Any] | None = None, **options: Any) -> MemberConfig:
@@ -46,7 +46,7 @@ WRONG = {
 @pytest.mark.parametrize(("endpoint", "conf", "sentence"), WRONG.values(), ids=WRONG)
 def test_an_invalid_setting_gives_a_usage_error(endpoint: str, conf: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        open_store(endpoint, read_conf(conf))
+        open_store(endpoint, read_conf(conf), {})
 
 
 def test_name_and_address_come_from_the_pods_environment() -> None:

@@ -17,17 +17,17 @@ from elasticjob_runtime.membership.actions import (
     Wait,
 )
 from elasticjob_runtime.membership.view import Member, Plan, Role, Suspicion
-from elasticjob_runtime.torchrun.policy import STOP_TIMEOUT, Phase, TorchAgent, closes, is_spare
+from elasticjob_runtime.torchrun.policy import STOP_TIMEOUT, AgentPhase, TorchAgent, closes, is_spare
 
 from tests.unit.runtime.torchrun.builders import FAILED, NOW, STOPPED, A, B, act, agent, member, plan, view
 
 ONE = plan(1, "a", "b")
 BASICS = {
-    "a plan starts the worker processes": (agent(Phase.WAITING), ONE, StartWorkers),
-    "a newer plan stops them": (agent(Phase.RUNNING, ONE), plan(2, "a"), StopWorkers),
-    "their failure is published": (agent(Phase.RUNNING, ONE).on_rejoin(STOPPED, NOW), ONE, PublishFailure),
+    "a plan starts the worker processes": (agent(AgentPhase.WAITING), ONE, StartWorkers),
+    "a newer plan stops them": (agent(AgentPhase.RUNNING, ONE), plan(2, "a"), StopWorkers),
+    "their failure is published": (agent(AgentPhase.RUNNING, ONE).on_rejoin(STOPPED, NOW), ONE, PublishFailure),
     "none if they were asked to stop": (
-        agent(Phase.STOPPING, ONE).on_rejoin(STOPPED, NOW), plan(2, "a"), StartWorkers,
+        agent(AgentPhase.STOPPING, ONE).on_rejoin(STOPPED, NOW), plan(2, "a"), StartWorkers,
     ),
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_worker_processes_follow_the_plan(torch: TorchAgent, current: Plan, kind
 
 
 def test_the_job_succeeds_once_all_members_have_succeeded() -> None:
-    torch = agent(Phase.FINISHED, ONE)
+    torch = agent(AgentPhase.FINISHED, ONE)
     done = [member(name, state=MemberState.SUCCEEDED, round_number=1) for name in "ab"]
     action = act(torch, view(torch, *done, plan=ONE))
     assert isinstance(action, PublishOutcome)
@@ -48,27 +48,27 @@ def test_the_job_succeeds_once_all_members_have_succeeded() -> None:
 
 class TestLaunchers:
     def test_a_member_rejects_a_group_started_by_elasticrun(self) -> None:
-        torch = agent(Phase.WAITING)
+        torch = agent(AgentPhase.WAITING)
         action = act(torch, view(torch, A, member("b", nproc=2), plan=plan(1, "b", nproc=2)))
         assert isinstance(action, Exit)
         assert action.code is ExitCode.CONFIG
         assert "elasticrun" in action.reason
 
     def test_a_member_rejects_a_first_member_started_by_elasticrun(self) -> None:
-        torch = agent(Phase.WAITING)
+        torch = agent(AgentPhase.WAITING)
         action = act(
             torch, view(torch, A, role=Role.FOLLOWER, predecessor="b", first_member=member("b", nproc=2).value)
         )
         assert isinstance(action, Exit)
 
     def test_an_old_plan_of_elasticrun_without_members_is_replaced(self) -> None:
-        torch = agent(Phase.WAITING)
+        torch = agent(AgentPhase.WAITING)
         action = act(torch, view(torch, A, plan=plan(4, "b", nproc=2)))
         assert action.round == 5
         assert action.members == (A,)
 
     def test_a_joining_elasticrun_member_does_not_stop_a_running_group(self) -> None:
-        torch = agent(Phase.RUNNING, plan(1, "a"))
+        torch = agent(AgentPhase.RUNNING, plan(1, "a"))
         assert isinstance(act(torch, view(torch, A, member("b", nproc=2), plan=plan(1, "a"))), Wait)
 
 
@@ -79,7 +79,7 @@ class TestStopTimeout:
 
     @pytest.mark.parametrize(("waited", "leaves"), [(0.0, False), (STOP_TIMEOUT - 1, False), (STOP_TIMEOUT, True)])
     def test_a_member_whose_workers_do_not_stop_in_time_leaves(self, waited: float, leaves: bool) -> None:
-        torch = agent(Phase.STOPPING, ONE, since=NOW - waited)
+        torch = agent(AgentPhase.STOPPING, ONE, since=NOW - waited)
         action = act(torch, view(torch, A, B, **self.seen))
         assert isinstance(action, PublishState) is leaves
         if leaves:
@@ -88,13 +88,13 @@ class TestStopTimeout:
             assert action.until == torch.changed_at + STOP_TIMEOUT, "decides again in time"
 
     def test_a_member_whose_workers_stopped_late_joins_again(self) -> None:
-        torch = agent(Phase.STOPPING, ONE).on_rejoin(STOPPED, NOW)
+        torch = agent(AgentPhase.STOPPING, ONE).on_rejoin(STOPPED, NOW)
         action = act(torch, view(torch, member("a", state=MemberState.LEAVING), B, **self.seen))
         assert isinstance(action, PublishState)
         assert action.state is MemberState.READY
 
     def test_a_member_that_leaves_on_a_signal_does_not_join_again(self) -> None:
-        torch = agent(Phase.WAITING, ONE)
+        torch = agent(AgentPhase.WAITING, ONE)
         leaving = dataclasses.replace(
             view(torch, member("a", state=MemberState.LEAVING), B, **self.seen), leaving_since=NOW
         )
@@ -104,7 +104,7 @@ class TestStopTimeout:
 class TestDone:
     """Its worker processes have succeeded; torch's agent cannot start them again."""
 
-    torch = agent(Phase.FINISHED, ONE)
+    torch = agent(AgentPhase.FINISHED, ONE)
     me = member("a", state=MemberState.SUCCEEDED, round_number=1)
 
     cases: ClassVar[dict[str, Any]] = {
@@ -133,7 +133,7 @@ class TestDone:
 class TestFailure:
     """torch's agent has no restarts left: whether that ends the job."""
 
-    torch = agent(Phase.WAITING, ONE, failure=STOPPED)
+    torch = agent(AgentPhase.WAITING, ONE, failure=STOPPED)
     suspicion = Suspicion(value=SuspicionValue(suspect="b", by="c", round=1), seen_at=NOW)
 
     cases: ClassVar[dict[str, Any]] = {
@@ -171,5 +171,5 @@ class TestFailure:
     ids=["no plan", "in the plan", "not in the plan"],
 )
 def test_a_member_outside_the_plan_is_a_spare(given: Plan | None, spare: bool) -> None:
-    torch = agent(Phase.WAITING)
+    torch = agent(AgentPhase.WAITING)
     assert is_spare(view(torch, A, plan=given)) is spare

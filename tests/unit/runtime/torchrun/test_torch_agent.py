@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_runtime.membership.view import WorkersState
-from elasticjob_runtime.torchrun.policy import Phase
+from elasticjob_runtime.torchrun.policy import AgentPhase
 
 from tests.unit.runtime.torchrun.builders import NOW, STOPPED, agent, plan
 
@@ -15,25 +15,25 @@ class TestTorchAgent:
     @pytest.mark.parametrize(
         ("before", "step", "after"),
         [
-            (Phase.WAITING, "on_rejoin", Phase.WAITING),
-            (Phase.MEETING, "on_rejoin", Phase.MEETING),
-            (Phase.RUNNING, "on_rejoin", Phase.WAITING),
-            (Phase.STOPPING, "on_rejoin", Phase.WAITING),
-            (Phase.WAITING, "start", Phase.MEETING),
-            (Phase.RUNNING, "start", Phase.RUNNING),
-            (Phase.FINISHED, "start", Phase.FINISHED),
-            (Phase.MEETING, "stop", Phase.WAITING),
-            (Phase.RUNNING, "stop", Phase.STOPPING),
-            (Phase.FINISHED, "stop", Phase.FINISHED),
-            (Phase.MEETING, "run", Phase.RUNNING),
-            (Phase.WAITING, "run", Phase.WAITING),
-            (Phase.STOPPING, "run", Phase.STOPPING),
-            (Phase.RUNNING, "finish", Phase.FINISHED),
-            (Phase.STOPPING, "finish", Phase.FINISHED),
-            (Phase.WAITING, "finish", Phase.WAITING),
+            (AgentPhase.WAITING, "on_rejoin", AgentPhase.WAITING),
+            (AgentPhase.MEETING, "on_rejoin", AgentPhase.MEETING),
+            (AgentPhase.RUNNING, "on_rejoin", AgentPhase.WAITING),
+            (AgentPhase.STOPPING, "on_rejoin", AgentPhase.WAITING),
+            (AgentPhase.WAITING, "start", AgentPhase.MEETING),
+            (AgentPhase.RUNNING, "start", AgentPhase.RUNNING),
+            (AgentPhase.FINISHED, "start", AgentPhase.FINISHED),
+            (AgentPhase.MEETING, "stop", AgentPhase.WAITING),
+            (AgentPhase.RUNNING, "stop", AgentPhase.STOPPING),
+            (AgentPhase.FINISHED, "stop", AgentPhase.FINISHED),
+            (AgentPhase.MEETING, "run", AgentPhase.RUNNING),
+            (AgentPhase.WAITING, "run", AgentPhase.WAITING),
+            (AgentPhase.STOPPING, "run", AgentPhase.STOPPING),
+            (AgentPhase.RUNNING, "finish", AgentPhase.FINISHED),
+            (AgentPhase.STOPPING, "finish", AgentPhase.FINISHED),
+            (AgentPhase.WAITING, "finish", AgentPhase.WAITING),
         ],
     )
-    def test_each_step_leads_to_its_phase(self, before: Phase, step: str, after: Phase) -> None:
+    def test_each_step_leads_to_its_phase(self, before: AgentPhase, step: str, after: AgentPhase) -> None:
         torch = agent(before, plan(1, "a"))
         steps = {
             "on_rejoin": lambda: torch.on_rejoin(STOPPED, NOW),
@@ -45,14 +45,14 @@ class TestTorchAgent:
         assert steps[step]().phase is after
 
     def test_an_earlier_round_cannot_run(self) -> None:
-        torch = agent(Phase.MEETING, plan(2, "a"))
-        assert torch.run(1, NOW).phase is Phase.MEETING
+        torch = agent(AgentPhase.MEETING, plan(2, "a"))
+        assert torch.run(1, NOW).phase is AgentPhase.MEETING
         assert torch.is_in(2)
         assert not torch.is_in(1)
         assert not torch.stop(STOPPED, NOW).is_in(2)
 
     def test_a_new_plan_clears_the_failure(self) -> None:
-        torch = agent(Phase.RUNNING, plan(1, "a")).on_rejoin(STOPPED, NOW)
+        torch = agent(AgentPhase.RUNNING, plan(1, "a")).on_rejoin(STOPPED, NOW)
         assert torch.workers.state is WorkersState.FAILED
         assert torch.workers.failure is STOPPED
         assert torch.start(plan(2, "a"), NOW).workers.failure is None

@@ -18,7 +18,7 @@ from elasticjob_runtime.cli import options, rendezvous_flags, script
 from elasticjob_runtime.cli.own_flags import settings_from_flags
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Keys
-from elasticjob_runtime.etcd import Endpoint, EtcdClient, SoloStore, Store, connect
+from elasticjob_runtime.etcd import Endpoint, EtcdClient, SoloStore, Store
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.preflight import PreflightSettings
@@ -111,14 +111,8 @@ def _store(args: argparse.Namespace, conf: RendezvousConf, *, several: bool) -> 
     """Returns (store, run id, own address). `several`: the group may have more than one member."""
     if args.standalone or is_single_member(args):
         return SoloStore(), str(uuid.uuid4()), network.LOOPBACK
-    endpoint: str = args.rdzv_endpoint
-    if not endpoint:
-        raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
+    store = rendezvous_flags.open_store(args.rdzv_endpoint, conf, os.environ)
     run_id = rendezvous_flags.run_id(args.rdzv_id, conf.prefix, several=several)
-    try:
-        store = connect(endpoint, rendezvous_flags.connection(conf, endpoint, os.environ))
-    except (ValueError, OSError) as error:
-        raise UsageError(str(error)) from error
     return store, run_id, rendezvous_flags.address(args.local_addr, os.environ, store.endpoints, several=several)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.cli.usage import UsageError, did_you_mean
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
-from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, with_pod_credentials
+from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect, with_pod_credentials
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.config import (
     MIN_LEASE_TTL,
@@ -25,19 +25,10 @@ from elasticjob_runtime.rendezvous.network import PortRange
 
 logger = logging.getLogger(__name__)
 
-IGNORED_KEYS = frozenset(
-    {
-        *(
-            "timeout",
-            "last_call_timeout",
-            "close_timeout",
-            "keep_alive_interval",
-            "keep_alive_max_attempt",
-            "heartbeat_timeout",
-        ),
-        *("is_host", "store_type", "use_libuv"),
-    }
-)
+IGNORED_KEYS = frozenset({
+    "timeout", "last_call_timeout", "close_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+    "heartbeat_timeout", "is_host", "store_type", "use_libuv",
+})  # fmt: skip
 """Keys of torch's backends that have no meaning here: there is no last call to wait for, failures are detected in other
 ways, and no node hosts the rendezvous."""
 
@@ -82,6 +73,16 @@ def connection(conf: RendezvousConf, endpoint: str, environment: Mapping[str, st
     except ValueError:
         return conf.connection
     return with_pod_credentials(conf.connection, pod)
+
+
+def open_store(endpoint: str, conf: RendezvousConf, environment: Mapping[str, str]) -> EtcdClient:
+    """Returns a client for etcd; sends nothing yet."""
+    if not endpoint:
+        raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
+    try:
+        return connect(endpoint, connection(conf, endpoint, environment))
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
 
 
 def run_id(text: str, prefix: str, *, several: bool) -> str:

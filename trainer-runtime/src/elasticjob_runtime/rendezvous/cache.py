@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import (
     FailureValue,
@@ -70,14 +70,14 @@ class StoreCache:
         self._failures: dict[str, _Failure] = {}
         self._suspicions: dict[str, Suspicion] = {}
         self._replicas: dict[str, ReplicaValue] = {}
-        self._spec: SpecValue | None = None
-        self._outcome: OutcomeValue | None = None
+        self._once: dict[str, Any] = {}
+        """Key -> value, of the keys of `_kinds`, which exist once per run."""
+        kinds = (SpecValue, UnreadyValue, LocationsValue, OutcomeValue)
+        self._kinds = dict(zip((keys.spec, keys.unready, keys.locations, keys.outcome), kinds, strict=True))
         self.stop: Stop | None = None
         self._refused: set[tuple[str, int]] = set()
         self._last_round = 0
         self._plans_at: tuple[float, ...] = ()
-        self._unready: UnreadyValue | None = None
-        self._locations: LocationsValue | None = None
         self.plan: PlanValue | None = None
         self._seen: dict[KeyRange, int] = {}
         """Watched range -> revision up to which it is known; ranges advance independently."""
@@ -85,13 +85,15 @@ class StoreCache:
     @property
     def plan_revision(self) -> int:
         """mod_revision of the plan; 0: there is none."""
-        kv = self._kvs.get(self._keys.plan)
-        return kv.mod_revision if kv else 0
+        return self._revision(self._keys.plan)
 
     @property
     def stop_revision(self) -> int:
         """mod_revision of the last `stop`, of whichever plan; 0: there is none."""
-        kv = self._kvs.get(self._keys.stop)
+        return self._revision(self._keys.stop)
+
+    def _revision(self, key: str) -> int:
+        kv = self._kvs.get(key)
         return kv.mod_revision if kv else 0
 
     @property
@@ -150,6 +152,7 @@ class StoreCache:
         """`ranks`: the ranks of the current plan that were read: this member's own, or all of them if it is the
         planner."""
         mine = self._members.get(me)
+        locations: LocationsValue | None = self._once.get(self._keys.locations)
         failures = self._failures_of(self.plan.round) if self.plan else []
         other = mine.value.incarnation if mine and mine.value.incarnation != incarnation else ""
         return StoreView(
@@ -158,25 +161,24 @@ class StoreCache:
             role=role,
             predecessor=predecessor,
             first_member=first_member,
-            spec=self._spec,
+            spec=self._once.get(self._keys.spec),
             plan=self._plan(me, incarnation, role, ranks),
             stop=self.stop,
             last_round=self._last_round,
-            outcome=self._outcome,
+            outcome=self._once.get(self._keys.outcome),
             members=dict(self._members),
             failures=tuple(failure.value for failure in failures),
             failed_at=min((failure.seen_at for failure in failures), default=0.0),
             suspicions=self._suspicions_of(self.plan.round) if self.plan else (),
             plans_at=self._plans_at,
-            unready=self._unready,
-            locations=self._locations.locations if self._locations is not None else {},
+            unready=self._once.get(self._keys.unready),
+            locations=locations.locations if locations is not None else {},
             replicas=dict(self._replicas),
         )
 
     def replica(self, name: str) -> tuple[ReplicaValue | None, int]:
         """What the member was told of its replica, and the mod_revision of that key; 0: there is none."""
-        kv = self._kvs.get(self._keys.replica(name))
-        return self._replicas.get(name), kv.mod_revision if kv else 0
+        return self._replicas.get(name), self._revision(self._keys.replica(name))
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
         """Returns None and logs a warning (once per value) if a value cannot be parsed: one member's bad value must not
@@ -223,14 +225,8 @@ class StoreCache:
         elif kv.key == keys.stop:
             stop = self.parse(kv, StopValue)
             self.stop = Stop(value=stop, seen_at=now) if stop is not None else None
-        elif kv.key == keys.spec:
-            self._spec = self.parse(kv, SpecValue)
-        elif kv.key == keys.unready:
-            self._unready = self.parse(kv, UnreadyValue)
-        elif kv.key == keys.locations:
-            self._locations = self.parse(kv, LocationsValue)
-        elif kv.key == keys.outcome:
-            self._outcome = self.parse(kv, OutcomeValue)
+        elif kv.key in self._kinds:
+            self._once[kv.key] = self.parse(kv, self._kinds[kv.key])
 
     def _set_member(self, kv: KeyValue, now: float) -> None:
         name = kv.key[len(self._keys.members) :]
@@ -251,9 +247,8 @@ class StoreCache:
             )
 
     def _remove(self, key: str) -> None:
-        self._kvs.pop(key, None)
-        self._failures.pop(key, None)
-        self._suspicions.pop(key, None)
+        for by_key in (self._kvs, self._failures, self._suspicions, self._once):
+            by_key.pop(key, None)
         keys = self._keys
         if key.startswith(keys.members):
             self._members.pop(key[len(keys.members) :], None)
@@ -263,14 +258,6 @@ class StoreCache:
             self.plan = None
         elif key == keys.stop:
             self.stop = None
-        elif key == keys.spec:
-            self._spec = None
-        elif key == keys.unready:
-            self._unready = None
-        elif key == keys.locations:
-            self._locations = None
-        elif key == keys.outcome:
-            self._outcome = None
 
     def _plan(self, me: str, incarnation: str, role: Role | None, ranks: Mapping[str, RankValue]) -> Plan | None:
         if self.plan is None:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from elasticjob_runtime.contract import Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.silence import RESTART
+from elasticjob_runtime.rendezvous.network import family_of
 from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, NotAuthenticError, Purpose, Session
 from elasticjob_runtime.workers import descriptors
 
@@ -176,9 +177,8 @@ class Heartbeats:
             return
         link.connected_at = now
         neighbour = link.neighbour
-        family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
         try:
-            connection = socket.socket(family, socket.SOCK_STREAM)
+            connection = socket.socket(family_of(neighbour.address), socket.SOCK_STREAM)
         except OSError as error:  # tick() tries again
             logger.warning("cannot listen to %s: %s", neighbour.name, descriptors.explain(error))
             return

@@ -144,11 +144,8 @@ def given_address(text: str, *, several: bool) -> str:
     addresses = [str(address[0]) for _, address in sockets.resolve(text, 0, time.monotonic() + RESOLVE_TIMEOUT)]
     if text in addresses:
         return text
-    chosen = (
-        next((address for address in addresses if not is_loopback(address)), "")
-        or (_outgoing() if several else "")
-        or addresses[0]
-    )
+    outside = next((address for address in addresses if not is_loopback(address)), "")
+    chosen = outside or (_outgoing() if several else "") or addresses[0]
     if several and is_loopback(chosen):
         logger.warning(
             "%s resolves to %s on this machine, so members on other machines cannot connect to it; set an address that "
@@ -157,6 +154,10 @@ def given_address(text: str, *, several: bool) -> str:
             chosen,
         )
     return chosen
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def is_loopback(address: str) -> bool:

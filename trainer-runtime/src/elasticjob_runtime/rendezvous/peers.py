@@ -20,6 +20,7 @@ from elasticjob_runtime.contract import SecretValue
 from elasticjob_runtime.event_loop import start_thread
 from elasticjob_runtime.membership.silence import RESTART
 from elasticjob_runtime.membership.view import Member, Probe
+from elasticjob_runtime.rendezvous.network import family_of
 from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Client, NotAuthenticError, Purpose
 from elasticjob_runtime.workers import descriptors
 
@@ -124,7 +125,7 @@ class _Prober:
         while self._waiting and len(self._open) < self._at_once:
             member = self._waiting[0]
             try:
-                connection = socket.socket(_family(member.value.address), socket.SOCK_STREAM)
+                connection = socket.socket(family_of(member.value.address), socket.SOCK_STREAM)
             except OSError as error:
                 if not (descriptors.exhausted(error) and self._open):
                     raise
@@ -176,17 +177,10 @@ class _Prober:
 
 def _connect(connection: socket.socket, member: Member) -> bool:
     """False: the member's address or port is not valid."""
+    address = (member.value.address, member.value.peer_port)
     try:
-        connection.connect_ex((member.value.address, member.value.peer_port))
+        connection.connect_ex(address)
     except (OSError, OverflowError) as error:
-        logger.warning("%s gave an address that cannot be used, %s port %d: %s", member.name, *_at(member), error)
+        logger.warning("%s gave an address that cannot be used, %s port %d: %s", member.name, *address, error)
         return False
     return True
-
-
-def _at(member: Member) -> tuple[str, int]:
-    return member.value.address, member.value.peer_port
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

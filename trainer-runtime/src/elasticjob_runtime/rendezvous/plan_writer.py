@@ -105,10 +105,11 @@ class PlanWriter:
                 there += [self._still_told(member.name, action.replicas, known) for member in batch]
             puts: list[Operation] = [self._put_rank(plan.attempt, member.name, ranks[member.name]) for member in batch]
             last = start + size >= len(action.members)
-            result = self._store.txn([*guards, *there], [*puts, *head] if last else puts)
-            if not result.succeeded:
-                raise PlanOutdatedError(f"plan {action.round} is outdated: another came first, or a member has gone")
-            revision = result.revision
+            revision = self._write(
+                [*guards, *there],
+                [*puts, *head] if last else puts,
+                f"plan {action.round} is outdated: another came first, or a member has gone",
+            )
         self.remember(plan.attempt, ranks)
         return revision
 
@@ -122,12 +123,10 @@ class PlanWriter:
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
             Compare(self._keys.outcome, create_revision=0),
         ]
-        result = self._store.txn(guards, [Put(self._keys.stop, action.stop.to_json())])
-        if not result.succeeded:
-            raise PlanOutdatedError(
-                "the planned change is outdated: another change or plan came first, or the job is over"
-            )
-        return result.revision
+        put = Put(self._keys.stop, action.stop.to_json())
+        return self._write(
+            guards, [put], "the planned change is outdated: another change or plan came first, or the job is over"
+        )
 
     def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
         """Writes back the head and the ranks that this agent knows, at least its own, and returns the head's revision.
@@ -138,21 +137,20 @@ class PlanWriter:
         for start in range(0, len(names), self._batch):
             batch = names[start : start + self._batch]
             self._store.txn([guard], [self._put_rank(value.attempt, name, ranks[name]) for name in batch])
-        result = self._store.txn([guard], [Put(self._keys.plan, value.to_json())])
-        if not result.succeeded:
-            raise PlanOutdatedError("the plan is there again")
-        return result.revision
+        return self._write([guard], [Put(self._keys.plan, value.to_json())], "the plan is there again")
 
     def assign(self, action: AssignReplicas, known: KnownReplica) -> tuple[str, int]:
         """Returns the last key that was written and its revision. A replica is written as a whole."""
         key, revision = "", 0
+        changed_replicas = "the replicas have changed: another plan came first, or a member has gone"
         unchanged = [
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
             Compare(self._keys.outcome, create_revision=0),
         ]
         if action.gone:  # apart: the largest replica fills a transaction
             left = [Compare(self._keys.member(name), create_revision=0) for name in action.gone]
-            self._assign([*unchanged, *left], [Delete(KeyRange(self._keys.replica(name))) for name in action.gone])
+            deletions = [Delete(KeyRange(self._keys.replica(name))) for name in action.gone]
+            self._write([*unchanged, *left], deletions, changed_replicas)
         per_batch = max(1, self._batch // 2 // max(len(members) for members, _ in action.parts))
         for start in range(0, len(action.parts), per_batch):
             guards = unchanged.copy()
@@ -163,7 +161,7 @@ class PlanWriter:
                     guards.append(Compare(self._keys.member(member.name), create_revision=member.create_revision))
                     guards.append(self._still_told(member.name, action.known, known))
                     puts.append(Put(key, order.to_json()))
-            revision = self._assign(guards, puts)
+            revision = self._write(guards, puts, changed_replicas)
         return key, revision
 
     def _still_told(self, name: str, decided: Mapping[str, ReplicaValue], known: KnownReplica) -> Compare:
@@ -173,28 +171,24 @@ class PlanWriter:
             raise PlanOutdatedError(f"another planner has put {name} into a replica")
         return Compare(self._keys.replica(name), mod_revision=revision)
 
-    def _assign(self, guards: Sequence[Compare], operations: Sequence[Operation]) -> int:
+    def _write(self, guards: Sequence[Compare], operations: Sequence[Operation], outdated: str) -> int:
+        """Returns the revision. `outdated`: what a guard that does not hold means."""
         result = self._store.txn(guards, operations)
         if not result.succeeded:
-            raise PlanOutdatedError("the replicas have changed: another plan came first, or a member has gone")
+            raise PlanOutdatedError(outdated)
         return result.revision
 
     def amend(self, action: AmendPlan) -> int:
         """Returns the revision of the plan that is marked as continuing in place."""
         value = dataclasses.replace(action.plan.value, in_place=True)
         unchanged = [Compare(self._keys.plan, mod_revision=action.plan.mod_revision)]
-        result = self._store.txn(unchanged, [Put(self._keys.plan, value.to_json())])
-        if not result.succeeded:
-            raise PlanOutdatedError("another plan came first")
-        return result.revision
+        return self._write(unchanged, [Put(self._keys.plan, value.to_json())], "another plan came first")
 
     def publish_outcome(self, action: PublishOutcome) -> int:
         key = self._keys.outcome
         guards = [Compare(key, create_revision=0), Compare(self._keys.plan, mod_revision=action.expected_mod_revision)]
-        result = self._store.txn(guards, [Put(key, action.outcome.to_json())])
-        if not result.succeeded:
-            raise PlanOutdatedError("the outcome is outdated: another came first, or a newer plan")
-        return result.revision
+        put = Put(key, action.outcome.to_json())
+        return self._write(guards, [put], "the outcome is outdated: another came first, or a newer plan")
 
     def _failures_before(self, round_number: int, kept: str) -> list[KeyRange]:
         start, end = self._keys.failures, self._keys.failure(round_number, "")

@@ -30,17 +30,8 @@ from elasticjob_runtime.rendezvous.cache import common_range
 logger = logging.getLogger(__name__)
 
 _OPTIONAL = (
-    "saves",
-    "saved",
-    "in_place",
-    "broken",
-    "failed",
-    "failed_at",
-    "failure",
-    "replica",
-    "world_over",
-    "cut_from",
-)
+    "saves", "saved", "in_place", "broken", "failed", "failed_at", "failure", "replica", "world_over", "cut_from",
+)  # fmt: skip
 """Fields of PublishState that are None if they do not change."""
 
 RECENT = 100
@@ -178,12 +169,8 @@ class Registration:
             return JoinResult(revision, kvs, "")
         at = last_joined[0].mod_revision
         recent = last.value and revision - at <= RECENT
-        return JoinResult(
-            revision,
-            kvs,
-            last.member,
-            KeyValue(self._keys.member(last.member), last.value, at, at, 1) if recent else None,
-        )
+        before = KeyValue(self._keys.member(last.member), last.value, at, at, 1) if recent else None
+        return JoinResult(revision, kvs, last.member, before)
 
     def is_current(self, number: int) -> bool:
         """Whether registration `number` is the current one; events of earlier ones no longer matter."""

@@ -26,6 +26,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
+from elasticjob_runtime.cli import rendezvous_flags
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env, ExitCode, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
@@ -33,9 +34,9 @@ from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.torchrun import BACKEND
 from elasticjob_runtime.torchrun.member import EndedError, Member
-from elasticjob_runtime.torchrun.options import member_config, open_store, read_conf
+from elasticjob_runtime.torchrun.options import member_config, read_conf
 from elasticjob_runtime.torchrun.outcome import failed_outcome
-from elasticjob_runtime.torchrun.round_store import RoundOverError, RoundStore, StoreHost, enter
+from elasticjob_runtime.torchrun.round_store import RoundOverError, RoundStore, RoundStores, enter
 from elasticjob_runtime.torchrun.signals import SignalPipe, leaving_on_signals
 from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 
@@ -58,7 +59,7 @@ def create(parameters: RendezvousParameters) -> EtcdRendezvousHandler:
     os.environ.setdefault("RES_OPTIONS", RES_OPTIONS)  # for the stores of the agent and the workers
     try:
         conf = read_conf(parameters.config)
-        store = open_store(parameters.endpoint, conf)
+        store = rendezvous_flags.open_store(parameters.endpoint, conf, os.environ)
         config = member_config(
             conf,
             endpoints=store.endpoints,
@@ -79,7 +80,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._config = config
         self._etcd = store
         self._member: Member | None = None
-        self._stores: StoreHost | None = None
+        self._stores: RoundStores | None = None
         self._round: RoundStore | None = None
         self._shared = False
         self._signals: SignalPipe | None = None
@@ -151,9 +152,9 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._leave()
         return done
 
-    def _joined(self) -> tuple[Member, StoreHost]:
+    def _joined(self) -> tuple[Member, RoundStores]:
         if self._member is None or self._stores is None:
-            self._stores = StoreHost(self._config.port_range)
+            self._stores = RoundStores(self._config.port_range)
             self._member = Member(self._config, self._etcd, self._stores.ports, shared=self._stores.shared)
             self._signals = SignalPipe()
             self._member.start(self._signals.read)
@@ -186,7 +187,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._etcd.close()
 
 
-def _meet(member: Member, stores: StoreHost) -> tuple[Plan, RoundStore]:
+def _meet(member: Member, stores: RoundStores) -> tuple[Plan, RoundStore]:
     """Follows one plan after the other until all members of one have met."""
     while True:
         plan = member.next_plan()

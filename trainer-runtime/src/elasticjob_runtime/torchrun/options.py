@@ -12,9 +12,8 @@ from typing import Any
 
 from elasticjob_runtime.cli import rendezvous_flags
 from elasticjob_runtime.cli.options import member_id
-from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Keys
-from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
+from elasticjob_runtime.etcd import CONF_KEYS, Endpoint
 from elasticjob_runtime.membership.view import MemberSettings
 from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
 from elasticjob_runtime.rendezvous.outside_hosts import outside_hosts
@@ -31,16 +30,6 @@ def read_conf(config: Mapping[str, Any]) -> RendezvousConf:
     connection = {key: str(value) for key, value in config.items() if key in CONF_KEYS}
     rest = ",".join(f"{key}={value}" for key, value in config.items() if key not in CONF_KEYS)
     return dataclasses.replace(rendezvous_flags.rendezvous_conf(rest), connection=connection)
-
-
-def open_store(endpoint: str, conf: RendezvousConf, environment: Mapping[str, str] = os.environ) -> EtcdClient:
-    """Returns a client for etcd; sends nothing yet."""
-    if not endpoint:
-        raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
-    try:
-        return connect(endpoint, rendezvous_flags.connection(conf, endpoint, environment))
-    except (ValueError, OSError) as error:
-        raise UsageError(str(error)) from error
 
 
 def member_config(

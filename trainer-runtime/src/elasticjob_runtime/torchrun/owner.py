@@ -12,7 +12,7 @@ from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import Action, Exit, MoveWorkers, StartWorkers, StopWorkers
 from elasticjob_runtime.membership.view import StoreView
 from elasticjob_runtime.rendezvous.member import LocalState
-from elasticjob_runtime.torchrun.policy import Phase, TorchAgent, next_action
+from elasticjob_runtime.torchrun.policy import AgentPhase, TorchAgent, next_action
 from elasticjob_runtime.torchrun.steps import WorkerSteps
 
 
@@ -59,7 +59,7 @@ class AgentOwner:
 
     def tick(self, now: float) -> None:
         """torch's agent watches the workers; only their steps are of interest."""
-        progress = self.steps.progress(now, ended=self.agent.phase is not Phase.RUNNING)
+        progress = self.steps.progress(now, ended=self.agent.phase is not AgentPhase.RUNNING)
         plan = self.agent.plan
         if progress is not None and plan is not None and plan.value.leader == self._me:
             self._publish(progress)

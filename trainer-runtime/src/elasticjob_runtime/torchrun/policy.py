@@ -22,7 +22,7 @@ for an agent that hangs; shorter: a member with slow workers is left out of a pl
 returns."""
 
 
-class Phase(enum.Enum):
+class AgentPhase(enum.Enum):
     """What torch's agent is doing."""
 
     WAITING = "waiting"
@@ -38,10 +38,10 @@ class Phase(enum.Enum):
 
 
 _WORKERS = {
-    Phase.MEETING: WorkersState.RUNNING,
-    Phase.RUNNING: WorkersState.RUNNING,
-    Phase.STOPPING: WorkersState.STOPPING,
-    Phase.FINISHED: WorkersState.SUCCEEDED,
+    AgentPhase.MEETING: WorkersState.RUNNING,
+    AgentPhase.RUNNING: WorkersState.RUNNING,
+    AgentPhase.STOPPING: WorkersState.STOPPING,
+    AgentPhase.FINISHED: WorkersState.SUCCEEDED,
 }
 
 
@@ -50,7 +50,7 @@ class TorchAgent:
     """The state of torch's agent as this member sees it. Each method returns the next state; it is the same state if
     the event does not fit the phase."""
 
-    phase: Phase = Phase.WAITING
+    phase: AgentPhase = AgentPhase.WAITING
     plan: Plan | None = None
     """The last plan that the agent was given."""
     failure: FailureValue | None = None
@@ -70,35 +70,35 @@ class TorchAgent:
 
     def on_rejoin(self, failure: FailureValue, now: float) -> TorchAgent:
         """The agent called next_rendezvous(): its workers are gone."""
-        if self.phase in (Phase.WAITING, Phase.MEETING):
+        if self.phase in (AgentPhase.WAITING, AgentPhase.MEETING):
             return self
-        return dataclasses.replace(self, phase=Phase.WAITING, failure=failure, changed_at=now)
+        return dataclasses.replace(self, phase=AgentPhase.WAITING, failure=failure, changed_at=now)
 
     def start(self, plan: Plan, now: float) -> TorchAgent:
-        if self.phase is not Phase.WAITING:
+        if self.phase is not AgentPhase.WAITING:
             return self
-        return TorchAgent(phase=Phase.MEETING, plan=plan, changed_at=now)
+        return TorchAgent(phase=AgentPhase.MEETING, plan=plan, changed_at=now)
 
     def stop(self, failure: FailureValue, now: float) -> TorchAgent:
         """The agent must stop its workers. If it has not started any yet, it has already stopped."""
-        if self.phase is Phase.MEETING:
-            return dataclasses.replace(self, phase=Phase.WAITING, failure=failure, changed_at=now)
-        return self._move(Phase.RUNNING, Phase.STOPPING, now)
+        if self.phase is AgentPhase.MEETING:
+            return dataclasses.replace(self, phase=AgentPhase.WAITING, failure=failure, changed_at=now)
+        return self._move(AgentPhase.RUNNING, AgentPhase.STOPPING, now)
 
     def run(self, round_number: int, now: float) -> TorchAgent:
         """All members of the plan of this round have met."""
-        return self._move(Phase.MEETING, Phase.RUNNING, now) if round_number == self.round else self
+        return self._move(AgentPhase.MEETING, AgentPhase.RUNNING, now) if round_number == self.round else self
 
     def finish(self, now: float) -> TorchAgent:
-        if self.phase not in (Phase.RUNNING, Phase.STOPPING):
+        if self.phase not in (AgentPhase.RUNNING, AgentPhase.STOPPING):
             return self
-        return dataclasses.replace(self, phase=Phase.FINISHED, changed_at=now)
+        return dataclasses.replace(self, phase=AgentPhase.FINISHED, changed_at=now)
 
     def is_in(self, round_number: int) -> bool:
         """Whether this agent still takes part in the round."""
-        return round_number == self.round and self.phase in (Phase.MEETING, Phase.RUNNING, Phase.FINISHED)
+        return round_number == self.round and self.phase in (AgentPhase.MEETING, AgentPhase.RUNNING, AgentPhase.FINISHED)
 
-    def _move(self, before: Phase, after: Phase, now: float) -> TorchAgent:
+    def _move(self, before: AgentPhase, after: AgentPhase, now: float) -> TorchAgent:
         return dataclasses.replace(self, phase=after, changed_at=now) if self.phase is before else self
 
 
@@ -179,7 +179,7 @@ def _leave_when_finished(view: View, agent: TorchAgent) -> Action | None:
     """Leaves if this member's workers have finished but the others must restart: torch's agent cannot restart finished
     workers."""
     plan = view.store.plan
-    if agent.phase is not Phase.FINISHED or plan is None or (plan.round <= agent.round and not _is_broken(view, plan)):
+    if agent.phase is not AgentPhase.FINISHED or plan is None or (plan.round <= agent.round and not _is_broken(view, plan)):
         return None
     if view.me is not None and view.me.value.state is not MemberState.LEAVING:
         return PublishState(
@@ -211,10 +211,10 @@ def _report_slow_stop(view: View, agent: TorchAgent, now: float) -> Action | Non
     if me is None:
         return None
     state = me.value.state
-    if agent.phase is Phase.STOPPING and state is MemberState.READY and now >= agent.changed_at + STOP_TIMEOUT:
+    if agent.phase is AgentPhase.STOPPING and state is MemberState.READY and now >= agent.changed_at + STOP_TIMEOUT:
         reason = f"the workers have not stopped within {STOP_TIMEOUT:g} s; the other members continue without this one"
         return PublishState(state=MemberState.LEAVING, round=agent.round, reason=reason)
-    if agent.phase is Phase.WAITING and state is MemberState.LEAVING:
+    if agent.phase is AgentPhase.WAITING and state is MemberState.LEAVING:
         return PublishState(
             state=MemberState.READY, round=agent.round, stores=view.stores, reason="the workers have stopped"
         )
@@ -223,7 +223,7 @@ def _report_slow_stop(view: View, agent: TorchAgent, now: float) -> Action | Non
 
 def _stop_deadline(view: View, agent: TorchAgent) -> float | None:
     """When `_keep_time` has something to do (monotonic, s); None: it has not."""
-    waits = agent.phase is Phase.STOPPING and view.me is not None and view.me.value.state is MemberState.READY
+    waits = agent.phase is AgentPhase.STOPPING and view.me is not None and view.me.value.state is MemberState.READY
     return agent.changed_at + STOP_TIMEOUT if waits else None
 
 

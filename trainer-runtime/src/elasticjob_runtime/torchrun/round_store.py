@@ -53,7 +53,7 @@ class RoundOverError(Exception):
     """A newer plan or the end of the job came first."""
 
 
-class StoreHost:
+class RoundStores:
     """This member's listening stores. Round n uses the store on ports[n % len(ports)]."""
 
     def __init__(self, ports: PortRange | None = None) -> None:
@@ -190,7 +190,7 @@ def is_timeout(error: RuntimeError) -> bool:
     return kind is not None and isinstance(error, kind)
 
 
-def enter(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
+def enter(member: Member, host: RoundStores, plan: Plan) -> RoundStore:
     """Meets the other members of `plan` and returns its store. Raises RoundOverError."""
     host.prepare(plan.round)
     while True:
@@ -201,7 +201,7 @@ def enter(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
         member.is_over_within(plan.round, RETRY)
 
 
-def _connect_and_meet(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
+def _connect_and_meet(member: Member, host: RoundStores, plan: Plan) -> RoundStore:
     store = RoundStore(plan, member, libuv=host.libuv)
     store.meet(host.worker_port(plan))
     return store
