@@ -17,9 +17,9 @@ import yaml
 from elasticjob_operator.names import LABEL_INDEX, worker_selector
 from rich.console import Console
 
+from hack.cluster import ClusterError
 from hack.drivers import (
     ClusterDriver,
-    DriverError,
     KubeError,
     cluster_driver,
     collect_logs,
@@ -204,7 +204,7 @@ def main() -> int:
                 for file in collect_logs(driver, LOGS, NAMESPACE):
                     print(file)
                 raise
-    except (DemoError, DriverError, KubeError, StepError) as error:
+    except (DemoError, ClusterError, KubeError, StepError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from hack.chaos.run import LOGS, Result, Stage, run_fault
 from hack.chaos.storm import storm
 from hack.cluster import ClusterError
 from hack.demo import set_up
-from hack.drivers import ClusterDriver, DriverError, cluster_driver
+from hack.drivers import ClusterDriver, cluster_driver
 
 CONSOLE = Console(highlight=False)
 
@@ -34,7 +34,7 @@ def main() -> int:
     try:
         set_up(driver)
         return _run(driver, arguments)
-    except (DriverError, ClusterError) as error:
+    except ClusterError as error:
         CONSOLE.print(f"chaos: {error}", markup=False)
         return 1
     finally:

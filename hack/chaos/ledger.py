@@ -68,7 +68,6 @@ class Process:
     done: tuple[Done, ...] = ()
     saves: tuple[Save, ...] = ()
     """Rank 0."""
-    refused: tuple[str, ...] = ()
     ended: bool = False
     """All steps are done."""
 
@@ -89,7 +88,6 @@ class Group:
     restored: tuple[int, str]
     done: tuple[Done, ...] = ()
     saves: tuple[Save, ...] = ()
-    refused: tuple[str, ...] = ()
 
     @property
     def world(self) -> int:
@@ -149,7 +147,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self.process: Process | None = None
-        self._lists: dict[str, list[Any]] = {"work": [], "done": [], "saves": [], "refused": []}
+        self._lists: dict[str, list[Any]] = {"work": [], "done": [], "saves": []}
 
     def take(self, lines: Iterable[str]) -> None:
         changes: dict[str, Any] = {}
@@ -179,8 +177,6 @@ class _Lines:
             saves.append(Save(entry["step"], entry["digest"], at))
         elif event == "saved":
             saves[-1] = dataclasses.replace(saves[-1], committed=at)
-        elif event == "refused":
-            self._lists["refused"].append(entry["error"])
         elif event == "group":
             changes["token"] = entry["token"]
         elif event == "load":
@@ -210,7 +206,6 @@ def groups_of(processes: Sequence[Process]) -> list[Group]:
                 restored=first.restored,
                 done=first.done,
                 saves=first.saves,
-                refused=first.refused,
             )
         )
     return sorted(groups, key=lambda group: group.began)

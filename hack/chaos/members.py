@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hack.chaos.costs import Change, change, commits_of, newest_world
 from hack.chaos.ledger import LedgerReader, Process
+from hack.cluster.output import tail
 from hack.cluster.processes import Child
 from hack.images.recipe import ROOT
 from hack.support import within
@@ -129,7 +130,7 @@ class Job:
             if gone := next(
                 (name for name, agent in self.agents.items() if name not in self.ended and not agent.alive()), None
             ):
-                raise JobError(f"{gone} ended unexpectedly: {last_line(self.agents[gone].log)}")
+                raise JobError(f"{gone} ended unexpectedly: {tail(self.agents[gone].log, 1)}")
             found = self.training()
             return len(found) == world and _steps_together(found) >= world * STEADY_STEPS
 
@@ -197,10 +198,6 @@ class Job:
 def _steps_together(world: Sequence[Process]) -> int:
     newest = world[0].done[-1].generation
     return sum(done.generation == newest for process in world for done in process.done)
-
-
-def last_line(log: Path) -> str:
-    return ([line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no output"])[-1]
 
 
 def marked(variable: str, value: str, proc: Path = Path("/proc")) -> list[int]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from hack.support import within
 
 from .output import ClusterError
 from .settings import CGROUP
@@ -188,8 +189,5 @@ def _removed(folder: Path) -> bool:
 
 
 def _wait(done: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
-    end = time.monotonic() + timeout
-    while not done():
-        if time.monotonic() > end:
-            raise ClusterError(f"waited {timeout:g} s for {what}")
-        time.sleep(0.02)
+    if not within(timeout, done, 0.02):
+        raise ClusterError(f"waited {timeout:g} s for {what}")

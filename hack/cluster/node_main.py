@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from hack.support import within
 
 from . import node_config
 from .cgroups import give_controllers_to_children
@@ -152,13 +153,9 @@ def _start(spec: NodeSpec, name: str, arguments: Sequence[str], runner: Sequence
 
 
 def _wait_for_containerd(spec: NodeSpec, timeout: float = 30.0) -> None:
-    end = time.monotonic() + timeout
-    while subprocess.run(
-        [f"{spec.programs}/ctr", "--address", node_config.SOCKET, "version"], capture_output=True, check=False
-    ).returncode:
-        if time.monotonic() > end:
-            raise SystemExit(f"containerd does not answer after {timeout:g} s, log: {spec.logs}/containerd.log")
-        time.sleep(0.05)
+    command = [f"{spec.programs}/ctr", "--address", node_config.SOCKET, "version"]
+    if not within(timeout, lambda: not subprocess.run(command, capture_output=True, check=False).returncode, 0.05):
+        raise SystemExit(f"containerd does not answer after {timeout:g} s, log: {spec.logs}/containerd.log")
 
 
 if __name__ == "__main__":

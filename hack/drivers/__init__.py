@@ -12,14 +12,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from hack.cluster.output import ClusterError
+from hack.drivers.current import CurrentCluster
 from hack.drivers.install import install_chart, uninstall_chart
 from hack.drivers.kube import Helm, Kubectl, KubeError
 from hack.drivers.logs import collect_logs
-from hack.drivers.protocol import ClusterDriver, DriverError, NodePower, adapt
+from hack.drivers.own import OwnCluster
+from hack.drivers.protocol import ClusterDriver, NodePower, adapt
 
 __all__ = [
     "ClusterDriver",
-    "DriverError",
     "Helm",
     "KubeError",
     "Kubectl",
@@ -33,14 +35,10 @@ __all__ = [
 
 
 def cluster_driver(environment: Mapping[str, str] = os.environ) -> ClusterDriver:
-    """The cluster that `CLUSTER` names. Raises DriverError for any other value."""
+    """The cluster that `CLUSTER` names. Raises ClusterError for any other value."""
     name = environment.get("CLUSTER", "").strip() or "own"
     if name == "own":
-        from hack.drivers.own import OwnCluster  # builds on hack.cluster, which the others do without
-
         return OwnCluster()
     if name == "current":
-        from hack.drivers.current import CurrentCluster
-
         return CurrentCluster(environment)
-    raise DriverError(f"CLUSTER={name}: must be own (created here, needs root) or current (your kubeconfig)")
+    raise ClusterError(f"CLUSTER={name}: must be own (created here, needs root) or current (your kubeconfig)")

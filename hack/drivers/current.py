@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hack.cluster.output import ClusterError
 from hack.drivers.kube import Helm, Kubectl, KubeError
-from hack.drivers.protocol import DriverError
 from hack.images import builder
 from hack.images.recipe import ROOT, reference
 from hack.steps import StepError, Steps, run_logged
@@ -26,7 +26,7 @@ CHECKPOINT_CLAIM names a ReadWriteMany claim for checkpoints; without it, each w
 
 
 def load_command(template: str, image: str, archive: Path) -> list[str]:
-    """IMAGE_LOAD with its placeholders filled in, as a command line. Raises DriverError where it is no command line.
+    """IMAGE_LOAD with its placeholders filled in, as a command line. Raises ClusterError where it is no command line.
 
     >>> load_command("load --name x {archive}", "localhost/a:dev", Path("/tmp/a.tar"))
     ['load', '--name', 'x', '/tmp/a.tar']
@@ -34,7 +34,7 @@ def load_command(template: str, image: str, archive: Path) -> list[str]:
     try:
         words = shlex.split(template)
     except ValueError as error:
-        raise DriverError(f"IMAGE_LOAD={template!r} is not a command line: {error}") from error
+        raise ClusterError(f"IMAGE_LOAD={template!r} is not a command line: {error}") from error
     return [word.replace("{image}", image).replace("{archive}", str(archive)) for word in words]
 
 
@@ -64,12 +64,12 @@ class CurrentCluster:
 
     def up(self) -> None:
         if not (self._load or self._registry):
-            raise DriverError(HOW)
+            raise ClusterError(HOW)
         try:
             context = self.kubectl.run("config", "current-context").strip()
             self.kubectl.run("get", "--raw", "/readyz")
         except KubeError as error:
-            raise DriverError(f"CLUSTER=current: the current kubeconfig reaches no cluster.\n{error}") from error
+            raise ClusterError(f"CLUSTER=current: the current kubeconfig reaches no cluster.\n{error}") from error
         with Steps() as steps:
             steps.console.print(f"cluster: {context}", markup=False)
 
@@ -85,7 +85,7 @@ class CurrentCluster:
                     else:
                         run_logged(load_command(self._load, reference(name), archive), self._log, step.say)
                 except StepError as error:
-                    raise DriverError(str(error)) from error
+                    raise ClusterError(str(error)) from error
 
     def down(self) -> None:
         """Does nothing: the cluster was not created here."""

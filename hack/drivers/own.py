@@ -3,13 +3,12 @@ off."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from hack import cluster
 from hack.drivers.kube import Helm, Kubectl
-from hack.drivers.protocol import DriverError, NodePower
+from hack.drivers.protocol import NodePower
 from hack.images.recipe import reference
 
 
@@ -24,27 +23,19 @@ class OwnCluster:
     shared_directory = str(cluster.SHARED_DIRECTORY)
     checkpoint_volume = None
 
-    def __init__(self, nodes: int = 3) -> None:
-        self._nodes = nodes
+    def __init__(self) -> None:
         self.kubectl = Kubectl(cluster.KUBECONFIG)
         self.helm = Helm(cluster.KUBECONFIG)
 
     def up(self) -> None:
-        _or_driver_error(partial(cluster.up, self._nodes))
+        cluster.up()
 
     def load_images(self, images: Mapping[str, Path]) -> None:
         for archive in images.values():
-            _or_driver_error(partial(cluster.load_image, archive))
+            cluster.load_image(archive)
 
     def down(self) -> None:
-        _or_driver_error(cluster.down)
+        cluster.down()
 
     def image(self, name: str) -> str:
         return reference(name)
-
-
-def _or_driver_error(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except cluster.ClusterError as error:
-        raise DriverError(str(error)) from error

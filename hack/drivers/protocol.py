@@ -12,10 +12,6 @@ from hack.drivers.kube import Helm, Kubectl
 from hack.images.recipe import reference
 
 
-class DriverError(RuntimeError):
-    """This cluster cannot be started or used; the message says what to do."""
-
-
 class NodePower(Protocol):
     """Controls nodes, to test what happens when they fail. Nodes are given by their Kubernetes names."""
 
@@ -76,10 +72,10 @@ class ClusterDriver(Protocol):
 
     def up(self) -> None:
         """Starts the cluster. Needs no images, so it can run during the image build. Does nothing if the cluster is up.
-        Raises DriverError."""
+        Raises ClusterError."""
 
     def load_images(self, images: Mapping[str, Path]) -> None:
-        """Loads images (name -> archive) into the running cluster. Raises DriverError."""
+        """Loads images (name -> archive) into the running cluster. Raises ClusterError."""
 
     def down(self) -> None:
         """Removes everything that `up` created; nothing on an existing cluster."""
