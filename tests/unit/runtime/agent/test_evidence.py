@@ -18,6 +18,7 @@ from elasticjob_runtime.agent.evidence import WATCH_SECONDS, Investigation, Susp
 from elasticjob_runtime.contract.collectives import Call, calls_of
 from elasticjob_runtime.membership.culprit import RankEvidence
 from elasticjob_runtime.training import auto_progress, flight_recorder
+from elasticjob_runtime.workers.linux import stat_fields
 
 from hack.support import eventually
 
@@ -102,8 +103,7 @@ def test_a_process_that_computes_is_not_signalled(tmp_path: pathlib.Path, script
 def test_a_stopped_process_is_seen_and_not_signalled(tmp_path: pathlib.Path) -> None:
     with running(tmp_path, HANDLER + SLEEPS) as suspect:
         os.kill(suspect.pid, signal.SIGSTOP)
-        stat = pathlib.Path(f"/proc/{suspect.pid}/stat")
-        eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", what="it is stopped")
+        eventually(lambda: stat_fields(suspect.pid)[0] == "T", what="it is stopped")
         found, text = look_at(suspect)
         assert (found.state, text) == ("T", "")
 

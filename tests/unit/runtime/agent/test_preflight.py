@@ -12,8 +12,10 @@ import pytest
 from elasticjob_runtime.agent.preflight import NetworkCheck, basic, check, command, network
 from elasticjob_runtime.contract import Keys, PreflightValue
 from elasticjob_runtime.membership.preflight import PreflightSettings
+from elasticjob_runtime.workers.linux import stat_fields
 
 from hack.embedded_etcd.memory import MemoryStore
+from hack.support import eventually
 
 KEYS = Keys("/elasticjob", "run-1")
 
@@ -22,34 +24,24 @@ def python(code: str) -> tuple[str, ...]:
     return sys.executable, "-S", "-c", code
 
 
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        pytest.param(python("print('fine')"), None, id="passes"),
-        pytest.param(python("print('no link\\n'); raise SystemExit(3)"), "exit code 3: no link", id="the last line"),
-        pytest.param(python("raise SystemExit(4)"), "exit code 4", id="says nothing"),
-        pytest.param(
-            ("/no/such/check",),
-            "exit code 127: /no/such/check cannot be run (No such file or directory). Name a program of the image",
-            id="no such program",
-        ),
-        pytest.param(("sh", "-c", "exit 127"), "exit code 127: a program that it runs was not found", id="127"),
-        pytest.param(python("import os; os.kill(os.getpid(), 9)"), "killed by signal 9", id="killed"),
-        pytest.param(
-            python("print('x' * 5_000_000); print('y' * 999); raise SystemExit(1)"),
-            f"exit code 1: {'y' * 200}",
-            id="prints megabytes",
-        ),
-        pytest.param(
-            python("import os; os.write(1, b'\\xff\\n'); raise SystemExit(1)"), "exit code 1: \ufffd", id="bytes"
-        ),
-        pytest.param(
-            python("import os; os.write(1, b'a\\0b\\x1b[1m\\n'); raise SystemExit(1)"),
-            "exit code 1: a b [1m",
-            id="control characters, which etcd's values and terminals do not take",
-        ),
-    ],
-)
+COMMANDS = {
+    "passes": (python("print('fine')"), None),
+    "the last line": (python("print('no link\\n'); raise SystemExit(3)"), "exit code 3: no link"),
+    "says nothing": (python("raise SystemExit(4)"), "exit code 4"),
+    "no such program":
+        (("/no/such/check",),
+            "exit code 127: /no/such/check cannot be run (No such file or directory). Name a program of the image"),
+    "127": (("sh", "-c", "exit 127"), "exit code 127: a program that it runs was not found"),
+    "killed": (python("import os; os.kill(os.getpid(), 9)"), "killed by signal 9"),
+    "prints megabytes":
+        (python("print('x' * 5_000_000); print('y' * 999); raise SystemExit(1)"), f"exit code 1: {'y' * 200}"),
+    "bytes": (python("import os; os.write(1, b'\\xff\\n'); raise SystemExit(1)"), "exit code 1: \ufffd"),
+    "control characters, which etcd's values and terminals do not take":
+        (python("import os; os.write(1, b'a\\0b\\x1b[1m\\n'); raise SystemExit(1)"), "exit code 1: a b [1m"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "expected"), COMMANDS.values(), ids=COMMANDS)
 def test_a_command_passes_with_exit_code_0_and_else_says_why(argv: tuple[str, ...], expected: str | None) -> None:
     assert command.run(argv, 60.0) == expected
 
@@ -63,15 +55,12 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: pathlib.P
             break
     assert found == f"not done after {seconds} s: waiting for the fabric"
     child = int(file.read_text())
-    deadline = time.monotonic() + 30
-    while is_alive(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: not is_alive(child), what="the child is killed")
 
 
 def is_alive(pid: int) -> bool:
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+        return stat_fields(pid)[0] not in ("Z", "X")
     except OSError:
         return False
 
@@ -142,9 +131,11 @@ def test_nothing_is_checked_or_published_unless_asked_for() -> None:
     assert store.get(KEYS.preflight("a")) is None
 
 
-def transfers(*names: str, most: int = 4) -> dict[str, float | None]:
-    """The speed of each of these members, which are checked at the same time."""
+def transfers(*names: str, most: int = 4, gone: str = "") -> dict[str, float | None]:
+    """The speed of each of these members, checked at the same time. `gone`: one that has died in its check."""
     store = MemoryStore()
+    if gone:
+        published(store, gone, PreflightValue(endpoint="127.0.0.1 1 word"))
     checks = {name: NetworkCheck(store, KEYS, name, address="127.0.0.1", most=most) for name in names}
     with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
         futures = {name: pool.submit(each.speed) for name, each in checks.items()}
@@ -166,12 +157,7 @@ def test_a_member_whose_partner_does_not_answer_has_the_speed_of_others(monkeypa
     """As one that was killed in the middle of the check."""
     monkeypatch.setattr(network, "ROUND_SECONDS", 1.0)
     monkeypatch.setattr(network, "MOST_BYTES", 1 << 20)
-    store = MemoryStore()
-    gone = PreflightValue(endpoint="127.0.0.1 1 word")
-    published(store, "b", gone)
-    checks = [NetworkCheck(store, KEYS, name, address="127.0.0.1", most=4) for name in ("a", "c", "d")]
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        speeds = list(pool.map(NetworkCheck.speed, checks))
+    speeds = list(transfers("a", "c", "d", gone="b").values())
     assert all(speed is not None and speed > 0 for speed in speeds[1:]), speeds
     assert speeds[0] != 0.0, "the second partner answers, or there is none"
 
@@ -179,9 +165,7 @@ def test_a_member_whose_partner_does_not_answer_has_the_speed_of_others(monkeypa
 def test_a_member_that_died_in_its_check_accuses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "ROUND_SECONDS", 0.2)
     monkeypatch.setattr(network, "GATHER_SECONDS", 0.1)
-    store = MemoryStore()
-    published(store, "b", PreflightValue(endpoint="127.0.0.1 1 word"))
-    assert NetworkCheck(store, KEYS, "a", address="127.0.0.1", most=2).speed() is None
+    assert transfers("a", most=2, gone="b") == {"a": None}
 
 
 def test_a_receiver_believes_only_those_who_know_its_word() -> None:
