@@ -122,143 +122,121 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _value(parser: argparse.ArgumentParser, *names: str, about: str, default: Any = None, **settings: Any) -> None:
+    """A flag with a value, whose default comes from `PET_<FLAG>`."""
+    parser.add_argument(*_spellings(names), action=_Env, default=default, help=about, **settings)
+
+
+def _switch(parser: argparse.ArgumentParser, *names: str, about: str) -> None:
+    parser.add_argument(*_spellings(names), action=_EnvFlag, help=about)
+
+
+def _spellings(names: Sequence[str]) -> list[str]:
+    """As torchrun has them: `--max-restarts` and `--max_restarts`.
+
+    >>> _spellings(["-r", "--log-dir"])
+    ['-r', '--log-dir', '--log_dir']
+    """
+    return list(dict.fromkeys(spelt for name in names for spelt in (name, name[:2] + name[2:].replace("-", "_"))))
+
+
 def _size_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nnodes", action=_Env, type=str, default="1:1", help="Number of members: N, or MIN:MAX.")
-    parser.add_argument(
-        "--nproc-per-node", "--nproc_per_node", action=_Env, type=str, default="1",
-        help="Worker processes per member: a number, auto, cpu, gpu or xpu.",
+    _value(parser, "--nnodes", default="1:1", about="Number of members: N, or MIN:MAX.")
+    _value(
+        parser, "--nproc-per-node", default="1",
+        about="Worker processes per member: a number, auto, cpu, gpu or xpu.",
     )  # fmt: skip
 
 
 def _rendezvous_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rdzv-backend", "--rdzv_backend", action=_Env, type=str, default="static",
-        help="etcd-v3, or one of torchrun's: c10d, etcd-v2, static.",
+    _value(parser, "--rdzv-backend", default="static", about="etcd-v3, or one of torchrun's: c10d, etcd-v2, static.")
+    _value(
+        parser, "--rdzv-endpoint", default="",
+        about="host:port of the rendezvous service; several etcd members separated by commas.",
     )  # fmt: skip
-    parser.add_argument(
-        "--rdzv-endpoint", "--rdzv_endpoint", action=_Env, type=str, default="",
-        help="host:port of the rendezvous service; several etcd members separated by commas.",
+    _value(parser, "--rdzv-id", default="none", about="ID of the job, the same for all members.")
+    _value(
+        parser, "--rdzv-conf", default="",
+        about="Settings of the rendezvous: key=value,key=value (see docs/reference/elasticrun.md).",
     )  # fmt: skip
-    parser.add_argument(
-        "--rdzv-id", "--rdzv_id", action=_Env, type=str, default="none", help="ID of the job, the same for all members."
-    )
-    parser.add_argument(
-        "--rdzv-conf", "--rdzv_conf", action=_Env, type=str, default="",
-        help="Settings of the rendezvous: key=value,key=value (see docs/reference/elasticrun.md).",
-    )  # fmt: skip
-    parser.add_argument(
-        "--standalone", action=_EnvFlag, help="Run a single member on this machine, without a rendezvous service."
-    )
+    _switch(parser, "--standalone", about="Run a single member on this machine, without a rendezvous service.")
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-restarts", "--max_restarts", action=_Env, type=int, default=0,
-        help="Restarts of the worker group after failures before the job fails; membership changes do not count.",
+    _value(
+        parser, "--max-restarts", type=int, default=0,
+        about="Restarts of the worker group after failures before the job fails; membership changes do not count.",
     )  # fmt: skip
-    parser.add_argument(
-        "--monitor-interval", "--monitor_interval", action=_Env, type=float, default=0.1,
-        help="Accepted for compatibility and ignored: the kernel reports at once when a worker process exits.",
+    _value(
+        parser, "--monitor-interval", type=float, default=0.1,
+        about="Accepted for compatibility and ignored: the kernel reports at once when a worker process exits.",
     )  # fmt: skip
-    parser.add_argument(
-        "--start-method", "--start_method", action=_Env, type=str, default="zygote",
-        choices=["zygote", "spawn", "fork", "forkserver"],
-        help="zygote: fork workers from a process that has already imported torch. All others: start a new "
+    _value(
+        parser, "--start-method", default="zygote", choices=["zygote", "spawn", "fork", "forkserver"],
+        about="zygote: fork workers from a process that has already imported torch. All others: start a new "
             "interpreter for each worker.",
     )  # fmt: skip
-    parser.add_argument(
-        "--event-log-handler", "--event_log_handler", action=_Env, type=str, default="null",
-        help="Accepted for compatibility and ignored; see --events.",
-    )  # fmt: skip
-    parser.add_argument("--role", action=_Env, type=str, default="default", help="Name of the workers' role.")
-    parser.add_argument("-m", "--module", action=_EnvFlag, help="Run a module, as `python -m` does.")
-    parser.add_argument(
-        "--no-python", "--no_python", action=_EnvFlag, help="Run the script as a program, without Python."
-    )
-    parser.add_argument(
-        "--run-path", "--run_path", action=_EnvFlag, help="Accepted for compatibility: Python runs the script."
-    )
-    parser.add_argument(
-        "--signals-to-handle", "--signals_to_handle", action=_Env, type=str, default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        help="Signals out of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its processes get the "
+    _value(parser, "--event-log-handler", default="null", about="Accepted for compatibility and ignored; see --events.")
+    _value(parser, "--role", default="default", about="Name of the workers' role.")
+    _switch(parser, "-m", "--module", about="Run a module, as `python -m` does.")
+    _switch(parser, "--no-python", about="Run the script as a program, without Python.")
+    _switch(parser, "--run-path", about="Accepted for compatibility: Python runs the script.")
+    _value(
+        parser, "--signals-to-handle", default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        about="Signals out of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its processes get the "
             "signal. SIGUSR1 and SIGUSR2 are always forwarded to them.",
     )  # fmt: skip
-    parser.add_argument(
-        "--shutdown-timeout", "--shutdown_timeout", action=_Env, type=int, default=None,
-        help="Seconds that workers get to save, between SIGTERM and SIGKILL (default: 30).",
+    _value(
+        parser, "--shutdown-timeout", type=int,
+        about="Seconds that workers get to save, between SIGTERM and SIGKILL (default: 30).",
     )  # fmt: skip
+    _switch(parser, "--virtual-local-rank", about="Each worker sees its GPU as device 0.")
     parser.add_argument(
-        "--virtual-local-rank", "--virtual_local_rank", action=_EnvFlag,
-        help="Each worker sees its GPU as device 0.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--numa-binding", "--numa_binding", type=str, default=None,
-        choices=["node", "socket", "exclusive", "core-complex"],
+        *_spellings(["--numa-binding"]), choices=["node", "socket", "exclusive", "core-complex"],
         help="Not supported; use torchrun.",
     )  # fmt: skip
 
 
 def _output_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Log directory of worker processes."
-    )
-    parser.add_argument(
-        "-r", "--redirects", action=_Env, type=str, default="0",
-        help="Output to redirect to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:3.",
+    _value(parser, "--log-dir", about="Log directory of worker processes.")
+    _value(
+        parser, "-r", "--redirects", default="0",
+        about="Output to redirect to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:3.",
     )  # fmt: skip
-    parser.add_argument(
-        "-t",
-        "--tee",
-        action=_Env,
-        type=str,
-        default="0",
-        help="Output to write to both files and the console, in the same format.",
-    )
-    parser.add_argument(
-        "--log-line-prefix-template", "--log_line_prefix_template", action=_Env, type=str, default="",
-        help="Prefix of each teed line; ${role_name}, ${local_rank}, ${rank}, ${hostname} are replaced.",
+    _value(
+        parser, "-t", "--tee", default="0",
+        about="Output to write to both files and the console, in the same format.",
     )  # fmt: skip
-    parser.add_argument(
-        "--local-ranks-filter", "--local_ranks_filter", action=_Env, type=str, default="",
-        help="Local ranks whose output is shown on the console, such as 0,1. Default: all.",
+    _value(
+        parser, "--log-line-prefix-template", default="",
+        about="Prefix of each teed line; ${role_name}, ${local_rank}, ${rank}, ${hostname} are replaced.",
+    )  # fmt: skip
+    _value(
+        parser, "--local-ranks-filter", default="",
+        about="Local ranks whose output is shown on the console, such as 0,1. Default: all.",
     )  # fmt: skip
     for stream in ("stdout", "stderr"):
-        parser.add_argument(
-            f"--duplicate-{stream}-filters", f"--duplicate_{stream}_filters", action=_Env,
-            type=comma_separated, default=[],
-            help=f"Copy lines of {stream} that contain one of these words to a separate file.",
+        _value(
+            parser, f"--duplicate-{stream}-filters", type=comma_separated, default=[],
+            about=f"Copy lines of {stream} that contain one of these words to a separate file.",
         )  # fmt: skip
-    parser.add_argument("--logs-specs", "--logs_specs", type=str, default=None, help="Only `default` is supported.")
+    parser.add_argument(*_spellings(["--logs-specs"]), help="Only `default` is supported.")
 
 
 def _static_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--node-rank", "--node_rank", type=int, action=_Env, default=0, help="For the static backend.")
-    parser.add_argument(
-        "--master-addr",
-        "--master_addr",
-        type=str,
-        action=_Env,
-        default=DEFAULT_MASTER_ADDR,
-        help="For the static backend.",
-    )
-    parser.add_argument(
-        "--master-port",
-        "--master_port",
-        type=int,
-        action=_Env,
-        default=None,
-        help="MASTER_PORT of the first round; with etcd-v3, each round uses the next of four ports.",
-    )
-    parser.add_argument(
-        "--local-addr", "--local_addr", type=str, action=_Env, default=None,
-        help="Address at which other members reach this one. Default: detected.",
+    _value(parser, "--node-rank", type=int, default=0, about="For the static backend.")
+    _value(parser, "--master-addr", default=DEFAULT_MASTER_ADDR, about="For the static backend.")
+    _value(
+        parser, "--master-port", type=int,
+        about="MASTER_PORT of the first round; with etcd-v3, each round uses the next of four ports.",
     )  # fmt: skip
+    _value(parser, "--local-addr", about="Address at which other members reach this one. Default: detected.")
 
 
 def _own_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("elasticrun only")
     for flag in OWN_FLAGS:
-        names = list(dict.fromkeys((flag.name, f"--{flag.dest}")))
+        names = _spellings([flag.name])
         if flag.value:
             default = os.environ.get(flag.variable) or flag.default
             group.add_argument(
