@@ -6,10 +6,10 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hack.cluster.output import ClusterError
 from hack.drivers.kube import Helm, Kubectl, KubeError
+from hack.drivers.protocol import ClusterDriver
 from hack.images import builder
 from hack.images.recipe import ROOT, reference
 from hack.steps import StepError, Steps, run_logged
@@ -38,15 +38,13 @@ def load_command(template: str, image: str, archive: Path) -> list[str]:
     return [word.replace("{image}", image).replace("{archive}", str(archive)) for word in words]
 
 
-class CurrentCluster:
+class CurrentCluster(ClusterDriver):
     """Whatever kubectl reaches with the current kubeconfig and context."""
 
     name = "current"
-    power = None
     no_power = (
         "controlling nodes requires the test cluster (CLUSTER=own): the nodes of an existing cluster are left alone"
     )
-    shared_directory = None
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._load = environment.get("IMAGE_LOAD", "").strip()
@@ -56,9 +54,7 @@ class CurrentCluster:
         self.pull_policy = "Always" if self._registry else "IfNotPresent"
         claim = environment.get("CHECKPOINT_CLAIM", "").strip()
         # Without a shared volume, each worker pod has its own checkpoints: enough while rank 0's pod stays.
-        self.checkpoint_volume: dict[str, Any] = (
-            {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
-        )
+        self.checkpoint_volume = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         self.kubectl = Kubectl(None)
         self.helm = Helm(None)
 

@@ -8,20 +8,18 @@ from pathlib import Path
 
 from hack import cluster
 from hack.drivers.kube import Helm, Kubectl
-from hack.drivers.protocol import NodePower
+from hack.drivers.protocol import ClusterDriver, NodePower
 from hack.images.recipe import reference
 
 
-class OwnCluster:
+class OwnCluster(ClusterDriver):
     """Supports everything that tests and demo need, with only Debian packages and Go programs."""
 
     name = "own"
     etcd_image = cluster.ETCD_IMAGE
     pull_policy = "Never"
     power: NodePower = cluster
-    no_power = ""
     shared_directory = str(cluster.SHARED_DIRECTORY)
-    checkpoint_volume = None
 
     def __init__(self) -> None:
         self.kubectl = Kubectl(cluster.KUBECONFIG)

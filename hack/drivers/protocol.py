@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,55 +32,42 @@ class NodePower(Protocol):
     def thaw(self, name: str) -> None: ...
 
 
-class ClusterDriver(Protocol):
+class ClusterDriver(abc.ABC):
     """A cluster that can be started, given images, and used with kubectl. Long operations show their steps
     (hack/steps.py)."""
 
-    @property
-    def name(self) -> str:
-        """own or current."""
+    name: str
+    """own or current."""
+    kubectl: Kubectl
+    helm: Helm
+    etcd_image: str | None
+    """Image of a job's own etcd; None: the chart's default, which the cluster pulls."""
+    pull_policy: str
+    """imagePullPolicy that fits how images get to the cluster."""
+    power: NodePower | None = None
+    no_power = ""
+    """Why `power` is None; empty otherwise."""
+    shared_directory: str | None = None
+    """A folder that every node has at this path with the same content, for hostPath volumes in tests; None: there is
+    none."""
+    checkpoint_volume: dict[str, Any] | None = None
+    """The volume for checkpoints in place of the examples' (which is a hostPath on `shared_directory`); None: theirs
+    works."""
 
-    @property
-    def kubectl(self) -> Kubectl: ...
-
-    @property
-    def helm(self) -> Helm: ...
-
-    @property
-    def etcd_image(self) -> str | None:
-        """Image of a job's own etcd; None: the chart's default, which the cluster pulls."""
-
-    @property
-    def pull_policy(self) -> str:
-        """imagePullPolicy that fits how images get to the cluster."""
-
-    @property
-    def power(self) -> NodePower | None: ...
-
-    @property
-    def no_power(self) -> str:
-        """Why `power` is None; empty otherwise."""
-
-    @property
-    def shared_directory(self) -> str | None:
-        """A folder that every node has at this path with the same content, for hostPath volumes in tests; None if
-        there is none."""
-
-    @property
-    def checkpoint_volume(self) -> dict[str, Any] | None:
-        """The volume for checkpoints in place of the examples' (which is a hostPath on `shared_directory`); None:
-        theirs works."""
-
+    @abc.abstractmethod
     def up(self) -> None:
         """Starts the cluster. Needs no images, so it can run during the image build. Does nothing if the cluster is up.
         Raises ClusterError."""
 
+    @abc.abstractmethod
     def load_images(self, images: Mapping[str, Path]) -> None:
         """Loads images (name -> archive) into the running cluster. Raises ClusterError."""
 
+    @abc.abstractmethod
     def down(self) -> None:
         """Removes everything that `up` created; nothing on an existing cluster."""
 
+    @abc.abstractmethod
     def image(self, name: str) -> str:
         """The name of one of our images in a pod on this cluster."""
 

@@ -59,18 +59,10 @@ def parse_sources(text: str, deb822: bool) -> list[Source]:
 def _deb822(text: str) -> Iterable[Source]:
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     for stanza in re.split(r"\n\s*\n", lines):
-        fields: dict[str, str] = {}
-        key = ""
-        for line in stanza.splitlines():
-            if line[:1].isspace():
-                fields[key] = f"{fields.get(key, '')} {line.strip()}"
-            elif ":" in line:
-                key, value = line.split(":", 1)
-                key = key.strip().lower()
-                fields[key] = value.strip()
-        if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() != "no":
-            for uri in fields.get("uris", "").split():
-                yield Source(uri, tuple(fields.get("suites", "").split()))
+        fields = re.findall(r"(?m)^([\w-]+):(.*(?:\n[ \t].*)*)", stanza)
+        words = {key.lower(): value.split() for key, value in fields}
+        if "deb" in words.get("types", ()) and words.get("enabled") != ["no"]:
+            yield from (Source(uri, tuple(words.get("suites", ()))) for uri in words.get("uris", ()))
 
 
 def _one_line(text: str) -> Iterable[Source]:
