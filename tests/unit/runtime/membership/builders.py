@@ -85,28 +85,12 @@ def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
     return {name: make_member(name, **changed.get(name, {})) for name in names}
 
 
-_FURTHER = (
-    "crash",
-    "same_crashes",
-    "stalled_restarts",
-    "best_step",
-    "agent_store",
-    "in_place",
-    "follows",
-    "stayed",
-    "finished",
-    "oldest",
-    "broken",
-    "suspects",
-    "left_out",
-    "reports_steps",
-    "replica_size",
-)
+_OF_PLAN = {field.name for field in dataclasses.fields(PlanValue)}
 
 
 def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any) -> Plan:
-    """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`,
-    `nproc`, `attempt`; `joined`, by name; the crash history."""
+    """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `ranks`; `joined`,
+    by name; all fields of PlanValue."""
     size = fields.get("size", len(names))
     ring = names * 2
     ranks = {
@@ -122,22 +106,15 @@ def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any
         )
         for rank, name in enumerate(names)
     }
-    value = PlanValue(
-        round=round_number,
-        attempt=fields.get("attempt", f"{round_number:08d}.{names[0]}"),
-        size=size,
-        world_size=size,
-        master_addr="10.0.0.1",
-        master_port=1,
-        leader=names[0],
-        nproc=fields.get("nproc", 1),
-        restart_count=fields.get("restarts", 0),
-        reason=fields.get("reason", PlanReason.START),
-        **{name: fields[name] for name in _FURTHER if name in fields},
-    )
+    value: dict[str, Any] = {
+        "round": round_number, "attempt": f"{round_number:08d}.{names[0]}", "size": size, "world_size": size,
+        "master_addr": "10.0.0.1", "master_port": 1, "leader": names[0], "nproc": 1,
+        "restart_count": fields.get("restarts", 0), "reason": PlanReason.START,
+        **{name: fields[name] for name in _OF_PLAN & fields.keys()},
+    }  # fmt: skip
     known = fields.get("ranks", ranks)
     return Plan(
-        value=value, mod_revision=fields.get("revision", PLAN_REVISION), rank=ranks.get(me), ranks=known,
+        value=PlanValue(**value), mod_revision=fields.get("revision", PLAN_REVISION), rank=ranks.get(me), ranks=known,
         replica=fields.get("replica"),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import ExitCode, MemberState
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.view import Role, StoreView, Workers, WorkersState
+from elasticjob_runtime.membership.view import Role, Workers, WorkersState
 
 from tests.unit.runtime.membership.builders import (
     FAILED,
@@ -15,7 +15,6 @@ from tests.unit.runtime.membership.builders import (
     SUCCEEDED,
     case,
     decided,
-    describe,
     fails,
     make_failure,
     make_plan,
@@ -154,12 +153,6 @@ TABLES = {"end": END, "leave": LEAVE, "identity": IDENTITY, "follow": FOLLOW, "r
 def test_decide_follows_each_rule_and_says_why(rule: str, name: str) -> None:
     case = TABLES[rule][name]
     assert decided(case.view) == case.does
-
-
-def test_an_agent_registers_first() -> None:
-    view = make_view(there="", role=None)
-    assert view.store == StoreView()
-    assert describe(decide(view, NOW)) == "register ready of round 0"
 
 
 def test_the_reason_names_the_way_to_run_an_ended_job_again() -> None:

@@ -1,4 +1,4 @@
-"""A member that has taken no step since it joined the others costs the job no restart, and does not hold up the others."""
+"""A member that has taken no step since it joined costs the job no restart, and does not hold up the others."""
 
 from __future__ import annotations
 
@@ -125,32 +125,28 @@ def fails(name: str, at: float, **fields: Any) -> Any:
     return make_failure(name, round_number=3, time=at, **fields)
 
 
+C_FAILS, B_LOSES_C = fails("c", 1.0, joining=True), fails("b", 0.9, reason=PEER_LOST)
 PLANNER = {
     "the others continue without it":
-        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"),
-    "or restart":
-        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
-            "plan 4: a b, MemberLost, 2 restarts"),
+        Case(planner(C_FAILS, changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"),
+    "or restart": Case(planner(C_FAILS, changed=LEFT_OUT, in_place=False), "plan 4: a b, MemberLost, 2 restarts"),
     "the failure itself is not known yet":
         Case(planner(changed=LEFT_OUT), "plan 4: a b, MemberLost, 2 restarts, in place"),
     "another one lost it as a peer":
-        Case(planner(fails("b", 0.9, reason=PEER_LOST), fails("c", 1.0, joining=True), changed=LEFT_OUT,
-            in_place=False), "plan 4: a b, MemberLost, 2 restarts"),
+        Case(planner(B_LOSES_C, C_FAILS, changed=LEFT_OUT, in_place=False), "plan 4: a b, MemberLost, 2 restarts"),
     "only another one has said that it lost a peer: wait for it":
-        Case(planner(fails("b", 0.9, reason=PEER_LOST), in_place=False, failed_at=NOW - 0.2), "wait 0.8 s"),
-    "it does not say anything":
-        Case(planner(fails("b", 0.9, reason=PEER_LOST), in_place=False), "plan 4: a b c, WorkerFailed, 3 restarts"),
+        Case(planner(B_LOSES_C, in_place=False, failed_at=NOW - 0.2), "wait 0.8 s"),
+    "it does not say anything": Case(planner(B_LOSES_C, in_place=False), "plan 4: a b c, WorkerFailed, 3 restarts"),
     "another one failed first":
-        Case(planner(fails("b", 0.9), fails("c", 1.0, joining=True), changed=LEFT_OUT, in_place=False),
+        Case(planner(fails("b", 0.9), C_FAILS, changed=LEFT_OUT, in_place=False),
             "plan 4: a b, WorkerFailed, 3 restarts"),
     "no restarts are left: the others continue all the same":
-        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, settings={"max_restarts": 2}),
+        Case(planner(C_FAILS, changed=LEFT_OUT, settings={"max_restarts": 2}),
             "plan 4: a b, MemberLost, 2 restarts, in place"),
     "the others are too few: they wait, and the job keeps its restarts":
-        Case(planner(fails("c", 1.0, joining=True), changed=LEFT_OUT, settings={"min": 3}), "wait"),
+        Case(planner(C_FAILS, changed=LEFT_OUT, settings={"min": 3}), "wait"),
     "until it is ready again":
-        Case(planner(fails("c", 1.0, joining=True), settings={"min": 3}),
-            "plan 4: a b c, MemberLost, 2 restarts, in place"),
+        Case(planner(C_FAILS, settings={"min": 3}), "plan 4: a b c, MemberLost, 2 restarts, in place"),
     "outside the plan, it is not included before it is ready again":
         Case(planner(there="abcd", changed={"d": {"state": MemberState.WARMING, "failed": 1}}, settings={"max": 4}),
             "wait"),

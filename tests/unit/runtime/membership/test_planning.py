@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_runtime.contract import MemberState, SpecValue, first_failure
+from elasticjob_runtime.contract import MemberState, SpecValue
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.failures import describe_failure
 from elasticjob_runtime.membership.planner import next_plan
@@ -33,6 +33,8 @@ DONE = {"state": MemberState.SUCCEEDED, "round": 1}
 
 REPAIR = {
     "all is well: do nothing": case("nothing", plan=PLAN),
+    "whatever the planner's own worker processes do":
+        case("nothing", plan=PLAN, workers=runs(PLAN, WorkersState.STOPPING)),
     "a lost member: probe the others first": case("probe b", there="abd", plan=PLAN),
     "a lost member costs no restart":
         case("plan 2: a b, MemberLost, 3 restarts", there="ab", plan=USED_UP, probes=answers("b")),
@@ -155,15 +157,6 @@ def test_a_plan_replaces_only_the_revision_it_was_made_from() -> None:
     action = next_plan(make_view(there=members("abc", c=LEAVING), plan=PLAN), NOW)
     assert action is not None
     assert action.expected_mod_revision == PLAN.mod_revision  # type: ignore[attr-defined]
-
-
-def test_the_first_failure_is_the_earliest_by_time() -> None:
-    assert first_failure([make_failure("a", time=5.0), make_failure("b", time=4.0)]).member == "b"
-
-
-def test_the_state_of_the_planners_own_worker_processes_does_not_matter() -> None:
-    view = make_view(plan=PLAN, workers=runs(PLAN, WorkersState.STOPPING))
-    assert next_plan(view, NOW) is None
 
 
 @pytest.mark.parametrize("ago", [0.5, 2.0], ids=["probed", "to be probed"])

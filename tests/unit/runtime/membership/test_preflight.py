@@ -15,76 +15,39 @@ GOOD, BAD = report(compute=0.1, etcd=0.002, accelerators=8.0), report("exit code
 SLOW = report(compute=0.5, etcd=0.002, accelerators=8.0)
 
 
-@pytest.mark.parametrize(
-    ("own", "others", "failed", "distrusted"),
-    [
-        pytest.param(GOOD, [], {}, {}, id="alone"),
-        pytest.param(GOOD, [GOOD, GOOD], {}, {}, id="as the others"),
-        pytest.param(BAD, [], {"command": "exit code 3"}, {}, id="fails alone: no other report speaks against it"),
-        pytest.param(BAD, [GOOD], {"command": "exit code 3"}, {}, id="half of two"),
-        pytest.param(BAD, [BAD, GOOD, GOOD], {"command": "exit code 3"}, {}, id="half of four"),
-        pytest.param(
-            BAD,
-            [BAD, GOOD],
-            {},
-            {"command": "exit code 3; 2 of 3 members fail this check, so it is ignored"},
-            id="most fail it",
-        ),
-        pytest.param(
-            BAD,
-            [BAD],
-            {},
-            {"command": "exit code 3; 2 of 2 members fail this check, so it is ignored"},
-            id="all fail it",
-        ),
-        pytest.param(SLOW, [GOOD], {}, {}, id="one other is too few to compare with"),
-        pytest.param(
-            SLOW, [GOOD, GOOD], {"compute": "0.5 s, median of the others 0.1 s"}, {}, id="three times slower is suspect"
-        ),
-        pytest.param(GOOD, [SLOW, GOOD], {}, {}, id="the others are slow"),
-        pytest.param(report(compute=0.29), [GOOD, GOOD], {}, {}, id="a busy machine is not slow enough"),
-        pytest.param(report(compute=0.04), [report(compute=0.01)] * 2, {}, {}, id="milliseconds say nothing"),
-        pytest.param(
-            report(etcd=0.5), [GOOD, GOOD], {"etcd": "0.5 s, median of the others 0.002 s"}, {}, id="a slow way to etcd"
-        ),
-        pytest.param(
-            report(accelerators=7),
-            [GOOD, GOOD],
-            {"accelerators": "7, median of the others 8"},
-            {},
-            id="a GPU is missing",
-        ),
-        pytest.param(
-            report("exit code 3", compute=0.5),
-            [GOOD, GOOD],
-            {"command": "exit code 3", "compute": "0.5 s, median of the others 0.1 s"},
-            {},
-            id="two checks",
-        ),
-        pytest.param(report(), [GOOD, GOOD], {}, {}, id="nothing was measured"),
-        pytest.param(
-            report("exit code 3", "x"),
-            [report("exit code 3", "x"), report("exit code 3", "x"), report(machine="y"), report(machine="z")],
-            {"command": "exit code 3"},
-            {},
-            id="a machine that fails counts once, however often it tried",
-        ),
-        pytest.param(
-            report("exit code 3", "x"),
-            [report("exit code 3", "y"), report("exit code 3", "y"), report(machine="z")],
-            {},
-            {"command": "exit code 3; 2 of 3 machines fail this check, so it is ignored"},
-            id="most machines fail it",
-        ),
-        pytest.param(
-            report("exit code 3", "x"),
-            [report("exit code 3", "x")],
-            {},
-            {"command": "exit code 3; 2 of 2 members fail this check, so it is ignored"},
-            id="all on one machine",
-        ),
-    ],
-)
+JUDGED = {
+    "alone": (GOOD, [], {}, {}),
+    "as the others": (GOOD, [GOOD, GOOD], {}, {}),
+    "fails alone: no other report speaks against it": (BAD, [], {"command": "exit code 3"}, {}),
+    "half of two": (BAD, [GOOD], {"command": "exit code 3"}, {}),
+    "half of four": (BAD, [BAD, GOOD, GOOD], {"command": "exit code 3"}, {}),
+    "most fail it":
+        (BAD, [BAD, GOOD], {}, {"command": "exit code 3; 2 of 3 members fail this check, so it is ignored"}),
+    "all fail it": (BAD, [BAD], {}, {"command": "exit code 3; 2 of 2 members fail this check, so it is ignored"}),
+    "one other is too few to compare with": (SLOW, [GOOD], {}, {}),
+    "three times slower is suspect": (SLOW, [GOOD, GOOD], {"compute": "0.5 s, median of the others 0.1 s"}, {}),
+    "the others are slow": (GOOD, [SLOW, GOOD], {}, {}),
+    "a busy machine is not slow enough": (report(compute=0.29), [GOOD, GOOD], {}, {}),
+    "milliseconds say nothing": (report(compute=0.04), [report(compute=0.01)] * 2, {}, {}),
+    "a slow way to etcd": (report(etcd=0.5), [GOOD, GOOD], {"etcd": "0.5 s, median of the others 0.002 s"}, {}),
+    "a GPU is missing": (report(accelerators=7), [GOOD, GOOD], {"accelerators": "7, median of the others 8"}, {}),
+    "two checks":
+        (report("exit code 3", compute=0.5), [GOOD, GOOD], {"command": "exit code 3",
+            "compute": "0.5 s, median of the others 0.1 s"}, {}),
+    "nothing was measured": (report(), [GOOD, GOOD], {}, {}),
+    "a machine that fails counts once, however often it tried":
+        (report("exit code 3", "x"), [report("exit code 3", "x"), report("exit code 3", "x"), report(machine="y"),
+            report(machine="z")], {"command": "exit code 3"}, {}),
+    "most machines fail it":
+        (report("exit code 3", "x"), [report("exit code 3", "y"), report("exit code 3", "y"), report(machine="z")], {},
+            {"command": "exit code 3; 2 of 3 machines fail this check, so it is ignored"}),
+    "all on one machine":
+        (report("exit code 3", "x"), [report("exit code 3", "x")], {},
+            {"command": "exit code 3; 2 of 2 members fail this check, so it is ignored"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "others", "failed", "distrusted"), JUDGED.values(), ids=JUDGED)
 def test_a_member_is_suspect_by_its_checks_and_those_of_the_others(
     own: PreflightValue, others: list[PreflightValue], failed: dict[str, str], distrusted: dict[str, str]
 ) -> None:

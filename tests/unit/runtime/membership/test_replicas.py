@@ -149,7 +149,7 @@ PLANNED: dict[str, Case] = {
         Case(view("abcd", {**orders("ab", "cd"), "d": dataclasses.replace(orders("cd")["d"], incarnation="d0")},
             plan=trains("ab")), "replica 1 in world 2: c d"),
     "what etcd has lost, members know":
-        Case(view({name: make_member(name, replica_size=2, in_place=1, stores=True, replica=order) for name, order in orders("ab", "cd", world=5).items()},
+        Case(view(there("abcd", **{name: {"replica": order} for name, order in orders("ab", "cd", world=5).items()}),
             {}, plan=trains(), spec=SpecValue(min=2, max=4)), "wait"),
     "another replica size is not for this job":
         Case(view(there("abcd", d={"replica_size": 1}), {}, settings={"max": 4}), "replica 0 in world 1: a b"),
@@ -167,49 +167,46 @@ def in_world(plan: Plan, world: int, state: WorkersState = WorkersState.RUNNING,
     return runs(dataclasses.replace(plan, replica=orders("ab", world=world)["a"]), state, **fields)
 
 
+NONE_YET_OF_A = ReplicaValue(index=NO_REPLICA, world=9, incarnation="a1")
+BOTH, OTHERS = trains("ba"), trains("cd")
+
+
 def member_view(
-    world: int,
-    workers: Workers | None,
-    plan: Plan | None = None,
-    *,
-    probes: Mapping[str, Probe] | None = None,
-    **own: Any,
+    world: int, workers: Workers, plan: Plan = OTHERS, probes: Mapping[str, Probe] | None = None, **own: Any
 ) -> View:
     """What `a`, which does not plan, sees: its replica is in `world`; 0: it knows of none, -1: it is in none."""
     order = orders("ab", world=world)["a"] if world > 0 else NONE_YET_OF_A
-    known = {"a": order} if world else {}
     members = there("a", a=own)
     return view(
-        members, known, plan or OTHERS, workers=workers, probes=probes or {}, role=Role.FOLLOWER, predecessor=(plan or OTHERS).value.leader,
-        store={"members": {**members, **there("bcd")}},
+        members, {"a": order} if world else {}, plan, workers=workers, probes=probes or {}, role=Role.FOLLOWER,
+        predecessor=plan.value.leader, store={"members": {**members, **there("bcd")}},
     )  # fmt: skip
 
 
-NONE_YET_OF_A = ReplicaValue(index=NO_REPLICA, world=9, incarnation="a1")
-BOTH, OTHERS = trains("ba"), trains("cd")
 LEFT = trains("cd", round_number=2, reason=PlanReason.MEMBER_LEFT)
+TRAIN, ENDED = in_world(BOTH, 1), in_world(BOTH, 1, WorkersState.NONE)
+ABLE: dict[str, Any] = {"in_place": True, "movable": True}
+
+
+def leaves(ago: float, **fields: Any) -> Workers:
+    """Worker processes of a replica that is left out, which were told so a moment ago."""
+    return in_world(LEFT, 1, entered=1, began_at=NOW - ago, **ABLE, **fields)
+
 
 FOLLOWED: dict[str, Case] = {
-    "trains": Case(member_view(1, in_world(BOTH, 1), BOTH), "wait"),
-    "the replica has another world: the processes end": Case(member_view(2, in_world(BOTH, 1), BOTH), "stop"),
+    "trains": Case(member_view(1, TRAIN, BOTH), "wait"),
+    "the replica has another world: the processes end": Case(member_view(2, TRAIN, BOTH), "stop"),
     "the replica is left out as planned, and has another world: first they are told":
-        Case(member_view(2, in_world(BOTH, 1, in_place=True, movable=True), LEFT), "move to plan 2, 0.5 s"),
-    "then the step ends, in which the others take part":
-        Case(member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2), LEFT),
-            "wait 0.3 s"),
-    "it takes too long":
-        Case(member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.6), LEFT),
-            "stop"),
-    "it has ended":
-        Case(member_view(2, in_world(LEFT, 1, in_place=True, movable=True, entered=1, began_at=NOW - 0.2, waiting=True),
-            LEFT), "stop"),
-    "it belongs to no replica any more": Case(member_view(-1, in_world(BOTH, 1), BOTH), "stop"),
+        Case(member_view(2, in_world(BOTH, 1, **ABLE), LEFT), "move to plan 2, 0.5 s"),
+    "then the step ends, in which the others take part": Case(member_view(2, leaves(0.2), LEFT), "wait 0.3 s"),
+    "it takes too long": Case(member_view(2, leaves(0.6), LEFT), "stop"),
+    "it has ended": Case(member_view(2, leaves(0.2, waiting=True), LEFT), "stop"),
+    "it belongs to no replica any more": Case(member_view(-1, TRAIN, BOTH), "stop"),
     "they have ended, and there is a new world: another plan must come, too":
-        Case(member_view(2, in_world(BOTH, 1, WorkersState.NONE), BOTH), "publish ready of round 2"),
+        Case(member_view(2, ENDED, BOTH), "publish ready of round 2"),
     "they have ended, and there is no new world yet":
-        Case(member_view(1, in_world(BOTH, 1, WorkersState.NONE), BOTH),
-            "publish ready of round 0, in place 0, world 1 over"),
-    "that is published": Case(member_view(1, in_world(BOTH, 1, WorkersState.NONE), BOTH, world_over=1), "wait"),
+        Case(member_view(1, ENDED, BOTH), "publish ready of round 0, in place 0, world 1 over"),
+    "that is published": Case(member_view(1, ENDED, BOTH, world_over=1), "wait"),
     "an agent that was started again knows its last world by what it has published":
         Case(member_view(1, Workers(), BOTH, world_over=1), "wait"),
     "all have finished":
@@ -221,16 +218,14 @@ FOLLOWED: dict[str, Case] = {
     "etcd has lost the replica: they run on, and say where":
         Case(member_view(0, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"),
     "the other member of the replica did not answer a moment ago":
-        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers(silent="b", ago=1.0)),
-            "publish ready of round 0, cut from b"),
+        Case(member_view(1, TRAIN, BOTH, probes=answers(silent="b", ago=1.0)), "publish ready of round 0, cut from b"),
     "that counts for a while":
-        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers(silent="b", ago=1.0), cut_from="b"), "wait 4 s"),
+        Case(member_view(1, TRAIN, BOTH, probes=answers(silent="b", ago=1.0), cut_from="b"), "wait 4 s"),
     "and then no more":
-        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers(silent="b", ago=5.0), cut_from="b"),
+        Case(member_view(1, TRAIN, BOTH, probes=answers(silent="b", ago=5.0), cut_from="b"),
             "publish ready of round 0, cut from none"),
     "it answers again":
-        Case(member_view(1, in_world(BOTH, 1), BOTH, probes=answers("b"), cut_from="b"),
-            "publish ready of round 0, cut from none"),
+        Case(member_view(1, TRAIN, BOTH, probes=answers("b"), cut_from="b"), "publish ready of round 0, cut from none"),
     "etcd was restored from a backup":
         Case(member_view(1, in_world(BOTH, 3), BOTH), "publish ready of round 0, in replica 0, world 3"),
 }  # fmt: skip
