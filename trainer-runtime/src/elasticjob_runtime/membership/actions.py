@@ -60,27 +60,22 @@ class Subscribe(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishState(Action):
+    """What is None stays as it is."""
+
     state: MemberState
     round: int
     stores: bool = False
     saves: bool | None = None
-    """None: unchanged."""
     saved: int | None = None
-    """None: unchanged."""
     in_place: int | None = None
-    """None: unchanged."""
     broken: str | None = None
-    """None: unchanged."""
     failed: int | None = None
-    """None: unchanged, and so are `failed_at` and `failure`."""
+    """None: `failed_at` and `failure` stay, too."""
     failed_at: float | None = None
     failure: str | None = None
     replica: ReplicaValue | None = None
-    """None: unchanged."""
     world_over: int | None = None
-    """None: unchanged."""
     cut_from: str | None = None
-    """None: unchanged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
