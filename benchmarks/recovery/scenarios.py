@@ -45,32 +45,25 @@ class Round:
         if cost.world < AGENTS:
             cost = self._cost(event + cost.first_step, world=AGENTS)
             yield self._sample(Row.REPLACEMENT, cost.stall, cost)
-
-        event, _ = job.kill(*job.members())
-        cost = self._cost(event)
-        job.wait_training(AGENTS, LIMIT)
-        yield self._sample(Row.ALL, cost.first_step, cost)
-
-        event, victims = job.reset(job.members()[-1])
-        cost = self._cost(event, victims=victims)
-        job.wait_training(AGENTS - 1, LIMIT)
-        yield self._sample(Row.RESET, cost.first_step, cost)
-
-        cost = self._cost(job.start(1), world=AGENTS)
-        job.wait_training(AGENTS, LIMIT)
-        yield self._sample(Row.JOIN, cost.stall, cost)
-
-        cost = self._cost(job.terminate(job.members()[-1]), world=AGENTS - 1)
-        job.wait_training(AGENTS - 1, LIMIT)
-        yield self._sample(Row.LEAVE, cost.stall, cost)
-
+        yield self._loss(Row.ALL, AGENTS, job.kill(*job.members())[0])
+        yield self._loss(Row.RESET, AGENTS - 1, *job.reset(job.members()[-1]))
+        yield self._resize(Row.JOIN, AGENTS, job.start(1))
+        yield self._resize(Row.LEAVE, AGENTS - 1, job.terminate(job.members()[-1]))
         if self._system.notices_silence:
-            event, victims = job.silence(job.members()[-1])
-            cost = self._cost(event, victims=victims)
-            job.wait_training(AGENTS - 2, LIMIT)
-            yield self._sample(Row.SILENT, cost.first_step, cost)
+            yield self._loss(Row.SILENT, AGENTS - 2, *job.silence(job.members()[-1]))
         if self._system.survives_coordinator:
             yield self._without_coordinator()
+
+    def _loss(self, row: Row, left: int, event: float, victims: list[str] | None = None) -> Sample:
+        """`left`: how many train after it."""
+        cost = self._cost(event, victims=victims)
+        self._job.wait_training(left, LIMIT)
+        return self._sample(row, cost.first_step, cost)
+
+    def _resize(self, row: Row, world: int, event: float) -> Sample:
+        cost = self._cost(event, world=world)
+        self._job.wait_training(world, LIMIT)
+        return self._sample(row, cost.stall, cost)
 
     def _without_coordinator(self) -> Sample:
         start = time.monotonic()
@@ -99,13 +92,11 @@ class ReplicaRound(Round):
         job.start(REPLICAS)
         job.wait_training(world, START_LIMIT)
         self._lost = samples_lost(job.ledger())
-        yield from self._loss(Row.REPLICA_KILL)
-        yield from self._loss(Row.RANK_KILL, last=True)
-        cost = self._cost(job.start(1), world=world + SHARDS)
-        job.wait_training(world + SHARDS, LIMIT)
-        yield self._sample(Row.REPLICA_JOIN, cost.stall, cost)
+        yield from self._kill(Row.REPLICA_KILL)
+        yield from self._kill(Row.RANK_KILL, last=True)
+        yield self._resize(Row.REPLICA_JOIN, world + SHARDS, job.start(1))
 
-    def _loss(self, row: Row, *, last: bool = False) -> Iterator[Sample]:
+    def _kill(self, row: Row, *, last: bool = False) -> Iterator[Sample]:
         """A replica, or one of its ranks, is killed, and starts again."""
         job, world = self._job, REPLICAS * SHARDS
         others = {process.name for process in job.training()}

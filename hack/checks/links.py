@@ -14,10 +14,6 @@ NAMED_FILE = re.compile(r"(?!\.)[\w.-]+(?:/[\w.-]+)*\.(?:py|md|yaml|toml)")
 
 OTHERS = {
     "train.py": "the reader's own script",
-    "values.yaml": "a chart's values, also in other folders",
-    "my-values.yaml": "the reader's own file",
-    "torch/distributed/run.py": "torch's",
-    "agent.py": "more than one",
     "install.yaml": "made by make release",
 }
 """Files in code spans that are not, or not only, this repository's."""
