@@ -51,12 +51,3 @@ def test_a_job_under_the_prefix_of_the_ended_one_keeps_its_keys() -> None:
     both = store(*ours, inner.plan, inner.member("w0"))
     assert clear_ended_run(both, KEYS)
     assert left(both) == [inner.member("w0"), inner.plan]
-
-
-def test_every_key_of_a_run_is_deleted() -> None:
-    named = {
-        getattr(KEYS, name)
-        for name, kind in vars(Keys).items()
-        if isinstance(kind, property) and name not in ("root", "single", "folders")
-    }
-    assert named == {*KEYS.single, *KEYS.folders}

@@ -8,6 +8,16 @@ DEFAULT_PREFIX = "/elasticjob"
 """Default prefix of all jobs; `--rdzv-conf prefix=...` sets another."""
 
 
+class _Key:
+    """A key of a run, or with a final slash a folder of keys, by its name below the root."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, keys: Keys, _owner: type[Keys]) -> str:
+        return keys.root + self.name
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one run. Their order matters: what every agent watches is one range, and so is what the planner
@@ -15,127 +25,59 @@ class Keys:
 
     >>> Keys("/elasticjob", "1234-1").member("digits-worker-0")
     '/elasticjob/1234-1/members/digits-worker-0'
+    >>> Keys("/elasticjob", "1234-1").plan in Keys("/elasticjob", "1234-1").single
+    True
     """
 
     prefix: str
     run_id: str
+
+    secret = _Key("agents-secret")
+    """Sorts before the watched ranges: a secret is read once and never delivered by a watch."""
+    spec = _Key("spec")
+    plan = _Key("plan")
+    stop = _Key("stop")
+    outcome = _Key("outcome")
+    unready = _Key("members-unready")
+    """Sorts into what the planner watches, and not into what every agent does."""
+    locations = _Key("members-locations")
+    """Sorts as `unready` does."""
+    progress = _Key("training-progress")
+    transition = _Key("training-transition")
+    stragglers = _Key("training-stragglers")
+
+    members = _Key("members/")
+    replicas = _Key("members-replicas/")
+    """Sorts into what the planner watches, as `unready` does. Every other member watches its own key."""
+    ranks = _Key("assigned-ranks/")
+    failures = _Key("failures/")
+    suspects = _Key("suspects/")
+
+    # These sort after the watched ranges, so they must be read.
+    last_joined = _Key("worker-last-joined")
+    imports = _Key("worker-imports")
+    preflights = _Key("worker-preflight/")
+    paces = _Key("worker-pace/")
+    evidence_folder = _Key("worker-evidence/")
+    hangs = _Key("worker-hangs/")
+    """Only the operator reads them."""
 
     @property
     def root(self) -> str:
         return f"{self.prefix.rstrip('/')}/{self.run_id}/"
 
     @property
-    def spec(self) -> str:
-        return self.root + "spec"
-
-    @property
-    def plan(self) -> str:
-        return self.root + "plan"
-
-    @property
-    def unready(self) -> str:
-        """Sorts into what the planner watches, and not into what every agent does."""
-        return self.root + "members-unready"
-
-    @property
-    def locations(self) -> str:
-        """Sorts as `unready` does."""
-        return self.root + "members-locations"
-
-    @property
-    def stop(self) -> str:
-        return self.root + "stop"
-
-    @property
-    def outcome(self) -> str:
-        return self.root + "outcome"
-
-    @property
-    def progress(self) -> str:
-        return self.root + "training-progress"
-
-    @property
-    def secret(self) -> str:
-        """Sorts before the watched ranges: a secret is read once and never delivered by a watch."""
-        return self.root + "agents-secret"
-
-    @property
-    def transition(self) -> str:
-        return self.root + "training-transition"
-
-    @property
-    def stragglers(self) -> str:
-        return self.root + "training-stragglers"
-
-    @property
-    def last_joined(self) -> str:
-        """Sorts after the watched ranges, like `imports`."""
-        return self.root + "worker-last-joined"
-
-    @property
-    def imports(self) -> str:
-        """Sorts after the watched ranges, so it must be read."""
-        return self.root + "worker-imports"
-
-    @property
     def single(self) -> tuple[str, ...]:
         """The keys of this run that are not in one of `folders`."""
-        return (
-            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.transition,
-            self.stragglers, self.unready, self.locations, self.last_joined, self.imports,
-        )  # fmt: skip
+        return tuple(self.root + name for name in _NAMES if not name.endswith("/"))
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Prefixes of the other keys of this run, each with its final slash."""
-        return (
-            self.members, self.replicas, self.ranks, self.failures, self.suspects, self.preflights, self.paces,
-            self.hangs, self.evidence_folder,
-        )  # fmt: skip
-
-    @property
-    def members(self) -> str:
-        return self.root + "members/"
-
-    @property
-    def replicas(self) -> str:
-        """Sorts into what the planner watches, as `unready` does. Every other member watches its own key."""
-        return self.root + "members-replicas/"
-
-    @property
-    def ranks(self) -> str:
-        return self.root + "assigned-ranks/"
-
-    @property
-    def failures(self) -> str:
-        return self.root + "failures/"
-
-    @property
-    def suspects(self) -> str:
-        return self.root + "suspects/"
-
-    @property
-    def preflights(self) -> str:
-        """Sorts after the watched ranges, like `imports`."""
-        return self.root + "worker-preflight/"
-
-    @property
-    def paces(self) -> str:
-        """Sorts after the watched ranges, like `imports`."""
-        return self.root + "worker-pace/"
+        return tuple(self.root + name for name in _NAMES if name.endswith("/"))
 
     def pace(self, name: str) -> str:
         return self.paces + name
-
-    @property
-    def hangs(self) -> str:
-        """Sorts after the watched ranges, like `imports`: only the operator reads them."""
-        return self.root + "worker-hangs/"
-
-    @property
-    def evidence_folder(self) -> str:
-        """Sorts after the watched ranges, like `imports`."""
-        return self.root + "worker-evidence/"
 
     def evidence(self, name: str) -> str:
         return self.evidence_folder + name
@@ -164,3 +106,6 @@ class Keys:
     def attempt(self, round_number: int, planner: str) -> str:
         """Sorts by round, so that one range delete removes the ranks of all older plans."""
         return f"{round_number:08d}.{planner}"
+
+
+_NAMES = tuple(key.name for key in vars(Keys).values() if isinstance(key, _Key))

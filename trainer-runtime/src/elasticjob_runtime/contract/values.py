@@ -302,14 +302,9 @@ class PlanValue(Value):
         if self.replica_size and self.size % self.replica_size:
             raise ValueError(f"size: {self.size} members are no whole number of replicas of {self.replica_size}")
         require_at_least(
-            0,
-            restart_count=self.restart_count,
-            stayed=self.stayed,
-            oldest=self.oldest,
-            broken=self.broken,
-            store_generation=self.store_generation,
-            run_began=self.run_began,
-        )
+            0, restart_count=self.restart_count, stayed=self.stayed, oldest=self.oldest, broken=self.broken,
+            store_generation=self.store_generation, run_began=self.run_began,
+        )  # fmt: skip
         require_ports(master_port=self.master_port)
 
     def __post_init__(self) -> None:
