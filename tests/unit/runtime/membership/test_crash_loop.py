@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, SpecValue
@@ -214,29 +215,24 @@ def test_a_syntax_error_is_an_exception_of_the_script() -> None:
 
 BOOM = make_failure("b", message="boom")
 STUCK = make_plan("abc", restarts=2, crash=crash_kind(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)
-SETTINGS = {"crash_limits": LIMITS}
-LEFT = make_view(there="ab", plan=STUCK, probes=answers("b"), failures=[BOOM], settings=SETTINGS)
+AGAIN = make_plan("abc", crash=crash_kind(BOOM), same_crashes=2)
+FAILS: dict[str, Any] = {"failures": [BOOM], "settings": {"crash_limits": LIMITS}}
+LEFT = make_view(there="ab", plan=STUCK, probes=answers("b"), **FAILS)
 
 PLANNING = {
     "the third of its kind waits 2 s from the failure":
-        case("wait 1.5 s", plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"),
-            failures=[BOOM], settings=SETTINGS, failed_at=NOW - 0.5),
+        case("wait 1.5 s", plan=AGAIN, probes=answers("bc"), **FAILS, failed_at=NOW - 0.5),
     "the third of its kind is restarted after 2 s":
-        case("plan 2: a b c, WorkerFailed, 1 restarts", plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2),
-            probes=answers("bc"), failures=[BOOM], settings=SETTINGS, failed_at=NOW - 2.0),
-    "all members are probed before any wait":
-        case("probe b c", plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), failures=[BOOM],
-            settings=SETTINGS, failed_at=NOW - 0.5),
+        case("plan 2: a b c, WorkerFailed, 1 restarts", plan=AGAIN, probes=answers("bc"), **FAILS, failed_at=NOW - 2.0),
+    "all members are probed before any wait": case("probe b c", plan=AGAIN, **FAILS, failed_at=NOW - 0.5),
     "five restarts without progress end the job":
-        case("outcome failed because of b", plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS),
+        case("outcome failed because of b", plan=STUCK, probes=answers("bc"), **FAILS),
     "progress is restarted at once":
-        case("plan 2: a b c, WorkerFailed, 3 restarts", plan=STUCK, probes=answers("bc"), failures=[BOOM],
-            settings=SETTINGS, step=11),
+        case("plan 2: a b c, WorkerFailed, 3 restarts", plan=STUCK, probes=answers("bc"), **FAILS, step=11),
     "a lost member is replaced without delay and does not count": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
     "a joiner does not change the delay":
-        case("wait 1.5 s", there=members("abcd", d={"seen_at": NOW - 5}),
-            plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bcd"), failures=[BOOM],
-            settings=SETTINGS, failed_at=NOW - 0.5),
+        case("wait 1.5 s", there=members("abcd", d={"seen_at": NOW - 5}), plan=AGAIN, probes=answers("bcd"), **FAILS,
+            failed_at=NOW - 0.5),
 }  # fmt: skip
 
 
@@ -285,7 +281,7 @@ def test_a_step_before_a_change_counts_as_training() -> None:
 
 
 def test_the_outcome_of_a_crash_loop_says_why_the_job_ended() -> None:
-    view = make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS)
+    view = make_view(plan=STUCK, probes=answers("bc"), **FAILS)
     action = next_plan(view, NOW)
     assert action is not None
     assert action.outcome.reason == "NoProgress"  # type: ignore[attr-defined]

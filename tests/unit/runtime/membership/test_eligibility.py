@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from elasticjob_runtime.contract import MemberState
+from elasticjob_runtime.membership.eligibility import eligible_members
 
-import pytest
-from elasticjob_runtime.contract import MemberState, SpecValue
-from elasticjob_runtime.membership.eligibility import eligible_members, may_stay
-
-from tests.unit.runtime.membership.builders import NOW, answers, make_member, make_plan, make_view, members
+from tests.unit.runtime.membership.builders import answers, make_member, make_plan, make_view, members
 
 LEAVING = {"state": MemberState.LEAVING}
 WARMING = {"state": MemberState.WARMING}
@@ -29,13 +26,3 @@ def test_leaving_importing_and_silent_members_are_not_eligible() -> None:
     there = members("abcd", b=LEAVING, c={"state": MemberState.WARMING})
     view = make_view(there=there, probes=answers(silent="d"))
     assert [member.name for member in eligible_members(view)] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("spec", "leaving_since", "expected"),
-    [({}, None, True), ({"draining": ["a"]}, None, False), ({"draining": ["b"]}, None, True), ({}, NOW, False)],
-    ids=["any", "draining", "another drains", "signalled"],
-)
-def test_a_member_knows_whether_it_stays(spec: dict[str, Any], leaving_since: float | None, expected: bool) -> None:
-    view = make_view(spec=SpecValue(min=1, max=4, **spec), leaving_since=leaving_since)
-    assert may_stay(view) == expected
