@@ -56,6 +56,12 @@ def fits(spec: SpecValue, size: int) -> bool:
     return spec.min <= size <= limit(spec) and whole and (not spec.allowed or size in spec.allowed)
 
 
+def survives(plan: Plan, member: Member) -> bool:
+    """Whether the plan has a rank for the same agent of that member."""
+    rank = (plan.ranks or {}).get(member.name)
+    return rank is not None and rank.incarnation == member.value.incarnation
+
+
 class Invariants:
     """`crashes`: worker processes that the walk crashed. `certain`: nothing has happened yet after which a loss can
     look like a failure."""
@@ -232,33 +238,27 @@ class Invariants:
         require(fits(view.spec, len(names)), f"{agent} proposes {len(names)} members for {view.spec}")
         require(len(set(names)) == len(names), f"{agent} proposes {names}")
         plan = view.store.plan
-        if plan is not None and plan.ranks and view.settings.replica_size:
-            self._continues(agent, action, plan)
-            self._waits_for_the_ready(agent, action, plan, view)
-        elif plan is not None and plan.ranks:
+        if plan is None or not plan.ranks:
+            return
+        if not view.settings.replica_size:
             stay = [
                 (plan.ranks[member.name].group_rank, rank)
                 for rank, member in enumerate(action.members)
-                if member.name in plan.ranks and plan.ranks[member.name].incarnation == member.value.incarnation
+                if survives(plan, member)
             ]
             require(stay == sorted(stay), f"{agent} changes the order of the ranks: {stay}")
             require(
                 [rank for _, rank in stay] == list(range(len(stay))),
                 f"{agent} puts a joiner before a survivor: {names}",
             )
-            self._continues(agent, action, plan)
-            self._waits_for_the_ready(agent, action, plan, view)
+        self._continues(agent, action, plan)
+        self._waits_for_the_ready(agent, action, plan, view)
 
     def _waits_for_the_ready(self, agent: Agent, action: ProposePlan, plan: Plan, view: View) -> None:
         """No group whose processes continue in place waits for a member that is not ready, if it can train without."""
         if not plan.value.in_place or not action.in_place:
             return
-        ready = [
-            each
-            for each in action.members
-            if each.value.in_place >= plan.round
-            or (each.name in (plan.ranks or {}) and (plan.ranks or {})[each.name].incarnation == each.value.incarnation)
-        ]
+        ready = [each for each in action.members if each.value.in_place >= plan.round or survives(plan, each)]
         enough = group_size(view.spec, len(whole_replicas(view, ready))) is not None
         require(
             len(ready) == len(action.members) or not enough, f"{agent} lets all wait for members that are not ready"
@@ -267,14 +267,11 @@ class Invariants:
     def _continues(self, agent: Agent, action: ProposePlan, plan: Plan) -> None:
         """A plan that follows one in place continues in place, if any worker process of it can."""
         finished = any(each.value.state is MemberState.SUCCEEDED for each in action.members)
-        if finished or not plan.value.in_place or not action.members[0].value.stores:
-            return
-        if action.in_place:
+        if finished or action.in_place or not plan.value.in_place or not action.members[0].value.stores:
             return
         for member in action.members:
             other = agent.world.incarnation(member.value.incarnation)
-            rank = (plan.ranks or {}).get(member.name)
-            if other is None or other.dead or rank is None or rank.incarnation != member.value.incarnation:
+            if other is None or other.dead or not survives(plan, member):
                 continue
             workers = other.workers.view
             able = workers.state is WorkersState.RUNNING and workers.movable and not workers.incomplete
@@ -303,9 +300,7 @@ class Invariants:
         if plan.rank is None:  # they warm up, to join later
             return
         before, now = self._started[incarnation], (plan.round, plan.replica.world if plan.replica is not None else 0)
-        require(
-            now[0] > before[0] or (now[0] == before[0] and now[1] > before[1]), f"{agent} goes from {before} to {now}"
-        )
+        require(now > before, f"{agent} goes from {before} to {now}")
         self._started[incarnation] = now
         place = (plan.value.attempt, plan.rank.group_rank)
         require(
