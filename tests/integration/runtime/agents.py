@@ -18,6 +18,7 @@ import elasticjob_runtime
 from elasticjob_runtime.contract import Env, Keys, MemberValue, OutcomeValue, PlanValue
 from elasticjob_runtime.etcd import EtcdClient
 from elasticjob_runtime.etcd.interface import Get, KeyRange
+from elasticjob_runtime.workers.linux import stat_fields
 
 from hack.support import eventually
 
@@ -61,7 +62,7 @@ class Agent:
     @property
     def cpu_seconds(self) -> float:
         """Used by the agent's own process since its start."""
-        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = stat_fields(self.pid)
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def exit_code(self, timeout: float = 120.0) -> int:
@@ -85,6 +86,9 @@ class Agent:
 class Job:
     """The agents of one run, and what etcd says about it."""
 
+    program: Sequence[str] = (sys.executable, "-S")
+    """Python of the agents: without site-packages, since the standard library is all that they need."""
+
     def __init__(self, endpoint: str, directory: pathlib.Path) -> None:
         self.endpoint = endpoint
         self.directory = directory
@@ -106,15 +110,14 @@ class Job:
         environment: dict[str, str] | None = None,
         within: Sequence[str] = (),
     ) -> Agent:
-        """Starts an agent; returns at once. Without site-packages: the agent needs the standard library only. `within`:
-        a command that runs it."""
+        """Starts an agent; returns at once. `within`: a command that runs it."""
         log = self.directory / f"{name}-{len(self.agents)}.log"
         events, termination = log.with_suffix(".events"), log.with_suffix(".termination")
         termination.touch()
         events.touch()
         command = [
             *within,
-            *(sys.executable, "-S", "-m", "elasticjob_runtime", "--nnodes", nnodes, "--rdzv-backend", "etcd-v3"),
+            *(*self.program, "-m", "elasticjob_runtime", "--nnodes", nnodes, "--rdzv-backend", "etcd-v3"),
             *("--rdzv-endpoint", endpoint or self.endpoint, "--rdzv-id", self.run_id, "--rdzv-conf", conf),
             *("--start-method", "spawn", "--events", str(events), *flags),
             *(script or [str(WORKER), str(self.directory)]),
@@ -212,6 +215,15 @@ class Job:
 def is_alive(pid: int) -> bool:
     """Whether this process is running: neither gone nor a zombie."""
     try:
-        return "Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return stat_fields(pid)[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def parents() -> dict[int, int]:
+    """Of each process on this machine."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[int(pid)] = int(stat_fields(pid)[1])
+    return found

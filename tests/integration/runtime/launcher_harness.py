@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import elasticjob_runtime
 from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.workers.linux import stat_fields
 from elasticjob_runtime.workers.process import Command, WorkerSpec
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 from elasticjob_runtime.workers.zygote.pool import Preforked
 
 from hack.cluster.ports import free_ports
 from tests.integration.runtime import small_torch
+from tests.integration.runtime.agents import SOURCE
 
 MODULES = {
     **small_torch.FILES,
@@ -75,14 +76,9 @@ class Harness:
 
     def __init__(self, folder: pathlib.Path, modules: dict[str, str]) -> None:
         self.folder = folder
-        self.packages = folder / "site-packages"
-        for name, text in modules.items():
-            path = self.packages / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        self.packages = small_torch.write_modules(folder / "site-packages", modules)
         (folder / "script.py").write_text(SCRIPT)
-        source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
-        self.environment = {**os.environ, "PYTHONPATH": f"{self.packages}:{source}"}
+        self.environment = {**os.environ, "PYTHONPATH": f"{self.packages}:{SOURCE}"}
         self.command = Command(program=[sys.executable, "-u"], arguments=[str(folder / "script.py")])
         (self.port,) = free_ports(1)
         self.event_loop = EventLoop()
@@ -162,7 +158,7 @@ class Harness:
         results, output = self.start(**variables)
         pid = self.run_until(lambda: results)[0]
         self._launcher.prefork_next()
-        self.run_until(lambda: "Z" in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
+        self.run_until(lambda: stat_fields(pid)[0] == "Z")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         return json.loads(output.read_text().splitlines()[0])
 

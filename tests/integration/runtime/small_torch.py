@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 
 FILES = {
     "torch/__init__.py": """
@@ -37,8 +38,12 @@ class TCPStore:
 
 def write_small_torch(folder: pathlib.Path) -> pathlib.Path:
     """Returns the directory to put on PYTHONPATH."""
-    packages = folder / "small-torch"
-    for name, text in FILES.items():
+    return write_modules(folder / "small-torch", FILES)
+
+
+def write_modules(packages: pathlib.Path, modules: Mapping[str, str]) -> pathlib.Path:
+    """Their texts, by path in `packages`, which is returned."""
+    for name, text in modules.items():
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).write_text(text)
     return packages

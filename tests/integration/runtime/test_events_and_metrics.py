@@ -66,6 +66,8 @@ def test_metrics_are_served(job: Job) -> None:
 
     os.kill(before[0].pid, signal.SIGKILL)
     job.wait_for_training(1, after=before)
+    assert job.plan is not None
+    assert "SIGKILL" in job.plan.message
     name = "elasticjob_agent_"
     eventually(
         lambda: (f"{name}phase_seconds_count", "WorkerFailed", "first-step") in read(),

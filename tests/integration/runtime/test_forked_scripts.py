@@ -13,17 +13,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-import elasticjob_runtime
 import pytest
 from elasticjob_runtime.workers.zygote import ipc
 from elasticjob_runtime.workers.zygote.client import start_command
 from elasticjob_runtime.workers.zygote.launcher import PRELOAD
 
 from hack.support import eventually
-from tests.integration.runtime.agents import is_alive
+from tests.integration.runtime.agents import SOURCE, is_alive
 from tests.integration.runtime.subreaper import subreaper
-
-SOURCE = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
 
 Result = tuple[int, bytes, bytes]
 """(exit code, standard output, standard error)."""
@@ -31,7 +28,7 @@ Result = tuple[int, bytes, bytes]
 
 class Zygote:
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = ("threading",)) -> None:
-        self.environment = {**os.environ, "PYTHONPATH": SOURCE, **environment}
+        self.environment = {**os.environ, "PYTHONPATH": str(SOURCE), **environment}
         self._connection, theirs = socket.socketpair()
         command = start_command(sys.executable, theirs.fileno(), modules)
         self._process = subprocess.Popen(

@@ -42,10 +42,8 @@ class SlowJob:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.packages = job.directory / "site-packages"
-        for name, text in {**small_torch.FILES, **SLOW}.items():
-            (self.packages / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.packages / name).write_text(text)
+        modules = {**small_torch.FILES, **SLOW}
+        self.packages = small_torch.write_modules(job.directory / "site-packages", modules)
         (job.directory / "slow.py").write_text(SCRIPT)
 
     def start(self, name: str) -> Agent:

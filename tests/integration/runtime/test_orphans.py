@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 import pytest
 
 from hack.support import eventually
-from tests.integration.runtime.agents import SOURCE, is_alive
+from tests.integration.runtime.agents import SOURCE, is_alive, parents
 from tests.integration.runtime.small_torch import write_small_torch
 
 SCRIPT = """
@@ -91,14 +92,10 @@ class Run:
 
     def _children(self, of: str) -> list[int]:
         found = []
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                line = (path / "cmdline").read_bytes().decode()
-            except (OSError, ProcessLookupError):
-                continue
-            if parent == self.process.pid and f"workers.{of} " in line.replace("\0", " ") and is_alive(int(path.name)):
-                found.append(int(path.name))
+        for pid in (pid for pid, parent in parents().items() if parent == self.process.pid and is_alive(pid)):
+            with contextlib.suppress(OSError):
+                line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                found += [pid] if f"workers.{of} ".encode() in line else []
         return sorted(found)
 
     @property

@@ -10,11 +10,11 @@ import time
 import uuid
 from collections.abc import Iterator
 
-import elasticjob_runtime
 import pytest
 
 from hack.cluster.cgroups import hierarchies
 from hack.cluster.output import ClusterError
+from tests.integration.runtime.agents import SOURCE
 
 HUNGRY = "held = []\nwhile True: held.append(bytearray(b'x' * (1 << 20)))\n"
 LIMIT = 192 << 20
@@ -49,13 +49,12 @@ def run(script: str, cgroup: pathlib.Path, tmp_path: pathlib.Path) -> str:
     """What an agent in this cgroup writes about a script that fails."""
     path = tmp_path / "script.py"
     path.write_text(script)
-    source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
     agent = [
         *(sys.executable, "-S", "-m", "elasticjob_runtime", "--standalone"),
         *("--start-method", "spawn", "--max-restarts", "0"),
     ]
     enter = ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(cgroup)]
-    environment = {"PYTHONPATH": source, "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [*enter, *agent, str(path)], env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -8,7 +8,7 @@ import pathlib
 import random
 import socket
 
-from tests.integration.runtime.agents import Job
+from tests.integration.runtime.agents import Job, parents
 
 LISTENING = "0A"
 LOOPBACK = "0100007F:"
@@ -17,15 +17,10 @@ LOOPBACK = "0100007F:"
 
 def children(pid: int) -> set[int]:
     """This process and all that descend from it."""
-    parents = {}
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    parent_of = parents()
     found, more = {pid}, {pid}
     while more:
-        more = {child for child, parent in parents.items() if parent in more} - found
+        more = {child for child, parent in parent_of.items() if parent in more} - found
         found |= more
     return found
 

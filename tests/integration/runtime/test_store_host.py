@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import resource
 import socket
 import subprocess
@@ -10,13 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import elasticjob_runtime
 import pytest
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.store_host import StoreHost
 
 from hack.cluster.ports import free_ports
 from hack.support import eventually
+from tests.integration.runtime.agents import SOURCE
 
 pytestmark = pytest.mark.torch
 
@@ -35,9 +34,8 @@ class Harness:
         self.ports = free_ports(2)
         self.stores = StoreHost(self.event_loop, self.ports, lambda _listening: None)
         ours, theirs = socket.socketpair()
-        source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
         command = [sys.executable, "-c", PROGRAM, str(theirs.fileno())]
-        environment = {"PYTHONPATH": ":".join([source, *(path for path in sys.path if path)])}
+        environment = {"PYTHONPATH": ":".join([str(SOURCE), *(path for path in sys.path if path)])}
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
         self.stores.attach(ours)
