@@ -23,8 +23,8 @@ from benchmarks.recovery.report import GOAL_SYSTEM, REPLICAS, Measured, Row, Sam
 from benchmarks.recovery.systems import ALL, SHARDED, SYSTEMS, Torchft, torchft_packages
 from hack.chaos.members import JobError
 from hack.cluster.output import ClusterError
+from hack.images.recipe import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BENCH = Path("docs/bench")
 PARTS = {
     "changes": Row.KILL,

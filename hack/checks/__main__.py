@@ -17,7 +17,6 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
     content = dict(texts(root, sorted(files)))
     pages = {path: text for path, text in content.items() if path.endswith(".md")}
     targets = commands.targets(content["Makefile"])
-    known_flags = commands.elasticrun_flags()
     for path, text in content.items():
         yield from words.problems(path, text)
         yield from pins.unpinned_actions(path, text)
@@ -30,9 +29,7 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         yield from links.missing_files(page, text, files)
         yield from promises.missing_tests(page, text, content)
         yield from promises.unproved(page, text)
-        yield from commands.missing_targets(page, text, targets)
-        yield from commands.missing_modules(page, text, files)
-        yield from commands.missing_flags(page, text, known_flags)
+        yield from commands.problems(page, text, targets, files)
         yield from examples.problems(page, text)
         yield from client.wrong_commands(page, text)
         yield from tables.missing(page, text)

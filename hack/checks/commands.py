@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 from collections.abc import Collection, Iterator
@@ -28,14 +29,17 @@ def targets(makefile: str) -> set[str]:
     return set(re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE))
 
 
-def missing_targets(page: str, markdown: str, known: Collection[str]) -> list[Problem]:
-    """`make X` where the Makefile has no X."""
-    return [
-        Problem(page, code.line, f"make has no target {name}")
-        for code in commands(markdown)
-        for name in re.findall(r"^make ([a-z][\w-]*)", code.text)
-        if name not in known
-    ]
+def problems(page: str, markdown: str, known_targets: Collection[str], files: Collection[str]) -> Iterator[Problem]:
+    """`make X`, `python -m X` and flags of elasticrun that do not exist."""
+    for code in commands(markdown):
+        made = re.findall(r"^make ([a-z][\w-]*)", code.text)
+        run = re.findall(r"python3? (?:-\w+ )*-m ([\w.]+)", code.text)
+        wrong = [
+            *(f"make has no target {name}" for name in made if name not in known_targets),
+            *(f"no module {name} can be run" for name in run if not _exists(name, files)),
+            *(f"elasticrun has no flag {flag}" for flag in _flags(page, code) if flag not in _known_flags()),
+        ]
+        yield from (Problem(page, code.line, each) for each in wrong)
 
 
 def _exists(module: str, files: Collection[str]) -> bool:
@@ -46,19 +50,10 @@ def _exists(module: str, files: Collection[str]) -> bool:
     return f"{path}.py" in files or f"{path}/__main__.py" in files
 
 
-def missing_modules(page: str, markdown: str, files: Collection[str]) -> list[Problem]:
-    """`python -m X` where X cannot be run."""
-    return [
-        Problem(page, code.line, f"no module {name} can be run")
-        for code in commands(markdown)
-        for name in re.findall(r"python3? (?:-\w+ )*-m ([\w.]+)", code.text)
-        if not _exists(name, files)
-    ]
-
-
-def elasticrun_flags() -> set[str]:
-    """All flags of elasticrun, in both spellings."""
-    return set(build_parser()._option_string_actions)
+@functools.cache
+def _known_flags() -> frozenset[str]:
+    """All flags of elasticrun, in both spellings, and those of others."""
+    return frozenset(build_parser()._option_string_actions) | FLAGS_OF_OTHERS.keys()
 
 
 def _flags(page: str, code: Code) -> Iterator[str]:
@@ -72,13 +67,3 @@ def _flags(page: str, code: Code) -> Iterator[str]:
                 yield word.partition("=")[0]
     elif page in FLAG_PAGES and re.match(r"--[a-z]", code.text):
         yield re.split(r"[ =]", code.text)[0]
-
-
-def missing_flags(page: str, markdown: str, known: Collection[str]) -> list[Problem]:
-    """Flags that elasticrun does not have."""
-    return [
-        Problem(page, code.line, f"elasticrun has no flag {flag}")
-        for code in commands(markdown)
-        for flag in _flags(page, code)
-        if flag not in known and flag not in FLAGS_OF_OTHERS
-    ]

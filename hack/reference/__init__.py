@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from elasticjob_runtime.cli import own_flags
 
+from hack.checks import ROOT
 from hack.checks.pages import Problem
 from hack.reference import cli, compatibility, conditions, contract, elasticjob, environment, migration
 
-ROOT = Path(__file__).parents[2]
 GENERATED = "\n<!-- Generated from the code by `make generate`. Do not edit. -->\n"
 
 

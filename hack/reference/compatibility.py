@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import tomllib
 import yaml
 
+from hack.checks import ROOT
 from hack.cluster.settings import KUBERNETES_VERSION
 
-ROOT = Path(__file__).parents[2]
 ETCD_SERVERS = "tests/contract/etcd_servers.py"
 DEBIAN = {"trixie": {"python": "3.13", "torch": "2.6"}}
 """What the images of the end-to-end tests contain, by the release of Debian that they are built from."""

@@ -12,7 +12,8 @@ import re
 import shutil
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from hack.checks import ROOT
+
 REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0; url={newest}/index.html"><title>ElasticJob</title>\n'
 
 

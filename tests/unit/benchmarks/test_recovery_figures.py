@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.recovery import report
-from benchmarks.recovery.__main__ import ROOT, rendered, saved
+from benchmarks.recovery.__main__ import rendered, saved
 from benchmarks.recovery.report import Measured, Row, Sample
 from benchmarks.recovery.systems import ALL, SYSTEMS, Torchft
+from hack.images.recipe import ROOT
 
 
 def measured(*samples: Sample) -> Measured:
