@@ -112,7 +112,13 @@ def start(tmp_path: pathlib.Path) -> Iterator[Start]:
         run.process.wait()
 
 
-@pytest.mark.parametrize("name", CASES)
+NIGHTLY = {"no flags", "log files"}
+"""Cases that differ little from another one."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
+)
 def test_the_environment_is_the_same_as_under_torchrun(name: str, start: Start) -> None:
     case = CASES[name]
     runs = [start(launcher, case) for launcher in (TORCHRUN, ELASTICRUN)]  # in parallel: importing torch is slow
