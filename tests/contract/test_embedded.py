@@ -37,38 +37,22 @@ def test_leases_and_watches_notice_a_restart_as_an_empty_store(open_client: Open
     client.close()
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
-    [
-        ("/v3/kv/range", b"{", 400, "malformed"),
-        ("/v3/kv/range", b"[]", 400, "malformed"),
-        ("/v3/kv/range", b"{}", 400, "malformed"),
-        ("/v3/kv/range", b'{"key":"%%%"}', 400, "malformed"),
-        ("/v3/kv/txn", b'{"success":[{"request_put":{"key":1}}]}', 400, "malformed"),
-        (
-            "/v3/kv/txn",
-            b'{"compare":[{"key":"YQ==","target":"VALUE","result":"EQUAL"}]}',
-            404,
-            "only comparisons for equality",
-        ),
-        ("/v3/watch", b'{"cancel_request":{}}', 400, "malformed"),
-        ("/v3/cluster/member/list", b"{}", 404, "not served by the embedded store"),
-        ("/v3/lease/revoke", b'{"ID":"7"}', 404, "requested lease not found"),
-        ("/v3/auth/authenticate", b"{}", 400, "authentication is not enabled"),
-    ],
-    ids=[
-        "cut JSON",
-        "not an object",
-        "no key",
-        "bad base64",
-        "number as key",
-        "unsupported comparison",
-        "unsupported watch request",
-        "unsupported path",
-        "unknown lease",
-        "login without users",
-    ],
-)
+COMPARISON = b'{"compare":[{"key":"YQ==","target":"VALUE","result":"EQUAL"}]}'
+INVALID = {
+    "cut JSON": ("/v3/kv/range", b"{", 400, "malformed"),
+    "not an object": ("/v3/kv/range", b"[]", 400, "malformed"),
+    "no key": ("/v3/kv/range", b"{}", 400, "malformed"),
+    "bad base64": ("/v3/kv/range", b'{"key":"%%%"}', 400, "malformed"),
+    "number as key": ("/v3/kv/txn", b'{"success":[{"request_put":{"key":1}}]}', 400, "malformed"),
+    "unsupported comparison": ("/v3/kv/txn", COMPARISON, 404, "only comparisons for equality"),
+    "unsupported watch request": ("/v3/watch", b'{"cancel_request":{}}', 400, "malformed"),
+    "unsupported path": ("/v3/cluster/member/list", b"{}", 404, "not served by the embedded store"),
+    "unknown lease": ("/v3/lease/revoke", b'{"ID":"7"}', 404, "requested lease not found"),
+    "login without users": ("/v3/auth/authenticate", b"{}", 400, "authentication is not enabled"),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "status", "words"), INVALID.values(), ids=INVALID)
 def test_invalid_requests_get_an_error_and_do_no_harm(path: str, body: bytes, status: int, words: str) -> None:
     with EmbeddedServer() as server:
         connection = http.client.HTTPConnection(server.endpoint, timeout=10)

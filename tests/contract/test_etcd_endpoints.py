@@ -3,16 +3,17 @@ to bad ones."""
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from elasticjob_runtime.etcd import KeyRange, NotEtcd, Unavailable
-from elasticjob_runtime.etcd.config import Credentials
+from elasticjob_runtime.etcd.config import EtcdCredentials
 
 from hack.cluster.ports import free_ports
 from hack.support import eventually
@@ -20,66 +21,15 @@ from tests.contract.backends import Collector, OpenClient
 from tests.contract.etcd_servers import EtcdServer
 
 
-class RawServer:
-    """Accepts connections, reads once, always sends the same answer and closes. With `answer` None, it never answers or
-    closes."""
-
-    def __init__(self, answer: bytes | None) -> None:
-        self._answer = answer
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if self._answer is None:
-                self._open.append(connection)
-                continue
-            try:
-                connection.recv(65536)
-                connection.sendall(self._answer)
-                connection.shutdown(socket.SHUT_WR)
-                connection.settimeout(1)
-                connection.recv(65536)
-            except OSError:
-                pass
-            connection.close()
-
-    def close(self) -> None:
-        self._listener.close()
-        for connection in self._open:
-            connection.close()
-
-
-@pytest.fixture
-def raw_server() -> Iterator[Callable[[bytes | None], RawServer]]:
-    servers: list[RawServer] = []
-
-    def start(answer: bytes | None) -> RawServer:
-        servers.append(RawServer(answer))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-StartRaw = Callable[[bytes | None], RawServer]
-
-
-def web_server(answers: dict[str, Any], asked: list[str] | None = None) -> http.server.ThreadingHTTPServer:
-    """Answers GET and POST of the given paths with JSON, and everything else with 404. Appends the requested paths to
-    `asked`."""
+@contextlib.contextmanager
+def web_server(answers: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Answers GET and POST of the given paths with JSON, and everything else with 404. Gives its address, and the
+    requested paths."""
+    asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if asked is not None:
-                asked.append(self.path)
+            asked.append(self.path)
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path not in answers:
                 return self.send_error(404)
@@ -97,7 +47,8 @@ def web_server(answers: dict[str, Any], asked: list[str] | None = None) -> http.
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    yield f"127.0.0.1:{server.server_port}", asked
+    server.shutdown()
 
 
 HEADER = {"cluster_id": "1", "member_id": "1", "revision": "1", "raft_term": "1"}
@@ -112,10 +63,7 @@ LIKE_ETCD = {
 def test_writes_and_passwords_are_sent_only_to_a_verified_etcd(open_client: OpenClient) -> None:
     """A thousand agents that start together need no thousand version checks: the answer to the first lease shows that
     it is an etcd."""
-    asked: list[str] = []
-    server = web_server(LIKE_ETCD, asked)
-    address = f"127.0.0.1:{server.server_port}"
-    try:
+    with web_server(LIKE_ETCD) as (address, asked):
         reader = open_client(address)
         reader.get("/a")
         reader.put("/a", "")
@@ -124,19 +72,16 @@ def test_writes_and_passwords_are_sent_only_to_a_verified_etcd(open_client: Open
         open_client(address).put("/a", "")
         assert asked == ["/version", "/v3/kv/put"]
         asked.clear()
-        open_client(address, credentials=Credentials("user", "password")).get("/a")
+        open_client(address, credentials=EtcdCredentials("user", "password")).get("/a")
         assert asked == ["/version", "/v3/auth/authenticate", "/v3/kv/range"]
-    finally:
-        server.shutdown()
 
 
 def test_a_service_that_responds_with_other_json_is_not_taken_for_etcd(open_client: OpenClient) -> None:
-    server = web_server({"/v3/kv/range": {"status": "ok"}, "/version": {"status": "ok"}})
-    try:
-        with pytest.raises(NotEtcd, match=r'not an etcd v3 gateway .*"status": "ok"'):
-            open_client(f"127.0.0.1:{server.server_port}").get("/a")
-    finally:
-        server.shutdown()
+    with (
+        web_server({"/v3/kv/range": {"status": "ok"}, "/version": {"status": "ok"}}) as (address, _),
+        pytest.raises(NotEtcd, match=r'not an etcd v3 gateway .*"status": "ok"'),
+    ):
+        open_client(address).get("/a")
 
 
 def test_a_refused_connection_is_reported_with_its_address(open_client: OpenClient) -> None:
@@ -150,27 +95,19 @@ def test_an_unknown_host_name_is_reported(open_client: OpenClient) -> None:
         open_client("etcd.invalid", timeout=1).get("/a")
 
 
-def test_one_good_endpoint_among_bad_ones_is_enough(
-    etcd_server: EtcdServer, raw_server: StartRaw, open_client: OpenClient
-) -> None:
-    other = web_server({})
-    bad = [
-        f"127.0.0.1:{other.server_port}",
-        f"127.0.0.1:{free_ports(1)[0]}",
-        f"127.0.0.1:{raw_server(None).port}",
-        "etcd.invalid",
-    ]
+def test_one_good_endpoint_among_bad_ones_is_enough(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     revision = 0
-    for _ in range(3):  # the first endpoint is random
-        client = open_client(",".join([*bad, f"127.0.0.1:{etcd_server.port}"]))
-        seen = Collector()
-        client.watch([KeyRange("/a")], revision + 1, seen)
-        revision = client.put("/a", "")
-        eventually(lambda seen=seen, revision=revision: revision in seen.revisions)  # type: ignore[misc]
-        lease = client.lease(30, lambda _: None)
-        lease.revoke()
-        client.close()
-    other.shutdown()
+    with web_server({}) as (other, _), socket.create_server(("127.0.0.1", 0)) as silent:
+        ports = (free_ports(1)[0], silent.getsockname()[1])
+        bad = [other, *(f"127.0.0.1:{port}" for port in ports), "etcd.invalid"]
+        for _ in range(3):  # the first endpoint is random
+            client = open_client(",".join([*bad, f"127.0.0.1:{etcd_server.port}"]))
+            seen = Collector()
+            client.watch([KeyRange("/a")], revision + 1, seen)
+            revision = client.put("/a", "")
+            eventually(lambda seen=seen, revision=revision: revision in seen.revisions)  # type: ignore[misc]
+            client.lease(30, lambda _: None).revoke()
+            client.close()
 
 
 def test_an_ipv6_endpoint_is_tried_and_named_in_the_error(etcd_server: EtcdServer, open_client: OpenClient) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from elasticjob_runtime.etcd import (
-    Credentials,
     Delete,
     Denied,
     EtcdClient,
+    EtcdCredentials,
     Get,
     KeyRange,
     NotEtcd,
@@ -119,7 +119,7 @@ def test_a_wrong_protocol_is_named_in_the_error(etcd_program: Path, tmp_path: Pa
 def test_a_user_has_access_to_its_prefix_only_and_hears_what_it_lacks(
     guarded_server: EtcdServer, open_client: OpenClient
 ) -> None:
-    client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
+    client = open_client(guarded_server.url, credentials=EtcdCredentials("job", "secret"))
     lease = client.lease(60, lambda _: None)
     assert client.put(JOB + "a", "1", lease=lease.id) > 1
     assert len(client.range(Get(KeyRange.prefix(JOB))).kvs) == 1
@@ -145,7 +145,7 @@ def test_wrong_or_missing_credentials_give_a_clear_error_without_the_password(
     guarded_server: EtcdServer, open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(0)
-    wrong = open_client(guarded_server.url, credentials=Credentials("job", "hunter2"))
+    wrong = open_client(guarded_server.url, credentials=EtcdCredentials("job", "hunter2"))
     with pytest.raises(Denied, match=r"user 'job': authentication failed") as caught:
         wrong.get(JOB + "a")
     assert "hunter2" not in f"{caught.value} {wrong!r} {caplog.text}"
@@ -161,7 +161,7 @@ def test_an_expired_token_is_renewed_and_no_write_is_repeated(
     guarded_server: EtcdServer, open_client: OpenClient
 ) -> None:
     proxy = Proxy(guarded_server.port)
-    client = open_client(proxy.url, credentials=Credentials("job", "secret"), probe_interval=60)
+    client = open_client(proxy.url, credentials=EtcdCredentials("job", "secret"), probe_interval=60)
     first = client.put(JOB + "a", "1")
     seen = Collector()
     client.watch([KeyRange.prefix(JOB)], first, seen)
@@ -178,7 +178,7 @@ def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(
     guarded_server: EtcdServer, open_client: OpenClient
 ) -> None:
     lost: list[str] = []
-    client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
+    client = open_client(guarded_server.url, credentials=EtcdCredentials("job", "secret"))
     lease = client.lease(30, lost.append)
     seen = Collector()
     first = client.put(JOB + "a", "1", lease=lease.id)
@@ -197,8 +197,8 @@ def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(
     guarded_server: EtcdServer, open_client: OpenClient
 ) -> None:
     proxy = Proxy(guarded_server.port)
-    other = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
-    client = open_client(proxy.url, credentials=Credentials("job", "secret"), probe_interval=60)
+    other = open_client(guarded_server.url, credentials=EtcdCredentials("job", "secret"))
+    client = open_client(proxy.url, credentials=EtcdCredentials("job", "secret"), probe_interval=60)
     seen = Collector()
     revisions = [other.put(JOB + "a", "1")]
     client.watch([KeyRange.prefix(JOB), KeyRange(JOB + "b")], revisions[0], seen)
@@ -217,7 +217,7 @@ def test_a_password_file_is_read_at_every_login(
 ) -> None:
     file = tmp_path / "password"
     file.write_text("secret\n")
-    client = open_client(guarded_server.url, credentials=Credentials("job", password_file=str(file)))
+    client = open_client(guarded_server.url, credentials=EtcdCredentials("job", password_file=str(file)))
     client.put(JOB + "a", "")
     guarded_server.change_password("job", "new secret")
     file.write_text("new secret\n")

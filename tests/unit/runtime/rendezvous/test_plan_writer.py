@@ -199,11 +199,17 @@ def test_every_member_is_told_its_replica(store: MemoryStore, batch: int) -> Non
         assert kvs[KEYS.replica(first)].mod_revision == kvs[KEYS.replica(second)].mod_revision
 
 
-def test_only_one_of_two_planners_puts_a_member_into_a_replica(store: MemoryStore) -> None:
+@pytest.mark.parametrize("heard", [False, True], ids=["before the other hears of it", "after it has decided"])
+def test_only_one_of_two_planners_puts_a_member_into_a_replica(store: MemoryStore, heard: bool) -> None:
     members = register(store, "a", "b", "c")
     Planner(store, "a.1").assign(assignment(members[:2], 2), told_nothing)
+    told = {kv.key: (ReplicaValue.from_json(kv.value), kv.mod_revision) for kv in values_in(store, KEYS.replicas)}
+
+    def known(name: str) -> tuple[ReplicaValue | None, int]:
+        return told.get(KEYS.replica(name), (None, 0)) if heard else told_nothing(name)
+
     with pytest.raises(PlanOutdatedError):
-        Planner(store, "b.1").assign(assignment(members[1:], 2, world=2), told_nothing)
+        Planner(store, "b.1").assign(assignment(members[1:], 2, world=2), known)
     assert store.get(KEYS.replica("c")) is None
 
 
