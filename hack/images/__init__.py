@@ -15,12 +15,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from hack.images.buildah import Buildah
 from hack.images.docker import Docker, docker_runs
 from hack.images.recipe import INPUTS, Context, make_context, reference
-from hack.steps import CACHE, Step, StepError, Steps, concurrently
+from hack.steps import CACHE, StepError, Steps, concurrently
 
 __all__ = ["NAMES", "StepError", "build", "builder", "reference"]
 
@@ -40,16 +39,7 @@ _WHY = {
 }
 
 
-class Builder(Protocol):
-    """A program that builds images."""
-
-    def prepare(self, steps: Steps) -> str: ...
-
-    def build(self, context: Context, base_image: str, archive: Path, step: Step) -> None: ...
-
-    def tidy(self) -> None: ...
-
-    def push(self, archive: Path, name: str, target: str, step: Step) -> None: ...
+Builder = Buildah | Docker
 
 
 def builder(environment: Mapping[str, str] = os.environ) -> Builder:
