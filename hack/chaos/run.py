@@ -45,8 +45,6 @@ class Result:
     """Seconds for which the previous group kept training after the start of the fault."""
     extra_commits: int = 0
     """Checkpoints that an older group committed while a newer one trained."""
-    split: int = 0
-    """Steps for which two groups committed different content."""
     restarts: int = 0
     deleted: int = 0
     """Pods replaced."""
@@ -200,7 +198,6 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
         if overlap.newer.began >= before.at:
             result.together = max(result.together, overlap.seconds)
             result.extra_commits += overlap.commits
-            result.split += overlap.split
 
 
 def _wrong_statuses(fault: Fault, scene: Scene, before: _Before) -> list[str]:
