@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import uuid
@@ -13,8 +14,9 @@ import pytest
 
 from hack.cluster.loopback import ControlPlane, Etcd
 from hack.support import eventually
+from tests.integration.operator.faulty import FaultyServer
 from tests.integration.operator.kube import Kube, Namespace
-from tests.integration.operator.process import Operator
+from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
 from tests.integration.operator.rendezvous import Agents
 
 CRDS = Path(__file__).parents[3] / "crds"
@@ -44,6 +46,12 @@ def install_crd(server: ControlPlane) -> None:
 
 @pytest.fixture
 def ns(kube: Kube) -> Iterator[Namespace]:
+    with namespace(kube) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def namespace(kube: Kube) -> Iterator[Namespace]:
     name = f"op-{uuid.uuid4().hex[:8]}"
     kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     yield Namespace(kube, name)
@@ -67,6 +75,27 @@ def start_operator(
     for operator in operators:
         operator.close()
         print(f"--- log of the operator of {request.node.name}: {operator.log}\n{operator.log_text()}")
+
+
+@pytest.fixture
+def gate(ns: Namespace) -> Iterator[Gate]:
+    """In front of the API server; open."""
+    gate = Gate(ns.kube.server)
+    gate.open()
+    yield gate
+    gate.shut()
+
+
+@pytest.fixture
+def gated(gate: Gate, control_plane: Path, tmp_path: Path) -> Path:
+    """A kubeconfig that leads through the gate."""
+    return changed_kubeconfig(control_plane, tmp_path / "gate.conf", server=gate.url)
+
+
+@pytest.fixture
+def server(control_plane: Path) -> Iterator[FaultyServer]:
+    with FaultyServer(control_plane) as server:
+        yield server
 
 
 @pytest.fixture

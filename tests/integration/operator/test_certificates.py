@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from hack.support import eventually
 from tests.integration.operator.faulty import Answer, FaultyServer, Request
-from tests.integration.operator.kube import Namespace
+from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
-from tests.integration.operator.test_workers import nodes
 
-__all__ = ["nodes"]
-
-CA = "elasticjob-ca"
 FORBIDDEN = Answer(403, "Forbidden")
-
-
-def secrets_of_jobs(ns: Namespace) -> dict[str, str]:
-    """Name -> UID."""
-    return {name: str(each["metadata"]["uid"]) for name, each in ns.all("secrets").items() if name != CA}
-
-
-@pytest.fixture
-def server(control_plane: Path) -> Iterator[FaultyServer]:
-    with FaultyServer(control_plane) as server:
-        yield server
 
 
 def creates_a_secret(request: Request) -> bool:
@@ -40,7 +23,7 @@ def test_a_jobs_etcd_gets_certificates_that_are_deleted_with_it(
     assert operator
     submit(endpoint="", replicas=1)
     eventually(ns.workers, what="a worker pod")
-    ((name, secret),) = [(name, each) for name, each in ns.all("secrets").items() if name != CA]
+    ((name, secret),) = secrets_of_jobs(ns)
     job = ns.job("digits")["metadata"]["uid"]
     assert secret["metadata"]["ownerReferences"][0]["uid"] == job
     assert secret["immutable"]
@@ -48,6 +31,10 @@ def test_a_jobs_etcd_gets_certificates_that_are_deleted_with_it(
     assert [each["secret"]["secretName"] for each in volumes if "secret" in each] == [name]
     ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: not secrets_of_jobs(ns), what="its certificates are deleted")
+
+
+def secrets_of_jobs(ns: Namespace) -> list[tuple[str, Json]]:
+    return [(name, each) for name, each in ns.all("secrets").items() if name != "elasticjob-ca"]
 
 
 def test_without_the_right_to_create_secrets_nothing_is_created_and_the_job_says_why(

@@ -115,37 +115,23 @@ def test_a_run_has_a_user_in_its_tier_from_its_start_to_its_end(
     eventually(lambda: not tier.left_of(uid), what="user, role and keys of the run are removed", timeout=60)
 
 
-def test_a_run_that_is_suspended_while_no_operator_runs_leaves_nothing_in_its_tier(
+def test_a_job_that_is_suspended_or_deleted_while_no_operator_runs_leaves_nothing_in_its_tier(
     ns: Namespace, tiers: dict[str, Tier], start: Callable[..., Operator], submit: Callable[..., str]
 ) -> None:
     operator, tier = start("tier-1"), tiers["tier-0"]
     tier.start(ns)
-    submit(endpoint="", replicas=1)
-    eventually(ns.workers, what="a worker pod", timeout=60)
+    jobs = [submit(name, endpoint="", replicas=1) for name in ("suspended", "deleted", "kept")]
+    eventually(lambda: len(ns.workers()) == 3, what="a worker pod of each", timeout=60)
+    uid = {name: ns.job(name)["metadata"]["uid"] for name in jobs}
     operator.stop()
-    uid = ns.job("digits")["metadata"]["uid"]
-    assert tier.left_of(uid)
-    ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
+    before = {name: tier.left_of(uid[name]) for name in jobs}
+    assert all(before.values())
+    ns.patch("elasticjobs", "suspended", {"spec": {"suspend": True}})
+    ns.delete("elasticjobs", "deleted")
     start("tier-1")
-    eventually(lambda: not tier.left_of(uid), what="user, role and keys of the run are removed", timeout=60)
-
-
-def test_a_run_of_a_job_that_is_deleted_while_no_operator_runs_leaves_nothing_in_its_tier(
-    ns: Namespace, tiers: dict[str, Tier], start: Callable[..., Operator], submit: Callable[..., str]
-) -> None:
-    operator, tier = start("tier-1"), tiers["tier-0"]
-    tier.start(ns)
-    submit(endpoint="", replicas=1)
-    submit("other", endpoint="", replicas=1)
-    eventually(lambda: len(ns.workers()) == 2, what="a worker pod of each", timeout=60)
-    uid, other = (ns.job(name)["metadata"]["uid"] for name in ("digits", "other"))
-    operator.stop()
-    assert tier.left_of(uid)
-    kept = tier.left_of(other)
-    ns.delete("elasticjobs", "digits")
-    start("tier-1")
-    eventually(lambda: not tier.left_of(uid), what="user, role and keys of the run are removed", timeout=60)
-    assert tier.left_of(other) >= kept
+    for name in ("suspended", "deleted"):
+        eventually(lambda name=name: not tier.left_of(uid[name]), 60, what=f"user, role and keys of {name} are removed")  # type: ignore[misc]
+    assert tier.left_of(uid["kept"]) >= before["kept"]
 
 
 def test_the_next_run_moves_from_a_closed_tier_and_this_one_stays(

@@ -18,7 +18,7 @@ from hack.cluster.processes import Child
 from hack.support import eventually
 from tests.integration.operator.kube import Json, Kube, Namespace
 from tests.integration.operator.optional_crds import installed
-from tests.integration.operator.process import Operator
+from tests.integration.operator.shared import running
 
 LONG = 120.0
 
@@ -40,16 +40,14 @@ def provider(
     native = request.param == "Native"
     command = components.scheduler(control_plane) if native else _coscheduling(folder, control_plane)
     (port,) = free_ports(1)
-    operator = Operator(control_plane, "", folder / "operator.log")
     with contextlib.nullcontext() if native else installed(control_plane_server, podgroup_crd()):
         child = Child([*command, "--bind-address=127.0.0.1", f"--secure-port={port}"], folder / "scheduler.log")
         try:
-            operator.start()
-            yield request.param
+            with running(control_plane, folder):
+                yield request.param
         finally:
             child.stop(grace=0)
-            operator.close()
-    print(f"--- log of the operator\n{operator.log_text()}\n--- log of the scheduler\n{child.log.read_text()[-9000:]}")
+    print(f"--- log of the scheduler\n{child.log.read_text()[-9000:]}")
 
 
 def _coscheduling(folder: Path, kubeconfig: Path) -> list[str]:

@@ -12,7 +12,7 @@ from hack.cluster.loopback import ControlPlane
 from hack.support import eventually
 from tests.integration.operator.kube import Json, Kube, Namespace
 from tests.integration.operator.optional_crds import PODGROUP_CRDS, installed
-from tests.integration.operator.process import Operator
+from tests.integration.operator.shared import running
 
 LONG = 90.0
 
@@ -27,15 +27,9 @@ def provider(
 ) -> Iterator[str]:
     """The name of the one that the cluster serves, while an operator runs."""
     assert kube  # with the CRD of ElasticJobs
-    log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with installed(control_plane_server, PODGROUP_CRDS[request.param]()):
-        operator = Operator(control_plane, "", log)
-        try:
-            operator.start()
-            yield request.param
-        finally:
-            operator.close()
-    print(f"--- log of the operator: {log}\n{operator.log_text()}")
+    folder = tmp_path_factory.mktemp("operator")
+    with installed(control_plane_server, PODGROUP_CRDS[request.param]()), running(control_plane, folder):
+        yield request.param
 
 
 def group_of(pod: Json) -> str:

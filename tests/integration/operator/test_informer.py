@@ -16,7 +16,7 @@ from elasticjob_operator.kube.credentials import Credentials
 from elasticjob_operator.kube.informer import Informer
 
 from hack.cluster.loopback import ControlPlane
-from tests.integration.operator.kube import Kube, Namespace
+from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Gate, changed_kubeconfig
 from tests.unit.operator.waiting import until
 
@@ -56,30 +56,22 @@ class Bench:
             await self._task
 
 
-@pytest.fixture
-async def api(
-    kube: Kube, control_plane: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[KubeClient, Gate]]:
-    """Through a gate that the test can shut."""
-    assert kube.server.hostname
-    assert kube.server.port
-    gate = Gate(kube.server.hostname, kube.server.port)
-    gate.open()
-    path = changed_kubeconfig(control_plane, tmp_path / "gate.conf", server=f"https://127.0.0.1:{gate.port}")
-    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+@contextlib.asynccontextmanager
+async def client(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
     credentials = await Credentials.open()
     api = KubeClient(credentials.client())
-    yield api, gate
+    yield api
     await api.close()
     await credentials.close()
-    gate.shut()
 
 
 @pytest.fixture
-async def bench(api: tuple[KubeClient, Gate], ns: Namespace) -> AsyncIterator[Bench]:
-    bench = Bench(api[0], ns, api[1])
-    yield bench
-    await bench.close()
+async def bench(gated: Path, gate: Gate, ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    async with client(gated, monkeypatch) as api:
+        bench = Bench(api, ns, gate)
+        yield bench
+        await bench.close()
 
 
 async def test_changes_during_a_lost_connection_are_found(bench: Bench) -> None:
@@ -139,18 +131,14 @@ async def test_an_optional_informer_tolerates_being_forbidden(
     control_plane_server.kubectl("create", "serviceaccount", "powerless", "--namespace", ns.name)
     token = control_plane_server.kubectl("create", "token", "powerless", "--namespace", ns.name).strip()
     path = changed_kubeconfig(control_plane_server.kubeconfig, tmp_path / "powerless.conf", token=token)
-    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    credentials = await Credentials.open()
-    api = KubeClient(credentials.client())
     store: ObjectCache[str] = ObjectCache(lambda body: body["metadata"]["name"], lambda _: None, lambda _: None)
-    optional = Informer(api, NODES, store, optional=True)
-    needed = Informer(api, PODS, store, namespace=ns.name)
-    tasks = [asyncio.create_task(each.run()) for each in (optional, needed)]
-    await asyncio.wait_for(optional.synced.wait(), 10)
-    assert optional.forbidden
-    assert not needed.synced.is_set()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await api.close()
-    await credentials.close()
+    async with client(path, monkeypatch) as api:
+        optional = Informer(api, NODES, store, optional=True)
+        needed = Informer(api, PODS, store, namespace=ns.name)
+        tasks = [asyncio.create_task(each.run()) for each in (optional, needed)]
+        await asyncio.wait_for(optional.synced.wait(), 10)
+        assert optional.forbidden
+        assert not needed.synced.is_set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

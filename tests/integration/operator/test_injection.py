@@ -55,7 +55,7 @@ def test_both_ways_are_allowed_by_the_restricted_pod_security_level(
 
 def test_an_image_volume_that_the_api_server_rejects_becomes_an_init_container(
     ns: Namespace,
-    control_plane: Path,
+    server: FaultyServer,
     tmp_path: Path,
     start_operator: Callable[..., Operator],
     submit: Callable[..., str],
@@ -79,15 +79,14 @@ def test_an_image_volume_that_the_api_server_rejects_becomes_an_init_container(
         return Answer(422, "Invalid") if len(asked) == 1 else None
 
     try:
-        with FaultyServer(control_plane) as server:
-            server.fault = refuse_first
-            start_operator(server.kubeconfig(tmp_path), ELASTICJOB_RUNTIME_IMAGE=IMAGE)
-            submit(replicas=1, template=TEMPLATE)
-            eventually(ns.workers, what="the worker pod")
-            spec = ns.workers()["digits-worker-0"]["spec"]
-            assert [init_container["name"] for init_container in spec["initContainers"]] == ["elasticjob-runtime"]
-            assert len(asked) == 2
-            eventually(lambda: ns.is_true("digits", "Accepted"), what="the job is accepted")
-            assert not [event for event in ns.events("digits") if event["type"] == "Warning"]
+        server.fault = refuse_first
+        start_operator(server.kubeconfig(tmp_path), ELASTICJOB_RUNTIME_IMAGE=IMAGE)
+        submit(replicas=1, template=TEMPLATE)
+        eventually(ns.workers, what="the worker pod")
+        spec = ns.workers()["digits-worker-0"]["spec"]
+        assert [init_container["name"] for init_container in spec["initContainers"]] == ["elasticjob-runtime"]
+        assert len(asked) == 2
+        eventually(lambda: ns.is_true("digits", "Accepted"), what="the job is accepted")
+        assert not [event for event in ns.events("digits") if event["type"] == "Warning"]
     finally:
         ns.remove_node("mounts-images")

@@ -14,9 +14,9 @@ from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.faulty import Drop, Fault, FaultyServer, Request
 from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
-from tests.integration.operator.test_api_server_faults import operator, server
+from tests.integration.operator.test_api_server_faults import operator
 
-__all__ = ["operator", "server"]
+__all__ = ["operator"]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]  # a dozen operators, one after the other
 

@@ -185,15 +185,15 @@ def test_a_leader_that_was_frozen_does_not_act_after_it_thaws(
 
 
 def test_a_leader_that_is_cut_off_stops_and_never_acts_with_another(
-    audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
+    audited: Audited,
+    ns: Namespace,
+    gate: Gate,
+    tmp_path: Path,
+    start_operator: Callable[..., Operator],
+    submit: Callable[..., str],
 ) -> None:
-    kube = ns.kube
-    assert kube.server.hostname
-    assert kube.server.port
-    gate = Gate(kube.server.hostname, kube.server.port)
-    gate.open()
     pair = Pair(audited, ns, tmp_path, start_operator)
-    cut_off = pair.start("a", server=f"https://127.0.0.1:{gate.port}")
+    cut_off = pair.start("a", server=gate.url)
     eventually(lambda: pair.leader == "a", what="a leads")
     pair.start("b")
     submit("one", replicas=2)

@@ -3,7 +3,6 @@ and as MultiKueue do; a namespace stands for each cluster."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import pytest
 
 from hack.cluster.loopback import ControlPlane
 from hack.support import eventually
-from tests.integration.operator.conftest import TEMPLATE, rfc3339
+from tests.integration.operator.conftest import TEMPLATE, namespace, rfc3339
 from tests.integration.operator.kube import Json, Kube, Namespace
 from tests.integration.operator.optional_crds import crds_of_kueue, installed
 from tests.integration.operator.process import Operator
 from tests.integration.operator.queue import MULTIKUEUE, ORIGIN, PREBUILT, QUEUE
+from tests.integration.operator.shared import running
 
 LONG = 90.0
 JOB_UID = "kueue.x-k8s.io/job-uid"
@@ -28,23 +28,18 @@ def operator(
 ) -> Iterator[Operator]:
     """Of both clusters."""
     assert kube  # with the CRD of ElasticJobs
-    log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with installed(control_plane_server, *crds_of_kueue("workloads", "resourceflavors", "workloadpriorityclasses")):
-        operator = Operator(control_plane, "", log, ELASTICJOB_KUEUE="auto")
-        try:
-            operator.start()
-            yield operator
-        finally:
-            operator.close()
-    print(f"--- log of the operator: {log}\n{operator.log_text()}")
+    folder, crds = tmp_path_factory.mktemp("operator"), ("workloads", "resourceflavors", "workloadpriorityclasses")
+    with (
+        installed(control_plane_server, *crds_of_kueue(*crds)),
+        running(control_plane, folder, ELASTICJOB_KUEUE="auto") as operator,
+    ):
+        yield operator
 
 
 @pytest.fixture
 def worker_cluster(kube: Kube) -> Iterator[Namespace]:
-    name = f"op-{uuid.uuid4().hex[:8]}"
-    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    yield Namespace(kube, name)
-    kube.call("DELETE", f"/api/v1/namespaces/{name}")
+    with namespace(kube) as made:
+        yield made
 
 
 def manifest(labels: dict[str, str], **spec: Any) -> Json:

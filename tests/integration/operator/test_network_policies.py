@@ -5,15 +5,17 @@ No network of the tests implements NetworkPolicy: `tests.network_policies` judge
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hack.support import eventually
 from tests.integration.chart import of_kind, rendered
-from tests.integration.operator.kube import Json, Namespace
+from tests.integration.operator.kube import Json, Kube, Namespace
 from tests.integration.operator.process import Operator
+from tests.integration.operator.shared import running
 from tests.network_policies import Endpoint, may_connect
 
 VARIABLE = "ELASTICJOB_NETWORK_POLICIES"
@@ -26,11 +28,15 @@ def deployment() -> Json:
     return found
 
 
-@pytest.fixture
-def operator(start_operator: Callable[..., Operator], deployment: Json) -> Operator:
+@pytest.fixture(scope="module")
+def operator(
+    kube: Kube, control_plane: Path, deployment: Json, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
+    assert kube  # with the CRD
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     (value,) = (each["value"] for each in variables if each["name"] == VARIABLE)
-    return start_operator(**{VARIABLE: value})
+    with running(control_plane, tmp_path_factory.mktemp("operator"), **{VARIABLE: value}) as operator:
+        yield operator
 
 
 def policies(ns: Namespace) -> dict[str, Json]:
@@ -64,7 +70,7 @@ def test_a_job_with_the_charts_defaults_is_closed_to_other_tenants(
     for source in (stranger, neighbor):
         assert (reached(source, etcd), reached(source, workers[0])) == (set(), set())
     assert reached(operators, workers[0]) == set()
-    assert operator.log_text().count("PatchObject digits") == 0, "the API server stores them as written"
+    assert f"[{ns.name}/digits] PatchObject" not in operator.log_text(), "the API server stores them as written"
 
 
 def test_policies_are_created_before_pods(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from elasticjob_api import ElasticJob
-from elasticjob_api.goodput import Part, goodput
+from elasticjob_api.goodput import TimePart, goodput
 
 from hack.support import eventually
 from tests.integration.operator.kube import Namespace
@@ -93,17 +93,6 @@ def training(ns: Namespace, tmp_path: Path, submit: Callable[..., str], operator
     ns.remove_node(node)
 
 
-def test_runs_to_the_end(training: Training) -> None:
-    training.start(2)
-    training.stop.touch()
-    eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded")
-    eventually(
-        lambda: [pod["status"]["phase"] for pod in training.ns.workers().values()] == ["Succeeded"] * 2,
-        what="the pods ended well",
-    )
-    eventually(lambda: not training.ns.all("services"), what="the services are gone")
-
-
 def test_grows_and_shrinks_while_it_trains(training: Training) -> None:
     training.start(1)
     training.ns.scale("digits", 3)
@@ -161,7 +150,7 @@ def _states(training: Training) -> dict[str, str]:
     return {**{name: conditions[name] for name in ("Running", "Suspended")}, "summary": status["summary"]}
 
 
-def test_suspended_and_resumed_it_trains_as_another_run(training: Training) -> None:
+def test_suspended_and_resumed_it_trains_as_another_run_to_the_end(training: Training) -> None:
     training.start(2)
     training.ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: training.ns.is_true("digits", "Suspended"), what="Suspended", timeout=60)
@@ -177,6 +166,11 @@ def test_suspended_and_resumed_it_trains_as_another_run(training: Training) -> N
     assert training.ns.status("digits")["restarts"]["total"] == 0
     training.stop.touch()
     eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded", timeout=60)
+    eventually(
+        lambda: [pod["status"]["phase"] for pod in training.ns.workers().values()] == ["Succeeded"] * 2,
+        what="the pods ended well",
+    )
+    eventually(lambda: not training.ns.all("services"), what="the services are gone")
 
 
 def test_script_that_fails_as_a_rule_says_ends_the_job_without_a_restart(training: Training) -> None:
@@ -259,7 +253,7 @@ def test_the_goodput_is_that_of_the_trainings_own_log(training: Training) -> Non
     created, ended = job.metadata.creation_timestamp, job.status.completion_time
     assert job.status.goodput and job.status.history and created and ended  # noqa: PT018 all or nothing
     history, wall = job.status.history.read(), (ended - created).total_seconds()
-    parts = {part.value: getattr(job.status.goodput, part.value) or 0 for part in Part}
+    parts = {part.value: getattr(job.status.goodput, part.value) or 0 for part in TimePart}
     assert sum(parts.values()) == pytest.approx(wall, abs=len(parts)), "in whole seconds"
     blur = 2 + 1.5 * len(history.changes)
     """s: the history has whole seconds, and a step of up to a second is read from its rate. Exact is
