@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import ssl
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,34 +31,15 @@ class FakeCluster(ControlPlane):
 
     def __init__(self, directory: Path) -> None:
         # Those of endpoints too: what a job's Service costs them is a cost of the operator's decision to create it.
-        super().__init__(
-            directory,
-            controllers=[
-                "garbage-collector-controller",
-                "namespace-controller",
-                "endpoints-controller",
-                "endpointslice-controller",
-            ],
-        )
+        names = ("garbage-collector", "namespace", "endpoints", "endpointslice")
+        super().__init__(directory, controllers=[f"{name}-controller" for name in names])
 
     def _start(self) -> None:
         super()._start()
         # The scheduler's default of 50 requests per second would limit every figure.
-        fast = {"kubeconfig": str(self.kubeconfig), "qps": 2000, "burst": 4000}
-        config = self.directory / "scheduler.yaml"
-        kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-        config.write_text(
-            yaml.safe_dump({**kind, "clientConnection": fast, "leaderElection": {"leaderElect": False}}),
-            encoding="utf-8",
-        )
         port, kwok_port = free_ports(2)
-        flags: Mapping[str, object] = {"config": config, "secure-port": port, "bind-address": "127.0.0.1"}
-        ours = [
-            word
-            for word in components.scheduler(self.kubeconfig)
-            if not word.startswith(("--leader-elect", "--profiling"))
-        ]
-        self._start_child([*ours, *command("kube-scheduler", flags)[1:]])
+        fast = ("--kube-api-qps=2000", "--kube-api-burst=4000", f"--secure-port={port}", "--bind-address=127.0.0.1")
+        self._start_child([*components.scheduler(self.kubeconfig), *fast])
         kwok = {"kubeconfig": self.kubeconfig, "manage-all-nodes": True, "server-address": f"127.0.0.1:{kwok_port}"}
         stages = source_of_module("sigs.k8s.io/kwok") / "kustomize" / "stage"
         # Not pod-delete: kwok deletes by name, and a late delete hits the pod's successor again and again. Failed pods
