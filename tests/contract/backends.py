@@ -142,3 +142,10 @@ class Collector:
     @property
     def failures(self) -> list[StoreError]:
         return [item.error for item in self.items if isinstance(item, WatchFailure)]
+
+
+def watched(store: Store, *ranges: KeyRange, start: int = 2) -> Collector:
+    """What a watch from this revision on delivers, until the store is closed."""
+    seen = Collector()
+    store.watch(ranges, start, seen)
+    return seen

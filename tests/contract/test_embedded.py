@@ -10,15 +10,14 @@ from elasticjob_runtime.etcd import KeyRange, Unavailable
 
 from hack.embedded_etcd.server import EmbeddedServer
 from hack.support import eventually
-from tests.contract.backends import Collector, OpenClient
+from tests.contract.backends import OpenClient, watched
 
 
 def test_leases_and_watches_notice_a_restart_as_an_empty_store(open_client: OpenClient) -> None:
     first = EmbeddedServer().start()
     client = open_client(first.endpoint)
     lost: list[str] = []
-    seen = Collector()
-    client.watch([KeyRange.prefix("/job/"), KeyRange("/plan")], 2, seen)
+    seen = watched(client, KeyRange.prefix("/job/"), KeyRange("/plan"))
     lease = client.lease(3, lost.append)
     client.put("/job/me", "old", lease=lease.id)
     for number in range(10):

@@ -9,7 +9,7 @@ import pytest
 from elasticjob_runtime.etcd import Compare, EtcdClient, KeyRange, Put, Unavailable
 
 from hack.support import eventually
-from tests.contract.backends import Collector, OpenClient, by_range
+from tests.contract.backends import Collector, OpenClient, by_range, watched
 from tests.contract.etcd_servers import EtcdServer, three_members
 from tests.contract.writers import Writer
 
@@ -61,8 +61,7 @@ def test_without_a_quorum_calls_fail_in_time_and_watches_resume_later(
     members: list[EtcdServer], open_client: OpenClient
 ) -> None:
     client = open_client(endpoints(members), timeout=3, probe_interval=0.5)
-    seen = Collector()
-    client.watch([KeyRange("/a"), KeyRange("/b")], 2, seen)
+    seen = watched(client, KeyRange("/a"), KeyRange("/b"))
     first = client.put("/a", "1")
     eventually(lambda: seen.revisions == [first])
     members[0].kill()

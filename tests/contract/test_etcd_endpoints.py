@@ -17,7 +17,7 @@ from elasticjob_runtime.etcd.config import EtcdCredentials
 
 from hack.cluster.ports import free_ports
 from hack.support import eventually
-from tests.contract.backends import Collector, OpenClient
+from tests.contract.backends import OpenClient, watched
 from tests.contract.etcd_servers import EtcdServer
 
 
@@ -102,8 +102,7 @@ def test_one_good_endpoint_among_bad_ones_is_enough(etcd_server: EtcdServer, ope
         bad = [other, *(f"127.0.0.1:{port}" for port in ports), "etcd.invalid"]
         for _ in range(3):  # the first endpoint is random
             client = open_client(",".join([*bad, f"127.0.0.1:{etcd_server.port}"]))
-            seen = Collector()
-            client.watch([KeyRange("/a")], revision + 1, seen)
+            seen = watched(client, KeyRange("/a"), start=revision + 1)
             revision = client.put("/a", "")
             eventually(lambda seen=seen, revision=revision: revision in seen.revisions)  # type: ignore[misc]
             client.lease(30, lambda _: None).revoke()

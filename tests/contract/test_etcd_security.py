@@ -21,7 +21,7 @@ from elasticjob_runtime.etcd import (
 )
 
 from hack.support import eventually
-from tests.contract.backends import Collector, OpenClient, present
+from tests.contract.backends import Collector, OpenClient, present, watched
 from tests.contract.certificates import Pki
 from tests.contract.etcd_servers import EtcdServer, enable_users
 from tests.contract.proxy import Proxy
@@ -46,8 +46,7 @@ def test_tls_works_with_a_client_certificate_without_a_common_name(etcd_program:
     conf |= {"user": "job", "password": "secret"}
     client = connect(f"localhost:{server.port}", conf)
     try:
-        seen = Collector()
-        client.watch([KeyRange.prefix("/a/"), KeyRange("/a")], 2, seen)
+        seen = watched(client, KeyRange.prefix("/a/"), KeyRange("/a"))
         lease = client.lease(2, lambda _: None)
         first = lease.expires_at
         revision = client.put("/a", "x" * 100_000, lease=lease.id)
@@ -151,8 +150,7 @@ def test_wrong_or_missing_credentials_give_a_clear_error_without_the_password(
     assert "hunter2" not in f"{caught.value} {wrong!r} {caplog.text}"
     with pytest.raises(Denied, match="wants a user and a password"):
         open_client(guarded_server.url).put(JOB + "a", "")
-    seen = Collector()
-    wrong.watch([KeyRange(JOB + "a")], 2, seen)
+    seen = watched(wrong, KeyRange(JOB + "a"))
     eventually(lambda: seen.failures)
     assert isinstance(seen.failures[0], Denied)
 
@@ -163,8 +161,7 @@ def test_an_expired_token_is_renewed_and_no_write_is_repeated(
     proxy = Proxy(guarded_server.port)
     client = open_client(proxy.url, credentials=EtcdCredentials("job", "secret"), probe_interval=60)
     first = client.put(JOB + "a", "1")
-    seen = Collector()
-    client.watch([KeyRange.prefix(JOB)], first, seen)
+    seen = watched(client, KeyRange.prefix(JOB), start=first)
     time.sleep(5)
     second = client.put(JOB + "a", "2")
     assert (present(client, JOB + "a").version, second) == (2, first + 1)
@@ -180,9 +177,8 @@ def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(
     lost: list[str] = []
     client = open_client(guarded_server.url, credentials=EtcdCredentials("job", "secret"))
     lease = client.lease(30, lost.append)
-    seen = Collector()
     first = client.put(JOB + "a", "1", lease=lease.id)
-    client.watch([KeyRange.prefix(JOB)], first, seen)
+    seen = watched(client, KeyRange.prefix(JOB), start=first)
     eventually(lambda: seen.events)
     guarded_server.kill()
     guarded_server.start_guarded()
@@ -199,9 +195,8 @@ def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(
     proxy = Proxy(guarded_server.port)
     other = open_client(guarded_server.url, credentials=EtcdCredentials("job", "secret"))
     client = open_client(proxy.url, credentials=EtcdCredentials("job", "secret"), probe_interval=60)
-    seen = Collector()
     revisions = [other.put(JOB + "a", "1")]
-    client.watch([KeyRange.prefix(JOB), KeyRange(JOB + "b")], revisions[0], seen)
+    seen = watched(client, KeyRange.prefix(JOB), KeyRange(JOB + "b"), start=revisions[0])
     eventually(lambda: seen.revisions == revisions)
     time.sleep(5)
     proxy.cut()

@@ -8,7 +8,7 @@ import time
 from elasticjob_runtime.etcd import Delete, KeyRange, Unavailable
 
 from hack.support import eventually
-from tests.contract.backends import Collector, OpenClient, by_range
+from tests.contract.backends import OpenClient, by_range, watched
 from tests.contract.etcd_servers import EtcdServer
 from tests.contract.proxy import Proxy
 from tests.contract.writers import Writer
@@ -21,9 +21,7 @@ def test_a_watch_misses_nothing_while_its_server_is_killed_repeatedly(
     etcd_server: EtcdServer, open_client: OpenClient
 ) -> None:
     client, writing = open_client(etcd_server.url), open_client(etcd_server.url)
-    whole, split = Collector(), Collector()
-    client.watch([EVERYTHING], 2, whole)
-    client.watch(SPLIT, 2, split)
+    whole, split = watched(client, EVERYTHING), watched(client, *SPLIT)
     writer = Writer(writing, ["/job/members/a", "/job/plan", "/job/members/b", "/job/stop/1"])
     for _ in range(4):
         before = len(writer.written)
@@ -50,8 +48,7 @@ def test_a_watch_misses_nothing_while_its_server_is_killed_repeatedly(
 
 def test_an_outage_is_reported_to_a_watch_once(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     client = open_client(etcd_server.url)
-    seen = Collector()
-    client.watch([EVERYTHING], 2, seen)
+    seen = watched(client, EVERYTHING)
     client.put("/job/a", "1")
     eventually(lambda: len(seen.events) == 1)
     etcd_server.kill()
@@ -66,8 +63,7 @@ def test_an_outage_is_reported_to_a_watch_once(etcd_server: EtcdServer, open_cli
 
 def test_a_watch_detects_a_frozen_server_and_misses_nothing(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     client = open_client(etcd_server.url, probe_interval=0.5)
-    seen = Collector()
-    client.watch([EVERYTHING, KeyRange("/other")], 2, seen)
+    seen = watched(client, EVERYTHING, KeyRange("/other"))
     first = client.put("/job/a", "1")
     eventually(lambda: seen.events)
     etcd_server.freeze()
@@ -80,8 +76,7 @@ def test_a_watch_detects_a_frozen_server_and_misses_nothing(etcd_server: EtcdSer
 
 def test_an_idle_watch_survives_many_probes(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     client = open_client(etcd_server.url, probe_interval=0.1)
-    seen = Collector()
-    client.watch([EVERYTHING, KeyRange("/x")], 2, seen)
+    seen = watched(client, EVERYTHING, KeyRange("/x"))
     time.sleep(0.5)  # about 5 probes
     revision = client.put("/job/a", "1")
     eventually(lambda: seen.revisions == [revision])
@@ -93,8 +88,7 @@ def test_a_compaction_during_an_outage_gives_a_snapshot_and_then_changes(
     etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
 ) -> None:
     client, other = open_client(proxy.url), open_client(etcd_server.url)
-    seen = Collector()
-    client.watch([KeyRange.prefix("/job/a/"), KeyRange.prefix("/job/b/")], 2, seen)
+    seen = watched(client, KeyRange.prefix("/job/a/"), KeyRange.prefix("/job/b/"))
     first = other.put("/job/a/1", "1")
     eventually(lambda: seen.revisions == [first])
     proxy.refuse()
@@ -116,9 +110,7 @@ def test_a_watch_resumes_whenever_its_connection_is_cut(
     etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
 ) -> None:
     client, other = open_client(proxy.url), open_client(etcd_server.url)
-    whole, split = Collector(), Collector()
-    client.watch([EVERYTHING], 2, whole)
-    client.watch([KeyRange("/job/plan"), KeyRange.prefix("/job/stop/")], 2, split)
+    whole, split = watched(client, EVERYTHING), watched(client, KeyRange("/job/plan"), KeyRange.prefix("/job/stop/"))
     writer = Writer(other, ["/job/plan", "/job/stop/1", "/job/stop/2"])
     for _ in range(15):
         before = len(writer.written)
@@ -134,8 +126,7 @@ def test_a_watch_resumes_whenever_its_connection_is_cut(
 def test_a_silent_stream_is_replaced(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
     """A half-open connection: the server still answers, but this stream delivers nothing, and neither side notices."""
     client, other = open_client(proxy.url, probe_interval=0.5), open_client(etcd_server.url)
-    seen = Collector()
-    client.watch([KeyRange("/job/plan"), KeyRange.prefix("/job/stop/")], 2, seen)
+    seen = watched(client, KeyRange("/job/plan"), KeyRange.prefix("/job/stop/"))
     revisions = [other.put("/job/plan", "1")]
     eventually(lambda: seen.revisions == revisions)
     proxy.silence()
@@ -149,9 +140,8 @@ def test_a_silent_stream_that_missed_only_a_deletion_is_replaced(
 ) -> None:
     """A deletion leaves no key newer than what the stream has delivered, so agents would never notice a lost member."""
     client, other = open_client(proxy.url, probe_interval=0.5), open_client(etcd_server.url)
-    seen = Collector()
     other.put("/job/members/a", "")
-    client.watch([KeyRange("/job/plan"), KeyRange.prefix("/job/members/")], 2, seen)
+    seen = watched(client, KeyRange("/job/plan"), KeyRange.prefix("/job/members/"))
     revisions = [other.put("/job/members/b", "")]
     eventually(lambda: len(seen.revisions) == 2)
     time.sleep(1.5)  # the first probes find no difference
@@ -165,8 +155,7 @@ def test_a_store_that_lost_its_data_gives_a_snapshot(etcd_server: EtcdServer, op
     """When a single member without a volume is rescheduled, the new one starts at revision 1."""
     client = open_client(etcd_server.url)
     lost: list[str] = []
-    seen = Collector()
-    client.watch([KeyRange.prefix("/job/"), KeyRange("/other")], 2, seen)
+    seen = watched(client, KeyRange.prefix("/job/"), KeyRange("/other"))
     lease = client.lease(60, lost.append)
     for i in range(50):
         client.put(f"/job/{i}", "old", lease=lease.id)
