@@ -130,6 +130,7 @@ def test_costs_of_a_change_of_groups_are_told() -> None:
     groups = [FIRST, NEXT]
     assert audit.chain(groups) == [(FIRST, 4), (NEXT, 8)], "step 5 of the first is not in the history"
     assert audit.steps_redone(groups, 0) == 1
-    assert [audit.longest_pause(groups, since, 20) for since in (4, 12)] == [6.0, 1.0]
+    spans = ((4, 20), (12, 20), (0, 4))
+    assert [audit.longest_pause(groups, since, until) for since, until in spans] == [6.0, 1.0, 1.0]
     (overlap,) = audit.overlaps([FIRST, BESIDE])
     assert (overlap.seconds, overlap.steps) == (1.0, 1)
