@@ -31,7 +31,6 @@ from elasticjob_runtime.training.session import torch_sharding
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -79,6 +78,8 @@ class Pipeline:
     """Two stages, two microbatches."""
 
     def __init__(self, model: nn.Module) -> None:
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # takes long
+
         self._weight = 1.0
         stage = PipelineStage(model, dist.get_rank(), 2, DEVICE)
         schedule = ScheduleGPipe if os.environ.get("SCHEDULE") == "GPipe" else Schedule1F1B

@@ -32,8 +32,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     torch.set_num_threads(1)
     output = os.environ["OUTPUT"].replace("{local_rank}", os.environ.get("LOCAL_RANK", "0"))
-    with pathlib.Path(f"{output}.begun").open("a") as begun:
-        begun.write(f"{os.getpid()}\n")
+    with pathlib.Path(f"{output}.pids").open("a") as pids:
+        pids.write(f"{os.getpid()}\n")
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 3)).double()
@@ -62,7 +62,7 @@ def main() -> None:
                     loss.backward()
                     optimizer.step()
                     scheduler.step()
-                steps.write(f"{session.committed_steps} {session.world_size}\n")
+                steps.write(f"{time.monotonic()} {session.committed_steps} {session.world_size}\n")
                 if session.committed_steps == last:
                     break
                 if slow.exists():

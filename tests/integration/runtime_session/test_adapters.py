@@ -37,7 +37,7 @@ def trainer(folder: pathlib.Path) -> tuple[str, dict[str, str]]:
 
 def lightning(_folder: pathlib.Path) -> tuple[str, dict[str, str]]:
     packages = framework_environments.site_packages(framework_environments.LIGHTNING)
-    return sys.executable, {**LONG, "LIGHTNING": packages, "SLOW_SECONDS": "0.5", "PYTHONPATH": str(SOURCE)}
+    return sys.executable, {**LONG, "LIGHTNING": packages, "PYTHONPATH": str(SOURCE)}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,8 @@ def test_a_training_continues_in_place_through_a_join_a_crash_and_a_leave(
     subprocess.run([python, script], env=plain, check=True, timeout=200)
     undisturbed = Run.read(tmp_path / "plain" / "end")
 
-    job = SessionJob(etcd, tmp_path / "job", python=python, script=script, environment=adapter(tmp_path / "job")[1])
+    environment = adapter(tmp_path / "job")[1]
+    job = SessionJob(etcd, tmp_path / "job", python=python, script=script, environment=environment, preload="auto")
     try:
         for name in "ab":
             job.start(name, nnodes="2:3")

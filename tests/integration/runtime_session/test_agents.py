@@ -98,7 +98,7 @@ def test_a_process_that_stops_before_the_others_is_named_and_does_not_end_the_jo
 def test_a_process_that_hangs_is_replaced_and_the_others_continue(session_job: SessionJob, undisturbed: Run) -> None:
     job, hangs = session_job, session_job.directory / "hangs"
     flags, conf = ("--hang-factor", "3"), f"{QUICK},hang_min=3"
-    job.start("a", *flags, nnodes="2", conf=conf)
+    job.start("a", *flags, nnodes="2", conf=conf, SLOW_SECONDS="0.3")
     b = job.start("b", *flags, nnodes="2", conf=conf, SLOW=str(hangs), SLOW_SECONDS="1000")
     eventually(lambda: len(job.steps("b")) > 10, START, what=lambda: f"steps are timed; logs:\n{job.logs}")
     hangs.touch()

@@ -24,7 +24,7 @@ class RestartingJob(SessionJob):
     """Snapshots in memory would be 1,000 steps apart, and so would checkpoints."""
 
     def begin(self, name: str, *flags: str, nnodes: str = "2:3", **environment: str) -> Agent:
-        rare = {**SETTINGS, "SNAPSHOT_EVERY": "1000", "EVERY": "1000"}
+        rare = {**SETTINGS, "SLOW_SECONDS": "0.3", "SNAPSHOT_EVERY": "1000", "EVERY": "1000"}
         return self.start(name, *(flags or ["--in-place=off"]), nnodes=nnodes, **{**rare, **environment})
 
     def assert_no_step_is_repeated(self, name: str) -> None:

@@ -12,22 +12,22 @@ import pytest
 from elasticjob_runtime.contract import ExitCode, MemberState, PlanValue, ReplicaValue
 
 from hack.support import eventually
+from tests.integration.runtime.agents import SOURCE
+from tests.integration.runtime.small_torch import write_small_torch
 from tests.integration.runtime_session.conftest import Run
 from tests.integration.runtime_session.replica_driver import SCRIPT, Trained
-from tests.integration.runtime_session.session_job import START, SessionJob
+from tests.integration.runtime_session.session_job import FSDP, START, SessionJob
 from tests.integration.runtime_session.test_replica_sessions import alone
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-ENVIRONMENT = {"KIND": "fsdp", "HIDDEN": "17", "EPOCHS": "16", "STEP_SECONDS": "0.05", "SLOW": ""}
-STEPS = 160
+ENVIRONMENT = {"KIND": "fsdp", "HIDDEN": "17", "EPOCHS": "6", "STEP_SECONDS": "0.05", "SLOW": ""}
+STEPS = 60
 
 ALONE = """
 import time, torch
-weight = torch.nn.Parameter(torch.zeros(1))
-optimizer = torch.optim.SGD([weight], lr=0.1)
+optimizer = torch.optim.Optimizer()
 for _ in range(60):
-    weight.sum().backward()
     optimizer.step()
     time.sleep(0.05)
 """
@@ -35,7 +35,7 @@ for _ in range(60):
 
 @pytest.fixture
 def job(etcd: str, tmp_path: pathlib.Path) -> Iterator[SessionJob]:
-    job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=ENVIRONMENT)
+    job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=ENVIRONMENT, preload=FSDP)
     yield job
     job.close()
 
@@ -43,11 +43,12 @@ def job(etcd: str, tmp_path: pathlib.Path) -> Iterator[SessionJob]:
 def test_replicas_continue_without_the_one_that_lost_a_process_and_it_comes_back(
     job: SessionJob, tmp_path: pathlib.Path
 ) -> None:
+    slow = {"SLOW": str(job.directory / "slow"), "SLOW_SECONDS": "1"}
     for name in "abc":
-        job.start(name, "--replica-size=1", "--nproc-per-node=2", nnodes="2:4", SLOW=str(job.directory / "slow"))
+        job.start(name, "--replica-size=1", "--nproc-per-node=2", nnodes="2:4", **slow)
     job.wait_for_world(3, "a", "b", "c", timeout=START)
     os.kill(job.pids("b", 1)[-1], signal.SIGKILL)
-    eventually(lambda: {size for _, size in job.steps("a")[-3:]} == {2}, 60, what="a and c train without b")
+    eventually(lambda: 2 in [size for _, size in job.steps("a")], 60, what="a and c train without b")
     eventually(lambda: len(job.pids("b", 0)) == len(job.pids("b", 1)) == 2, 60, what=f"b starts again\n{job.logs}")
     job.wait_for_world(3, "a", "b", "c", timeout=START)
     job.hurry()
@@ -66,7 +67,7 @@ def test_a_replica_that_is_alone_continues_from_the_memory_of_its_agent_if_it_lo
 ) -> None:
     job.start("a", "--replica-size=1", "--nproc-per-node=2", nnodes="1")
     job.wait_for_world(1, "a", timeout=START)
-    eventually(lambda: job.steps("a")[-1][0] >= 80, 120, what=f"it trains a while\n{job.logs}")
+    eventually(lambda: job.steps("a")[-1][0] >= 20, 120, what=f"it trains a while\n{job.logs}")
     os.kill(job.pids("a", 1)[-1], signal.SIGKILL)
     assert job.agents[0].exit_code(120.0) == 0, job.logs
     steps = [step for step, _ in job.steps("a")]
@@ -86,7 +87,7 @@ def test_a_replica_that_is_alone_continues_from_the_copy_of_the_member_that_it_l
     leader = plan_of(job).leader
     (other,) = {*members_of(job, leader)} - {leader}
     (spare,) = {*"abc"} - {leader, other}
-    eventually(lambda: job.steps(other)[-1][0] >= 80, 120, what=lambda: f"it trains a while\n{job.logs}")
+    eventually(lambda: job.steps(other)[-1][0] >= 20, 120, what=lambda: f"it trains a while\n{job.logs}")
     agents[leader].signal(signal.SIGKILL)
     for name in (other, spare):
         assert agents[name].exit_code(120.0) == 0, job.logs
@@ -106,11 +107,11 @@ def test_a_replica_that_is_alone_continues_from_the_copy_of_the_member_that_it_l
 def test_replicas_that_all_leave_save_and_go_on_after_that_step(
     replica: str, count: int, etcd: str, tmp_path: pathlib.Path
 ) -> None:
-    environment = {**ENVIRONMENT, "CHECKPOINTS": str(tmp_path / "checkpoints"), "EVERY": "1000", "EPOCHS": "8"}
+    environment = {**ENVIRONMENT, "CHECKPOINTS": str(tmp_path / "checkpoints"), "EVERY": "1000", "EPOCHS": "5"}
     steps = []
     for number in range(2):
         (folder := tmp_path / str(number)).mkdir()
-        job = SessionJob(etcd, folder, script=SCRIPT, environment=environment)
+        job = SessionJob(etcd, folder, script=SCRIPT, environment=environment, preload=FSDP)
         try:
             for name in "ab":
                 job.start(name, *replica.split(), nnodes="2")
@@ -122,13 +123,14 @@ def test_replicas_that_all_leave_save_and_go_on_after_that_step(
             steps.append([step for step, _ in job.steps("a")])
         finally:
             job.close()
-    assert steps[0][-1] < 80
-    assert steps[1] == list(range(steps[0][-1] + 1, 81))
+    assert steps[0][-1] < 50
+    assert steps[1] == list(range(steps[0][-1] + 1, 51))
 
 
 def test_replicas_without_a_session_are_said_to_train_apart(etcd: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "alone.py").write_text(ALONE)
-    job = SessionJob(etcd, tmp_path, script=tmp_path / "alone.py")
+    path = {"PYTHONPATH": f"{write_small_torch(tmp_path)}:{SOURCE}"}
+    job = SessionJob(etcd, tmp_path, script=tmp_path / "alone.py", environment=path)
     try:
         for name in "ab":
             job.start(name, "--replica-size=1", nnodes="2")
@@ -145,7 +147,7 @@ def test_a_replica_leaves_after_a_step_if_one_member_does_and_the_other_one_join
 ) -> None:
     """As when the node of one of them is drained while another worker pod waits as a spare."""
     environment, flags = {**ENVIRONMENT, "EPOCHS": "60"}, ("--replica-size=2", "--nproc-per-node=1")
-    job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=environment)
+    job = SessionJob(etcd, tmp_path, script=SCRIPT, environment=environment, preload=FSDP)
     try:
         agents = {name: job.start(name, *flags, nnodes="2:4") for name in "abcde"}
         eventually(lambda: plan_of(job).size == 4, START, what=lambda: f"four of five train\n{job.logs}")
