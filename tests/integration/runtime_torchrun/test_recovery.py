@@ -44,8 +44,8 @@ def test_training_recovers_from_a_crash_even_of_the_master_stores_process(jobs: 
 
 
 def test_training_continues_while_agents_are_killed_leave_and_join(jobs: Jobs) -> None:
-    """torchrun notices a lost node after 15 s and then waits for a last call; it ignores SIGTERM; at the end, the
-    others get a RendezvousClosedError and the spare an AttributeError."""
+    """torchrun notices a lost node after 15 s and then waits for a last call; it ignores SIGTERM; at the end, all but
+    one get a RendezvousClosedError."""
     job = jobs("1:2")
     agents = {name: job.start(name) for name in "ab"}
     two = dict(zip("ab", job.train("a", "b"), strict=True))
@@ -66,12 +66,8 @@ def test_training_continues_while_agents_are_killed_leave_and_join(jobs: Jobs) -
 
     agents["d"] = job.start("d")
     job.train("c", "d", without=one)
-
-    agents["e"] = job.start("e")
-    # The round's number depends on whether torch or the planner saw a loss first.
-    eventually(lambda: f"spare: plan {job.read('plan')['round']} has 2 members" in agents["e"].output, PATIENCE)
     job.stop()
-    assert [agents[name].exit_code() for name in "cde"] == [0, 0, 0]
+    assert [agents[name].exit_code() for name in "cd"] == [0, 0]
 
 
 def test_sigterm_before_workers_start_leaves_at_once(jobs: Jobs) -> None:
