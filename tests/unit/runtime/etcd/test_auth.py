@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from elasticjob_runtime.etcd import Credentials, Denied, Unavailable
+from elasticjob_runtime.etcd import Denied, EtcdCredentials, Unavailable
 from elasticjob_runtime.etcd.auth import TokenCache, renewal_time
 from elasticjob_runtime.etcd.responses import AuthDisabled
 
@@ -50,7 +50,7 @@ class Logins:
 
 
 def test_a_token_is_used_until_the_server_rejects_it() -> None:
-    tokens, login = TokenCache(Credentials("job", "secret")), Logins("one", "two")
+    tokens, login = TokenCache(EtcdCredentials("job", "secret")), Logins("one", "two")
     assert [tokens.token(login, 1) for _ in range(3)] == ["one"] * 3
     tokens.forget("something older")
     assert tokens.token(login, 1) == "one"
@@ -61,7 +61,7 @@ def test_a_token_is_used_until_the_server_rejects_it() -> None:
 
 def test_a_jwt_is_renewed_before_it_expires() -> None:
     now = [1000.0]
-    tokens, login = TokenCache(Credentials("job", "secret"), clock=lambda: now[0]), Logins(jwt(1100), jwt(1200))
+    tokens, login = TokenCache(EtcdCredentials("job", "secret"), clock=lambda: now[0]), Logins(jwt(1100), jwt(1200))
     first = tokens.token(login, 1)
     now[0] = 1079.0
     assert tokens.token(login, 1) == first
@@ -76,7 +76,7 @@ def test_concurrent_threads_log_in_once() -> None:
         time.sleep(0.05)
         return login(user, password)
 
-    tokens = TokenCache(Credentials("job", "secret"))
+    tokens = TokenCache(EtcdCredentials("job", "secret"))
     got: list[str] = []
     threads = [threading.Thread(target=lambda: got.append(tokens.token(slow, 10))) for _ in range(8)]
     for thread in threads:
@@ -87,7 +87,7 @@ def test_concurrent_threads_log_in_once() -> None:
 
 
 def test_waiting_for_another_threads_login_has_a_deadline() -> None:
-    tokens, entered, leave = TokenCache(Credentials("job", "secret")), threading.Event(), threading.Event()
+    tokens, entered, leave = TokenCache(EtcdCredentials("job", "secret")), threading.Event(), threading.Event()
 
     def stuck(_user: str, _password: str) -> str:
         entered.set()
@@ -109,7 +109,7 @@ def test_a_user_is_not_taken_to_a_server_that_accepts_every_client() -> None:
     def disabled(_user: str, _password: str) -> str:
         raise AuthDisabled("authentication is not enabled")
 
-    tokens = TokenCache(Credentials("job", "secret"))
+    tokens = TokenCache(EtcdCredentials("job", "secret"))
     with pytest.raises(Denied, match=r"user 'job': authentication is not enabled .*etcdctl auth enable"):
         tokens.token(disabled, 1)
     assert tokens.token(Logins("one"), 1) == "one"
@@ -138,7 +138,7 @@ def test_a_rejected_login_is_retried_with_delays(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("old")
     now = [1000.0]
-    tokens, login = TokenCache(Credentials("job", password_file=str(file)), clock=lambda: now[0]), RejectingLogin()
+    tokens, login = TokenCache(EtcdCredentials("job", password_file=str(file)), clock=lambda: now[0]), RejectingLogin()
     for _ in range(600):
         with pytest.raises(Denied, match="authentication failed"):
             tokens.token(login, 1)

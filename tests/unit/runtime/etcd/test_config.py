@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from elasticjob_runtime.etcd import CONF_KEYS, Credentials, TlsConfig, connect
+from elasticjob_runtime.etcd import CONF_KEYS, EtcdCredentials, TlsConfig, connect
 from elasticjob_runtime.etcd.config import DEFAULT_TIMEOUT, parse_conf
 
 
@@ -61,7 +61,7 @@ def test_an_invalid_setting_gives_a_one_line_error(conf: dict[str, str], words: 
 
 def test_the_representation_of_a_conf_contains_no_password() -> None:
     assert "hunter2" not in repr(parse_conf({"user": "u", "password": "hunter2"}))
-    assert Credentials("u", "a") != Credentials("u", "b")
+    assert EtcdCredentials("u", "a") != EtcdCredentials("u", "b")
 
 
 def folder_with(path: Path, **files: str) -> str:
@@ -74,7 +74,7 @@ def test_a_folder_of_credentials_has_the_files_of_a_mounted_secret(tmp_path: Pat
     folder = folder_with(tmp_path, ca_crt="", tls_crt="", tls_key="", username="jane\n", password="secret\n")
     settings = parse_conf({"credentials": folder})
     assert settings.tls == TlsConfig(f"{folder}/ca.crt", f"{folder}/tls.crt", f"{folder}/tls.key")
-    assert settings.credentials == Credentials("jane", password_file=f"{folder}/password")
+    assert settings.credentials == EtcdCredentials("jane", password_file=f"{folder}/password")
     assert settings.credentials.read_password() == "secret"
 
 
@@ -95,7 +95,7 @@ def test_any_of_these_files_may_be_missing(files: tuple[str, ...], tls: bool, us
 def test_keys_given_next_to_a_folder_of_credentials_take_precedence(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, ca_crt="", tls_crt="", tls_key="", username="jane", password="secret")
     settings = parse_conf({"credentials": folder, "user": "joe", "password": "other", "ca_cert": "/mine"})
-    assert settings.credentials == Credentials("joe", "other")
+    assert settings.credentials == EtcdCredentials("joe", "other")
     assert settings.tls == TlsConfig("/mine", f"{folder}/tls.crt", f"{folder}/tls.key")
 
 

@@ -2,7 +2,7 @@
 member."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect
-from elasticjob_runtime.etcd.config import CONF_KEYS, CREDENTIAL_FILES, Credentials, TlsConfig, with_pod_credentials
+from elasticjob_runtime.etcd.config import CONF_KEYS, CREDENTIAL_FILES, EtcdCredentials, TlsConfig, with_pod_credentials
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
 from elasticjob_runtime.etcd.interface import (
     Compare,
@@ -34,11 +34,11 @@ __all__ = [
     "CONF_KEYS",
     "CREDENTIAL_FILES",
     "Compare",
-    "Credentials",
     "Delete",
     "Denied",
     "Endpoint",
     "EtcdClient",
+    "EtcdCredentials",
     "Event",
     "Full",
     "Get",

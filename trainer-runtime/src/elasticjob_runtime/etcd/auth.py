@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from elasticjob_runtime.etcd.config import Credentials
+from elasticjob_runtime.etcd.config import EtcdCredentials
 from elasticjob_runtime.etcd.interface import Denied, Unavailable
 from elasticjob_runtime.etcd.responses import AuthDisabled
 
@@ -26,7 +26,7 @@ class TokenCache:
     """The token that all connections of a client share: etcd's members accept each other's tokens. Thread-safe; one
     login at a time."""
 
-    def __init__(self, credentials: Credentials | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, credentials: EtcdCredentials | None, clock: Callable[[], float] = time.time) -> None:
         self._credentials = credentials
         self._clock = clock
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class TokenCache:
         finally:
             self._lock.release()
 
-    def _renew(self, credentials: Credentials, login: Login) -> None:
+    def _renew(self, credentials: EtcdCredentials, login: Login) -> None:
         try:
             password = credentials.read_password()
         except ValueError as error:

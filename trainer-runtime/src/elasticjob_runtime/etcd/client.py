@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.etcd import config, protocol, responses
 from elasticjob_runtime.etcd.auth import TokenCache
-from elasticjob_runtime.etcd.config import Credentials, TlsConfig
+from elasticjob_runtime.etcd.config import EtcdCredentials, TlsConfig
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
 from elasticjob_runtime.etcd.interface import (
     Compare,
@@ -45,7 +45,7 @@ class EtcdClient(Store):
         endpoints: str | Sequence[Endpoint],
         *,
         tls: TlsConfig | None = None,
-        credentials: Credentials | None = None,
+        credentials: EtcdCredentials | None = None,
         timeout: float = config.DEFAULT_TIMEOUT,
         probe_interval: float = PROBE_INTERVAL,
     ) -> None:

@@ -74,7 +74,7 @@ def _reason(error: OSError) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Credentials:
+class EtcdCredentials:
     """User and password for etcd's authentication. `password_file` is read at every login, so that it may be
     rotated."""
 
@@ -95,7 +95,7 @@ class ConnectionSettings:
 
     protocol: str = ""
     tls: TlsConfig = TlsConfig()
-    credentials: Credentials | None = None
+    credentials: EtcdCredentials | None = None
     timeout: float = DEFAULT_TIMEOUT
 
 
@@ -158,7 +158,7 @@ def _either(conf: Mapping[str, str], name: str, alias: str) -> str:
     return conf.get(name, conf.get(alias, "")).strip()
 
 
-def _credentials(conf: Mapping[str, str]) -> Credentials | None:
+def _credentials(conf: Mapping[str, str]) -> EtcdCredentials | None:
     user, password, file = conf.get("user", ""), conf.get("password", ""), conf.get("password_file", "")
     if not user:
         if password or file:
@@ -166,7 +166,7 @@ def _credentials(conf: Mapping[str, str]) -> Credentials | None:
         return None
     if bool(password) == bool(file):
         raise ValueError(f"user is {user!r}: give either password or password_file with it")
-    credentials = Credentials(user, password, file)
+    credentials = EtcdCredentials(user, password, file)
     credentials.read_password()
     return credentials
 
