@@ -1,7 +1,7 @@
 """What a job's wall time was spent on, for `status.goodput`, metrics, `elasticjob describe` and `elasticjob plot`.
 
     divided = goodput(history, since=created, until=now)
-    divided.seconds[Part.PRODUCTIVE], divided.low, divided.high
+    divided.seconds[TimePart.PRODUCTIVE], divided.low, divided.high
 
 The parts add up to the wall time. A step is productive the first time that it is trained, and repeated after that. What
 is not reported is unknown: the time after the newest sample, unless the agents say from which step training went
@@ -31,7 +31,7 @@ _Point = tuple[Moment, float]
 """(time, step reached)."""
 
 
-class Part(enum.StrEnum):
+class TimePart(enum.StrEnum):
     """What a stretch of time was spent on."""
 
     PRODUCTIVE = "productive"
@@ -57,7 +57,7 @@ class Span:
 
     begin: Moment
     end: Moment
-    part: Part
+    part: TimePart
 
     @property
     def seconds(self) -> float:
@@ -68,7 +68,7 @@ class Span:
 class Goodput:
     """Wall time by what it was spent on."""
 
-    seconds: Mapping[Part, float]
+    seconds: Mapping[TimePart, float]
     """All parts; unused ones are 0."""
 
     @property
@@ -78,19 +78,19 @@ class Goodput:
     @property
     def active(self) -> float:
         """Without the time while the job was suspended."""
-        return self.wall - self.seconds[Part.SUSPENDED]
+        return self.wall - self.seconds[TimePart.SUSPENDED]
 
     @property
     def low(self) -> float | None:
         """The share of the active time that was productive for certain. None: no step is known."""
-        productive, unknown = self.seconds[Part.PRODUCTIVE], self.seconds[Part.UNKNOWN]
+        productive, unknown = self.seconds[TimePart.PRODUCTIVE], self.seconds[TimePart.UNKNOWN]
         return productive / self.active if self.active and (productive or not unknown) else None
 
     @property
     def high(self) -> float | None:
         """The share that it would be if all unknown time were productive."""
         low = self.low
-        return None if low is None else low + self.seconds[Part.UNKNOWN] / self.active
+        return None if low is None else low + self.seconds[TimePart.UNKNOWN] / self.active
 
 
 def goodput(
@@ -110,10 +110,10 @@ def goodput_series(history: History, until: Moment | None = None) -> Series:
     active = productive = 0.0
     found = spans(history, until=until)
     for span in found:
-        if span.part is Part.SUSPENDED:
+        if span.part is TimePart.SUSPENDED:
             continue
         active += span.seconds
-        productive += span.seconds if span.part is Part.PRODUCTIVE else 0.0
+        productive += span.seconds if span.part is TimePart.PRODUCTIVE else 0.0
         series.append((span.end, productive / active))
     return series if _sum(found).low is not None else []
 
@@ -128,23 +128,23 @@ def spans(
         return ()
     timeline = _Timeline(min(moments), _end(history, changes, until))
     steps = _Steps(timeline, history, stalled=stalled)
-    between = Part.UNKNOWN if history.dropped else Part.WAITING
+    between = TimePart.UNKNOWN if history.dropped else TimePart.WAITING
     for index, change in enumerate(changes):
         following = changes[index + 1] if index + 1 < len(changes) else None
         timeline.until(change.caused_at, between)
         if change.type == ChangeType.ROUND:
-            _agreement(timeline, change, first=between is Part.WAITING)
+            _agreement(timeline, change, first=between is TimePart.WAITING)
             steps.of_round(change, following)
-            between = Part.UNKNOWN
+            between = TimePart.UNKNOWN
         else:
             timeline.until(change.time, between)
-            between = Part.SUSPENDED if change.type == ChangeType.SUSPENDED else Part.WAITING
+            between = TimePart.SUSPENDED if change.type == ChangeType.SUSPENDED else TimePart.WAITING
     timeline.until(timeline.end, between)
     return tuple(timeline.spans)
 
 
 def _sum(found: Iterable[Span]) -> Goodput:
-    seconds = dict.fromkeys(Part, 0.0)
+    seconds = dict.fromkeys(TimePart, 0.0)
     for span in found:
         seconds[span.part] += span.seconds
     return Goodput(MappingProxyType(seconds))
@@ -162,11 +162,11 @@ def _end(history: History, changes: list[Change], until: Moment | None) -> Momen
 def _agreement(timeline: _Timeline, change: Change, *, first: bool) -> None:
     """From the cause until the agents have agreed on the round."""
     if first:
-        timeline.until(change.time, Part.WAITING)
+        timeline.until(change.time, TimePart.WAITING)
         return
     waited = datetime.timedelta(seconds=change.wait_seconds or 0.0)
-    timeline.until(change.time - waited, Part.FORMING)
-    timeline.until(change.time, Part.WAITING)
+    timeline.until(change.time - waited, TimePart.FORMING)
+    timeline.until(change.time, TimePart.WAITING)
 
 
 class _Timeline:
@@ -177,7 +177,7 @@ class _Timeline:
         self.end = end
         self.now = begin
 
-    def until(self, time: Moment, part: Part) -> None:
+    def until(self, time: Moment, part: TimePart) -> None:
         time = min(time, self.end)
         if time <= self.now:
             return
@@ -209,17 +209,17 @@ class _Steps:
         stop = self._timeline.end if following is None else max(following.caused_at, change.time)
         samples = self._of_round(change, following, stop)
         if not samples and change.resume_seconds is None:
-            self._timeline.until(stop, Part.UNKNOWN if self._silent else Part.STARTING)
+            self._timeline.until(stop, TimePart.UNKNOWN if self._silent else TimePart.STARTING)
             return
         if change.resume_seconds is not None:
-            self._timeline.until(min(change.resumed_at, stop), Part.STARTING)
+            self._timeline.until(min(change.resumed_at, stop), TimePart.STARTING)
         hung = following.failure == HANG if following is not None else self._stalled
         if samples and samples[-1].counted:
             self._counted(change, [sample for sample in samples if sample.counted], stop)
         else:
             goes_on = following is not None and following.steps_lost is not None and not hung
             self._reported(change, [sample for sample in samples if not sample.counted], stop if goes_on else None)
-        self._timeline.until(stop, Part.HUNG if hung else Part.UNKNOWN)
+        self._timeline.until(stop, TimePart.HUNG if hung else TimePart.UNKNOWN)
 
     def _of_round(self, change: Change, following: Change | None, stop: Moment) -> list[Sample]:
         """Its samples. Those of earlier rounds raise the highest step."""
@@ -238,10 +238,10 @@ class _Steps:
         what exceeds all earlier ones is new for certain."""
         points = [(sample.time, float(sample.step)) for sample in samples]
         if change.resume_seconds is None:
-            self._timeline.until(points[0][0], Part.UNKNOWN)
+            self._timeline.until(points[0][0], TimePart.UNKNOWN)
         else:
             points = [(self._timeline.now, 1.0), *points]
-        self._divide(points, self._counted_before, Part.UNKNOWN)
+        self._divide(points, self._counted_before, TimePart.UNKNOWN)
         last, count = points[-1]
         unseen = max(0.0, (stop - last).total_seconds())
         self._counted_before += count + unseen * self._rate if self._rate else math.inf
@@ -253,11 +253,11 @@ class _Steps:
             points = [*self._first_step(change, points), *points]
         if not points:
             return
-        self._timeline.until(points[0][0], Part.UNKNOWN)
+        self._timeline.until(points[0][0], TimePart.UNKNOWN)
         if goes_on is not None and self._rate:
             seconds = max(0.0, (goes_on - points[-1][0]).total_seconds())
             points.append((goes_on, points[-1][1] + seconds * self._rate))
-        self._divide(points, self._highest, Part.REPEATED)
+        self._divide(points, self._highest, TimePart.REPEATED)
 
     def _first_step(self, change: Change, points: list[_Point]) -> list[_Point]:
         """When and at which step the round began, if that can be told. Then the steps that it repeats, if they are
@@ -275,17 +275,17 @@ class _Steps:
             self._highest = max(self._highest, step + change.steps_lost - 1)
         return [(resumed, step)]
 
-    def _divide(self, points: list[_Point], highest: float, again: Part) -> None:
+    def _divide(self, points: list[_Point], highest: float, again: TimePart) -> None:
         """The time between samples. Steps up to `highest` are `again`."""
         for (begin, first), (end, last) in itertools.pairwise(points):
             if last < first:  # the training went back in between, and the moment is unknown
-                self._timeline.until(end, Part.UNKNOWN)
+                self._timeline.until(end, TimePart.UNKNOWN)
             elif last < highest:
                 self._timeline.until(end, again)
             elif first < highest:
                 self._timeline.until(begin + (end - begin) * ((highest - first) / (last - first)), again)
-            self._timeline.until(end - self._without_steps(end - begin, last - first), Part.PRODUCTIVE)
-            self._timeline.until(end, Part.UNKNOWN)
+            self._timeline.until(end - self._without_steps(end - begin, last - first), TimePart.PRODUCTIVE)
+            self._timeline.until(end, TimePart.UNKNOWN)
             highest = max(highest, first)
 
     def _without_steps(self, time: datetime.timedelta, steps: float) -> datetime.timedelta:

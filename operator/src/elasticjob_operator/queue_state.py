@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 
-class Part(str, enum.Enum):
+class WorkloadPart(str, enum.Enum):
     """Which worker pods of a job a Workload is for."""
 
     BASE = "base"
@@ -85,7 +85,7 @@ class Workload:
     job_uid: str = ""
     """By its label: of the job that it was made for."""
     generation: int = 0
-    part: Part = Part.BASE
+    part: WorkloadPart = WorkloadPart.BASE
     template_hash: str = ""
     """Of the worker pods that it was made for."""
     terminating: bool = False

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from elasticjob_api.goodput import Part, goodput, goodput_series, spans
+from elasticjob_api.goodput import TimePart, goodput, goodput_series, spans
 from elasticjob_api.history import Change, ChangeType, History, Phases, Sample
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,6 +204,6 @@ def test_the_parts_add_up_to_the_wall_time(
     assert all(before.end == after.begin for before, after in itertools.pairwise(found))
     total = goodput(history, since=begin, until=end, stalled=stalled)
     assert total.wall == pytest.approx((found[-1].end - found[0].begin).total_seconds() if found else 0.0)
-    assert set(total.seconds) == set(Part)
+    assert set(total.seconds) == set(TimePart)
     if total.low is not None and total.high is not None:
         assert -1e-9 <= total.low <= total.high <= 1 + 1e-9

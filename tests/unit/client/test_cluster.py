@@ -12,7 +12,7 @@ import pytest
 import yaml
 from elasticjob.cluster.api_errors import ConflictError, ServerBusyError, api_error
 from elasticjob.cluster.credentials import Credentials
-from elasticjob.cluster.kubeconfig import Target, find, in_cluster, paths, read, select
+from elasticjob.cluster.kubeconfig import ClusterAccess, find, in_cluster, paths, read, select
 from elasticjob.errors import (
     ElasticJobError,
     ForbiddenError,
@@ -38,7 +38,7 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-def target(folder: Path, content: Any, context: str | None = None) -> Target:
+def target(folder: Path, content: Any, context: str | None = None) -> ClusterAccess:
     """Of a kubeconfig with this content."""
     return select(read([write(folder / "c", content)], explicit=True), context, None)
 
@@ -106,11 +106,11 @@ def test_a_program_logs_in_again_when_its_token_is_not_accepted(tmp_path: Path) 
         "p.write_text('x' * (n + 1)); print(json.dumps({'status': {'token': f't{n}'}}))"
     )
     command = {"command": sys.executable, "args": ["-c", code], "env": [{"name": "COUNT", "value": str(counter)}]}
-    credentials = Credentials(Target("https://x", command=command))
+    credentials = Credentials(ClusterAccess("https://x", command=command))
     assert credentials.headers() == credentials.headers() == {"Authorization": "Bearer t0"}
     assert credentials.forget()
     assert credentials.headers() == {"Authorization": "Bearer t1"}
-    assert not Credentials(Target("https://x", token="fixed")).forget()
+    assert not Credentials(ClusterAccess("https://x", token="fixed")).forget()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_login_program_is_told_the_cluster_if_it_asks(tmp_path: Path) -> None:
 def test_a_program_logs_in_once_for_many_threads(tmp_path: Path) -> None:
     code = "import json, os; open(os.environ['LOG'], 'a').write('x'); print(json.dumps({'status': {'token': 't'}}))"
     log = tmp_path / "log"
-    credentials = Credentials(Target("https://x", command=login(log, code)))
+    credentials = Credentials(ClusterAccess("https://x", command=login(log, code)))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: credentials.headers(), range(8)))
     assert answers == [{"Authorization": "Bearer t"}] * 8
@@ -209,7 +209,7 @@ def test_a_program_logs_in_once_for_many_threads(tmp_path: Path) -> None:
 )
 def test_a_program_that_cannot_log_in_is_named(command: dict[str, Any], words: str) -> None:
     with pytest.raises(UnreachableError) as caught:
-        Credentials(Target("https://x", command=command)).headers()
+        Credentials(ClusterAccess("https://x", command=command)).headers()
     assert words in str(caught.value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob.cluster.http import ApiServer
-from elasticjob.cluster.kubeconfig import Target
+from elasticjob.cluster.kubeconfig import ClusterAccess
 from elasticjob.cluster.proxies import proxy_for
 from elasticjob.errors import UnreachableError
 
@@ -37,10 +37,10 @@ def test_servers_that_no_proxy_names_are_reached_without_one(server: str, exclud
 
 
 def test_a_proxy_gets_the_user_of_its_url() -> None:
-    api = ApiServer(Target("http://k8s.example", proxy="http://ann:p%40ss@proxy:3128"))
+    api = ApiServer(ClusterAccess("http://k8s.example", proxy="http://ann:p%40ss@proxy:3128"))
     assert getattr(api._connections(), "proxy_headers") == {"proxy-authorization": "Basic YW5uOnBAc3M="}  # noqa: B009
 
 
 def test_a_socks_proxy_is_refused_with_a_sentence() -> None:
     with pytest.raises(UnreachableError, match="cannot use the proxy socks5://proxy"):
-        ApiServer(Target("http://k8s.example", proxy="socks5://ann:secret@proxy:1080"))
+        ApiServer(ClusterAccess("http://k8s.example", proxy="socks5://ann:secret@proxy:1080"))

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from elasticjob.cluster.api_errors import ServerBusyError
 from elasticjob.cluster.http import METADATA, ApiServer
-from elasticjob.cluster.kubeconfig import Target
+from elasticjob.cluster.kubeconfig import ClusterAccess
 from elasticjob.cluster.pod_logs import PodLog
 from elasticjob.cluster.watching import Watched
 from elasticjob.decisions.log_lines import Line
@@ -67,7 +67,7 @@ class Quiet(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(handler: type[Handler], pki: Pki | None = None, *, ask: bool = False) -> Iterator[Target]:
+def serving(handler: type[Handler], pki: Pki | None = None, *, ask: bool = False) -> Iterator[ClusterAccess]:
     """`ask`: for a client certificate."""
     with Quiet(("127.0.0.1", 0), handler) as server:
         scheme = "http"
@@ -79,7 +79,7 @@ def serving(handler: type[Handler], pki: Pki | None = None, *, ask: bool = False
                 context.load_verify_locations(pki.ca)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Target(f"{scheme}://127.0.0.1:{server.server_port}", ca_file=pki.ca if pki else "")
+        yield ClusterAccess(f"{scheme}://127.0.0.1:{server.server_port}", ca_file=pki.ca if pki else "")
         server.shutdown()
 
 

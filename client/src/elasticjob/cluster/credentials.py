@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from elasticjob.cluster.kubeconfig import Target
+from elasticjob.cluster.kubeconfig import ClusterAccess
 from elasticjob.errors import UnreachableError
 
 TOKEN_SECONDS = 60.0
@@ -33,7 +33,7 @@ class Certificate(NamedTuple):
 class Credentials:
     """Headers and TLS context for one target. Renews tokens and certificates that expire."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ClusterAccess) -> None:
         self._target = target
         self._lock = threading.Lock()
         self._token = target.token
@@ -144,7 +144,7 @@ def _seconds(stamp: str | None) -> float:
         return time.time() + TOKEN_SECONDS
 
 
-def _token_of_provider(target: Target) -> str:
+def _token_of_provider(target: ClusterAccess) -> str:
     """Providers such as oidc, as the official client knows them. It takes half a second to import."""
     try:
         from kubernetes import client, config

@@ -21,7 +21,7 @@ from urllib3.util import Timeout
 
 from elasticjob.cluster.api_errors import ServerBusyError, UnauthorizedError, api_error
 from elasticjob.cluster.credentials import Certificate, Credentials
-from elasticjob.cluster.kubeconfig import Target
+from elasticjob.cluster.kubeconfig import ClusterAccess
 from elasticjob.cluster.proxies import proxy_for, usable
 from elasticjob.errors import UnreachableError
 
@@ -59,7 +59,7 @@ class ApiServer:
 
     def __init__(
         self,
-        target: Target,
+        target: ClusterAccess,
         warn: Callable[[str], None] | None = None,
         on_slow: Callable[[str], None] | None = None,
     ) -> None:

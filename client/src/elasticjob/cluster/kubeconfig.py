@@ -19,7 +19,7 @@ IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True)
-class Target:
+class ClusterAccess:
     """An API server and how to log in to it. Contents win over files, as in kubectl."""
 
     server: str
@@ -108,7 +108,7 @@ def _absolute(value: Json, folder: Path) -> Json:
     return value | absolute
 
 
-def select(config: Json, context: str | None, namespace: str | None, acting: Json | None = None) -> Target:
+def select(config: Json, context: str | None, namespace: str | None, acting: Json | None = None) -> ClusterAccess:
     """The target of a context; None: the current one. `acting`: see `impersonation`; each takes precedence over the
     kubeconfig's. Raises UnreachableError that names the known contexts."""
     contexts: Json = config["contexts"]
@@ -124,7 +124,7 @@ def select(config: Json, context: str | None, namespace: str | None, acting: Jso
         raise UnreachableError(f"Context {name} names the cluster {chosen.get('cluster')!r}, which has no server.")
     ca = _decoded(cluster, "certificate-authority-data").decode("ascii", "replace")
     basic = f"{user['username']}:{user.get('password', '')}" if user.get("username") else ""
-    return Target(
+    return ClusterAccess(
         server=cluster["server"].rstrip("/"),
         namespace=namespace or chosen.get("namespace") or "default",
         context=name,
@@ -180,13 +180,15 @@ def impersonation(user: Json) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, values in headers.items() for value in values)
 
 
-def in_cluster(environment: Mapping[str, str], namespace: str | None, folder: Path = IN_CLUSTER) -> Target | None:
+def in_cluster(
+    environment: Mapping[str, str], namespace: str | None, folder: Path = IN_CLUSTER
+) -> ClusterAccess | None:
     """The API server of the pod that this process runs in; None outside a pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").exists():
         return None
     own = folder / "namespace"
-    return Target(
+    return ClusterAccess(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         namespace=namespace or (own.read_text(encoding="utf-8").strip() if own.exists() else "default"),
         ca_file=str(folder / "ca.crt"),
@@ -194,7 +196,7 @@ def in_cluster(environment: Mapping[str, str], namespace: str | None, folder: Pa
     )
 
 
-def find(explicit: str | None, context: str | None, namespace: str | None, acting: Json | None = None) -> Target:
+def find(explicit: str | None, context: str | None, namespace: str | None, acting: Json | None = None) -> ClusterAccess:
     """The target that kubectl would choose. `acting`: see `impersonation`. Raises UnreachableError, UsageError."""
     environment = os.environ
     files = paths(explicit, environment)

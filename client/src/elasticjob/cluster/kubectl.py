@@ -13,13 +13,13 @@ SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
+class CommandOutput:
     text: str
     error: str
     """The last line that the program, or kubectl, wrote to stderr, if it failed; otherwise empty."""
 
 
-def execute(flags: Sequence[str], pod: str, container: str, command: Sequence[str]) -> Output:
+def execute(flags: Sequence[str], pod: str, container: str, command: Sequence[str]) -> CommandOutput:
     """`flags`: of kubectl, for the cluster, the user and the namespace. Raises ElasticJobError without kubectl."""
     words = ["kubectl", *flags, "exec", pod, "-c", container, "--", *command]
     try:
@@ -30,6 +30,8 @@ def execute(flags: Sequence[str], pod: str, container: str, command: Sequence[st
             "Install it, or run in each worker pod: python3 -m elasticjob_runtime.agent.stacks",
         ) from None
     except subprocess.TimeoutExpired:
-        return Output("", f"no answer within {SECONDS:g} s")
+        return CommandOutput("", f"no answer within {SECONDS:g} s")
     lines = done.stderr.strip().splitlines()
-    return Output(done.stdout, (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else "")
+    return CommandOutput(
+        done.stdout, (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else ""
+    )

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from elasticjob.cluster.api_errors import api_error
-from elasticjob.cluster.kubeconfig import Target
+from elasticjob.cluster.kubeconfig import ClusterAccess
 from elasticjob.decisions.label_selectors import selects, terms_of
 from elasticjob.errors import ElasticJobError, UsageError
 from elasticjob.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_INDEX, LABEL_JOB, PLURAL
@@ -48,7 +48,7 @@ class LocalApi:
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
-        self.target = Target("this machine", NAMESPACE)
+        self.target = ClusterAccess("this machine", NAMESPACE)
         self.skew = 0.0
 
     def now(self) -> datetime.datetime:

@@ -18,7 +18,7 @@ _ROUTINE = ("NotFinished", "Progressing", "Complete", "NotTraining", "Resized", 
 _END = ("Succeeded", "Failed")
 
 
-class Change(NamedTuple):
+class ChangeLine(NamedTuple):
     text: str
     style: str = ""
     """good, busy, warn, bad or dim."""
@@ -29,10 +29,10 @@ def changes(
     after: JobState | None,
     workers_before: Sequence[WorkerState],
     workers_after: Sequence[WorkerState],
-) -> list[Change]:
+) -> list[ChangeLine]:
     """`before`: None at the first look. `after`: None if the job was deleted."""
     if after is None:
-        return [Change("the job was deleted", "warn")]
+        return [ChangeLine("the job was deleted", "warn")]
     return list(_changes(before, after, workers_before, workers_after))
 
 
@@ -41,21 +41,21 @@ def _changes(
     after: JobState,
     workers_before: Sequence[WorkerState],
     workers_after: Sequence[WorkerState],
-) -> Iterator[Change]:
+) -> Iterator[ChangeLine]:
     if before is None:
         step = f", step {after.progress.step}" if after.progress else ""
-        yield Change(f"{after.summary}: {after.workers_text} worker pods ready{step}", "busy")
+        yield ChangeLine(f"{after.summary}: {after.workers_text} worker pods ready{step}", "busy")
     else:
         yield from _of_workers(workers_before, workers_after)
         if after.replicas != before.replicas:
-            yield Change(f"scaled from {before.replicas} to {after.replicas} worker pods", "busy")
+            yield ChangeLine(f"scaled from {before.replicas} to {after.replicas} worker pods", "busy")
         if after.restarts > before.restarts:
             failure = f": {after.failure.worker} {after.failure.reason}" if after.failure else ""
-            yield Change(f"restart {after.restarts} of at most {after.max_restarts}{failure}", "warn")
+            yield ChangeLine(f"restart {after.restarts} of at most {after.max_restarts}{failure}", "warn")
     yield from _of_conditions(before.conditions if before else {}, after)
 
 
-def _of_conditions(before: Mapping[str, Condition], after: JobState) -> Iterator[Change]:
+def _of_conditions(before: Mapping[str, Condition], after: JobState) -> Iterator[ChangeLine]:
     for type_, condition in after.conditions.items():
         known = before.get(type_)
         seen = known is not None and (known.status, known.reason, known.message) == (
@@ -66,15 +66,17 @@ def _of_conditions(before: Mapping[str, Condition], after: JobState) -> Iterator
         if seen or condition.reason in _ROUTINE or (known is None and not before and type_ not in ("Running", *_END)):
             continue
         if type_ in _END and condition.is_true:
-            yield Change(*(("succeeded", "good") if type_ == "Succeeded" else (f"failed: {why_failed(after)}", "bad")))
+            yield ChangeLine(
+                *(("succeeded", "good") if type_ == "Succeeded" else (f"failed: {why_failed(after)}", "bad"))
+            )
         elif type_ == "Running" or condition.is_true or (known is not None and known.is_true):
             good = condition.is_true == (
                 type_ not in ("Stalled", "Degraded", "Restarting", "StragglersFound", "NodesSuspected")
             )
-            yield Change(f"{type_} {condition.status}: {condition.message}", "good" if good else "warn")
+            yield ChangeLine(f"{type_} {condition.status}: {condition.message}", "good" if good else "warn")
 
 
-def _of_workers(before: Sequence[WorkerState], after: Sequence[WorkerState]) -> Iterator[Change]:
+def _of_workers(before: Sequence[WorkerState], after: Sequence[WorkerState]) -> Iterator[ChangeLine]:
     """Worker pods that come, go, end or get ready; many at once are counted."""
     old, new = {state.uid: state for state in before}, {state.uid: state for state in after}
     came = [state.name for state in after if state.uid not in old]
@@ -82,7 +84,7 @@ def _of_workers(before: Sequence[WorkerState], after: Sequence[WorkerState]) -> 
     ready = [state.name for state in after if state.ready and state.uid in old and not old[state.uid].ready]
     for verb, names, style in (("created", came, ""), ("is ready", ready, "good"), ("is gone", gone, "warn")):
         if names:
-            yield Change(f"{_names(names)} {verb if len(names) == 1 else verb.replace('is ', 'are ')}", style)
+            yield ChangeLine(f"{_names(names)} {verb if len(names) == 1 else verb.replace('is ', 'are ')}", style)
     for state in after:
         known = old.get(state.uid)
         if state.deleting and state.exit_code == TERMINATED:
@@ -90,7 +92,7 @@ def _of_workers(before: Sequence[WorkerState], after: Sequence[WorkerState]) -> 
         if state.problem and (known is None or known.problem != state.problem) and state.problem != "Completed":
             # A container without a message of its own has the end of its log.
             detail = state.detail.rpartition("\n")[2][-MOST_DETAIL:]
-            yield Change(f"{state.name}: {state.problem} {detail}".strip(), "warn")
+            yield ChangeLine(f"{state.name}: {state.problem} {detail}".strip(), "warn")
 
 
 def _names(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from elasticjob.errors import UsageError
 from elasticjob.state import JobState
 
 
-class Target(str, enum.Enum):
+class WaitTarget(str, enum.Enum):
     """States that a command can wait for."""
 
     STARTED = "Started"
@@ -28,27 +28,27 @@ class Target(str, enum.Enum):
     def as_verb(self) -> str:
         """What a job does that reaches it.
 
-        >>> Target.SUCCEEDED.as_verb, Target.SUSPENDED.as_verb
+        >>> WaitTarget.SUCCEEDED.as_verb, WaitTarget.SUSPENDED.as_verb
         ('succeed', 'be suspended')
         """
         verbs = {"Started": "start", "Running": "run", "Finished": "finish", "Succeeded": "succeed", "Failed": "fail"}
         return verbs.get(self.value, f"be {self.value.lower()}")
 
 
-def target_of(text: str) -> Target:
+def target_of(text: str) -> WaitTarget:
     """A state, or what kubectl calls it: condition=Running, delete. Raises UsageError.
 
     >>> target_of("condition=running")
-    <Target.RUNNING: 'Running'>
+    <WaitTarget.RUNNING: 'Running'>
     """
     name = text.lower().removeprefix("condition=").removesuffix("=true")
-    for target in Target:
-        if name == target.value.lower() or (name == "delete" and target is Target.DELETED):
+    for target in WaitTarget:
+        if name == target.value.lower() or (name == "delete" and target is WaitTarget.DELETED):
             return target
-    raise UsageError(f"--for {text}: write one of {', '.join(Target)}, or condition=TYPE.")
+    raise UsageError(f"--for {text}: write one of {', '.join(WaitTarget)}, or condition=TYPE.")
 
 
-class Outcome(enum.Enum):
+class WaitOutcome(enum.Enum):
     WAITING = enum.auto()
     REACHED = enum.auto()
     FAILED = enum.auto()
@@ -60,30 +60,30 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class WaitResult:
-    outcome: Outcome
+    outcome: WaitOutcome
     waits_for: str = ""
     """One line for the person who waits."""
 
 
-def wait_result(job: JobState | None, target: Target) -> WaitResult:
+def wait_result(job: JobState | None, target: WaitTarget) -> WaitResult:
     """`job`: None if it is gone."""
     if job is None:
-        return WaitResult(Outcome.REACHED if target is Target.DELETED else Outcome.DELETED)
-    if target is Target.DELETED:
-        return WaitResult(Outcome.WAITING, f"{job.existing} worker pods are left")
+        return WaitResult(WaitOutcome.REACHED if target is WaitTarget.DELETED else WaitOutcome.DELETED)
+    if target is WaitTarget.DELETED:
+        return WaitResult(WaitOutcome.WAITING, f"{job.existing} worker pods are left")
     if _reached(job, target):
-        return WaitResult(Outcome.REACHED)
+        return WaitResult(WaitOutcome.REACHED)
     if job.is_true("Failed"):
-        return WaitResult(Outcome.FAILED)
+        return WaitResult(WaitOutcome.FAILED)
     if job.is_true("Succeeded"):
-        return WaitResult(Outcome.FINISHED)
-    return WaitResult(Outcome.WAITING, waits_for(job))
+        return WaitResult(WaitOutcome.FINISHED)
+    return WaitResult(WaitOutcome.WAITING, waits_for(job))
 
 
-def _reached(job: JobState, target: Target) -> bool:
-    if target is Target.FINISHED:
+def _reached(job: JobState, target: WaitTarget) -> bool:
+    if target is WaitTarget.FINISHED:
         return job.is_finished
-    if target is Target.STARTED:
+    if target is WaitTarget.STARTED:
         return job.round > 0 or job.ready > 0 or job.is_finished
     return job.is_true(target.value)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.watching import Watched
-from elasticjob.decisions.waiting import Outcome, Target, wait_result, why_failed, worth_a_line
+from elasticjob.decisions.waiting import WaitOutcome, WaitTarget, wait_result, why_failed, worth_a_line
 from elasticjob.errors import (
     ElasticJobError,
     JobDeletedError,
@@ -191,7 +191,7 @@ class FewLines:
 
 def wait_for(
     watch: JobWatch,
-    target: Target,
+    target: WaitTarget,
     *,
     timeout: float | None = None,
     on_wait: Callable[[str], None] | None = None,
@@ -206,7 +206,7 @@ def wait_for(
         now = watch.snapshot()
         last = now.job or last
         result = wait_result(now.job, target)
-        if result.outcome is Outcome.REACHED:
+        if result.outcome is WaitOutcome.REACHED:
             return now.job
         _raise_if_over(result.outcome, last, target)
         if on_wait is not None:
@@ -222,11 +222,11 @@ def wait_for(
         watch.wait_for_change(min(1.0 if on_wait else LONGEST_PAUSE, left if left is not None else LONGEST_PAUSE))
 
 
-def _raise_if_over(outcome: Outcome, last: JobState | None, target: Target) -> None:
+def _raise_if_over(outcome: WaitOutcome, last: JobState | None, target: WaitTarget) -> None:
     name = last.name if last else "the job"
-    if outcome is Outcome.DELETED:
+    if outcome is WaitOutcome.DELETED:
         raise JobDeletedError(f"{name} was deleted while it was waited for.")
-    if outcome is Outcome.FAILED and last is not None:
+    if outcome is WaitOutcome.FAILED and last is not None:
         raise JobFailedError(f"{name} failed: {why_failed(last)}", f"Read its log: elasticjob logs {name}")
-    if outcome is Outcome.FINISHED:
+    if outcome is WaitOutcome.FINISHED:
         raise ElasticJobError(f"{name} has finished, and will not be {target}.")

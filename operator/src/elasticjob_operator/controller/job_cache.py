@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 from elasticjob_api import ElasticJob, InvalidJobError
-from elasticjob_api.goodput import Part
+from elasticjob_api.goodput import TimePart
 
 from elasticjob_operator.kube import FAULT, bounded_job, values_in, without_spec
 from elasticjob_operator.kube.cache import to_bytes
@@ -230,13 +230,13 @@ def _true(body: Json) -> tuple[str, ...]:
 
 def _seconds(body: Json) -> Mapping[str, int]:
     found = (body.get("status") or {}).get("goodput") or {}
-    return {part.value: int(found[part.value]) for part in Part if found.get(part.value)}
+    return {part.value: int(found[part.value]) for part in TimePart if found.get(part.value)}
 
 
 def _below(body: Json) -> tuple[str, ...]:
     """A job that has ended, or whose steps are not known, is below none."""
     percent = ((body.get("status") or {}).get("goodput") or {}).get("percent")
-    active = sum(seconds for part, seconds in _seconds(body).items() if part != Part.SUSPENDED)
+    active = sum(seconds for part, seconds in _seconds(body).items() if part != TimePart.SUSPENDED)
     if percent is None or active < YOUNG_SECONDS or {"Succeeded", "Failed"} & set(_true(body)):
         return ()
     return tuple(sys.intern(str(limit)) for limit in GOODPUTS if percent < limit)

@@ -108,10 +108,10 @@ class ObjectCache(Generic[T]):
         if known is not None and known[0] <= version_of(body):
             self.drop(name_of(body))
 
-    def replacement(self, namespace: str = "") -> Replacement:
+    def replacement(self, namespace: str = "") -> Relist:
         """Replaces all objects (in `namespace`; empty: in all) page by page, so that a long list is never in memory as
         a whole."""
-        return Replacement(self, namespace)
+        return Relist(self, namespace)
 
     def older_than(self, version: int, namespace: str) -> set[NamespacedName]:
         """Names of the objects in a namespace (empty: in all) that have not changed since."""
@@ -153,7 +153,7 @@ class ObjectCache(Generic[T]):
             self._changed(group)
 
 
-class Replacement:
+class Relist:
     """A list of all objects, page by page. Newer versions from our own writes are kept."""
 
     def __init__(self, store: ObjectCache[Any], namespace: str) -> None:

@@ -20,7 +20,7 @@ PASSWORD_BYTES = 32
 """Random bytes in a password of a run. etcd's bcrypt uses at most 72 characters of it; these are 43."""
 
 
-class RunUsers(Protocol):
+class EtcdUsers(Protocol):
     """Users in the etcd of a job. Methods raise StoreError."""
 
     async def is_complete(self, job: NamespacedName, user: str) -> bool: ...
@@ -33,7 +33,7 @@ class RunUsers(Protocol):
 class EtcdSecrets:
     """`shared`: the Secret for the shared etcd, which must have a user. `users`: in that etcd."""
 
-    def __init__(self, api: KubeClient, shared: NamespacedName | None, users: RunUsers) -> None:
+    def __init__(self, api: KubeClient, shared: NamespacedName | None, users: EtcdUsers) -> None:
         self._client = api
         self._shared = shared
         self._users = users

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json, to_bytes
-from elasticjob_operator.queue_state import Assignment, Flavor, Part, Placement, PodPriority, Withdrawals, Workload
+from elasticjob_operator.queue_state import (
+    Assignment,
+    Flavor,
+    Placement,
+    PodPriority,
+    Withdrawals,
+    Workload,
+    WorkloadPart,
+)
 
 _MOST_KEPT = 512 * 1024
 """Bytes of podSets that are kept. Anyone may create Workloads with our labels."""
@@ -49,11 +57,11 @@ def workload_of(body: Json) -> Workload:
     )
 
 
-def _part(name: str, labels: Json) -> Part:
+def _part(name: str, labels: Json) -> WorkloadPart:
     """The label may be changed by hand, the name may not."""
     with contextlib.suppress(ValueError):
-        return Part(labels.get(names.LABEL_WORKLOAD_PART, ""))
-    return Part.BASE if name == names.base_workload(labels.get(names.LABEL_JOB, "")) else Part.SURPLUS
+        return WorkloadPart(labels.get(names.LABEL_WORKLOAD_PART, ""))
+    return WorkloadPart.BASE if name == names.base_workload(labels.get(names.LABEL_JOB, "")) else WorkloadPart.SURPLUS
 
 
 def flavor_of(body: Json) -> Flavor:

@@ -27,7 +27,7 @@ from elasticjob_operator.policies.lifecycle import RunTemplate, outlived_its_tem
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes, tolerated_seconds
 from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_status
 from elasticjob_operator.policies.rendezvous import (
-    Rendezvous,
+    RunRendezvous,
     may_be_cut_off,
     rendezvous_of,
     unknown_outcome,
@@ -55,7 +55,7 @@ class Context:
     settings: Settings
     now: datetime.datetime
     size: TargetSize
-    rendezvous: Rendezvous
+    rendezvous: RunRendezvous
     template: RunTemplate
     workers: Pods
     """Worker pods of the current run and attempt, by index."""

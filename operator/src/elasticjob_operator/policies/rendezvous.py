@@ -45,7 +45,7 @@ _REFUSED = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Rendezvous:
+class RunRendezvous:
     """The rendezvous of a job's current run."""
 
     run: int
@@ -96,7 +96,7 @@ def rendezvous_of(
     newest_run: int = 0,
     etcd_tls: bool | None = None,
     tiers: Mapping[str, TierView] = MappingProxyType({}),
-) -> Rendezvous:
+) -> RunRendezvous:
     """The endpoint in status is kept, so that another default endpoint in a new release of the operator never moves a
     running job, and its own etcd keeps or lacks TLS. A new run uses what spec and settings say now.
 
@@ -115,7 +115,7 @@ def rendezvous_of(
     managed = endpoint in ours
     allowed = managed or endpoint == settings.endpoint or is_allowed(endpoint, settings.allowed_endpoints)
     access = NO_ACCESS if managed else access_of(job, settings, endpoint, run)
-    return Rendezvous(
+    return RunRendezvous(
         run=run,
         run_id=names.run_id(job.uid, run),
         endpoint=endpoint,
@@ -134,13 +134,13 @@ def _uses_tiers(job: ElasticJob, settings: Settings) -> bool:
 
 def _in_tier(
     job: ElasticJob, settings: Settings, views: Mapping[str, TierView], known: RendezvousStatus | None, run: int
-) -> Rendezvous:
+) -> RunRendezvous:
     """In the tier that status names, or in one that takes new runs. A job that is not to run gets none: it would hold
     the place of others. `known`: of this run."""
     run_id, tiers, held = names.run_id(job.uid, run), settings.etcd_tiers, lifecycle.is_held(job)
     chosen = None if held or known is not None else choose(job.uid, tiers, views)
     tier = tiers.named(known.tier) if known is not None else chosen
-    found = Rendezvous(run=run, run_id=run_id, endpoint="", managed=False, followed=False)
+    found = RunRendezvous(run=run, run_id=run_id, endpoint="", managed=False, followed=False)
     if tier is None:
         wait = removed(job, known) if known is not None else wait_for_tier(job.uid, tiers, views)
         where = (known.endpoint, known.tier) if known is not None else ("", "")
@@ -178,7 +178,7 @@ def _managed_endpoint(job: ElasticJob, members: int, *, tls: bool) -> str:
     return names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT, tls=tls, members=members)
 
 
-def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
+def _of_torchrun(job: ElasticJob, newest_run: int) -> RunRendezvous:
     run, before = max(_run(job), newest_run), job.status.rendezvous
     same_run = before is not None and run == names.run_of(before.id, job.uid)
     attempt = names.attempt_of(before.id) if before is not None and same_run else names.FIRST_ATTEMPT
@@ -186,7 +186,7 @@ def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
         host = f"{names.worker_host(job.name, 0)}.{names.workers_service(job.name)}.{job.namespace}.svc"
         endpoint = f"{host}:{DEFAULT_C10D_PORT}"
-    return Rendezvous(
+    return RunRendezvous(
         run=run,
         run_id=names.run_id(job.uid, run, attempt),
         attempt=attempt,
@@ -222,7 +222,9 @@ def _is_moved(job: ElasticJob) -> bool:
     return before.backend not in ("", str(wanted.backend)) or not same
 
 
-def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: Iterable[tuple[Pod, bool]]) -> Rendezvous:
+def with_store(
+    rendezvous: RunRendezvous, before: RendezvousStatus | None, etcd: Iterable[tuple[Pod, bool]]
+) -> RunRendezvous:
     """With the generation of the job's own etcd. `etcd`: its pods, and whether each is lost; `before`: as written in
     status.
 
@@ -245,7 +247,9 @@ def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: It
     return dataclasses.replace(rendezvous, store_generation=number, store_pod=known)
 
 
-def unknown_outcome(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, pods: Iterable[Pod]) -> Cause | None:
+def unknown_outcome(
+    job: ElasticJob, rendezvous: RunRendezvous, view: RendezvousView, pods: Iterable[Pod]
+) -> Cause | None:
     """Set if `job` may have ended while no operator was running: it has trained, and none of its worker pods is left.
     Its etcd, if it still exists, knows the outcome. `pods`: of workers and etcd. See
     docs/design/0006-no-finalizer.md."""
@@ -316,7 +320,7 @@ def with_world_size(job: ElasticJob, plan: PlanValue | None) -> PlanValue | None
     return dataclasses.replace(plan, world_size=plan.size * procs)
 
 
-def silent_since(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[Pod]) -> datetime.datetime | None:
+def silent_since(rendezvous: RunRendezvous, view: RendezvousView, etcd_pods: Iterable[Pod]) -> datetime.datetime | None:
     """When the job's own etcd last responded, if its readiness probe fails too. None: not known to be unhealthy."""
     pods = list(etcd_pods)
     if not rendezvous.managed or not pods or any(pod.ready for pod in pods):
@@ -334,7 +338,7 @@ def may_be_cut_off(job: ElasticJob, view: RendezvousView, now: datetime.datetime
 
 
 def rendezvous_ready(
-    rendezvous: Rendezvous,
+    rendezvous: RunRendezvous,
     view: RendezvousView,
     etcd_pods: Sequence[Pod],
     *,
@@ -370,7 +374,7 @@ def rendezvous_ready(
     return _unreachable(rendezvous, pods, view.error, trains=trains)
 
 
-def _unreachable(rendezvous: Rendezvous, pods: Sequence[Pod], error: str, *, trains: bool) -> ConditionUpdate:
+def _unreachable(rendezvous: RunRendezvous, pods: Sequence[Pod], error: str, *, trains: bool) -> ConditionUpdate:
     pod = next((candidate for candidate in pods if not candidate.ready), next(iter(pods), None))
     where, help_ = "", "check the address, NetworkPolicies, and whether that etcd is up."
     if rendezvous.managed and pod is not None:
@@ -395,7 +399,7 @@ def _starting(endpoint: str, wait: Wait | None) -> ConditionUpdate:
     return dataclasses.replace(starting, reason=reason, message=f"{starting.message} {wait.cause.message}")
 
 
-def store_ready(rendezvous: Rendezvous, worker: Pod | None) -> ConditionUpdate:
+def store_ready(rendezvous: RunRendezvous, worker: Pod | None) -> ConditionUpdate:
     """RendezvousReady with backend c10d. `worker`: worker pod 0; None: there is none."""
     ready = worker is not None and worker.running
     return update(ready, Reason.STORE_READY if ready else Reason.STORE_STARTING, endpoint=rendezvous.endpoint)

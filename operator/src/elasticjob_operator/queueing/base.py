@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticjob_operator.queue_state import Part, Workload
+from elasticjob_operator.queue_state import Workload, WorkloadPart
 from elasticjob_operator.queueing import bodies, patches
 from elasticjob_operator.queueing.bodies import WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob
@@ -15,7 +15,7 @@ from elasticjob_operator.queueing.requests import shortfall
 def create_base(queued: QueuedJob) -> Change:
     body = bodies.workload(
         queued.job,
-        Part.BASE,
+        WorkloadPart.BASE,
         count=queued.minimum,
         template_hash=queued.template_hash,
         priority=(priority_of(queued) or Priority()).fields,

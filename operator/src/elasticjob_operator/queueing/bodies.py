@@ -9,7 +9,7 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
-from elasticjob_operator.queue_state import Part
+from elasticjob_operator.queue_state import WorkloadPart
 from elasticjob_operator.resources.metadata import owned
 
 GROUP = "kueue.x-k8s.io"
@@ -43,7 +43,7 @@ def prebuilt_of(job: ElasticJob) -> str:
 
 def workload(
     job: ElasticJob,
-    part: Part,
+    part: WorkloadPart,
     *,
     number: int = 0,
     count: int,
@@ -54,7 +54,7 @@ def workload(
 ) -> dict[str, Any]:
     """A Workload for `count` worker pods. `number`: of a surplus; `priority`: fields of spec; `etcd`: the StatefulSet
     of the job's own etcd; `node_selector`: in addition to the template's."""
-    name = names.base_workload(job.name) if part is Part.BASE else names.surplus_workload(job.name, number)
+    name = names.base_workload(job.name) if part is WorkloadPart.BASE else names.surplus_workload(job.name, number)
     spec: dict[str, Any] = {
         "queueName": queue_of(job),
         "active": True,

@@ -23,7 +23,7 @@ from elasticjob_api import ConditionType, ElasticJob, Reason
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
-from elasticjob_operator.queue_state import Part, Placement, QueueView, Workload
+from elasticjob_operator.queue_state import Placement, QueueView, Workload, WorkloadPart
 from elasticjob_operator.queueing import bodies, patches, withdrawal
 from elasticjob_operator.queueing.base import asks_for_less, create_base, is_outdated, update_pending, update_priority
 from elasticjob_operator.queueing.bodies import ETCD, WORKERS
@@ -341,7 +341,7 @@ def _to_lower(staying: Sequence[Workload], wanted: int) -> tuple[Workload, int] 
 
 def _lower(queued: QueuedJob, workload: Workload, count: int) -> list[Change]:
     """Once it has no more worker pods than that."""
-    if workload.part is Part.BASE and bodies.prebuilt_of(queued.job):
+    if workload.part is WorkloadPart.BASE and bodies.prebuilt_of(queued.job):
         return []
     if len(queued.pods_of(workload)) + len(queued.misnamed) > count:
         return []

@@ -11,7 +11,7 @@ from elasticjob_api import ElasticJob, Reason
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
-from elasticjob_operator.queue_state import Part, QueueView, Workload
+from elasticjob_operator.queue_state import QueueView, Workload, WorkloadPart
 from elasticjob_operator.queueing import bodies, patches, remedies, withdrawal
 from elasticjob_operator.queueing.bodies import WORKERS
 from elasticjob_operator.state import Pod
@@ -79,14 +79,18 @@ class QueuedJob:
     @property
     def surplus(self) -> list[Workload]:
         """In the order of their names."""
-        found = [other for other in self.view.workloads if other.part is Part.SURPLUS and other is not self.base]
+        found = [
+            other for other in self.view.workloads if other.part is WorkloadPart.SURPLUS and other is not self.base
+        ]
         return sorted(found, key=lambda workload: (len(workload.name), workload.name))
 
     @property
     def strays(self) -> list[Workload]:
         """Those that claim to be the base, and are not: someone else made them, or the job names another one now."""
         return [
-            workload for workload in self.view.workloads if workload.part is Part.BASE and workload is not self.base
+            workload
+            for workload in self.view.workloads
+            if workload.part is WorkloadPart.BASE and workload is not self.base
         ]
 
     def pods_of(self, workload: Workload) -> list[Pod]:

@@ -10,7 +10,7 @@ from elasticjob_api import ElasticJob, Reason
 
 from elasticjob_operator import names
 from elasticjob_operator.policies.condition_updates import ConditionUpdate
-from elasticjob_operator.queue_state import Part, Workload
+from elasticjob_operator.queue_state import Workload, WorkloadPart
 from elasticjob_operator.queueing import bodies, patches
 from elasticjob_operator.queueing.bodies import WORKERS
 from elasticjob_operator.queueing.job import Change, QueuedJob, delete, release
@@ -97,7 +97,7 @@ def create_surplus(
     numbers = range(len(taken) + 1)
     body = bodies.workload(
         job,
-        Part.SURPLUS,
+        WorkloadPart.SURPLUS,
         number=next(number for number in numbers if names.surplus_workload(job.name, number) not in taken),
         count=_next_step(job, admitted, wanted),
         template_hash=queued.template_hash,

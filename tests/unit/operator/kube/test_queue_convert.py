@@ -8,7 +8,7 @@ import pytest
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.queue_convert import workload_of
 from elasticjob_operator.names import ANNOTATION_WITHDRAWN, LABEL_JOB, LABEL_WORKLOAD_PART
-from elasticjob_operator.queue_state import Part, Withdrawals
+from elasticjob_operator.queue_state import Withdrawals, WorkloadPart
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
 
@@ -41,16 +41,18 @@ def test_withdrawals_are_read_from_the_base(text: str | None, expected: Withdraw
 @pytest.mark.parametrize(
     ("name", "label", "expected"),
     [
-        ("digits", {LABEL_WORKLOAD_PART: "base"}, Part.BASE),
-        ("digits-surplus-0", {LABEL_WORKLOAD_PART: "surplus"}, Part.SURPLUS),
+        ("digits", {LABEL_WORKLOAD_PART: "base"}, WorkloadPart.BASE),
+        ("digits-surplus-0", {LABEL_WORKLOAD_PART: "surplus"}, WorkloadPart.SURPLUS),
         # Changed or removed by hand.
-        ("digits", {LABEL_WORKLOAD_PART: "garbage"}, Part.BASE),
-        ("digits", {}, Part.BASE),
-        ("digits-surplus-0", {LABEL_WORKLOAD_PART: "garbage"}, Part.SURPLUS),
-        ("digits-surplus-0", {}, Part.SURPLUS),
+        ("digits", {LABEL_WORKLOAD_PART: "garbage"}, WorkloadPart.BASE),
+        ("digits", {}, WorkloadPart.BASE),
+        ("digits-surplus-0", {LABEL_WORKLOAD_PART: "garbage"}, WorkloadPart.SURPLUS),
+        ("digits-surplus-0", {}, WorkloadPart.SURPLUS),
     ],
 )
-def test_workload_is_known_even_if_its_label_is_changed(name: str, label: dict[str, str], expected: Part) -> None:
+def test_workload_is_known_even_if_its_label_is_changed(
+    name: str, label: dict[str, str], expected: WorkloadPart
+) -> None:
     metadata = {"name": name, "uid": "u", "resourceVersion": "1", "labels": {LABEL_JOB: "digits", **label}}
     assert workload_of({"metadata": metadata}).part is expected
 

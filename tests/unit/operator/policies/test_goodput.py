@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 from elasticjob_api import Condition, ConditionStatus, ConditionType, History, Progress, Status
-from elasticjob_api.goodput import Part, goodput
+from elasticjob_api.goodput import TimePart, goodput
 from elasticjob_operator.policies.history import with_history
 from elasticjob_operator.state import RendezvousView
 from elasticjob_runtime.contract import PlanReason, PlanValue, ProgressValue, TransitionValue
@@ -59,14 +59,14 @@ def train() -> list[Line]:
     return lines
 
 
-def parts_of(lines: list[Line]) -> dict[Part, float]:
+def parts_of(lines: list[Line]) -> dict[TimePart, float]:
     """Read from the log alone."""
-    seconds: dict[Part, float] = collections.defaultdict(float)
+    seconds: dict[TimePart, float] = collections.defaultdict(float)
     best = 0
     for (before, reached, number), (now, step, later) in itertools.pairwise(lines):
         best = max(best, reached)
         if number == later:
-            seconds[Part.PRODUCTIVE if step > best else Part.REPEATED] += now - before
+            seconds[TimePart.PRODUCTIVE if step > best else TimePart.REPEATED] += now - before
     return seconds
 
 
@@ -145,22 +145,22 @@ def test_a_hang_counts_as_soon_as_it_is_found_and_as_long_as_it_lasts_and_is_no_
     over = with_history(make_job(), later, later.model_copy(update={"conditions": []}), view, at(3760))
     assert over.history is not None
     found = goodput(over.history.read(), until=at(3760)).seconds
-    assert found[Part.PRODUCTIVE] == pytest.approx(90, abs=1), "and not the hour without a step"
+    assert found[TimePart.PRODUCTIVE] == pytest.approx(90, abs=1), "and not the hour without a step"
 
 
 def test_the_goodput_of_a_training_is_that_of_its_log() -> None:
     lines = train()
     found, logged = goodput(observe(lines), since=NOW), parts_of(lines)
-    assert logged[Part.REPEATED] > 10
-    assert logged[Part.PRODUCTIVE] > 200
+    assert logged[TimePart.REPEATED] > 10
+    assert logged[TimePart.PRODUCTIVE] > 200
     expected = {
         **logged,
-        Part.WAITING: 24 + 50,
-        Part.FORMING: 1.2 + 1.8 + 0.4,
-        Part.STARTING: 6 + 5.5 + 7 + 0.6,
-        Part.SUSPENDED: 0,
-        Part.HUNG: 0,
-        Part.UNKNOWN: 0,
+        TimePart.WAITING: 24 + 50,
+        TimePart.FORMING: 1.2 + 1.8 + 0.4,
+        TimePart.STARTING: 6 + 5.5 + 7 + 0.6,
+        TimePart.SUSPENDED: 0,
+        TimePart.HUNG: 0,
+        TimePart.UNKNOWN: 0,
     }
     assert found.wall == pytest.approx(400)
     assert dict(found.seconds) == pytest.approx(expected, abs=3), "times of the history have whole seconds"

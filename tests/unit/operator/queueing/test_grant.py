@@ -17,12 +17,12 @@ from elasticjob_operator.names import ANNOTATION_WITHDRAWN, LABEL_TEMPLATE
 from elasticjob_operator.queue_state import (
     Assignment,
     Flavor,
-    Part,
     Placement,
     PodPriority,
     QueueView,
     Withdrawals,
     Workload,
+    WorkloadPart,
 )
 from elasticjob_operator.queueing import bodies
 from elasticjob_operator.queueing.bodies import workload
@@ -79,10 +79,10 @@ def condition(type_: str, status: bool = True, reason: str = "Test", message: st
 
 
 def made(
-    name: str, part: Part, count: int, *true: str, more: tuple[dict[str, Any], ...] = (), **fields: Any
+    name: str, part: WorkloadPart, count: int, *true: str, more: tuple[dict[str, Any], ...] = (), **fields: Any
 ) -> Workload:
     reserved = "QuotaReserved" in true
-    etcd = [{"name": "etcd", "count": 1, "template": {"spec": {}}}] if part is Part.BASE else []
+    etcd = [{"name": "etcd", "count": 1, "template": {"spec": {}}}] if part is WorkloadPart.BASE else []
     pod_sets = [{"name": "workers", "count": count, "template": {"spec": {}}}, *etcd]
     assignments = {"workers": Assignment(flavors=("spot",)), "etcd": Assignment(flavors=("spot",))} if reserved else {}
     known = {
@@ -106,12 +106,12 @@ PREEMPTED = condition("Evicted", reason="Preempted", message="Preempted to accom
 
 
 def base(*true: str, count: int = 2, **fields: Any) -> Workload:
-    return made(NAME, Part.BASE, count, *true, **fields)
+    return made(NAME, WorkloadPart.BASE, count, *true, **fields)
 
 
 def surplus(number: int, *true: str, count: int = 1, **fields: Any) -> Workload:
     known: dict[str, Any] = {"priority": -1, **fields}
-    return made(f"{NAME}-surplus-{number}", Part.SURPLUS, count, *true, **known)
+    return made(f"{NAME}-surplus-{number}", WorkloadPart.SURPLUS, count, *true, **known)
 
 
 def pods(*workloads: str, ready: bool = True) -> list[Pod]:
@@ -403,7 +403,7 @@ def test_workload_that_waits_and_asks_for_less_than_its_pods_is_put_right_in_its
     assert change.patch is not None
     assert (
         change.patch["spec"]["podSets"]
-        == workload(WITH_CPU, Part.BASE, count=2, template_hash=HASH, priority={}, etcd=ETCD)["spec"]["podSets"]
+        == workload(WITH_CPU, WorkloadPart.BASE, count=2, template_hash=HASH, priority={}, etcd=ETCD)["spec"]["podSets"]
     )
     put_right = base(pod_sets_json=to_bytes(change.patch["spec"]["podSets"]))
     assert written(allowed(put_right, job=WITH_CPU)) == [], "once"
@@ -585,7 +585,9 @@ def test_base_asks_for_the_topology_of_the_template(
     annotation: dict[str, str], request_of_base: dict[str, Any] | None
 ) -> None:
     template = {"metadata": {"annotations": annotation}, "spec": {"containers": [{"name": "c"}]}}
-    created = workload(make_job(template=template), Part.BASE, count=2, template_hash=HASH, priority={"priority": 0})
+    created = workload(
+        make_job(template=template), WorkloadPart.BASE, count=2, template_hash=HASH, priority={"priority": 0}
+    )
     assert created["spec"]["podSets"][0].get("topologyRequest") == request_of_base
     assert created["metadata"]["labels"][LABEL_TEMPLATE] == HASH
 
@@ -751,7 +753,7 @@ def test_surplus_takes_no_name_of_another_jobs_workload() -> None:
 @pytest.mark.parametrize("running", [[], TWO])
 def test_base_is_known_by_its_name_and_another_one_is_deleted(running: list[Pod]) -> None:
     """It would stop the job, and hold the quota of the real one."""
-    fake = made("a-fake", Part.BASE, 2)
+    fake = made("a-fake", WorkloadPart.BASE, 2)
     found = allowed(fake, READY, job=running_job(len(running), replicas=2), pods=running)
     assert (found.held, written(found)) == (False, ["delete a-fake"])
     assert found.slots[0].workload == NAME
@@ -759,7 +761,7 @@ def test_base_is_known_by_its_name_and_another_one_is_deleted(running: list[Pod]
 
 def test_base_whose_label_says_surplus_stays_the_base() -> None:
     found = allowed(READY, job=queued_job(2), pods=TWO)
-    relabelled = dataclasses.replace(READY, part=Part.SURPLUS)
+    relabelled = dataclasses.replace(READY, part=WorkloadPart.SURPLUS)
     assert allowed(relabelled, job=queued_job(2), pods=TWO) == found
 
 
@@ -834,6 +836,6 @@ def test_job_owns_a_workload_again_whose_owner_was_removed(
 
 
 def test_job_owns_a_surplus_again_whose_owner_was_removed() -> None:
-    lost, other = surplus(0, *ADMITTED, "PodsReady", **OWNERLESS), made("other", Part.SURPLUS, 1, **OWNERLESS)
+    lost, other = surplus(0, *ADMITTED, "PodsReady", **OWNERLESS), made("other", WorkloadPart.SURPLUS, 1, **OWNERLESS)
     found = allowed(READY, foreign=(lost, other), job=queued_job(3), pods=THREE)
     assert (found.held, found.replicas, written(found)) == (False, 3, [f"own {lost.name}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from elasticjob_runtime.agent.optimizer_steps import OptimizerSteps
-from elasticjob_runtime.agent.progress import Progress
+from elasticjob_runtime.agent.progress import RoundProgress
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.hang import Hang, HangLimits
 from elasticjob_runtime.telemetry.transitions import WorkerReport
@@ -40,7 +40,7 @@ def test_counts_are_published_less_and_less_often(tmp_path: pathlib.Path) -> Non
 
 def test_a_script_that_reports_is_not_counted_for_it(tmp_path: pathlib.Path) -> None:
     workers, published = Workers(tmp_path), list[ProgressValue]()
-    progress = Progress(HangLimits(), published.append)
+    progress = RoundProgress(HangLimits(), published.append)
     progress.starting(0.0)
     progress.set_progress(ProgressValue(step=3, round=1), 1)
     workers.have_taken(5, 1.0)
@@ -52,7 +52,7 @@ def test_a_script_that_reports_is_not_counted_for_it(tmp_path: pathlib.Path) -> 
 
 def test_a_hang_is_seen_in_the_count_until_the_script_reports(tmp_path: pathlib.Path) -> None:
     workers = Workers(tmp_path)
-    progress = Progress(HangLimits(factor=20.0, least=60.0), lambda _: None)
+    progress = RoundProgress(HangLimits(factor=20.0, least=60.0), lambda _: None)
     progress.starting(0.0)
     for second in range(1, 11):
         workers.have_taken(2 * second, second)
@@ -68,7 +68,7 @@ def test_a_hang_is_seen_in_the_count_until_the_script_reports(tmp_path: pathlib.
 def test_backward_passes_stand_in_for_steps_that_are_not_seen(tmp_path: pathlib.Path) -> None:
     """An optimizer of the script's own."""
     workers, published = Workers(tmp_path), list[ProgressValue]()
-    progress = Progress(HangLimits(factor=20.0, least=60.0), published.append)
+    progress = RoundProgress(HangLimits(factor=20.0, least=60.0), published.append)
     progress.starting(0.0)
     for second in range(1, 11):
         workers.have_taken(0, 0.0, 2 * second, second)
@@ -89,7 +89,7 @@ def test_backward_passes_stand_in_for_steps_that_are_not_seen(tmp_path: pathlib.
 def test_a_script_whose_steps_are_skipped_for_long_does_not_hang(tmp_path: pathlib.Path) -> None:
     """A GradScaler skips them while gradients overflow."""
     workers, asked = Workers(tmp_path), list[Hang | None]()
-    progress = Progress(HangLimits(factor=20.0, least=60.0), lambda _: None)
+    progress = RoundProgress(HangLimits(factor=20.0, least=60.0), lambda _: None)
     progress.starting(0.0)
     for second in range(1, 300):
         workers.have_taken(min(second, 10), min(second, 10), second, second)
@@ -102,7 +102,7 @@ def test_a_script_whose_steps_are_skipped_for_long_does_not_hang(tmp_path: pathl
 
 
 def test_workers_that_wait_for_a_plan_do_not_hang() -> None:
-    progress = Progress(HangLimits(), lambda _: None)
+    progress = RoundProgress(HangLimits(), lambda _: None)
     for step in range(9):
         progress.reported(WorkerReport(rank=0, round=1, at=0.0, phase="step", step=step), float(step))
     assert progress.hang(90.0) is not None

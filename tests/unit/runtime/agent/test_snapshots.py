@@ -6,7 +6,7 @@ import os
 import tempfile
 
 import pytest
-from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots, replaces
+from elasticjob_runtime.agent.snapshots import HeldSnapshots, Snapshot, replaces
 from elasticjob_runtime.workers.linux import is_open
 
 from hack.support import eventually
@@ -36,7 +36,7 @@ def test_the_latest_snapshot_of_the_latest_round_is_kept(
 def test_a_snapshot_that_is_replaced_closes_its_descriptors() -> None:
     files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115 - closed by what is tested
     old, new, late = (os.dup(file.fileno()) for file in files)
-    snapshots = Snapshots()
+    snapshots = HeldSnapshots()
     assert snapshots.keep(0, snapshot(1, 1, old))
     assert snapshots.keep(0, snapshot(1, 2, new))
     assert not snapshots.keep(0, snapshot(1, 1, late))

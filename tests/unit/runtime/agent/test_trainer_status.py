@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from elasticjob_runtime.agent.progress import Progress
+from elasticjob_runtime.agent.progress import RoundProgress
 from elasticjob_runtime.agent.trainer_status import MAX_METRICS, TrainerStatus, with_status
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.hang import HangLimits
@@ -121,7 +121,7 @@ def test_metrics_are_bounded() -> None:
 
 def test_both_kinds_of_reports_add_up() -> None:
     published: list[ProgressValue] = []
-    progress = Progress(HangLimits(), published.append)
+    progress = RoundProgress(HangLimits(), published.append)
     progress.starting(0.0)
     progress.set_trainer_status(TrainerStatus.parse(HF_STEP), 2, 1000.0)
     progress.set_progress(ProgressValue(step=46, round=2, last_checkpoint_step=40), 2)
@@ -131,14 +131,14 @@ def test_both_kinds_of_reports_add_up() -> None:
 
 
 def test_a_new_round_starts_without_the_last_rounds_progress() -> None:
-    progress = Progress(HangLimits(), lambda _progress: None)
+    progress = RoundProgress(HangLimits(), lambda _progress: None)
     progress.set_trainer_status(TrainerStatus.parse(HF_STEP), 1, 1000.0)
     progress.starting(0.0)
     assert progress.set_trainer_status(TrainerStatus(percent=0), 2, 1001.0) is None
 
 
 def test_reports_of_kubeflows_protocol_do_not_count_for_hangs_and_crash_loops() -> None:
-    progress = Progress(HangLimits(factor=1.0, least=0.001), lambda _progress: None)
+    progress = RoundProgress(HangLimits(factor=1.0, least=0.001), lambda _progress: None)
     for step in range(20):
         progress.set_trainer_status(TrainerStatus(step=step), 1, 1000.0 + step)
     assert progress.step is None

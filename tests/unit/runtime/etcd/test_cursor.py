@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.etcd import Denied, Event, KeyRange, KeyValue, Unavailable, WatchUpdate
-from elasticjob_runtime.etcd.cursor import Behind, Cursor, HistoryGone, merge
+from elasticjob_runtime.etcd.cursor import BehindError, HistoryGone, WatchCursor, merge
 from elasticjob_runtime.etcd.protocol import encode
 
 BATCH_REVISIONS = 3
@@ -39,8 +39,8 @@ def revisions(update: WatchUpdate | None) -> list[int]:
     return [event.mod_revision for event in update.events] if update else []
 
 
-def connected(*spans: KeyRange, start: int = 10, at: int = 20) -> Cursor:
-    cursor = Cursor(spans, start)
+def connected(*spans: KeyRange, start: int = 10, at: int = 20) -> WatchCursor:
+    cursor = WatchCursor(spans, start)
     cursor.begin()
     for number in range(1, len(spans) + 1):
         assert not cursor.ready, "not before all watchers are created"
@@ -98,18 +98,18 @@ def test_a_range_does_not_wait_for_another() -> None:
         ({"watch_id": "1", "canceled": True, "compact_revision": "15"}, HistoryGone),
         ({"watch_id": "-1", "created": True, "canceled": True, "cancel_reason": "permission denied"}, Denied),
         ({"watch_id": "1", "canceled": True, "cancel_reason": "etcdserver: no leader"}, Unavailable),
-        (created(1, 8), Behind),
+        (created(1, 8), BehindError),
     ],
 )
 def test_a_cancelled_stream_gives_the_right_error(answer: Json, kind: type[Exception]) -> None:
-    cursor = Cursor([A], 10)
+    cursor = WatchCursor([A], 10)
     cursor.begin()
     with pytest.raises(kind):
         cursor.feed(answer)
 
 
 def test_a_lower_revision_or_another_cluster_is_a_rewound_store() -> None:
-    cursor = Cursor([A], 10)
+    cursor = WatchCursor([A], 10)
     cursor.begin()
     cursor.feed(created(1, 9, term=3))
     assert not cursor.is_rewound(header(9, term=3))
@@ -196,7 +196,7 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.etcd = SimulatedEtcd(self.rng, count=self.rng.randint(1, 3))
-        self.cursor = Cursor([KeyRange(key) for key in "abc"[: self.etcd.count]], 2)
+        self.cursor = WatchCursor([KeyRange(key) for key in "abc"[: self.etcd.count]], 2)
         self.seen: list[Event] = []
         self.wire: list[Json] = []
         self.connect()

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from elasticjob_runtime.etcd import Endpoint, Event, KeyRange, StoreError, protocol
-from elasticjob_runtime.etcd.cursor import Cursor
+from elasticjob_runtime.etcd.cursor import WatchCursor
 from elasticjob_runtime.etcd.endpoints import parse_endpoints
 from elasticjob_runtime.etcd.responses import check_header, check_version, http_error, parse_answer
 from hypothesis import example, given
@@ -97,7 +97,7 @@ def test_any_response_is_parsed_or_a_store_error(answer: dict[str, Any]) -> None
 @example([{"watch_id": "1", "events": [{"kv": {"key": "é", "mod_revision": "1"}}]}])
 @example([{"canceled": True, "cancel_reason": 7}])
 def test_a_watch_message_is_processed_or_a_store_error(messages: list[dict[str, Any]]) -> None:
-    cursor = Cursor([KeyRange("a"), KeyRange("b")], 5)
+    cursor = WatchCursor([KeyRange("a"), KeyRange("b")], 5)
     cursor.begin()
     try:
         for message in messages:

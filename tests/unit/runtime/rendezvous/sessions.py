@@ -12,7 +12,7 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.actions import Register, StoreAction, Subscribe
 from elasticjob_runtime.membership.view import Role, StoreView
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
-from elasticjob_runtime.rendezvous.session import Rendezvous
+from elasticjob_runtime.rendezvous.session import RendezvousThread
 
 from hack.embedded_etcd.memory import MemoryStore
 from hack.embedded_etcd.memory_state import Revoke, StateOperation
@@ -147,13 +147,13 @@ class Loop(EventLoop):
 
 
 class Session:
-    """A running Rendezvous thread, and what it has called back."""
+    """A running rendezvous thread, and what it has called back."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.views: list[StoreView] = []
         self.done: list[tuple[StoreAction, StoreError | None]] = []
         member: MemberValue = make_member("a").value
-        self.rendezvous = Rendezvous(
+        self.rendezvous = RendezvousThread(
             store,
             KEYS,
             "a",

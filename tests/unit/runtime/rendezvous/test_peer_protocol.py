@@ -12,10 +12,10 @@ from elasticjob_runtime.rendezvous.peer_protocol import (
     CONFIRM_SIZE,
     HELLO_SIZE,
     NONCE_SIZE,
-    Answer,
     Client,
     NotAuthenticError,
     Purpose,
+    ServerHandshake,
     Session,
 )
 
@@ -27,8 +27,8 @@ def client(secret: SecretValue = SECRET, incarnation: str = "b1", purpose: Purpo
     return Client(secret, incarnation, purpose, next(NONCES))
 
 
-def answer(hello: bytes, *known: SecretValue, incarnation: str = "b1") -> Answer:
-    return Answer(known or (SECRET,), incarnation, hello, next(NONCES))
+def answer(hello: bytes, *known: SecretValue, incarnation: str = "b1") -> ServerHandshake:
+    return ServerHandshake(known or (SECRET,), incarnation, hello, next(NONCES))
 
 
 def connected() -> tuple[Client, Session]:
@@ -92,7 +92,7 @@ def test_a_recorded_hello_gets_no_heartbeats() -> None:
 
 
 GREETINGS = {
-    "another run's secret": lambda _: Answer((OTHER,), "b1", client(OTHER).hello, next(NONCES)).greeting(1),
+    "another run's secret": lambda _: ServerHandshake((OTHER,), "b1", client(OTHER).hello, next(NONCES)).greeting(1),
     "a recording of another connection": lambda _: answer(client().hello).greeting(1),
     "another agent's": lambda _: answer(client(incarnation="c1").hello, incarnation="c1").greeting(1),
     "the client's own hello": lambda one: one.hello,

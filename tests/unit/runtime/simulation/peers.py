@@ -7,7 +7,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import SecretValue
-from elasticjob_runtime.rendezvous.peer_protocol import NONCE_SIZE, Answer, Client, NotAuthenticError, Purpose, Session
+from elasticjob_runtime.rendezvous.peer_protocol import (
+    NONCE_SIZE,
+    Client,
+    NotAuthenticError,
+    Purpose,
+    ServerHandshake,
+    Session,
+)
 
 from tests.unit.runtime.simulation.invariants import require
 
@@ -34,8 +41,8 @@ class Port:
     def secret(self) -> SecretValue:
         return self.secrets[0]
 
-    def answer(self, hello: bytes) -> Answer:
-        return Answer(self.secrets, self._agent.settings.incarnation, hello, self._nonce())
+    def answer(self, hello: bytes) -> ServerHandshake:
+        return ServerHandshake(self.secrets, self._agent.settings.incarnation, hello, self._nonce())
 
     def ask(self, incarnation: str, purpose: Purpose) -> Client:
         return Client(self.secret, incarnation, purpose, self._nonce())

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from elasticjob_runtime.telemetry.metrics import Metrics, State
+from elasticjob_runtime.telemetry.metrics import AgentState, Metrics
 from elasticjob_runtime.telemetry.metrics_server import MAX_CONNECTIONS, MetricsServer
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,7 +31,13 @@ def values(text: str) -> dict[tuple[str, ...], float]:
 
 def test_prometheus_parses_all_metrics_and_their_types() -> None:
     metrics = Metrics(
-        state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100
+        state=AgentState.TRAINING,
+        round=3,
+        world_size=8,
+        rank=2,
+        step=120,
+        steps_per_second=2.5,
+        last_checkpoint_step=100,
     )
     metrics.add_restart("WorkerFailed")
     metrics.add_restart("WorkerFailed")

@@ -14,7 +14,7 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import Plan, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
-from elasticjob_runtime.telemetry.metrics import Metrics, State
+from elasticjob_runtime.telemetry.metrics import AgentState, Metrics
 from elasticjob_runtime.telemetry.recorder import Recorder
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 
@@ -131,7 +131,7 @@ def test_a_spare_records_no_phases_of_plans_without_it(bench: Bench) -> None:
     other = planned(5, PlanReason.WORKER_FAILED, START - 50, "bc")
     bench.observe(make_view(there="abc", plan=dataclasses.replace(other, rank=None), workers=Workers()), START + 1)
     assert bench.events("phase") == []
-    assert bench.metrics.state is State.SPARE
+    assert bench.metrics.state is AgentState.SPARE
     assert bench.metrics.rank is None
 
 

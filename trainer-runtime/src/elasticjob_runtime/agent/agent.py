@@ -17,7 +17,7 @@ from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.copies import PeerCopies, copy_rate
 from elasticjob_runtime.agent.hangs import HangWatch
 from elasticjob_runtime.agent.processes import Processes
-from elasticjob_runtime.agent.progress import Progress
+from elasticjob_runtime.agent.progress import RoundProgress
 from elasticjob_runtime.agent.stragglers import Stragglers
 from elasticjob_runtime.agent.trainer_status import TrainerStatus
 from elasticjob_runtime.contract import ExitCode, ImportsValue, OutcomeValue, ProgressValue
@@ -102,7 +102,7 @@ class Agent:
             self._runner.session.publish_hang,
             self._runner.session.exchange,
         )
-        self._progress = Progress(config.hang_limits, self._runner.session.publish_progress)
+        self._progress = RoundProgress(config.hang_limits, self._runner.session.publish_progress)
         self._stragglers = Stragglers(config.stragglers, self._runner.session, self._event_loop, self._recorder)
         self._published_imports: ImportsValue | None = None
         self._leaving: tuple[float, signal.Signals] | None = None

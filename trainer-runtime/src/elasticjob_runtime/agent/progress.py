@@ -30,7 +30,7 @@ def publish_pause(age: float) -> float:
     return min(PUBLISH_SECONDS_MAX, max(PUBLISH_SECONDS, age / 60))
 
 
-class Progress:
+class RoundProgress:
     """Progress of the current round. Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
     def __init__(self, limits: HangLimits, publish: Callable[[ProgressValue], None]) -> None:

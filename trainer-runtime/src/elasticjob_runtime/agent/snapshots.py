@@ -40,7 +40,7 @@ def _close_all(snapshot: Snapshot) -> None:
         os.close(fd)
 
 
-class Snapshots:
+class HeldSnapshots:
     """The newest snapshot of each local rank. Owns the descriptors."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from elasticjob_runtime.contract import PaceValue, StragglersValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.stragglers import StragglerSettings, StragglerWatch
 from elasticjob_runtime.membership.view import Plan
-from elasticjob_runtime.rendezvous.session import Rendezvous
+from elasticjob_runtime.rendezvous.session import RendezvousThread
 from elasticjob_runtime.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Stragglers:
     """Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
     def __init__(
-        self, settings: StragglerSettings, session: Rendezvous, event_loop: EventLoop, recorder: Recorder
+        self, settings: StragglerSettings, session: RendezvousThread, event_loop: EventLoop, recorder: Recorder
     ) -> None:
         self._settings = settings
         self._session = session

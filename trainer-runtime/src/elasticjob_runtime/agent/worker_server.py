@@ -19,7 +19,7 @@ from typing import Any
 
 from elasticjob_runtime.agent.copies import PeerCopies
 from elasticjob_runtime.agent.rate_meter import RateMeter
-from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
+from elasticjob_runtime.agent.snapshots import HeldSnapshots, Snapshot
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.telemetry.transitions import WorkerReport
@@ -83,7 +83,7 @@ class WorkerServer:
         """Rank -> connection of the worker that saves when asked."""
         self._reported_invalid: set[int] = set()
         """Connections that sent an invalid message; a warning is logged once for each."""
-        self._snapshots = Snapshots()
+        self._snapshots = HeldSnapshots()
         self._meter = RateMeter()
         event_loop.add_reader(self._listener.fileno(), self._accept)
 

@@ -39,7 +39,7 @@ class Known:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class StreamPart:
     """The items of a stream from `start` to `stop`; those before `committed` are not asked for again."""
 
     stream: int
@@ -50,7 +50,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    parts: Sequence[Part]
+    parts: Sequence[StreamPart]
     begins: Mapping[int, Known] | None
     """The streams of this reader from now on; None: as before."""
     filler: int | None
@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclasses.dataclass
-class Answer:
+class StreamAnswer:
     items: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
     """Stream -> those of its part; fewer if it has ended."""
     digests: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -83,16 +83,16 @@ class StreamReader:
         self._any: list[Any] = []
         """An item, if there has been one."""
 
-    def __getitem__(self, request: Request) -> Answer:
+    def __getitem__(self, request: Request) -> StreamAnswer:
         try:
             return self._answer(request)
         except StreamError as error:
-            return Answer(error=str(error))
+            return StreamAnswer(error=str(error))
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> StreamAnswer:
         if request.begins is not None:
             self._begin(request.begins)
-        answer = Answer()
+        answer = StreamAnswer()
         for part in request.parts:
             stream = self._stream(part.stream)
             answer.items[part.stream], answer.digests[part.stream] = stream.read(part)
@@ -105,7 +105,7 @@ class StreamReader:
         if request.filler is not None and not self._any:
             other = _Stream(self._open, request.filler, self._epoch)
             other.begin(Known(0, 0))
-            self._any, _ = other.read(Part(request.filler, 0, 1, 0))
+            self._any, _ = other.read(StreamPart(request.filler, 0, 1, 0))
         if not any(answer.items.values()):
             answer.filler = self._any[:1]
         return answer
@@ -157,7 +157,7 @@ class _Stream:
             if len(self._kept) == self.count - known.count and before != known.digest:
                 raise self._differs(known)
 
-    def read(self, part: Part) -> tuple[list[Any], int]:
+    def read(self, part: StreamPart) -> tuple[list[Any], int]:
         """The items of the part, and the digest up to the last of them."""
         while len(self._kept) > self.count - part.committed:
             self._kept.popleft()

@@ -19,12 +19,12 @@ class HistoryGone(StoreError):
     """The changes from this position on are no longer available: read everything again."""
 
 
-class Behind(StoreError):
+class BehindError(StoreError):
     """The member does not know a revision that this watch has seen. Either it lags behind or the store has lost its
     data; a linearizable read distinguishes the two."""
 
 
-class Cursor:
+class WatchCursor:
     """Call `begin` for each connection, then `feed` with its messages."""
 
     def __init__(self, ranges: Sequence[KeyRange], start_revision: int) -> None:
@@ -58,7 +58,7 @@ class Cursor:
 
     @protocol.understood
     def feed(self, message: protocol.Json) -> WatchUpdate | None:
-        """Returns the new changes in a message. Raises HistoryGone, Behind, TokenRefused, Denied, NotEtcd or
+        """Returns the new changes in a message. Raises HistoryGone, BehindError, TokenRefused, Denied, NotEtcd or
         Unavailable when the connection must be given up."""
         if message.get("canceled"):
             if message.get("compact_revision"):
@@ -81,7 +81,7 @@ class Cursor:
         # compared with the highest one known when the connection began, because it may have been read before those
         # changes.
         if self._is_before(header, self._asked_for):
-            raise Behind("the member does not know what this watch has seen")
+            raise BehindError("the member does not know what this watch has seen")
         self._store = header.get("cluster_id", "")
         self._term = int(header.get("raft_term", 0))
         self._created += 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from elasticjob_runtime.etcd import protocol, responses
 from elasticjob_runtime.etcd.callbacks import Delivery
 from elasticjob_runtime.etcd.connection import Connection
-from elasticjob_runtime.etcd.cursor import Behind, Cursor, HistoryGone
+from elasticjob_runtime.etcd.cursor import BehindError, HistoryGone, WatchCursor
 from elasticjob_runtime.etcd.endpoints import Endpoint
 from elasticjob_runtime.etcd.faults import TransportError, Untrusted, store_error
 from elasticjob_runtime.etcd.interface import (
@@ -59,7 +59,7 @@ class EtcdWatch:
         on_end: Callable[[EtcdWatch], None],
     ) -> None:
         self._transport = transport
-        self._cursor = Cursor(ranges, start_revision)
+        self._cursor = WatchCursor(ranges, start_revision)
         self._deliver = Delivery(callback)
         self._probe_interval = probe_interval
         self._on_end = on_end
@@ -92,7 +92,7 @@ class EtcdWatch:
         endpoint = self._transport.rotation.current
         try:
             self._follow(endpoint)
-        except (HistoryGone, Behind) as error:
+        except (HistoryGone, BehindError) as error:
             self._start_over(endpoint, error)
         except (Unavailable, NotEtcd, Untrusted) as error:
             self._retry_later(endpoint, error)
@@ -184,7 +184,7 @@ class EtcdWatch:
         try:
             answer = self._transport.call_at(endpoint, "/v3/kv/txn", body, time.monotonic() + _OPEN_TIMEOUT)
             late, result = (
-                isinstance(reason, Behind) and not self._cursor.is_rewound(protocol.header_of(answer)),
+                isinstance(reason, BehindError) and not self._cursor.is_rewound(protocol.header_of(answer)),
                 protocol.txn_result(answer),
             )
         except (Unavailable, NotEtcd, Untrusted) as error:
@@ -247,7 +247,7 @@ class _Stall:
     news: list[bool]
     at: float
 
-    def is_over(self, cursor: Cursor) -> bool:
+    def is_over(self, cursor: WatchCursor) -> bool:
         return all(after > before for before, after, new in zip(self.since, cursor.next, self.news, strict=True) if new)
 
 

@@ -123,7 +123,7 @@ class Client:
         return int.from_bytes(number, "big")
 
 
-class Answer:
+class ServerHandshake:
     """The server's side of one connection."""
 
     def __init__(self, known: Sequence[SecretValue], incarnation: str, hello: bytes, nonce: bytes) -> None:

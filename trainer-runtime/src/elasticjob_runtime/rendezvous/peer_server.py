@@ -24,9 +24,9 @@ from elasticjob_runtime.rendezvous.peer_protocol import (
     CONFIRM_SIZE,
     HELLO_SIZE,
     NONCE_SIZE,
-    Answer,
     NotAuthenticError,
     Purpose,
+    ServerHandshake,
     Session,
     could_be_hello,
 )
@@ -65,7 +65,7 @@ class _Unknown:
     address: str
     until: float
     received: bytes = b""
-    answer: Answer | None = None
+    answer: ServerHandshake | None = None
     """The hello was valid; the confirm is awaited."""
 
 
@@ -208,8 +208,8 @@ class PeerServer:
         if unknown.answer.purpose is Purpose.PROBE:
             self._forget(unknown).close()
 
-    def _answer(self, hello: bytes) -> Answer:
-        return Answer(self._secrets, self._incarnation, hello, os.urandom(NONCE_SIZE))
+    def _answer(self, hello: bytes) -> ServerHandshake:
+        return ServerHandshake(self._secrets, self._incarnation, hello, os.urandom(NONCE_SIZE))
 
     def _forget(self, unknown: _Unknown) -> socket.socket:
         connection = unknown.connection

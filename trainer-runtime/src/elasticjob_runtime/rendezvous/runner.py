@@ -27,7 +27,7 @@ from elasticjob_runtime.rendezvous.outside_hosts import probe_outside_in_backgro
 from elasticjob_runtime.rendezvous.peer_protocol import Session
 from elasticjob_runtime.rendezvous.peer_server import PeerServer
 from elasticjob_runtime.rendezvous.peers import probe_in_background
-from elasticjob_runtime.rendezvous.session import Rendezvous
+from elasticjob_runtime.rendezvous.session import RendezvousThread
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class MemberRunner:
             peer_port=self._peers.port,
         )
         soon = event_loop.call_soon
-        self.session = Rendezvous(
+        self.session = RendezvousThread(
             store,
             config.keys,
             settings.me,

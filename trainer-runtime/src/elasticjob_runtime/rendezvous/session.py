@@ -30,7 +30,7 @@ from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore, Told
 logger = logging.getLogger(__name__)
 
 
-class Rendezvous:
+class RendezvousThread:
     """Runs the core from `start()` to `close()` and executes actions passed to `submit()`. Callbacks are called on its
     thread."""
 

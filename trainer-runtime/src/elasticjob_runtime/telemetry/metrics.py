@@ -14,7 +14,7 @@ BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 """Upper bounds of the phase histogram, s: a fork takes 5 ms, a cold start minutes."""
 
 
-class State(str, enum.Enum):
+class AgentState(str, enum.Enum):
     """What this agent is doing."""
 
     WARMING = "warming"
@@ -42,7 +42,7 @@ class Histogram:
 class Metrics:
     """Fields that are None are unknown, and have no sample."""
 
-    state: State = State.WARMING
+    state: AgentState = AgentState.WARMING
     round: int = 0
     world_size: int = 0
     rank: int | None = None
@@ -80,7 +80,7 @@ class Metrics:
 
     def text(self) -> str:
         """Prometheus text format 0.0.4."""
-        states = [(_labels(state=one.value), int(one is self.state)) for one in State]
+        states = [(_labels(state=one.value), int(one is self.state)) for one in AgentState]
         restarts = [(_labels(cause=cause), count) for cause, count in sorted(self.restarts.items())]
         dropped = [(_labels(reason=why), count) for why, count in sorted(self.connections_dropped.copy().items())]
         own = [(_labels(local_rank=str(rank)), seconds) for rank, seconds in sorted(self.own_seconds.items())]

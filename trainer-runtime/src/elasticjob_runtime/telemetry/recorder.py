@@ -23,7 +23,7 @@ from elasticjob_runtime.contract import (
 from elasticjob_runtime.membership.view import StoreView, Suspicion, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
-from elasticjob_runtime.telemetry.metrics import Metrics, State
+from elasticjob_runtime.telemetry.metrics import AgentState, Metrics
 from elasticjob_runtime.telemetry.transitions import (
     Cause,
     EventRecord,
@@ -298,14 +298,14 @@ def _attempt(store: StoreView) -> str:
     return store.plan.value.attempt if store.plan is not None else ""
 
 
-def _state(view: View) -> State:
+def _state(view: View) -> AgentState:
     if view.leaving_since is not None:
-        return State.LEAVING
+        return AgentState.LEAVING
     if view.workers.state is WorkersState.STOPPING:
-        return State.STOPPING
+        return AgentState.STOPPING
     if view.workers.state is WorkersState.RUNNING:
-        return State.TRAINING
+        return AgentState.TRAINING
     if not view.warm:
-        return State.WARMING
+        return AgentState.WARMING
     plan = view.store.plan
-    return State.SPARE if plan is not None and plan.rank is None else State.WAITING
+    return AgentState.SPARE if plan is not None and plan.rank is None else AgentState.WAITING

@@ -33,7 +33,7 @@ from elasticjob_runtime.etcd import Store
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.torchrun import BACKEND
-from elasticjob_runtime.torchrun.member import EndedError, Member
+from elasticjob_runtime.torchrun.member import EndedError, TorchrunMember
 from elasticjob_runtime.torchrun.options import member_config, read_conf
 from elasticjob_runtime.torchrun.outcome import failed_outcome
 from elasticjob_runtime.torchrun.round_store import RoundOverError, RoundStore, RoundStores, enter
@@ -79,7 +79,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
     def __init__(self, config: MemberConfig, store: Store) -> None:
         self._config = config
         self._etcd = store
-        self._member: Member | None = None
+        self._member: TorchrunMember | None = None
         self._stores: RoundStores | None = None
         self._round: RoundStore | None = None
         self._shared = False
@@ -152,23 +152,23 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._leave()
         return done
 
-    def _joined(self) -> tuple[Member, RoundStores]:
+    def _joined(self) -> tuple[TorchrunMember, RoundStores]:
         if self._member is None or self._stores is None:
             self._stores = RoundStores(self._config.port_range)
-            self._member = Member(self._config, self._etcd, self._stores.ports, shared=self._stores.shared)
+            self._member = TorchrunMember(self._config, self._etcd, self._stores.ports, shared=self._stores.shared)
             self._signals = SignalPipe()
             self._member.start(self._signals.read)
             atexit.register(self._leave)
         return self._member, self._stores
 
-    def _succeed(self, member: Member) -> bool:
+    def _succeed(self, member: TorchrunMember) -> bool:
         """Waits for the end of the job: if this agent left while others train, they would take it for a lost member."""
         if self._round is None:
             return True
         member.finish()
         return member.wait_for_end(PUBLISH_TIMEOUT if self._round.all_finished else None)
 
-    def _fail(self, member: Member, error: ChildFailedError) -> bool:
+    def _fail(self, member: TorchrunMember, error: ChildFailedError) -> bool:
         round_number = self._round.round if self._round is not None else 0
         member.is_over_within(round_number, CONFIRM_FAILURE)
         if not member.closes():
@@ -187,7 +187,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._etcd.close()
 
 
-def _meet(member: Member, stores: RoundStores) -> tuple[Plan, RoundStore]:
+def _meet(member: TorchrunMember, stores: RoundStores) -> tuple[Plan, RoundStore]:
     """Follows one plan after the other until all members of one have met."""
     while True:
         plan = member.next_plan()

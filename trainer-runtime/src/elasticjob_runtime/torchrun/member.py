@@ -36,7 +36,7 @@ class EndedError(Exception):
         self.code = exit_.code
 
 
-class Member:
+class TorchrunMember:
     """Public methods may be called from any thread."""
 
     def __init__(self, config: MemberConfig, store: Store, ports: Sequence[int], *, shared: bool) -> None:

@@ -96,7 +96,11 @@ class TorchAgent:
 
     def is_in(self, round_number: int) -> bool:
         """Whether this agent still takes part in the round."""
-        return round_number == self.round and self.phase in (AgentPhase.MEETING, AgentPhase.RUNNING, AgentPhase.FINISHED)
+        return round_number == self.round and self.phase in (
+            AgentPhase.MEETING,
+            AgentPhase.RUNNING,
+            AgentPhase.FINISHED,
+        )
 
     def _move(self, before: AgentPhase, after: AgentPhase, now: float) -> TorchAgent:
         return dataclasses.replace(self, phase=after, changed_at=now) if self.phase is before else self
@@ -179,7 +183,11 @@ def _leave_when_finished(view: View, agent: TorchAgent) -> Action | None:
     """Leaves if this member's workers have finished but the others must restart: torch's agent cannot restart finished
     workers."""
     plan = view.store.plan
-    if agent.phase is not AgentPhase.FINISHED or plan is None or (plan.round <= agent.round and not _is_broken(view, plan)):
+    if (
+        agent.phase is not AgentPhase.FINISHED
+        or plan is None
+        or (plan.round <= agent.round and not _is_broken(view, plan))
+    ):
         return None
     if view.me is not None and view.me.value.state is not MemberState.LEAVING:
         return PublishState(

@@ -23,7 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in i
 
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.network import PortRange, hold_ports
-from elasticjob_runtime.torchrun.member import Member
+from elasticjob_runtime.torchrun.member import TorchrunMember
 from elasticjob_runtime.workers.store_host import PortUse
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class RoundStore(TCPStore):
     them the next time it polls num_nodes_waiting().
     """
 
-    def __init__(self, plan: Plan, member: Member, *, libuv: bool) -> None:
+    def __init__(self, plan: Plan, member: TorchrunMember, *, libuv: bool) -> None:
         """Connects. Raises RuntimeError (torch's DistError) if that fails."""
         super().__init__(
             plan.value.master_addr, plan.value.master_port, is_master=False, timeout=STORE_TIMEOUT, use_libuv=libuv
@@ -190,7 +190,7 @@ def is_timeout(error: RuntimeError) -> bool:
     return kind is not None and isinstance(error, kind)
 
 
-def enter(member: Member, host: RoundStores, plan: Plan) -> RoundStore:
+def enter(member: TorchrunMember, host: RoundStores, plan: Plan) -> RoundStore:
     """Meets the other members of `plan` and returns its store. Raises RoundOverError."""
     host.prepare(plan.round)
     while True:
@@ -201,13 +201,13 @@ def enter(member: Member, host: RoundStores, plan: Plan) -> RoundStore:
         member.is_over_within(plan.round, RETRY)
 
 
-def _connect_and_meet(member: Member, host: RoundStores, plan: Plan) -> RoundStore:
+def _connect_and_meet(member: TorchrunMember, host: RoundStores, plan: Plan) -> RoundStore:
     store = RoundStore(plan, member, libuv=host.libuv)
     store.meet(host.worker_port(plan))
     return store
 
 
-def in_background(member: Member, round_number: int, call: Callable[[], T]) -> T:
+def in_background(member: TorchrunMember, round_number: int, call: Callable[[], T]) -> T:
     """Runs `call`, which may block, on a new thread and returns its result. If the round ends first, abandons the
     thread and raises RoundOverError."""
     result: Future[T] = Future()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from elasticjob_runtime.training.memory import copying
-from elasticjob_runtime.training.memory.copying import Part, Window, windows
+from elasticjob_runtime.training.memory.copying import TensorPart, Window, windows
 from elasticjob_runtime.training.memory.format import PIECE
 from elasticjob_runtime.training.memory.structure import Slot, UnsupportedStateError, take_apart
 
@@ -100,18 +100,18 @@ def slot(offset: int, size: int) -> Slot:
     [
         ([], []),
         ([slot(0, 0)], []),
-        ([slot(0, 64)], [Window(0, 64, (Part(0, 0, 64, 0),))]),
+        ([slot(0, 64)], [Window(0, 64, (TensorPart(0, 0, 64, 0),))]),
         (
             [slot(0, 150), slot(192, 10)],
             [
-                Window(0, 100, (Part(0, 0, 100, 0),)),
-                Window(100, 100, (Part(0, 100, 50, 0), Part(1, 0, 8, 92))),
-                Window(200, 2, (Part(1, 8, 2, 0),)),
+                Window(0, 100, (TensorPart(0, 0, 100, 0),)),
+                Window(100, 100, (TensorPart(0, 100, 50, 0), TensorPart(1, 0, 8, 92))),
+                Window(200, 2, (TensorPart(1, 8, 2, 0),)),
             ],
         ),
         (
             [slot(300, 10), slot(320, 10)],
-            [Window(300, 30, (Part(0, 0, 10, 0), Part(1, 0, 10, 20)))],
+            [Window(300, 30, (TensorPart(0, 0, 10, 0), TensorPart(1, 0, 10, 20)))],
         ),
     ],
     ids=["nothing", "an empty tensor", "one", "across windows", "an offset"],

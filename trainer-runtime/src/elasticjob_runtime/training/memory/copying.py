@@ -107,7 +107,7 @@ class Payload:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """Bytes of a tensor, and where in the window they go."""
 
     tensor: int
@@ -122,7 +122,7 @@ class Window:
 
     offset: int
     size: int
-    parts: tuple[Part, ...]
+    parts: tuple[TensorPart, ...]
 
 
 def windows(slots: Sequence[Slot], size: int) -> Iterator[Window]:
@@ -138,7 +138,7 @@ def windows(slots: Sequence[Slot], size: int) -> Iterator[Window]:
             slot = slots[index]
             begin, finish = max(slot.offset, start), min(slot.offset + slot.size, stop)
             if begin < finish:
-                parts.append(Part(index, begin - slot.offset, finish - begin, begin - start))
+                parts.append(TensorPart(index, begin - slot.offset, finish - begin, begin - start))
             if slot.offset + slot.size <= stop:
                 first = index + 1
             index += 1

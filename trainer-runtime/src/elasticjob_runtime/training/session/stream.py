@@ -11,7 +11,16 @@ from typing import Any, Protocol, TypeVar
 
 import torch.utils.data
 
-from elasticjob_runtime.data.stream_reader import MOSAIC, Answer, Known, Open, Part, Request, StreamReader, is_mosaic
+from elasticjob_runtime.data.stream_reader import (
+    MOSAIC,
+    Known,
+    Open,
+    Request,
+    StreamAnswer,
+    StreamPart,
+    StreamReader,
+    is_mosaic,
+)
 from elasticjob_runtime.data.streams import Place, Turns
 from elasticjob_runtime.training.session import torch_private
 from elasticjob_runtime.training.session.feed import Cursor, LoaderOptions, Share, StreamOrder
@@ -47,7 +56,7 @@ class Batch:
     stop: int
     places: list[Place]
     """Those of this rank."""
-    answers: list[Answer] = dataclasses.field(default_factory=list)
+    answers: list[StreamAnswer] = dataclasses.field(default_factory=list)
 
     def items(self) -> list[Any]:
         """In the order of `places`; without any, one to fill it up."""
@@ -92,7 +101,7 @@ class StreamFeed:
         """Stream -> which process of the loader has it open."""
         self._asked: collections.deque[Batch] = collections.deque()
         self._loaded: collections.deque[Batch] = collections.deque()
-        self._iterator: Iterator[Answer] = iter(())
+        self._iterator: Iterator[StreamAnswer] = iter(())
         arguments = {
             **options.arguments(),
             "worker_init_fn": functools.partial(_begin_loader, options.worker_init_fn),
@@ -165,14 +174,14 @@ class StreamFeed:
             return start if self._drop_last else self._end
         return stop
 
-    def _parts(self, batch: Batch) -> list[list[Part]]:
+    def _parts(self, batch: Batch) -> list[list[StreamPart]]:
         """For each process of the loader, what it reads of a batch."""
-        parts: list[list[Part]] = [[] for _ in range(self._loaders)]
+        parts: list[list[StreamPart]] = [[] for _ in range(self._loaders)]
         by_stream = sorted(batch.places, key=lambda place: place.stream)
         for stream, places in itertools.groupby(by_stream, key=lambda place: place.stream):
             items = [place.item for place in places]
             committed = self._turns.count(stream, self._cursor.consumed)
-            parts[self._loader_of[stream]].append(Part(stream, items[0], items[-1] + 1, committed))
+            parts[self._loader_of[stream]].append(StreamPart(stream, items[0], items[-1] + 1, committed))
         return parts
 
     def _begins(self) -> list[Mapping[int, Known] | None]:
@@ -205,7 +214,7 @@ class StreamFeed:
 
     def _load(self, batches: int) -> None:
         while len(self._loaded) < batches:
-            answers: list[Answer] = []
+            answers: list[StreamAnswer] = []
             for _ in range(self._loaders):
                 try:
                     answers.append(next(self._iterator))
@@ -219,7 +228,7 @@ class StreamFeed:
             batch.answers = answers
             self._loaded.append(batch)
 
-    def _learn(self, answer: Answer) -> None:
+    def _learn(self, answer: StreamAnswer) -> None:
         if answer.error:
             raise SessionError(answer.error)
         for stream, length in answer.ended.items():
@@ -290,7 +299,7 @@ class StreamFeed:
         self._world = self._ranks.world
 
 
-def _only(answers: list[Answer]) -> Answer:
+def _only(answers: list[StreamAnswer]) -> StreamAnswer:
     return answers[0]
 
 

@@ -34,7 +34,7 @@ class SessionError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Replicas:
+class CompleteReplicas:
     """The complete replicas of one plan, as one of them sees it."""
 
     place: int
@@ -44,7 +44,7 @@ class Replicas:
     """Host and port of the TCPStore in which they meet."""
 
     @classmethod
-    def parse(cls, message: Mapping[str, Any]) -> Replicas:
+    def parse(cls, message: Mapping[str, Any]) -> CompleteReplicas:
         host, _, port = str(message["store"]).rpartition(":")
         return cls(place=int(message["place"]), count=int(message["count"]), store=(host, int(port)))
 
@@ -65,7 +65,7 @@ class World:
     """All processes leave, and no other plan follows."""
     saves: bool = False
     """This process saves for all of them."""
-    replicas: Replicas | None = None
+    replicas: CompleteReplicas | None = None
     """With replicas: RANK and WORLD_SIZE of `environment` are those inside the replica. None: all worker processes are
     one world."""
     others: int = 0
@@ -86,7 +86,7 @@ class World:
             environment=environment,
             ends=bool(message.get("ends")),
             saves=bool(message.get("saves")),
-            replicas=Replicas.parse(message["replicas"]) if environment and message.get("replicas") else None,
+            replicas=CompleteReplicas.parse(message["replicas"]) if environment and message.get("replicas") else None,
             others=0 if environment else int(message.get("others", 0)),
         )
         if environment:

@@ -1,4 +1,5 @@
-"""How far a trainer is: `Progress`, for processes that join, and `Undo`, for what is interrupted and repeated."""
+"""How far a trainer is: `LoopProgress`, for processes that join, and `TrainerUndo`, for what is interrupted and
+repeated."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _SAVED = ("dirpath", "_last_global_step_saved", "_last_checkpoint_saved", "_defe
 _SCALARS = (int, float, str, type(None), torch.Tensor)
 
 
-class Progress:
+class LoopProgress:
     """Counters of the loops, states of callbacks, and which values are logged: a part of the session's state."""
 
     def __init__(self, trainer: Any) -> None:
@@ -86,7 +87,7 @@ class Lasting:
         self.metrics = [module for module in trainer.lightning_module.modules() if isinstance(module, Metric)]
 
 
-class Undo:
+class TrainerUndo:
     """What Lightning and the user's module remember of something that may be interrupted: counters, logged values, and
     attributes of the module. `restore` puts it back, but for what the session restores."""
 

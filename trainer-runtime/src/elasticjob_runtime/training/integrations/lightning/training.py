@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from elasticjob_runtime.training.integrations.lightning.progress import INSIDE, Lasting, Progress, Undo
+from elasticjob_runtime.training.integrations.lightning.progress import INSIDE, Lasting, LoopProgress, TrainerUndo
 from elasticjob_runtime.training.session.adapter import AdapterSession, SessionError
 
 
@@ -20,7 +20,7 @@ class Training:
     def __init__(self, trainer: Any, batches: GlobalBatches) -> None:
         self._trainer = trainer
         self._batches = batches
-        self.progress = Progress(trainer)
+        self.progress = LoopProgress(trainer)
         self._lasting = Lasting(trainer)
         self.session = self._new_session()
         batches.begin(self.session)
@@ -100,7 +100,7 @@ class Training:
 
     def remember(self, *, batch: bool) -> Callable[[], None]:
         """A validation and the end of an epoch also change callbacks and schedulers."""
-        undo, place = Undo(self._trainer, self._lasting, callbacks=not batch), self.progress.place
+        undo, place = TrainerUndo(self._trainer, self._lasting, callbacks=not batch), self.progress.place
 
         def put_back() -> None:
             self.progress.place, self.progress.received = place, False  # what the session has restored is its own
