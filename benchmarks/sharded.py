@@ -59,8 +59,8 @@ def agents(rate: float) -> Iterator[str]:
         thread.start()
     yield server.path
     stop.set()
-    for each in threads:
-        each.join()
+    for item in threads:
+        item.join()
 
 
 def model_of(size: int, tensors: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -81,7 +81,7 @@ def median(function: Callable[[], object], repeats: int = REPEATS) -> str:
 
 
 def main() -> None:
-    size, tensors = (int(each) for each in (*sys.argv[1:], "256", "64")[:2]) if len(sys.argv) > 2 else (256, 64)
+    size, tensors = (int(item) for item in (*sys.argv[1:], "256", "64")[:2]) if len(sys.argv) > 2 else (256, 64)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     model, optimizer = model_of(size, tensors)
     contents = Contents({"model": model, "optimizer": optimizer})
@@ -109,7 +109,7 @@ def main() -> None:
                     time.sleep(0.001)
                 keeps.append(kept - began)
                 copies.append((time.perf_counter() - kept, time.process_time() - cpu - (kept - began)))
-            seconds = sorted(each for each, _ in copies[2:])
+            seconds = sorted(item for item, _ in copies[2:])
             print(f"snapshot: {statistics.median(keeps[2:]):.3f} ({min(keeps[2:]):.3f} to {max(keeps[2:]):.3f})")
             print(
                 f"copy to a neighbour, at most {rate:g} MiB/s: {statistics.median(seconds):.3f} "

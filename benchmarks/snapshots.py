@@ -85,7 +85,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def report(what: str, times: Sequence[tuple[float, float]]) -> None:
-    wall, cpu = sorted(each for each, _ in times), sorted(each for _, each in times)
+    wall, cpu = sorted(item for item, _ in times), sorted(item for _, item in times)
     load = pathlib.Path("/proc/loadavg").read_text().split()[0]
     print(
         f"{what:<30} wall {statistics.median(wall):.3f} s ({wall[0]:.3f} to {wall[-1]:.3f}), "

@@ -69,7 +69,7 @@ def take_down(driver: ClusterDriver) -> None:
 def manifests(built: str, driver: ClusterDriver) -> list[dict[str, Any]]:
     """What `kubectl kustomize` printed, for this cluster: our image with torch (its Python is `python3`), its volume
     for checkpoints, and what three pods may request on a small machine."""
-    documents: list[dict[str, Any]] = [each for each in yaml.safe_load_all(built) if each]
+    documents: list[dict[str, Any]] = [item for item in yaml.safe_load_all(built) if item]
     shared = {"hostPath": {"path": driver.shared_directory, "type": "Directory"}}
     for document in documents:
         if document["kind"] == "ElasticJob":

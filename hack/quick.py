@@ -42,7 +42,7 @@ def changed() -> list[str]:
     """The Python files that differ from where this branch left main, and those that git does not know yet."""
     base = _git("merge-base", "HEAD", "main") or ["HEAD"]
     found = {*_git("diff", "--name-only", base[0]), *_git("ls-files", "--others", "--exclude-standard")}
-    return sorted(each for each in found if each.endswith(".py") and (ROOT / each).exists())
+    return sorted(item for item in found if item.endswith(".py") and (ROOT / item).exists())
 
 
 def packages(files: Iterable[str]) -> list[str]:
@@ -57,7 +57,7 @@ def _tests_of(file: PurePath) -> PurePath | None:
     for code, tests in TESTS.items():
         if file.is_relative_to(code):
             folder = PurePath("tests/unit", tests, file.relative_to(code).parent)
-            return next(each for each in (folder, *folder.parents) if (ROOT / each).is_dir())
+            return next(parent for parent in (folder, *folder.parents) if (ROOT / parent).is_dir())
     return None
 
 

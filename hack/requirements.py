@@ -76,7 +76,7 @@ def pinned(text: str) -> dict[str, str]:
 
 def needed(lock: Lock, root: Path = ROOT) -> set[str]:
     """Names of all packages of a file. Raises RequirementsError if one is not installed here."""
-    left = [(Requirement(each), "") for each in _direct(lock, root)]
+    left = [(Requirement(item), "") for item in _direct(lock, root)]
     found: dict[str, set[str]] = {}
     while left:
         requirement, extra = left.pop()
@@ -126,7 +126,7 @@ def write(lock: Lock, root: Path = ROOT) -> None:
     for machine in MACHINES:
         for name, digest in _from_index(versions, lock.python, machine):
             hashes[name].add(digest)
-    content = written(lock, {name: sorted(each) for name, each in hashes.items()}, versions)
+    content = written(lock, {name: sorted(item) for name, item in hashes.items()}, versions)
     (root / lock.path).write_text(content, encoding="utf-8")
 
 
@@ -161,14 +161,14 @@ def _from_index(versions: Mapping[str, str], python: str, machine: str) -> Itera
     command = [
         *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--report=-", "--no-deps"),
         *("--ignore-installed", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}"),
-        *(f"--platform={each}" for each in [*platforms, f"linux_{machine}"]),
+        *(f"--platform={platform}" for platform in [*platforms, f"linux_{machine}"]),
         *(f"{name}=={version}" for name, version in sorted(versions.items())),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RequirementsError(f"pip found no wheels for Python {python} on {machine}: {done.stderr.strip()}")
-    for each in json.loads(done.stdout)["install"]:
-        yield canonicalize_name(each["metadata"]["name"]), each["download_info"]["archive_info"]["hashes"]["sha256"]
+    for item in json.loads(done.stdout)["install"]:
+        yield canonicalize_name(item["metadata"]["name"]), item["download_info"]["archive_info"]["hashes"]["sha256"]
 
 
 def main() -> int:

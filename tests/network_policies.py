@@ -35,28 +35,28 @@ class Endpoint:
 def may_connect(policies: Iterable[Mapping[str, Any]], source: Endpoint, target: Endpoint, port: int) -> bool:
     """Over TCP. A pod that no policy selects accepts everything; one that some select, what any of them allows."""
     selecting = [
-        each
-        for each in policies
-        if each["metadata"]["namespace"] == target.namespace
-        and "Ingress" in each["spec"].get("policyTypes", ["Ingress"])
-        and _selects(each["spec"]["podSelector"], target.labels)
+        policy
+        for policy in policies
+        if policy["metadata"]["namespace"] == target.namespace
+        and "Ingress" in policy["spec"].get("policyTypes", ["Ingress"])
+        and _selects(policy["spec"]["podSelector"], target.labels)
     ]
     if not selecting:
         return True
     return any(
-        _allows_port(rule, port) and _allows_source(rule, source, each["metadata"]["namespace"])
-        for each in selecting
-        for rule in each["spec"].get("ingress") or []
+        _allows_port(rule, port) and _allows_source(rule, source, item["metadata"]["namespace"])
+        for item in selecting
+        for rule in item["spec"].get("ingress") or []
     )
 
 
 def _allows_port(rule: Mapping[str, Any], port: int) -> bool:
     ports = rule.get("ports") or []
-    assert all(isinstance(each.get("port", 0), int) for each in ports), "named ports are not evaluated"
+    assert all(isinstance(item.get("port", 0), int) for item in ports), "named ports are not evaluated"
     return not ports or any(
-        each.get("protocol", "TCP") == "TCP"
-        and ("port" not in each or each["port"] <= port <= each.get("endPort", each["port"]))
-        for each in ports
+        item.get("protocol", "TCP") == "TCP"
+        and ("port" not in item or item["port"] <= port <= item.get("endPort", item["port"]))
+        for item in ports
     )
 
 
@@ -72,7 +72,7 @@ def _is(peer: Mapping[str, Any], source: Endpoint, namespace: str) -> bool:
         block, address = peer["ipBlock"], source.address
         inside = bool(address) and ipaddress.ip_address(address) in ipaddress.ip_network(block["cidr"])
         return inside and not any(
-            ipaddress.ip_address(address) in ipaddress.ip_network(each) for each in block.get("except") or []
+            ipaddress.ip_address(address) in ipaddress.ip_network(item) for item in block.get("except") or []
         )
     if not source.namespace:
         return False

@@ -144,7 +144,7 @@ def show(console: Console, found: Sequence[Figures]) -> None:
     for name in found[-1]:
         values = [figures.get(name, 0.0) for figures in found]
         drawn = name in GROWING and len(found) > 1
-        full = _text(at_full([each["jobs"] for each in found], values)) if drawn else ""
+        full = _text(at_full([item["jobs"] for item in found], values)) if drawn else ""
         table.add_row(name, *map(_text, values), full, f"{GOALS[name]:g}" if name in GOALS else "")
     console.print(table)
 

@@ -160,8 +160,8 @@ async def _make_original(client: Client, agents_etcd: Etcd, workers: int, endpoi
     job = await client.call("GET", f"{JOBS.format('seed')}/{name}")
     pods = (await client.call("GET", PODS.format("seed")))["items"]
     services = (await client.call("GET", "/api/v1/namespaces/seed/services"))["items"]
-    for kind, each in [("Pod", pod) for pod in pods] + [("Service", service) for service in services]:
-        each |= {"apiVersion": "v1", "kind": kind}
+    for kind, item in [("Pod", pod) for pod in pods] + [("Service", service) for service in services]:
+        item |= {"apiVersion": "v1", "kind": kind}
     return Original(job, pods, services, keys)
 
 

@@ -71,7 +71,7 @@ async def big_jobs(
     """The median of each figure over several repetitions: other load on the machine affects operator and bare client at
     different times."""
     found = [await _big_job(client, operator, workers, endpoint) for _ in range(repetitions)]
-    return {name: statistics.median(each[name] for each in found) for name in found[0]}
+    return {name: statistics.median(item[name] for item in found) for name in found[0]}
 
 
 async def _big_job(client: Client, operator: Operator, workers: int, endpoint: str) -> dict[str, float]:

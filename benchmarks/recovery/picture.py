@@ -36,7 +36,7 @@ def kill(measured: Measured) -> str:
     for index, (name, value) in enumerate(values.items()):
         resumed = KILLED + scale * seconds[name]
         lines += _group(name, figure(Row.KILL, value), resumed, TOP + GROUP * index)
-    unit = next(each for each in (0.2, 0.5, 1.0, 2.0, 5.0, 20.0) if each * scale > 60)
+    unit = next(item for item in (0.2, 0.5, 1.0, 2.0, 5.0, 20.0) if item * scale > 60)
     for step in range(int((RIGHT - KILLED) / (unit * scale)) + 1):
         x = KILLED + step * unit * scale
         lines.append(

@@ -146,7 +146,7 @@ def under_torchft(ledger: Ledger) -> None:
     def state() -> list[torch.Tensor]:
         moments = [moment for found in training.optimizer.state.values() for moment in found.values()]
         tensors = [*training.model.parameters(), *moments]
-        return [(each.to_local() if isinstance(each, DTensor) else each).detach() for each in tensors]
+        return [(tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach() for tensor in tensors]
 
     def load(found: list[torch.Tensor]) -> None:
         for mine, theirs in zip(state(), found, strict=True):

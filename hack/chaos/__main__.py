@@ -61,7 +61,7 @@ def _run(driver: ClusterDriver, arguments: argparse.Namespace) -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "results.md").write_text(text, encoding="utf-8")
     print(f"\n{text}")
-    wrong = [*complaints(results), *(f"left behind: {each}" for each in stage.left)]
+    wrong = [*complaints(results), *(f"left behind: {item}" for item in stage.left)]
     for line in wrong:
         CONSOLE.print(f"[bold red]✗[/] {line}", soft_wrap=True)
     CONSOLE.print(

@@ -112,7 +112,7 @@ def chain(groups: Sequence[Group]) -> list[tuple[Group, int]]:
     trained = [group for group in groups if group.done]
     if not trained:
         return []
-    group = max(trained, key=lambda each: each.order)
+    group = max(trained, key=lambda item: item.order)
     found = [(group, group.done[-1][0])]
     while (writer := _writer(groups, group)) is not None:
         found.append((writer, group.restored[0]))
@@ -195,7 +195,7 @@ def _writer(groups: Sequence[Group], reader: Group) -> Group | None:
 def _newest_commit(groups: Sequence[Group], before: float) -> tuple[Group, Save] | None:
     """The newest group that had committed a checkpoint by then, and its newest checkpoint."""
     committed = [(group, save) for group in groups for save in group.committed if (save.committed or 0.0) < before]
-    return max(committed, key=lambda each: (each[0].order, each[1].step), default=None)
+    return max(committed, key=lambda item: (item[0].order, item[1].step), default=None)
 
 
 def _split(one: Iterable[Save], other: Iterable[Save]) -> int:

@@ -45,7 +45,7 @@ def says(kind: str, status: str) -> StatusCheck:
     """The condition has that status at some point."""
 
     def look(seen: Sequence[Seen]) -> str:
-        if any(each.condition(kind).get("status") == status for each in seen):
+        if any(item.condition(kind).get("status") == status for item in seen):
             return ""
         return f"{kind} was never {status}"
 
@@ -54,13 +54,13 @@ def says(kind: str, status: str) -> StatusCheck:
 
 def never_trains_less(seen: Sequence[Seen]) -> str:
     """The status never shows fewer workers: none stopped."""
-    worlds = {int(each.status.get("worldSize", 0)) for each in seen}
+    worlds = {int(item.status.get("worldSize", 0)) for item in seen}
     return f"worldSize was {sorted(worlds)}" if len(worlds) > 1 else ""
 
 
 def no_invented_failure(seen: Sequence[Seen]) -> str:
     """lastFailure must not change, because nothing failed."""
-    first, last = (each.status.get("lastFailure") for each in (seen[0], seen[-1]))
+    first, last = (item.status.get("lastFailure") for item in (seen[0], seen[-1]))
     return f"lastFailure: {last}" if last != first else ""
 
 
@@ -76,7 +76,7 @@ def blames(*indices: int) -> StatusCheck:
     """lastFailure names these workers, in this order."""
 
     def look(seen: Sequence[Seen]) -> str:
-        blamed = [str(each.status.get("lastFailure", {}).get("worker", "")).rpartition("-")[2] for each in seen[1:]]
+        blamed = [str(item.status.get("lastFailure", {}).get("worker", "")).rpartition("-")[2] for item in seen[1:]]
         changes = [name for before, name in itertools.pairwise(["", *blamed]) if name != before]
         wanted = [str(index) for index in indices]
         return "" if changes[-len(wanted) :] == wanted else f"lastFailure was of workers {changes}, not {wanted}"

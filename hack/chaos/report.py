@@ -31,22 +31,22 @@ def complaints(results: Sequence[Result]) -> list[str]:
 
 
 def _row(fault: str, killed: bool, found: list[Result]) -> str:
-    kept = sum(not each.broken for each in found)
-    pauses = [each.pause for each in found]
+    kept = sum(not result.broken for result in found)
+    pauses = [result.pause for result in found]
     cells = [
         _name(fault, killed),
         str(len(found)),
         f"{kept} of {len(found)}",
         f"{statistics.median(pauses):.1f} s ({max(pauses):.1f} s)",
-        *(_spread([getattr(each, name) for each in found]) for name in ("redone", "restarts", "deleted")),
-        f"{max(each.together for each in found):.1f} s",
-        _spread([each.extra_commits for each in found]),
+        *(_spread([getattr(result, name) for result in found]) for name in ("redone", "restarts", "deleted")),
+        f"{max(result.together for result in found):.1f} s",
+        _spread([result.extra_commits for result in found]),
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _name(fault: str, killed: bool) -> str:
-    what = next((each.what for each in FAULTS if each.name == fault), fault)
+    what = next((item.what for item in FAULTS if item.name == fault), fault)
     return f"{what}{', and the operator is killed' if killed else ''}"
 
 

@@ -97,7 +97,7 @@ class Stage:
             return not found
 
         if not within(90, nothing):
-            self.left += [f"{job.name}: {each}" for each in found]
+            self.left += [f"{job.name}: {item}" for item in found]
         self._drop()
 
     def _new(self, layout: Layout) -> Scene:
@@ -167,9 +167,9 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
     known = {(finding.kind, finding.text) for finding in audit.audit(before.groups)}
     limits = audit.Limits(together=expect.together)
     result.broken += [
-        str(each)
-        for each in audit.audit(groups, limits)
-        if each.at >= before.at and (each.kind, each.text) not in known
+        str(item)
+        for item in audit.audit(groups, limits)
+        if item.at >= before.at and (item.kind, item.text) not in known
     ]
     result.broken += _wrong_statuses(fault, scene, before)
     old = {group.token for group in before.groups}

@@ -232,7 +232,7 @@ class Checkpointed(Training):
     def digest(self) -> str:
         """A digest of everything that training depends on."""
         found = hashlib.sha256(json.dumps([self.taken, self.sampler.state_dict()], default=str).encode())
-        moments = [each[name] for each in self.adam.state.values() for name in ("exp_avg", "exp_avg_sq")]
+        moments = [item[name] for item in self.adam.state.values() for name in ("exp_avg", "exp_avg_sq")]
         for tensor in (*self.model.parameters(), *moments):
             found.update(tensor.detach().numpy().tobytes())
         return found.hexdigest()[:16]

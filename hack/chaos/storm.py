@@ -75,7 +75,7 @@ def draw(seed: int, seconds: float, names: Sequence[str], every: float = 3.0) ->
 def storm(seed: int, seconds: float) -> Fault:
     """The schedule of that seed as one fault. Its cost is not known in advance, its limits are."""
     schedule = draw(seed, seconds, AT_RANDOM)
-    most_restarts = sum(each.fault in COSTS_A_RESTART for each in schedule)
+    most_restarts = sum(item.fault in COSTS_A_RESTART for item in schedule)
 
     @contextlib.contextmanager
     def inject(scene: Scene) -> Iterator[None]:
@@ -97,9 +97,9 @@ def perform(scene: Scene, schedule: Sequence[ScheduledFault]) -> None:
     faults = {fault.name: fault for fault in FAULTS}
     started = time.monotonic()
     threads = []
-    for each in schedule:
-        time.sleep(max(0.0, started + each.at - time.monotonic()))
-        thread = threading.Thread(target=_perform, args=(scene, faults[each.fault], each.lasts), name=each.fault)
+    for item in schedule:
+        time.sleep(max(0.0, started + item.at - time.monotonic()))
+        thread = threading.Thread(target=_perform, args=(scene, faults[item.fault], item.lasts), name=item.fault)
         thread.start()
         threads.append(thread)
     for thread in threads:

@@ -39,7 +39,7 @@ def problems(page: str, markdown: str, known_targets: Collection[str], files: Co
             *(f"no module {name} can be run" for name in run if not _exists(name, files)),
             *(f"elasticrun has no flag {flag}" for flag in _flags(page, code) if flag not in _known_flags()),
         ]
-        yield from (Problem(page, code.line, each) for each in wrong)
+        yield from (Problem(page, code.line, item) for item in wrong)
 
 
 def _exists(module: str, files: Collection[str]) -> bool:

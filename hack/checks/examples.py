@@ -102,7 +102,7 @@ def commands(script: str) -> list[list[str]]:
             skip = False
         elif words or not re.match(r"\w+=", word):
             words.append(word)
-    return [each for each in [*found, words] if each]
+    return [item for item in [*found, words] if item]
 
 
 def _programs(script: str) -> Iterator[str]:
@@ -157,4 +157,4 @@ def _defined(module: str) -> frozenset[str]:
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     own = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return frozenset(own | {each.asname or each.name for node in imports for each in node.names})
+    return frozenset(own | {name.asname or name.name for node in imports for name in node.names})

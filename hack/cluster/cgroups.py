@@ -56,7 +56,7 @@ def parse_hierarchies(mounts: str) -> list[Hierarchy]:
 
 def hierarchies() -> list[Hierarchy]:
     found = parse_hierarchies(Path("/proc/mounts").read_text())
-    if not found or not any(each.has("freezer") for each in found):
+    if not found or not any(item.has("freezer") for item in found):
         raise ClusterError(
             "no cgroup hierarchy with the freezer and pids controllers is mounted: the test cluster needs cgroup v1 "
             "or v2"

@@ -100,7 +100,7 @@ def wait_for_containerd(group: str, log: Path, folder: Path, root: Path) -> Cont
 
     def answering() -> Containerd | None:
         candidates = (Containerd(process, folder, root) for process in sorted(cgroups.processes(group)))
-        return next((each for each in candidates if each.answers()), None)
+        return next((candidate for candidate in candidates if candidate.answers()), None)
 
     found = wait_for(answering, lambda: bool(cgroups.processes(group)), "containerd", log)
     assert found is not None

@@ -220,7 +220,7 @@ def _is_healthy() -> bool:
         or not KUBECONFIG.exists()
     ):
         return False
-    return all(each.ready and each.connected and each.power == "on" for each in status())
+    return all(item.ready and item.connected and item.power == "on" for item in status())
 
 
 def _wait_until_ready(nodes: Sequence[Node]) -> None:

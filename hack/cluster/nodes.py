@@ -96,7 +96,7 @@ class Node:
             kubeconfig=str(make_kubelet_kubeconfig(self._state, self.name)),
             proxy_kubeconfig=str(self._state / "super-admin.conf"),
             certificate_authority=str(self._state / "pki" / "ca.crt"),
-            cgroup_mounts=[(each.root.name, each.v1_options) for each in cgroups.hierarchies()],
+            cgroup_mounts=[(hierarchy.root.name, hierarchy.v1_options) for hierarchy in cgroups.hierarchies()],
             visible=[str(CHECKOUT), str(cache_folder())],
         )
 
@@ -123,8 +123,11 @@ def ready_names(items: Sequence[dict[str, Any]], since: float) -> set[str]:
 
 
 def _takes_pods(node: dict[str, Any]) -> bool:
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", []))
-    return ready and not any(each["key"].startswith("node.kubernetes.io/") for each in node["spec"].get("taints", []))
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in node["status"].get("conditions", [])
+    )
+    return ready and not any(taint["key"].startswith("node.kubernetes.io/") for taint in node["spec"].get("taints", []))
 
 
 def _renewed(lease: dict[str, Any]) -> float:

@@ -20,7 +20,7 @@ CONTAINERD_NAME = "io.containerd.image.name"
 REFERENCE_NAME = "org.opencontainers.image.ref.name"
 _MEDIA_TYPE = "application/vnd.oci.image"
 LAYER = f"{_MEDIA_TYPE}.layer.v1.tar"
-CONFIG, MANIFEST, INDEX = (f"{_MEDIA_TYPE}.{each}.v1+json" for each in ("config", "manifest", "index"))
+CONFIG, MANIFEST, INDEX = (f"{_MEDIA_TYPE}.{item}.v1+json" for item in ("config", "manifest", "index"))
 
 Descriptor = dict[str, Any]
 
@@ -152,7 +152,7 @@ def read_archive(archive: Path) -> ArchivedImage:
 def _read_oci(tar: tarfile.TarFile) -> list[ArchivedImage]:
     manifests = (_member(tar, "index.json") or {}).get("manifests", [])
     annotations = [manifest.get("annotations", {}) for manifest in manifests]
-    names = [each.get(CONTAINERD_NAME) or each.get(REFERENCE_NAME, "") for each in annotations]
+    names = [annotation.get(CONTAINERD_NAME) or annotation.get(REFERENCE_NAME, "") for annotation in annotations]
     return [ArchivedImage(name, manifest["digest"]) for name, manifest in zip(names, manifests, strict=True)]
 
 

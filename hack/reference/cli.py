@@ -48,7 +48,7 @@ def page() -> str:
         for parameter in command.params
         if parameter.name in COMMON
     }
-    without = [f"`{name}`" for name, each in commands.items() if COMMON[0] not in {one.name for one in each.params}]
+    without = [f"`{name}`" for name, item in commands.items() if COMMON[0] not in {one.name for one in item.params}]
     but = f" but {' and '.join(without)}" if without else ""
     parts = [INTRODUCTION.format(but=but) + _table(common[name] for name in COMMON)]
     parts += [_section(name, command) for name, command in commands.items() if not command.hidden]
@@ -88,7 +88,7 @@ def _choices(option: Any) -> str:
     annotation = option.type_descriptor.annotation
     kinds = [annotation, *getattr(annotation, "__args__", ())]
     enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, enum.Enum)]
-    choices = [str(each.value) for kind in enums for each in kind]
+    choices = [str(item.value) for kind in enums for item in kind]
     return "/".join(choices) or "VALUE"
 
 

@@ -41,14 +41,14 @@ def table() -> str:
         image_torch=DEBIAN[debian]["torch"],
         torch=_constraint("torch"),
         ci_python=", ".join(python),
-        ci_client_python=", ".join(each for each in python if _number(each) >= _number(client_python)),
+        ci_client_python=", ".join(item for item in python if _number(item) >= _number(client_python)),
         ci_torch=", ".join(_matrix(workflow, "torch", "torch")),
         kubernetes_required=yaml.safe_load(_read("charts/elasticjob/Chart.yaml"))["kubeVersion"]
         .strip(">=")
         .removesuffix(".0-0"),
         kubernetes=KUBERNETES_VERSION.removeprefix("v"),
         containerd=_go("github.com/containerd/containerd/v2"),
-        ci_kubernetes=", ".join(each.removeprefix("v") for each in _matrix(workflow, "kind", "kubernetes")),
+        ci_kubernetes=", ".join(item.removeprefix("v") for item in _matrix(workflow, "kind", "kubernetes")),
         etcd=" and ".join(_etcd()),
         helm=_go("helm.sh/helm/v3"),
     )
@@ -59,7 +59,7 @@ def _read(path: str) -> str:
 
 
 def _matrix(workflow: dict[str, Any], job: str, name: str) -> list[str]:
-    return [str(each) for each in workflow[job]["strategy"]["matrix"][name]]
+    return [str(item) for item in workflow[job]["strategy"]["matrix"][name]]
 
 
 def _development_python(workflow: dict[str, Any]) -> str:

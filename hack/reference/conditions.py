@@ -32,9 +32,9 @@ def page() -> str:
     types = {assignment.name: assignment.docstring for assignment in assignments(ConditionType)}
     parts = [INTRODUCTION, "## Conditions", "", "In the order in which a job goes through them:", ""]
     parts += ["| type | True means |", "|---|---|"]
-    parts += [f"| `{each.value}` | {types[each.name]} |" for each in ConditionType]
+    parts += [f"| `{item.value}` | {types[item.name]} |" for item in ConditionType]
     parts += ["", "## Reasons", ""]
-    for section, reasons in groupby(assignments(Reason), key=lambda each: each.section):
+    for section, reasons in groupby(assignments(Reason), key=lambda item: item.section):
         title, _, remark = section.partition(". ")
         parts += [f"### {title}", "", *([_remark(remark), ""] if remark else [])]
         parts += [EVENTS] if title == "Events only" else []

@@ -53,16 +53,16 @@ def page() -> str:
 
 def _name(schema: Schema) -> Iterator[str]:
     """What a job may be called."""
-    rules = [each for each in schema["x-kubernetes-validations"] if not _is_of_spec(each)]
+    rules = [item for item in schema["x-kubernetes-validations"] if not _is_of_spec(item)]
     yield "\n".join(["## metadata", "", REJECTED, "", *_rules({"x-kubernetes-validations": rules}), ""])
 
 
 def _with_rules_of_job(spec: Schema, job: Schema) -> Schema:
     """With the rules that stand at the job, because they depend on its status."""
     of_job = [
-        {**each, "fieldPath": each["fieldPath"].removeprefix(".spec")}
-        for each in job["x-kubernetes-validations"]
-        if _is_of_spec(each)
+        {**item, "fieldPath": item["fieldPath"].removeprefix(".spec")}
+        for item in job["x-kubernetes-validations"]
+        if _is_of_spec(item)
     ]
     return {**spec, "x-kubernetes-validations": [*of_job, *spec["x-kubernetes-validations"]]}
 
@@ -82,7 +82,7 @@ def _columns() -> str:
 
 def _sections(path: str, schema: Schema) -> Iterator[str]:
     """The section of the object at `path`, then those of the objects in it."""
-    refused = {each.path for each in REFUSED}
+    refused = {item.path for item in REFUSED}
     fields = {name: field for name, field in schema["properties"].items() if f"{path}.{name}" not in refused}
     required = schema.get("required", ())
     rows = [_row(path, name, field, name in required) for name, field in fields.items()]
@@ -113,7 +113,7 @@ def _row(path: str, name: str, field: Schema, required: bool) -> str:
     meaning = _prose(field, "<br>")
     own_rules = [] if below is field else [f"Rejected: {rule.removeprefix('- ')}" for rule in _rules(field)]
     cells = (title, "<br>".join(limits), "<br>".join(filter(None, [meaning, *own_rules])))
-    return f"| {' | '.join(_cell(each) for each in cells)} |"
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
 def _cell(text: str) -> str:
@@ -143,7 +143,7 @@ def _limits(field: Schema) -> Iterator[str]:
     if field.get("default") not in (None, {}):
         yield f"default `{_value(field['default'])}`" if field["default"] not in ("", []) else "default: empty"
     if "enum" in field:
-        yield "one of " + ", ".join(f"`{_value(each)}`" for each in field["enum"])
+        yield "one of " + ", ".join(f"`{_value(item)}`" for item in field["enum"])
     for low, high, unit in (
         ("minimum", "maximum", ""),
         ("minLength", "maxLength", " characters"),

@@ -29,7 +29,7 @@ ABBREVIATED = {
 SECTIONS: list[tuple[str, str, Table]] = [
     (
         "TorchElastic ElasticJob",
-        f"{' and '.join(f'`{each}`' for each in torchelastic.API_VERSIONS)}. No types of v1beta1 were ever published; it is read as v1alpha1.",
+        f"{' and '.join(f'`{version}`' for version in torchelastic.API_VERSIONS)}. No types of v1beta1 were ever published; it is read as v1alpha1.",
         torchelastic.TABLE,
     ),
     ("PyTorchJob", f"`{pytorchjob.API_VERSION}`.", pytorchjob.TABLE),

@@ -30,7 +30,7 @@ def publish(site: Path, folder: Path, version: str) -> None:
     shutil.copytree(site, folder / version)
     newest, *older = versions(folder)
     entries = [{"version": newest, "title": newest, "aliases": ["latest"]}]
-    entries += [{"version": each, "title": each, "aliases": []} for each in older]
+    entries += [{"version": item, "title": item, "aliases": []} for item in older]
     (folder / "versions.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     (folder / "index.html").write_text(REDIRECT.format(newest=newest), encoding="utf-8")
 

@@ -92,8 +92,8 @@ def start_etcd(tmp_path: Path, ca: CertificateAuthority) -> Iterator[Callable[..
         return started[-1]
 
     yield start
-    for each in started:
-        each.stop()
+    for etcd in started:
+        etcd.stop()
 
 
 StartEtcd = Callable[..., ManagedEtcd]

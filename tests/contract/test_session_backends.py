@@ -39,7 +39,7 @@ WORLDS = [
     pytest.param("nccl", 1, id="nccl, alone", marks=pytest.mark.gpu),
     pytest.param("nccl", 2, id="nccl", marks=pytest.mark.gpu(2)),
 ]
-PAIRS = [each for each in WORLDS if each.values[1] == 2]
+PAIRS = [item for item in WORLDS if item.values[1] == 2]
 
 
 @dataclasses.dataclass
@@ -145,7 +145,7 @@ def worlds_in_a_row(member: Member) -> list[tuple[list[float], list[int]]]:
     found = []
     for number in range(1, 5):
         process_states = member.enter(number)
-        found.append((member.add_up(member.tensor(1.0)), [each.state.step for each in process_states]))
+        found.append((member.add_up(member.tensor(1.0)), [state.state.step for state in process_states]))
     torch_private.release(member.old)
     return found
 

@@ -99,8 +99,8 @@ async def start_operator(server: EtcdServer, pki: Pki) -> AsyncIterator[StartOpe
         return operator
 
     yield start
-    for each in started:
-        await each.watches.close()
+    for item in started:
+        await item.watches.close()
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ def start_etcd(tmp_path: Path, pki: Pki) -> Iterator[StartEtcd]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.stop()
+    for item in started:
+        item.stop()
 
 
 def etcdctl(server: EtcdServer, pki: Pki, user: str, *words: str) -> str:

@@ -32,8 +32,8 @@ def watch(store: Store, prefix: str) -> Iterator[OpenWatch]:
         return seen
 
     yield begin
-    for each in watches:
-        each.cancel()
+    for item in watches:
+        item.cancel()
 
 
 def test_a_watch_reports_every_change_of_a_key(store: Store, prefix: str, watch: OpenWatch) -> None:

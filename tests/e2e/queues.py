@@ -34,7 +34,7 @@ QUOTA = BASE + 2 * WORKER_CPU
 
 def condition(workload: Json, kind: str) -> Json:
     conditions = workload.get("status", {}).get("conditions", [])
-    return next((each for each in conditions if each["type"] == kind), {})
+    return next((item for item in conditions if item["type"] == kind), {})
 
 
 def holds(workload: Json, kind: str) -> bool:
@@ -129,7 +129,7 @@ class Queue:
     def workloads(self, job: str) -> dict[str, Json]:
         """The Workloads that an ElasticJob owns, by name."""
         found = self._kubectl.items("workloads.kueue.x-k8s.io")
-        return {each["metadata"]["name"]: each for each in found if _owner(each) == ("ElasticJob", job)}
+        return {item["metadata"]["name"]: item for item in found if _owner(item) == ("ElasticJob", job)}
 
     def pods_of(self, workload: str) -> list[str]:
         """Names of the worker pods that were admitted with it."""
@@ -139,7 +139,7 @@ class Queue:
     def admitted(self, job: str) -> int:
         """How many of its Workloads are admitted, and not evicted."""
         found = self.workloads(job).values()
-        return sum(holds(each, "Admitted") and not holds(each, "Evicted") for each in found)
+        return sum(holds(item, "Admitted") and not holds(item, "Evicted") for item in found)
 
     def left_nothing(self, job: str) -> Callable[[], bool]:
         """For `eventually`: no Workload of the job is left."""

@@ -22,5 +22,5 @@ def test_faults_lose_no_committed_step_and_leave_nothing_behind(cluster: Cluster
             (fault.name, run_fault(stage, cluster, fault, kill_operator=fault is SMOKE[-1]).broken) for fault in SMOKE
         ]
         stage.end()
-    assert not [each for each in broken if each[1]]
+    assert not [item for item in broken if item[1]]
     assert not stage.left

@@ -195,12 +195,12 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
     )
     worlds = {pod: entered(example.log(pod))[-1] for pod in example.pods}
     survivor, other, victim = sorted(worlds, key=lambda pod: worlds[pod].rank)  # rank 0 prints the steps
-    processes = {pod: each.pid for pod, each in worlds.items()}
+    processes = {pod: item.pid for pod, item in worlds.items()}
 
     known = len(entered(example.log(survivor)))
     cluster.kubectl.delete("pod", victim, namespace, wait=False)
     eventually(
-        lambda: 2 in [each.workers for each in entered(example.log(survivor))[known:]],
+        lambda: 2 in [item.workers for item in entered(example.log(survivor))[known:]],
         *(60, 0.3, "the others continue without the pod"),
     )
     eventually(lambda: world(example, survivor, 3), 180, 0.3, "its replacement joins")
@@ -217,7 +217,7 @@ def test_the_session_example_loses_no_step_and_restarts_no_process_of_others(
     log = log[log.index(f"pid={processes[survivor]} ") :]  # its process may have restarted until all three were there
     changes = entered(log)
     print(*changes, sep="\n")  # with the process ID, in the output of this test
-    assert {each.pid for each in changes} == {processes[survivor]}, "one process trains through all changes"
+    assert {change.pid for change in changes} == {processes[survivor]}, "one process trains through all changes"
     steps = steps_of(log)
     print(f"{len(steps)} steps, {steps[0]} to {steps[-1]}")
     assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"

@@ -59,7 +59,7 @@ def test_jobs_share_a_tier_of_the_chart_lose_a_member_of_it_and_leave_it(
     mine.trains(2)
     other.trains(1)
     assert [job.status["rendezvous"]["tier"] for job in (mine, other)] == [TIER] * 2
-    assert not [each for each in cluster.kubectl.items("statefulsets") if each["metadata"]["name"].endswith("-etcd")]
+    assert not [item for item in cluster.kubectl.items("statefulsets") if item["metadata"]["name"].endswith("-etcd")]
     own, foreign = (job.status["rendezvous"]["id"] for job in (mine, other))
     assert "permission denied" in in_etcd(cluster, mine, "get", "--prefix", f"/elasticjob/{foreign}/")
     assert "members/" in in_etcd(cluster, mine, "get", "--prefix", f"/elasticjob/{own}/", "--keys-only")
@@ -84,9 +84,9 @@ def test_jobs_share_a_tier_of_the_chart_lose_a_member_of_it_and_leave_it(
 def in_etcd(cluster: ClusterDriver, job: Job, *words: str) -> str:
     """What etcdctl says to the user of the job's run."""
     (login,) = [
-        each["data"]
-        for each in cluster.kubectl.items("secrets")
-        if each["metadata"]["name"].startswith(f"{job.name}-") and "password" in each["data"]
+        item["data"]
+        for item in cluster.kubectl.items("secrets")
+        if item["metadata"]["name"].startswith(f"{job.name}-") and "password" in item["data"]
     ]
     user = ":".join(base64.b64decode(login[key]).decode() for key in ("username", "password"))
     flags = ("--endpoints=https://localhost:2379", "--insecure-skip-tls-verify", f"--user={user}")

@@ -110,7 +110,7 @@ def test_an_image_that_never_heard_of_us_trains(cluster: ClusterDriver, namespac
     runtime = cluster.image("runtime")
     for name in COMMANDS:
         pod = worker_pod(cluster, name, 0, namespace)
-        copied = [each["name"] for each in pod["spec"].get("initContainers", [])]
+        copied = [container["name"] for container in pod["spec"].get("initContainers", [])]
         way = "init container" if copied else "image volume"
         if cluster.name == "own" or name == "elasticrun-copied":  # our nodes can mount images
             assert copied == (["elasticjob-runtime"] if name == "elasticrun-copied" else [])
@@ -129,13 +129,13 @@ def test_an_image_without_python_fails_the_job_at_once_with_the_remedy(cluster: 
     cluster.kubectl.apply(yaml.safe_dump(job), namespace)
     cluster.kubectl.wait("elasticjob/no-python", "condition=Failed", namespace, timeout=90)
     status = cluster.kubectl.get("elasticjob", "no-python", namespace)["status"]
-    (failed,) = [each for each in status["conditions"] if each["type"] == "Failed"]
+    (failed,) = [condition for condition in status["conditions"] if condition["type"] == "Failed"]
     assert failed["reason"] == "RuntimeUnusable", json.dumps(status)
     assert "the image has no python3, or not on its PATH" in failed["message"]
 
     def told() -> bool:
         events = cluster.kubectl.items("events", namespace)
-        return any(each["reason"] == "RuntimeUnusable" and each["type"] == "Warning" for each in events)
+        return any(event["reason"] == "RuntimeUnusable" and event["type"] == "Warning" for event in events)
 
     eventually(told, 30, 0.5, "an Event says so")
     pods = cluster.kubectl.items("pods", namespace, "elasticjob.dev/job-name=no-python,elasticjob.dev/component=worker")

@@ -120,9 +120,9 @@ def test_jobs_share_an_etcd_in_which_each_run_has_a_user_of_its_own(
     mine.trains(2)
     other.trains(1)
     assert mine.status["rendezvous"]["endpoint"] == ENDPOINT
-    assert not [each for each in cluster.kubectl.items("statefulsets") if each["metadata"]["name"].endswith("-etcd")]
+    assert not [item for item in cluster.kubectl.items("statefulsets") if item["metadata"]["name"].endswith("-etcd")]
     (own,) = [
-        each["data"] for each in cluster.kubectl.items("secrets") if each["metadata"]["name"].startswith("shared-mine-")
+        item["data"] for item in cluster.kubectl.items("secrets") if item["metadata"]["name"].startswith("shared-mine-")
     ]
     login = ":".join(base64.b64decode(own[key]).decode() for key in ("username", "password"))
     run, foreign = (job.status["rendezvous"]["id"] for job in (mine, other))

@@ -68,7 +68,7 @@ def nothing_installed(cluster: ClusterDriver, clone: Path, release: Release) -> 
 def provide_etcd(archive: Path) -> None:
     """The image that the chart names for jobs' etcds."""
     name = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["etcdImage"]
-    programs = {f"/usr/local/bin/{each}": program(each) for each in ("etcd", "etcdctl")}
+    programs = {f"/usr/local/bin/{item}": program(item) for item in ("etcd", "etcdctl")}
     write_archive(archive, name, programs, ["/usr/local/bin/etcd"])
     own.load_image(archive)
 

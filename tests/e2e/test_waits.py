@@ -25,7 +25,7 @@ def _object(kind: str, namespace: str, **spec: Any) -> Json:
 
 
 OBJECTS = [
-    *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in (NAMESPACE, LIMITED, FULL)),
+    *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": item}} for item in (NAMESPACE, LIMITED, FULL)),
     _object("LimitRange", LIMITED, limits=[{"type": "Container", "max": {"memory": "900Mi"}}]),
     _object("ResourceQuota", FULL, hard={"count/pods": "1"}),
     _object(
@@ -78,8 +78,8 @@ CASES: dict[str, tuple[str, Callable[[Json], object], str, str]] = {
 @pytest.fixture(scope="module")
 def applied(cluster: ClusterDriver) -> Iterator[dict[str, float]]:
     """By job, when it was applied."""
-    for each in OBJECTS:
-        cluster.kubectl.apply(yaml.safe_dump(each), each["metadata"].get("namespace", "default"))
+    for item in OBJECTS:
+        cluster.kubectl.apply(yaml.safe_dump(item), item["metadata"].get("namespace", "default"))
     plain = yaml.safe_load(adapt(MANIFEST.read_text(encoding="utf-8"), cluster))
     plain["spec"]["workers"].update(replicas=2, minReplicas=2, maxReplicas=2)
     times = {}
@@ -102,7 +102,7 @@ def test_the_status_of_a_job_that_cannot_start_names_the_cause(
 
     def told() -> str:
         job = cluster.kubectl.get("elasticjob", name, namespace)
-        conditions = {each["type"]: each for each in job.get("status", {}).get("conditions", [])}
+        conditions = {condition["type"]: condition for condition in job.get("status", {}).get("conditions", [])}
         running = conditions.get("Running") or conditions.get("Accepted") or {}
         assert running.get("reason") == reason, running
         assert words in running["message"], running

@@ -87,7 +87,7 @@ def test_a_job_starts_small_grows_gives_back_its_surplus_without_a_lost_step_and
     assert sorted(pod["metadata"]["name"] for pod in job.pods) == base
     log = log_of(cluster, survivor)
     log = log[log.index(f"pid={process} ") :]
-    assert {each.pid for each in entered(log)} == {process}, "the process goes on"
+    assert {item.pid for item in entered(log)} == {process}, "the process goes on"
     steps = steps_of(log)
     assert steps == list(range(steps[0], steps[-1] + 1)), "no step is lost, and none is taken twice"
     pause, step = pause_above_step(log_of(cluster, survivor, "--timestamps"), 2)
@@ -196,7 +196,7 @@ def test_training_goes_on_while_kueue_is_down_and_a_lost_pod_is_replaced_afterwa
 @nightly
 def test_the_kueue_example_trains_to_its_end(kueue: ClusterDriver, tmp_path: Path) -> None:
     documents = manifests(kueue.kubectl.run("kustomize", str(EXAMPLE)), kueue)
-    (job,) = (each for each in documents if each["kind"] == "ElasticJob")
+    (job,) = (document for document in documents if document["kind"] == "ElasticJob")
     job["spec"]["workers"]["template"]["spec"]["containers"][0]["args"] += ["--epochs=1", "--samples=1280"]
     file = tmp_path / "kueue.yaml"
     file.write_text(yaml.safe_dump_all(documents), encoding="utf-8")

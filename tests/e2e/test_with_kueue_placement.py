@@ -105,7 +105,7 @@ def answer(queue: Queue, workload: str, state: str, **more: object) -> None:
 
     def asked() -> bool:
         found = queue.workload(workload)["status"].get("admissionChecks", [])
-        return [each["state"] for each in found] == ["Pending"]
+        return [item["state"] for item in found] == ["Pending"]
 
     eventually(asked, 60, 0.2, "Kueue asks the admission check")
     said = {"name": "budget", "state": state, "message": "decided by the test", **more}

@@ -29,11 +29,11 @@ def rendered(*settings: str) -> list[dict[str, Any]]:
     """The chart's objects with these --set values."""
     flags = [word for setting in settings for word in ("--set", setting)]
     text = helm("template", "ej", CHART, "--namespace", "system", "--kube-version", KUBERNETES_VERSION, *flags)
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [item for item in yaml.safe_load_all(text) if item]
 
 
 def of_kind(objects: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
-    return [each for each in objects if each["kind"] in kinds]
+    return [item for item in objects if item["kind"] in kinds]
 
 
 class Release:

@@ -108,9 +108,9 @@ def full_status() -> Status:
     """A status with every field set, some to their limits."""
     conditions: Any = ()
     holds = (ConditionType.ACCEPTED, ConditionType.RUNNING)
-    for each in ConditionType:
+    for item in ConditionType:
         conditions = set_condition(
-            conditions, type=each, status=each in holds, reason=Reason.TRAINING, message="m", generation=1, now=NOON
+            conditions, type=item, status=item in holds, reason=Reason.TRAINING, message="m", generation=1, now=NOON
         )
     return Status(
         observed_generation=1,

@@ -34,7 +34,7 @@ def _name_of(refused: Refused) -> str:
 STORED = [
     _named("reserved", WITH_RESERVED),
     _named("endpoint", {"spec.rendezvous.endpoint": "etcd:2379"}),
-    *(_named(_name_of(each), {each.path: VALUES[each.schema["type"]]}) for each in REFUSED),
+    *(_named(_name_of(item), {item.path: VALUES[item.schema["type"]]}) for item in REFUSED),
 ]
 """What an earlier release accepted."""
 
@@ -42,9 +42,9 @@ STORED = [
 def _earlier(crd: Manifest) -> Manifest:
     """A CRD from before a variable was reserved, fields were refused, and the rendezvous had a type."""
     result: Manifest = json.loads(json.dumps(crd).replace(f"'{RESERVED}', ", ""))
-    for each in REFUSED:
+    for item in REFUSED:
         schema = result["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        for name in each.path.split("."):
+        for name in item.path.split("."):
             schema = schema["properties"][name]
         del schema["x-kubernetes-validations"]
     spec = result["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -97,7 +97,7 @@ def test_a_template_that_changes_is_judged_by_the_names_that_are_reserved_now(st
         stored.try_to_change(edited)
 
 
-@pytest.mark.parametrize("refused", REFUSED, ids=lambda each: each.path)
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda item: item.path)
 def test_a_job_with_an_older_field_keeps_it_and_is_not_read_without_it(stored: Cluster, refused: Refused) -> None:
     """The operator can say so in its status."""
     name = _name_of(refused)

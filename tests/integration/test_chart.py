@@ -60,7 +60,8 @@ def test_values_reach_the_operator() -> None:
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert {
-        each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]
+        variable["name"]: variable.get("value") or variable["valueFrom"]["fieldRef"]["fieldPath"]
+        for variable in container["env"]
     } == {
         "ELASTICJOB_ETCD_IMAGE": "own/etcd:1",
         "ELASTICJOB_RUNTIME_IMAGE": "elasticjob-runtime:0.1.0",
@@ -106,7 +107,7 @@ def test_the_runtime_image_is_given_by_tag_or_digest_or_not_at_all(
 ) -> None:
     (deployment,) = of_kind(rendered(*settings), "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    variables = {each["name"]: each.get("value") for each in container["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert variables.get("ELASTICJOB_RUNTIME_IMAGE") == image
 
 
@@ -119,7 +120,7 @@ def test_allowed_endpoints_and_etcd_scheduling_reach_the_operator() -> None:
     )
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    settings = Settings.from_environment({each["name"]: each.get("value", "") for each in container["env"]})
+    settings = Settings.from_environment({variable["name"]: variable.get("value", "") for variable in container["env"]})
     assert settings.etcd_pod == {
         "nodeSelector": {"pool": "infra"},
         "resources": {"limits": {"memory": "256Mi"}},
@@ -131,21 +132,21 @@ def test_allowed_endpoints_and_etcd_scheduling_reach_the_operator() -> None:
 
 def test_with_named_namespaces_only_nodes_and_kinds_of_kueue_are_read_cluster_wide() -> None:
     objects = rendered("watchNamespaces={a,b}", "rbac.aggregateToUserRoles=false")
-    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {
+    assert {item["metadata"]["namespace"] for item in of_kind(objects, "Role", "RoleBinding")} == {
         "a",
         "b",
         "system",
         "kube-node-lease",
     }
-    own = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "system"]
-    assert {resource for each in own for rule in each["rules"] for resource in rule["resources"]} == {
+    own = [item for item in of_kind(objects, "Role") if item["metadata"]["namespace"] == "system"]
+    assert {resource for item in own for rule in item["rules"] for resource in rule["resources"]} == {
         "leases",
         "secrets",
     }
     bound = {
-        each["roleRef"]["name"]
-        for each in of_kind(objects, "ClusterRoleBinding")
-        if each["subjects"][0]["namespace"] == "system"
+        item["roleRef"]["name"]
+        for item in of_kind(objects, "ClusterRoleBinding")
+        if item["subjects"][0]["namespace"] == "system"
     }
     roles = [role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"] in bound]
     read = ["get", "list", "watch"]
@@ -202,7 +203,7 @@ def test_metrics_with_tls_have_a_port_of_their_own_everywhere() -> None:
     )
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    variables = {each["name"]: each.get("value") for each in container["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     (port,) = [port for port in container["ports"] if port["name"] == "metrics"]
     assert variables["ELASTICJOB_METRICS_PORT"] == str(port["containerPort"])
     (mount,) = [
@@ -219,39 +220,39 @@ def test_metrics_with_tls_have_a_port_of_their_own_everywhere() -> None:
 
 
 def test_dashboards_are_config_maps_that_grafanas_sidecar_finds() -> None:
-    assert not [each for each in of_kind(rendered(), "ConfigMap") if "dashboard" in each["metadata"]["name"]]
+    assert not [item for item in of_kind(rendered(), "ConfigMap") if "dashboard" in item["metadata"]["name"]]
     found = of_kind(
         rendered("metrics.dashboards.enabled=true", "metrics.dashboards.annotations.grafana_folder=ElasticJob"),
         "ConfigMap",
     )
     written = {f"elasticjob-{path.name}": path for path in (CHART / "dashboards").glob("*.json")}
-    data = {name: text for each in found for name, text in each["data"].items()}
+    data = {name: text for item in found for name, text in item["data"].items()}
     assert data.keys() == written.keys()
-    for each in found:
-        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert each["metadata"]["annotations"] == {"grafana_folder": "ElasticJob"}
-        assert each["metadata"]["namespace"] == "system"
+    for item in found:
+        assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert item["metadata"]["annotations"] == {"grafana_folder": "ElasticJob"}
+        assert item["metadata"]["namespace"] == "system"
     for name, path in written.items():
         assert json.loads(data[name]) == json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_dashboards_can_be_put_where_grafana_runs() -> None:
     settings = ("metrics.dashboards.enabled=true", "metrics.dashboards.namespace=monitoring")
-    assert {each["metadata"]["namespace"] for each in of_kind(rendered(*settings), "ConfigMap")} == {"monitoring"}
+    assert {item["metadata"]["namespace"] for item in of_kind(rendered(*settings), "ConfigMap")} == {"monitoring"}
 
 
 def test_tiers_reach_the_operator_as_the_chart_runs_them() -> None:
     objects = rendered("etcd.mode=Shared", "etcd.tiers=2", "etcd.closedTiers={1}", "etcd.tier.maxRuns=7")
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    environment = {each["name"]: each.get("value", "") for each in container["env"]}
+    environment = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     found = Settings.from_environment(environment).etcd_tiers
     assert [(tier.name, tier.open) for tier in found.tiers] == [
         ("ej-elasticjob-tier-0", True),
         ("ej-elasticjob-tier-1", False),
     ]
     assert (found.max_runs, found.max_bytes) == (7, 1 << 30)
-    services = {each["metadata"]["name"] for each in of_kind(objects, "Service")}
+    services = {item["metadata"]["name"] for item in of_kind(objects, "Service")}
     for tier, stateful_set in zip(found.tiers, of_kind(objects, "StatefulSet"), strict=True):
         peers = stateful_set["spec"]["serviceName"]
         assert {tier.name, peers} <= services
@@ -260,7 +261,7 @@ def test_tiers_reach_the_operator_as_the_chart_runs_them() -> None:
         assert hosts == [f"{host}.system.svc" for host in (tier.name, *pods)]
         (volume,) = stateful_set["spec"]["template"]["spec"]["volumes"]
         assert volume["secret"]["secretName"] == tier.name
-        assert not {"username", "password", "peer-ca.key"} & {each["key"] for each in volume["secret"]["items"]}
+        assert not {"username", "password", "peer-ca.key"} & {item["key"] for item in volume["secret"]["items"]}
 
 
 def test_tiers_stay_with_an_etcd_per_job_until_no_run_is_left_in_them() -> None:
@@ -268,5 +269,5 @@ def test_tiers_stay_with_an_etcd_per_job_until_no_run_is_left_in_them() -> None:
     assert len(of_kind(objects, "StatefulSet")) == 1
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    (text,) = (each["value"] for each in container["env"] if each["name"] == "ELASTICJOB_ETCD_TIERS")
-    assert [each["open"] for each in json.loads(text)["tiers"]] == [False]
+    (text,) = (variable["value"] for variable in container["env"] if variable["name"] == "ELASTICJOB_ETCD_TIERS")
+    assert [tier["open"] for tier in json.loads(text)["tiers"]] == [False]

@@ -111,13 +111,13 @@ def test_jobs_run_next_to_an_operator_that_is_installed_into_the_default_namespa
         "'kube-system','kube-public','kube-node-lease']",
         "'kube-system','kube-public','kube-node-lease','system']",
     ]
-    assert [[each in text for each in closed] for text in texts] == [[True, False], [False, True]]
+    assert [[item in text for item in closed] for text in texts] == [[True, False], [False, True]]
 
 
 def test_each_protection_can_be_turned_off() -> None:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "NetworkPolicy")
-    assert {each["kind"] for each in of_kind(rendered(), *kinds)} == {*kinds}
-    off = [f"{each}.enabled=false" for each in ("admissionPolicy", "flowSchema", "networkPolicy")]
+    assert {item["kind"] for item in of_kind(rendered(), *kinds)} == {*kinds}
+    off = [f"{item}.enabled=false" for item in ("admissionPolicy", "flowSchema", "networkPolicy")]
     assert of_kind(rendered(*off), *kinds) == []
 
 
@@ -128,7 +128,7 @@ def test_the_network_policy_leaves_only_the_operators_own_port_open(control_plan
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     (rule,) = policy["spec"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == [
-        each["name"] for each in template["spec"]["containers"][0]["ports"]
+        item["name"] for item in template["spec"]["containers"][0]["ports"]
     ]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
     policy["metadata"]["namespace"] = "default"
@@ -155,7 +155,7 @@ def test_on_openshift_the_namespace_chooses_the_user() -> None:
     text = helm(
         "template", "ej", CHART, "--kube-version", KUBERNETES_VERSION, "--api-versions=security.openshift.io/v1"
     )
-    (deployment,) = of_kind([each for each in yaml.safe_load_all(text) if each], "Deployment")
+    (deployment,) = of_kind([item for item in yaml.safe_load_all(text) if item], "Deployment")
     context = deployment["spec"]["template"]["spec"]["securityContext"]
     assert "runAsUser" not in context
     assert "runAsGroup" not in context
@@ -179,7 +179,7 @@ def test_alerts_are_about_the_operators_own_series() -> None:
         series = re.findall(r"elasticjob_\w+(?:\{([^}]*)\})?", rule["expr"])
         own = 'namespace="system",job="ej-elasticjob-metrics"'
         assert series
-        assert all(each.startswith(own) for each in series), rule["alert"]
+        assert all(item.startswith(own) for item in series), rule["alert"]
 
 
 HOSTILE_FIELDS = {
@@ -257,8 +257,8 @@ def test_the_prometheus_operator_accepts_the_monitors_and_alerts(control_plane_s
         kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
         objects = of_kind(rendered(*MONITORING), "ServiceMonitor", "PodMonitor", "PrometheusRule")
         assert len(objects) == len(kinds)
-        for each in objects:
-            each["metadata"]["namespace"] = "default"
-            kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(each))
+        for item in objects:
+            item["metadata"]["namespace"] = "default"
+            kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(item))
     finally:
         kubectl("delete", *names, "--wait=false")

@@ -47,7 +47,7 @@ class Members:
         self.spec = stateful_set["spec"]["template"]["spec"]
         (deployment,) = of_kind(objects, "Deployment")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        environment = {each["name"]: each.get("value", "") for each in container["env"]}
+        environment = {variable["name"]: variable.get("value", "") for variable in container["env"]}
         (tier,) = Settings.from_environment(environment).etcd_tiers.tiers
         self.hosts = [endpoint.host for endpoint in parse_endpoints(tier.endpoint)]
         self.ca = CertificateAuthority.create("operator", now() - datetime.timedelta(days=400))

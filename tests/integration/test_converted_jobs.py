@@ -19,7 +19,7 @@ FROM_ELSEWHERE = ("serviceAccountName", "priorityClassName")
 
 def job_of(case: str) -> Document:
     """The case's ElasticJob, for the test's own namespace."""
-    (manifest,) = (each.manifest for each in converted(case) if each.manifest["kind"] == "ElasticJob")
+    (manifest,) = (item.manifest for item in converted(case) if item.manifest["kind"] == "ElasticJob")
     manifest["metadata"].pop("namespace", None)
     return manifest
 

@@ -55,12 +55,12 @@ def shown_manifests() -> dict[str, list[Manifest]]:
     found: dict[str, list[Manifest]] = {}
     for page in PAGES:
         blocks = [block for block in fenced(text_of(page)) if block.language == "yaml"]
-        found[page] = [one for block in blocks for each in yaml.safe_load_all(block.text) if (one := completed(each))]
+        found[page] = [one for block in blocks for item in yaml.safe_load_all(block.text) if (one := completed(item))]
         patches = (PATCH.match(code.text) for code in code_of(text_of(page)))
         found[page] += [completed(json.loads(patch[1])) for patch in patches if patch]
     for path in MANIFESTS:
         if path.removesuffix("/kustomization.yaml") not in FOLDERS and str(Path(path).parent) not in FOLDERS:
-            found[path] = [one for each in yaml.safe_load_all(text_of(path)) if (one := completed(each))]
+            found[path] = [one for item in yaml.safe_load_all(text_of(path)) if (one := completed(item))]
     return {path: manifests for path, manifests in found.items() if manifests}
 
 
@@ -92,8 +92,8 @@ def test_the_api_server_accepts_every_manifest_in_the_docs(path: str, empty: Clu
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_api_server_accepts_what_each_example_applies(folder: str, empty: Cluster) -> None:
     built = yaml.safe_load_all(empty.kubectl("kustomize", str(ROOT / folder)))
-    manifests = [each for each in built if not each["apiVersion"].startswith(OTHER_APIS)]
-    assert "ElasticJob" in {each["kind"] for each in manifests}
+    manifests = [item for item in built if not item["apiVersion"].startswith(OTHER_APIS)]
+    assert "ElasticJob" in {manifest["kind"] for manifest in manifests}
     accepts(empty, manifests)
 
 

@@ -112,9 +112,9 @@ class Terminal:
 def terminals() -> Iterator[list[Terminal]]:
     opened: list[Terminal] = []
     yield opened
-    for each in reversed(opened):
-        each.process.terminate()
-        each.process.wait(PATIENCE)
+    for terminal in reversed(opened):
+        terminal.process.terminate()
+        terminal.process.wait(PATIENCE)
 
 
 @pytest.mark.nightly

@@ -88,8 +88,8 @@ class Operator:
 
     def conditions(self, job: str, *true: str, reason: str = "", message: str = "", **false: str) -> None:
         """`true`: types. `false`: type=reason."""
-        conditions = [(each, "True", reason or each) for each in true]
-        conditions += [(each, "False", why) for each, why in false.items()]
+        conditions = [(item, "True", reason or item) for item in true]
+        conditions += [(item, "False", why) for item, why in false.items()]
         self.status(
             job,
             conditions=[

@@ -108,7 +108,7 @@ def test_waiting_survives_an_api_server_that_goes_away(
     thread.start()
     eventually(lambda: "the operator has not seen the job yet" in said)
     proxy.refuse()
-    eventually(lambda: any("cannot be reached" in each for each in said))
+    eventually(lambda: any("cannot be reached" in item for item in said))
     operator.conditions("bert", "Succeeded")
     proxy.admit()
     thread.join(60)

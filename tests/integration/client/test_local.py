@@ -108,11 +108,11 @@ def test_a_job_that_starts_has_not_failed_for_others() -> None:
     client, seen = ElasticJobClient(local=True), set[str]()
     with ThreadPoolExecutor() as pool:
         submitting = [pool.submit(client.submit, "bert", image="a", command="python train.py") for _ in range(2)]
-        while not all(each.done() for each in submitting):
+        while not all(item.done() for item in submitting):
             with contextlib.suppress(NotFoundError):
                 seen.add(client.get("bert").summary)
     assert "Failed" not in seen
-    assert [type(each.exception()) for each in submitting].count(AlreadyExistsError) == 1
+    assert [type(item.exception()) for item in submitting].count(AlreadyExistsError) == 1
     client.wait("bert", timeout=120)
 
 

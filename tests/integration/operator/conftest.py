@@ -38,7 +38,10 @@ def install_crd(server: ControlPlane) -> None:
     def established() -> bool:
         crds = json.loads(server.kubectl("get", "crd", *(path.stem for path in CRDS.iterdir()), "--output=json"))
         conditions = [crd.get("status", {}).get("conditions") or [] for crd in crds["items"]]
-        return all(any((each["type"], each["status"]) == ("Established", "True") for each in of) for of in conditions)
+        return all(
+            any((condition["type"], condition["status"]) == ("Established", "True") for condition in of)
+            for of in conditions
+        )
 
     eventually(established, what="the CRDs are established")
     server.kubectl("get", "elasticjobs,elasticjobprogresses", "--all-namespaces")  # waits until they are served

@@ -120,7 +120,7 @@ class Namespace:
 
     def all(self, plural: str) -> dict[str, Json]:
         items = self.kube.call("GET", self.path(plural))["items"]
-        return {each["metadata"]["name"]: each for each in items}
+        return {item["metadata"]["name"]: item for item in items}
 
     def delete(self, plural: str, name: str, **options: Any) -> None:
         try:
@@ -146,7 +146,7 @@ class Namespace:
     def condition(self, name: str, type_: str) -> Json:
         """{} while it is not set."""
         conditions = self.status(name).get("conditions") or []
-        return next((each for each in conditions if each["type"] == type_), {})
+        return next((item for item in conditions if item["type"] == type_), {})
 
     def is_true(self, name: str, type_: str) -> bool:
         return bool(self.condition(name, type_).get("status") == "True")
@@ -156,7 +156,7 @@ class Namespace:
         self.patch("elasticjobs", name, {"spec": {"replicas": replicas}}, "scale")
 
     def events(self, job: str) -> list[Json]:
-        return [each for each in self.all("events").values() if each["involvedObject"]["name"] == job]
+        return [item for item in self.all("events").values() if item["involvedObject"]["name"] == job]
 
     # What kubelets do
 

@@ -45,6 +45,9 @@ def installed(server: ControlPlane, *files: Path) -> Iterator[None]:
 def _are_established(server: ControlPlane, given: list[str]) -> bool:
     found = json.loads(server.kubectl("get", "--output=json", *given))
     return all(
-        any((each["type"], each["status"]) == ("Established", "True") for each in crd["status"].get("conditions") or [])
+        any(
+            (condition["type"], condition["status"]) == ("Established", "True")
+            for condition in crd["status"].get("conditions") or []
+        )
         for crd in found.get("items", [found])
     )

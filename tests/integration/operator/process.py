@@ -156,9 +156,9 @@ class Gate:
                 sink.sendall(data)
         except OSError:
             pass
-        for each in (source, sink):
+        for item in (source, sink):
             try:
-                each.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
 

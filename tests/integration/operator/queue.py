@@ -83,7 +83,7 @@ class Job:
         self.spec["workers"] = copy.deepcopy(original)
 
     def _condition(self, type_: str) -> Json:
-        return next((each for each in self.status.get("conditions") or [] if each["type"] == type_), {})
+        return next((condition for condition in self.status.get("conditions") or [] if condition["type"] == type_), {})
 
     def _is_true(self, type_: str) -> bool:
         return self._condition(type_).get("status") == "True"

@@ -28,13 +28,13 @@ def test_a_jobs_etcd_gets_certificates_that_are_deleted_with_it(
     assert secret["metadata"]["ownerReferences"][0]["uid"] == job
     assert secret["immutable"]
     volumes = ns.all("statefulsets")["digits-etcd"]["spec"]["template"]["spec"]["volumes"]
-    assert [each["secret"]["secretName"] for each in volumes if "secret" in each] == [name]
+    assert [volume["secret"]["secretName"] for volume in volumes if "secret" in volume] == [name]
     ns.patch("elasticjobs", "digits", {"spec": {"suspend": True}})
     eventually(lambda: not secrets_of_jobs(ns), what="its certificates are deleted")
 
 
 def secrets_of_jobs(ns: Namespace) -> list[tuple[str, Json]]:
-    return [(name, each) for name, each in ns.all("secrets").items() if name != "elasticjob-ca"]
+    return [(name, item) for name, item in ns.all("secrets").items() if name != "elasticjob-ca"]
 
 
 def test_without_the_right_to_create_secrets_nothing_is_created_and_the_job_says_why(

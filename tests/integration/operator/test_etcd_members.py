@@ -13,7 +13,7 @@ KINDS = ("statefulsets", "services", "poddisruptionbudgets")
 
 
 def versions(ns: Namespace) -> dict[tuple[str, str], str]:
-    return {(kind, name): each["metadata"]["resourceVersion"] for kind in KINDS for name, each in ns.all(kind).items()}
+    return {(kind, name): item["metadata"]["resourceVersion"] for kind in KINDS for name, item in ns.all(kind).items()}
 
 
 def test_three_members_are_created_once_and_removed_with_a_suspended_job(
@@ -33,7 +33,7 @@ def test_three_members_are_created_once_and_removed_with_a_suspended_job(
     assert stateful_set["replicas"] == 3
     assert stateful_set["volumeClaimTemplates"][0]["spec"]["resources"]["requests"] == {"storage": "100Mi"}
     assert "peer-server.key" in next(
-        each["data"] for name, each in ns.all("secrets").items() if name != "elasticjob-ca"
+        item["data"] for name, item in ns.all("secrets").items() if name != "elasticjob-ca"
     )
     operator.kill()
     operator.restart()

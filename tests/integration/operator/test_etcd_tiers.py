@@ -59,12 +59,12 @@ class Tier:
 
     def left_of(self, uid: str) -> set[str]:
         """Users, roles and keys of the runs of a job."""
-        found = {each for kind in ("user", "role") for each in self.call(f"/v3/auth/{kind}/list")[f"{kind}s"]}
+        found = {item for kind in ("user", "role") for item in self.call(f"/v3/auth/{kind}/list")[f"{kind}s"]}
         begin, end = (
             base64.b64encode(text.encode()).decode() for text in (f"/elasticjob/{uid}", f"/elasticjob/{uid}~")
         )
         keys = self.call("/v3/kv/range", key=begin, range_end=end, keys_only=True).get("kvs") or []
-        return {each for each in found if uid in each} | {base64.b64decode(each["key"]).decode() for each in keys}
+        return {item for item in found if uid in item} | {base64.b64decode(key["key"]).decode() for key in keys}
 
 
 @pytest.fixture
@@ -93,7 +93,9 @@ def tier_of(ns: Namespace, job: str = "digits") -> str:
 def endpoints(ns: Namespace) -> set[str]:
     """Where the worker pods meet."""
     containers = [pod["spec"]["containers"][0] for pod in ns.workers().values()]
-    return {each["value"] for one in containers for each in one["env"] if each["name"] == "PET_RDZV_ENDPOINT"}
+    return {
+        variable["value"] for one in containers for variable in one["env"] if variable["name"] == "PET_RDZV_ENDPOINT"
+    }
 
 
 def test_a_run_has_a_user_in_its_tier_from_its_start_to_its_end(

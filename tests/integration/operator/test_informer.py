@@ -135,7 +135,7 @@ async def test_an_optional_informer_tolerates_being_forbidden(
     async with client(path, monkeypatch) as api:
         optional = Informer(api, NODES, store, optional=True)
         needed = Informer(api, PODS, store, namespace=ns.name)
-        tasks = [asyncio.create_task(each.run()) for each in (optional, needed)]
+        tasks = [asyncio.create_task(item.run()) for item in (optional, needed)]
         await asyncio.wait_for(optional.synced.wait(), 10)
         assert optional.forbidden
         assert not needed.synced.is_set()

@@ -25,9 +25,9 @@ def test_a_job_without_an_endpoint_gets_pods_services_and_an_etcd(
     eventually(lambda: set(ns.all("statefulsets")) == {"digits-etcd"}, what="etcd's StatefulSet")
     uid = ns.job("digits")["metadata"]["uid"]
     owned = [*ns.workers().values(), *ns.all("services").values(), *ns.all("statefulsets").values()]
-    assert all(each["metadata"]["ownerReferences"][0]["uid"] == uid for each in owned)
+    assert all(item["metadata"]["ownerReferences"][0]["uid"] == uid for item in owned)
     pod = ns.workers()["digits-worker-0"]
-    environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    environment = {variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0]["env"]}
     assert environment["PET_RDZV_ENDPOINT"] == f"https://digits-etcd.{ns.name}.svc:2379"
     assert environment["PET_RDZV_ID"] == f"{uid}-1"
     assert ns.all("services")["digits-etcd"]["spec"]["clusterIP"] not in ("", "None")

@@ -96,7 +96,7 @@ def test_operator_may_open_as_many_sockets_as_there_can_be_etcds(
 
 def test_the_charts_own_test_is_content_with_an_operator_and_with_nothing_else(operator: Operator) -> None:
     """`helm test` runs this in a pod; here, the same script asks the operator of this test."""
-    (pod,) = [each for each in rendered() if each["kind"] == "Pod"]
+    (pod,) = [item for item in rendered() if item["kind"] == "Pod"]
     *_, script = pod["spec"]["containers"][0]["command"]
     service = "ej-elasticjob-metrics.system.svc"
     assert service in script

@@ -73,7 +73,7 @@ def admit(ns: Namespace, workload: Json) -> None:
         {"type": type_, "status": "True", "reason": "Test", "message": "", "lastTransitionTime": rfc3339()}
         for type_ in ("QuotaReserved", "Admitted")
     ]
-    assignments = [{"name": each["name"], "count": each["count"]} for each in workload["spec"]["podSets"]]
+    assignments = [{"name": pod_set["name"], "count": pod_set["count"]} for pod_set in workload["spec"]["podSets"]]
     admission = {"clusterQueue": "research", "podSetAssignments": assignments}
     ns.patch("workloads", "digits", {"status": {"admission": admission, "conditions": conditions}}, "status")
 
@@ -95,7 +95,7 @@ def test_job_of_a_manager_cluster_runs_by_the_workload_that_multikueue_copies(
     def owned() -> Json | None:
         found = worker_cluster.get("workloads", "digits")
         owners = found["metadata"].get("ownerReferences", []) if found else []
-        return found if [(each["uid"], each["controller"]) for each in owners] == [(uid, True)] else None
+        return found if [(owner["uid"], owner["controller"]) for owner in owners] == [(uid, True)] else None
 
     there = eventually(owned, LONG, what="the copy of the job owns the copy of the Workload")
     assert there

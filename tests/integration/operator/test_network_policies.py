@@ -34,7 +34,7 @@ def operator(
 ) -> Iterator[Operator]:
     assert kube  # with the CRD
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    (value,) = (each["value"] for each in variables if each["name"] == VARIABLE)
+    (value,) = (variable["value"] for variable in variables if variable["name"] == VARIABLE)
     with running(control_plane, tmp_path_factory.mktemp("operator"), **{VARIABLE: value}) as operator:
         yield operator
 
@@ -79,7 +79,7 @@ def test_policies_are_created_before_pods(ns: Namespace, operator: Operator, sub
     eventually(lambda: started(ns), what="worker pods and etcd")
 
     def versions(*plurals: str) -> list[int]:
-        return [int(each["metadata"]["resourceVersion"]) for plural in plurals for each in ns.all(plural).values()]
+        return [int(item["metadata"]["resourceVersion"]) for plural in plurals for item in ns.all(plural).values()]
 
     assert max(versions("networkpolicies")) < min(versions("pods", "statefulsets"))
 
@@ -90,13 +90,13 @@ def test_policies_that_are_changed_or_deleted_are_restored(
     assert operator
     submit(endpoint="")
     eventually(lambda: started(ns), what="worker pods and etcd")
-    before = {name: each["spec"] for name, each in policies(ns).items()}
+    before = {name: policy["spec"] for name, policy in policies(ns).items()}
     ns.patch("networkpolicies", "digits-etcd", {"spec": {"ingress": [{}]}})
     eventually(lambda: policies(ns)["digits-etcd"]["spec"] == before["digits-etcd"], what="no rule more")
     ns.patch("networkpolicies", "digits-worker", {"spec": {"podSelector": {"matchLabels": {"app": "none"}}}})
     eventually(lambda: policies(ns)["digits-worker"]["spec"] == before["digits-worker"], what="the same selector")
     ns.delete("networkpolicies", "digits-etcd")
-    eventually(lambda: {name: each["spec"] for name, each in policies(ns).items()} == before, what="it is back")
+    eventually(lambda: {name: policy["spec"] for name, policy in policies(ns).items()} == before, what="it is back")
 
 
 def test_a_users_policy_of_the_same_name_is_left_alone_and_named(

@@ -63,12 +63,12 @@ REPLACED = {
 
 def told(ns: Namespace, reason: str) -> list[str]:
     """Messages of all Events of that reason."""
-    return [each["message"] for each in ns.events("digits") if each["reason"] == reason]
+    return [event["message"] for event in ns.events("digits") if event["reason"] == reason]
 
 
 def times_told(ns: Namespace, reason: str) -> int:
     """The same Event again is counted."""
-    return sum(each["count"] for each in ns.events("digits") if each["reason"] == reason)
+    return sum(event["count"] for event in ns.events("digits") if event["reason"] == reason)
 
 
 @pytest.mark.parametrize("row", REPLACED.values(), ids=REPLACED.keys())
@@ -127,7 +127,7 @@ def test_a_pod_rejected_by_admission_is_shown_with_the_servers_message(
             return "no pods on Fridays" in ns.condition("digits", "Running")["message"]
 
         eventually(refused, 60, what="the policy is in force, and its words are in the condition")
-        eventually(lambda: [each for each in told(ns, "PodRejected") if "no pods on Fridays" in each], what="a Warning")
+        eventually(lambda: [item for item in told(ns, "PodRejected") if "no pods on Fridays" in item], what="a Warning")
         created = times_told(ns, "WorkerCreated")  # Events come in their order: those of before the policy are there
         assert WORKER not in ns.workers()
         assert (ns.condition("digits", "Degraded")["status"], ns.condition("digits", "Degraded")["reason"]) == (
@@ -164,7 +164,7 @@ def test_a_worker_pod_on_a_suspect_machine_is_replaced_and_its_node_named(
     new = successor(ns, "digits-worker-2", before)
     (term,) = new["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": [bad]}]
-    variables = {each["name"]: each.get("value") for each in new["spec"]["containers"][0]["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in new["spec"]["containers"][0]["env"]}
     assert variables["PET_PREFLIGHT"] == "Basic"
     assert variables["PET_PREFLIGHT_COMMAND"] == "/opt/check 'two words'"
     assert variables["PET_PREFLIGHT_TIMEOUT"] == "30"
@@ -186,7 +186,7 @@ def test_a_slow_rank_is_named_and_its_worker_pod_replaced_if_wanted(
     agents.plan(2, size=3)
     agents.stragglers(2, slow["metadata"]["name"], "its CPU limit slows it down")
     text = f"rank 1 in {slow['metadata']['name']} on node {bad}: own time 50 ms; its CPU limit slows it down"
-    eventually(lambda: any(text in each for each in told(ns, "RanksSlow")), what="a Warning")
+    eventually(lambda: any(text in item for item in told(ns, "RanksSlow")), what="a Warning")
     if not replaces:
         condition = ns.condition("digits", "StragglersFound")
         assert condition["status"] == "True"

@@ -41,7 +41,7 @@ def manifest(endpoint: str, **spec: Any) -> Json:
 
 
 def environment(pod: Json) -> dict[str, str]:
-    return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+    return {variable["name"]: variable.get("value", "") for variable in pod["spec"]["containers"][0]["env"]}
 
 
 def on(pool: str, count: int) -> PodSet:
@@ -58,7 +58,7 @@ def on(pool: str, count: int) -> PodSet:
 def assert_placed(pod: Json, pool: str) -> None:
     """It is where it was admitted to."""
     assert pod["spec"]["nodeSelector"] == {"pool": pool}
-    assert "spot" in [each.get("key") for each in pod["spec"]["tolerations"]]
+    assert "spot" in [toleration.get("key") for toleration in pod["spec"]["tolerations"]]
     assert pod["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "main"
     assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "digits"
 
@@ -102,7 +102,7 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     assert queue.holds_quota(), "the pods are there still"
     assert ns.job("digits")["spec"]["workers"] == original, "template and size are restored in the same write"
     eventually(
-        lambda: all("deletionTimestamp" in each["metadata"] for each in ns.workers().values()),
+        lambda: all("deletionTimestamp" in worker["metadata"] for worker in ns.workers().values()),
         LONG,
         what="the pods are to end",
     )
@@ -128,8 +128,8 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     pods = ns.workers().values()
     for pod in pods:
         assert_placed(pod, "b")
-    assert {environment(each)["ELASTICJOB_UID"] for each in pods} == {uid}, "by which its checkpoints are found"
-    (second,) = {environment(each)["PET_RDZV_ID"] for each in pods}
+    assert {environment(item)["ELASTICJOB_UID"] for item in pods} == {uid}, "by which its checkpoints are found"
+    (second,) = {environment(item)["PET_RDZV_ID"] for item in pods}
     assert second != first
     assert ns.status("digits")["progress"]["lastCheckpointStep"] == 100
     eventually(

@@ -79,14 +79,14 @@ def root(guarded: EtcdServer, pki: Pki) -> Iterator[EtcdClient]:
 def users_of(server: EtcdServer, ns: Namespace, job: str = "digits") -> set[str]:
     """Users and roles of the job's runs."""
     uid, token = ns.job(job)["metadata"]["uid"], server._root_token()
-    found = {each for kind in ("user", "role") for each in server.call(f"/v3/auth/{kind}/list", {}, token)[f"{kind}s"]}
-    return {each for each in found if uid in each}
+    found = {item for kind in ("user", "role") for item in server.call(f"/v3/auth/{kind}/list", {}, token)[f"{kind}s"]}
+    return {item for item in found if uid in item}
 
 
 def secret_of(ns: Namespace) -> str:
     """The Secret that the worker pods mount."""
     volumes = [volume for pod in ns.workers().values() for volume in pod["spec"]["volumes"] if "secret" in volume]
-    (name,) = {each["secret"]["secretName"] for each in volumes}
+    (name,) = {item["secret"]["secretName"] for item in volumes}
     return str(name)
 
 
@@ -163,7 +163,7 @@ def bad_condition(ns: Namespace, reason: str) -> str:
     """The message of RendezvousReady, once it has that reason and there is a warning Event with it."""
     eventually(lambda: ns.condition("digits", "RendezvousReady").get("reason") == reason, what=reason, timeout=60)
     eventually(
-        lambda: [each for each in ns.events("digits") if (each["type"], each["reason"]) == ("Warning", reason)],
+        lambda: [event for event in ns.events("digits") if (event["type"], event["reason"]) == ("Warning", reason)],
         what=f"an Event {reason}",
     )
     assert not ns.workers(), "no worker pod fails with these credentials"

@@ -146,7 +146,7 @@ def test_operator_that_is_killed_while_the_job_trains(training: Training, operat
 def _states(training: Training) -> dict[str, str]:
     """What `kubectl get` and `kubectl wait` show."""
     status = training.ns.status("digits")
-    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
     return {**{name: conditions[name] for name in ("Running", "Suspended")}, "summary": status["summary"]}
 
 
@@ -296,6 +296,6 @@ def test_a_hang_is_named_in_a_condition_and_an_event_until_the_next_step(trainin
     assert "on node node-" in message, message
     hang.unlink()
     eventually(lambda: not ns.is_true("digits", "Stalled"), what="the next step ends it", timeout=60)
-    (event,) = [each for each in ns.events("digits") if each["reason"] == "Hang"]
+    (event,) = [item for item in ns.events("digits") if item["reason"] == "Hang"]
     assert (event["type"], event.get("count", 1)) == ("Warning", 1)
     assert ns.status("digits")["restarts"]["total"] == 0

@@ -62,7 +62,7 @@ def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
     assert ns.status("digits")["restarts"]["total"] == 0, "node loss is free"
 
     def told() -> list[tuple[str, str]]:
-        return sorted((each["reason"], each["message"]) for each in ns.events("digits") if bad in each["message"])
+        return sorted((event["reason"], event["message"]) for event in ns.events("digits") if bad in event["message"])
 
     eventually(lambda: len(told()) >= 2, what="Events, within a second of the status")
     assert told() == [
@@ -92,7 +92,7 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     )
 
     def told(reason: str) -> list[str]:
-        return [each["message"] for each in ns.events("digits") if each["reason"] == reason]
+        return [event["message"] for event in ns.events("digits") if event["reason"] == reason]
 
     eventually(lambda: len(told("PodRejected")) == 1, what="one Event")
     assert told("WorkerCreated") == ["Created digits-worker-0, digits-worker-1."], "what was refused did not happen"
@@ -128,13 +128,13 @@ def test_a_job_starts_once_the_orphans_of_its_predecessor_are_deleted(
 
     *left, _, namespace = eventually(command, what="the command")
     assert (namespace, len(left)) == (ns.name, 5), left
-    assert {each.partition("/")[2] for each in left} > {"digits", "digits-etcd", old}
+    assert {item.partition("/")[2] for item in left} > {"digits", "digits-etcd", old}
     assert ns.condition("digits", "RendezvousReady")["reason"] == "NameInUse"
     while left:
         kind, _, name = left.pop().partition("/")
         ns.delete(f"{kind}s", name)
         if left:
-            named = [each for each in left if not each.startswith("secret/")]  # it goes with its StatefulSet
+            named = [item for item in left if not item.startswith("secret/")]  # it goes with its StatefulSet
             eventually(lambda named=named: command()[:-2] == named, what="what is left is named")  # type: ignore[misc]
             assert {pod["metadata"]["name"] for pod in ns.pods() if is_worker(pod)} == {old}
 

@@ -43,7 +43,7 @@ def assert_a_join_loses_no_step(job: Job, folder: Path, python: Path, text: str)
     (elastic / "hurry").touch()
     assert [agent.exit_code(timeout=200) for agent in job.agents] == [0, 0, 0], job.logs
     _compare(_steps(reference), _steps(elastic))
-    weights, undisturbed = (json.loads((each / "result").read_text()) for each in (elastic, reference))
+    weights, undisturbed = (json.loads((item / "result").read_text()) for item in (elastic, reference))
     assert weights == pytest.approx(undisturbed, abs=1e-9)  # the order in which ranks are added up differs
 
 

@@ -145,7 +145,7 @@ def start(job: Job, how: str, name: str = "a", members: int = 1, *flags: str, wo
 def test_the_rank_that_keeps_the_others_waiting_is_named(job: Job, ways: Sequence[str], method: str) -> None:
     agent = start(job, ",".join(ways), "a", 1, "--start-method", method)
     assert agent.exit_code(220) == ExitCode.SUCCEEDED, agent.output
-    failures = [each for each in agent.events if each["event"] == "failure" and each["scope"] == "member"]
+    failures = [event for event in agent.events if event["event"] == "failure" and event["scope"] == "member"]
     for way, failure in zip(ways, failures, strict=True):
         case = CASES[way]
         assert (failure["rank"], failure["reason"] in case.reasons) == (1, True), failure
@@ -158,8 +158,8 @@ def test_members_tell_each_other_what_they_see(job: Job, how: str) -> None:
     """Alone, none of them could say which of two ranks is to blame, or whether others wait."""
     agents = [start(job, how, name, members=2) for name in "ab"]
     assert [agent.exit_code() for agent in agents] == [ExitCode.SUCCEEDED] * 2, job.logs
-    failures = [each for agent in agents for each in agent.events if each["event"] == "failure"]
-    assert {each["rank"] for each in failures} == {1}, job.logs
+    failures = [event for agent in agents for event in agent.events if event["event"] == "failure"]
+    assert {failure["rank"] for failure in failures} == {1}, job.logs
     assert CASES[how].text in failures[0]["message"], failures
 
 
@@ -176,8 +176,8 @@ def test_a_rank_in_an_endless_loop_is_named_and_not_killed(job: Job) -> None:
     assert "not restarting" in agent.output
     (job.directory / "released").touch()
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
-    assert [each for each in agent.events if each["event"] == "failure"] == []
-    hang = next(each for each in agent.events if each["event"] == "hang")
+    assert [event for event in agent.events if event["event"] == "failure"] == []
+    hang = next(event for event in agent.events if event["event"] == "hang")
     assert (hang["ranks"], hang["restarts"]) == ([1], False)
 
 
@@ -235,7 +235,7 @@ def test_a_rank_that_waits_for_a_disk_is_named_and_not_killed(job: Job, frozen_d
     eventually(lambda: "rank 1 waits in the kernel" in agent.output, 120, what=lambda: f"it is named: {agent.output}")
     thaw(frozen_disk)
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
-    assert [each for each in agent.events if each["event"] == "failure"] == []
+    assert [event for event in agent.events if event["event"] == "failure"] == []
 
 
 @pytest.fixture

@@ -53,4 +53,4 @@ def test_a_worker_process_that_a_signal_stops_counts_as_failed(job: Job) -> None
     os.kill(stopped.pid, signal.SIGSTOP)
     eventually(lambda: (now := job.plan) is not None and now.round > stopped.round, what="the next plan")
     assert f"killing worker process {stopped.pid}: stopped by SIGSTOP for 2 s" in job.logs
-    assert [each.restarts for each in job.wait_for_training(2)] == [1, 1]
+    assert [item.restarts for item in job.wait_for_training(2)] == [1, 1]

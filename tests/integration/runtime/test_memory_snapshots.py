@@ -54,8 +54,8 @@ def kill_all(folder: pathlib.Path, beginning: int, after: int) -> int:
 
     def pids() -> list[int]:
         found = [lines(folder, rank, "begin") for rank in range(2)]
-        assert [len(each) for each in found] == [beginning, beginning]
-        return [each[-1][0] for each in found]
+        assert [len(item) for item in found] == [beginning, beginning]
+        return [item[-1][0] for item in found]
 
     def steps() -> list[tuple[int, int]]:
         return lines(folder, 0, "step")

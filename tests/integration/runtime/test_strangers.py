@@ -197,8 +197,8 @@ def test_the_secret_is_only_in_etcd_and_in_the_agents_memory(job: Job, tmp_path:
         for name in ("environ", "cmdline"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 content = pathlib.Path(f"/proc/{pid}/{name}").read_bytes()
-                assert not any(each in content for each in hidden)
+                assert not any(item in content for item in hidden)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.suffix == ".log" for path in files)
     for path in files:
-        assert not any(each in path.read_bytes() for each in hidden), path
+        assert not any(item in path.read_bytes() for item in hidden), path

@@ -145,23 +145,23 @@ class Driver:
     def mend(self) -> None:
         """Plans the same again where the world of the newest plan broke although no process of it is lost, as agents
         do: on a busy machine, connections may take too long."""
-        whole = all(each.process.poll() is None and not each.frozen for each in self._planned)
-        if whole and any(each.broke == self.round for each in self._planned):
+        whole = all(item.process.poll() is None and not item.frozen for item in self._planned)
+        if whole and any(item.broke == self.round for item in self._planned):
             self.plan(self._planned, step_grace=0.5, told=self._planned)
 
     def pump(self, seconds: float = 0.01) -> None:
         """Reads what the workers say, for `seconds`."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            connections = [each.connection for each in self.workers.values() if each.connection is not None]
-            for each in select.select([self._listener, *self._new, *connections], [], [], left)[0]:
-                if each is self._listener:
+            connections = [worker.connection for worker in self.workers.values() if worker.connection is not None]
+            for item in select.select([self._listener, *self._new, *connections], [], [], left)[0]:
+                if item is self._listener:
                     self._new.append(self._listener.accept()[0])
                 else:
-                    self._read(each)
+                    self._read(item)
 
     def _read(self, connection: socket.socket) -> None:
-        worker = next((each for each in self.workers.values() if each.connection is connection), None)
+        worker = next((item for item in self.workers.values() if item.connection is connection), None)
         try:
             data = connection.recv(65536)
         except OSError:
@@ -176,7 +176,7 @@ class Driver:
         message: dict[str, Any] = json.loads(data)
         if message["type"] == "hello":
             self._new.remove(connection)
-            next(each for each in self.workers.values() if each.pid == message["pid"]).connection = connection
+            next(item for item in self.workers.values() if item.pid == message["pid"]).connection = connection
         elif message["type"] == "plan-state" and worker is not None:
             worker.learn(message)
         elif message["type"] == "fetch":  # this agent keeps nothing in memory; without an answer, processes wait 2 s
@@ -192,14 +192,14 @@ class Driver:
 
     def stacks(self) -> str:
         """Of the processes that still run: the end of their logs, with the stacks of all their threads."""
-        running = [each for each in self.workers.values() if each.process.poll() is None]
+        running = [item for item in self.workers.values() if item.process.poll() is None]
         for worker in running:
             worker.process.send_signal(signal.SIGUSR1)
         time.sleep(1)
         return "\n".join(
-            f"== {each.name}: heard {each.heard}, entered {each.entered}, failed {each.failed}\n"
-            + (self._folder / f"{each.name}.log").read_text(errors="replace")[-2500:]
-            for each in running
+            f"== {item.name}: heard {item.heard}, entered {item.entered}, failed {item.failed}\n"
+            + (self._folder / f"{item.name}.log").read_text(errors="replace")[-2500:]
+            for item in running
         )
 
     def close(self) -> None:
@@ -207,5 +207,5 @@ class Driver:
             worker.kill()
             if worker.connection is not None:
                 worker.connection.close()
-        for each in (self._listener, *self._new):
-            each.close()
+        for item in (self._listener, *self._new):
+            item.close()

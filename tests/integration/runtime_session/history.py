@@ -27,7 +27,7 @@ def wait_until(
 def begin(driver: Driver, *names: str, later: Sequence[str] = ()) -> list[Worker]:
     """Starts processes and sends the first plan. Those that join `later` are ready, but not in it."""
     workers = driver.start(*names, *later)
-    wait_until(driver, lambda: all(each.ready for each in workers), "all say hello")
+    wait_until(driver, lambda: all(worker.ready for worker in workers), "all say hello")
     driver.plan(workers[: len(names)])
     return workers
 
@@ -58,14 +58,14 @@ def finish(driver: Driver, tmp_path: pathlib.Path, workers: Sequence[Worker]) ->
     left = list(workers)
 
     def all_end() -> bool:
-        ended = [each for each in left if each.process.poll() is not None]
+        ended = [item for item in left if item.process.poll() is not None]
         if ended:
-            left[:] = [each for each in left if each not in ended and each.entered]
+            left[:] = [item for item in left if item not in ended and item.entered]
             driver.plan(left, step_grace=5.0, told=left)
         return not left
 
     wait_until(driver, all_end, "all end")
-    done = [each for each in workers if each.process.poll() is not None]  # not those that never had a part in it
-    for each in done:
-        assert each.process.returncode == 0, (tmp_path / f"{each.name}.log").read_text()[-3000:]
-    return [Run.read(tmp_path / each.name) for each in done]
+    done = [worker for worker in workers if worker.process.poll() is not None]  # not those that never had a part in it
+    for item in done:
+        assert item.process.returncode == 0, (tmp_path / f"{item.name}.log").read_text()[-3000:]
+    return [Run.read(tmp_path / item.name) for item in done]

@@ -53,11 +53,11 @@ def main() -> None:
     if arguments.process_index == 0:
         facts = {
             "weights": torch.nn.utils.parameters_to_vector(model.parameters()).tolist(),
-            "losses": [each["loss"] for each in trainer.state.log_history if "loss" in each],
+            "losses": [item["loss"] for item in trainer.state.log_history if "loss" in item],
             "evaluations": [
-                (each["eval_right"], each["eval_samples"])  # Trainer's loss is a mean over batches, whatever they have
-                for each in trainer.state.log_history
-                if "eval_loss" in each
+                (item["eval_right"], item["eval_samples"])  # Trainer's loss is a mean over batches, whatever they have
+                for item in trainer.state.log_history
+                if "eval_loss" in item
             ],
             "operations": trainer.state.total_flos,
         }

@@ -57,10 +57,10 @@ def await_decision(*, late: bool) -> None:
 
 def attack() -> list[torch.Tensor]:
     """As the usual code of adversarial training does it. Returns the parameters before."""
-    before = [each.data.clone() for each in model.parameters()]
-    for each in model.parameters():
-        assert each.grad is not None
-        each.data.add_(each.grad)
+    before = [parameter.data.clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.data.add_(parameter.grad)
     return before
 
 
@@ -76,8 +76,8 @@ def train(batch: torch.Tensor) -> None:
         dist.all_reduce(torch.ones(1))
     if KIND in {"adversarial", "goes on after errors"}:
         trained(batch).square().mean().backward()
-    for each, value in zip(model.parameters(), before, strict=bool(before)):
-        each.data = value
+    for parameter, value in zip(model.parameters(), before, strict=bool(before)):
+        parameter.data = value
 
 
 def try_to_train(batch: torch.Tensor) -> None:

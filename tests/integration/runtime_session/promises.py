@@ -244,8 +244,8 @@ def no_backend() -> tuple[dict[str, Any], Step]:
 
 
 KINDS = {
-    each.__name__: each
-    for each in (
+    item.__name__: item
+    for item in (
         momentum, closure, two_models, scheduler, accumulation, scaled, averaged, batch_norm, frozen, unused, static,
         compiled, hook, own_values, no_backend,
     )

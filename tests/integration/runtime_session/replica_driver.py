@@ -91,9 +91,11 @@ class ReplicaDriver(Driver):
         """Starts replicas and sends the first plan. Those that join `later` hear that they are not in it, take a step
         on trial, and wait for another one."""
         replicas = [self.start_replica(name) for name in names + later]
-        wait_until(self, lambda: all(each.ready for each in replicas), "all say hello")
+        wait_until(self, lambda: all(replica.ready for replica in replicas), "all say hello")
         number = self.plan_replicas(replicas[: len(names)])
-        wait_until(self, lambda: all(each.waiting == number for each in replicas[len(names) :]), "the later ones wait")
+        wait_until(
+            self, lambda: all(replica.waiting == number for replica in replicas[len(names) :]), "the later ones wait"
+        )
         return replicas
 
     def plan_replicas(
@@ -174,8 +176,11 @@ class ReplicaDriver(Driver):
 
     def finish(self) -> list[Trained]:
         """Waits until the replicas of the plan end, and those that are still to be lost are."""
-        wait_until(self, lambda: bool(self.members) and all(each.has_finished for each in self.members), "all end")
-        return [Trained(each.name, [Run.read(self.folder / rank.name) for rank in each.ranks]) for each in self.members]
+        wait_until(self, lambda: bool(self.members) and all(member.has_finished for member in self.members), "all end")
+        return [
+            Trained(member.name, [Run.read(self.folder / rank.name) for rank in member.ranks])
+            for member in self.members
+        ]
 
 
 @dataclasses.dataclass(frozen=True)

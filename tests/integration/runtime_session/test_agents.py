@@ -106,4 +106,4 @@ def test_a_process_that_hangs_is_replaced_and_the_others_continue(session_job: S
     hangs.unlink()
     job.assert_finished(undisturbed, "a", "b")
     assert (len(job.pids("a")), len(job.pids("b"))) == (1, 2)
-    assert "in_session (script.py:" in next(each["message"] for each in b.events if each["event"] == "failure")
+    assert "in_session (script.py:" in next(event["message"] for event in b.events if event["event"] == "failure")

@@ -43,8 +43,8 @@ def test_a_checkpoint_of_one_process_serves_all(driver: Driver, tmp_path: pathli
     run([sys.executable, os.fspath(SCRIPT)], OUTPUT=str(tmp_path / "one"), CHECKPOINTS=local, EPOCHS="1", EVERY="5")
     driver.environment["CHECKPOINTS"] = str(tmp_path / "{name}" / "checkpoints")
     workers = begin(driver, "a", "b")
-    for each in finish(driver, tmp_path, workers):
-        each.assert_same_training(undisturbed)
+    for item in finish(driver, tmp_path, workers):
+        item.assert_same_training(undisturbed)
     for name in ("a", "b"):
         assert int((tmp_path / f"{name}.steps").read_text().split()[1]) == 61  # of 63 in the first epoch; saved at 60
 
@@ -60,9 +60,9 @@ def test_data_loader_processes_survive_a_change(driver: Driver, tmp_path: pathli
     driver.plan([a, b])
     wait_for_step(driver, tmp_path, a, 20)
     assert _children(a.pid) == before
-    for each in finish(driver, tmp_path, [a, b]):
-        each.assert_same_training(undisturbed)
-        assert each.facts["committed"] == STEPS
+    for item in finish(driver, tmp_path, [a, b]):
+        item.assert_same_training(undisturbed)
+        assert item.facts["committed"] == STEPS
 
 
 def _children(pid: int) -> list[str]:

@@ -36,8 +36,8 @@ def loops(tmp_path: pathlib.Path) -> Iterator[Callable[[str], Driver]]:
 def lose_c(driver: Driver, tmp_path: pathlib.Path, mark: str) -> list[Run]:
     """What a and b have at the end, if c is lost when both are at that mark."""
     a, b, c = begin(driver, "a", "b", "c")
-    for each in (a, b):
-        wait_for_mark(driver, tmp_path, each, mark)
+    for item in (a, b):
+        wait_for_mark(driver, tmp_path, item, mark)
     c.kill()
     driver.plan([a, b])
     return finish(driver, tmp_path, [a, b])

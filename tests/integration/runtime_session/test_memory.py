@@ -53,7 +53,7 @@ def test_training_continues_without_a_disk_when_all_processes_are_killed(job: Se
         assert len(after) == 1, "all continue after the same step"
         repeated.append(last - after.pop())
     assert [agent.exit_code(90.0) for agent in agents] == [0, 0], job.logs
-    assert all(0 <= each <= job.snapshot_interval for each in repeated), f"repeated {repeated}; {job.logs}"
+    assert all(0 <= item <= job.snapshot_interval for item in repeated), f"repeated {repeated}; {job.logs}"
     for name in "ab":
         Run.read(job.directory / f"{name}-0").assert_same_training(undisturbed)
         assert job.last_step(name) == STEPS

@@ -38,8 +38,8 @@ class ReplicaJob(SessionJob):
         assert path.exists(), f"{member} has not started"
         lines = path.read_text().splitlines()
         notes = [json.loads(line) for line in lines]
-        own = [each for each in notes if each["pid"] == notes[-1]["pid"]]
-        plan: dict[str, Any] = next((each for each in reversed(own) if "round" in each), {"round": 0, "replicas": None})
+        own = [note for note in notes if note["pid"] == notes[-1]["pid"]]
+        plan: dict[str, Any] = next((item for item in reversed(own) if "round" in item), {"round": 0, "replicas": None})
         return Process(own[0]["pid"], own[0].get("world", {}), plan["round"], plan["replicas"])
 
     def replica(self, member: str) -> ReplicaValue:
@@ -54,8 +54,8 @@ class ReplicaJob(SessionJob):
             plan = self.plan
             assert plan is not None
             found = [self.process(name, rank) for name in members for rank in range(local_ranks)]
-            assert [each.round for each in found] == [plan.round] * len(found)
-            assert all(each.replicas and each.replicas["count"] == count for each in found)
+            assert [item.round for item in found] == [plan.round] * len(found)
+            assert all(item.replicas and item.replicas["count"] == count for item in found)
             return found
 
         return eventually(trains, START, what=lambda: f"{count} replicas; logs:\n{self.logs}")
@@ -77,30 +77,30 @@ def test_a_member_with_two_processes_is_a_replica_that_starts_again_alone(job: R
     for name in "ab":
         job.start(name, "--replica-size=1", "--nproc-per-node=2", nnodes="1:2")
     before = job.wait(2, "a", "b", local_ranks=2)
-    assert [(each.world["RANK"], each.world["WORLD_SIZE"], each.world["GROUP_RANK"]) for each in before] == [
+    assert [(item.world["RANK"], item.world["WORLD_SIZE"], item.world["GROUP_RANK"]) for item in before] == [
         ("0", "2", "0"), ("1", "2", "0"), ("0", "2", "0"), ("1", "2", "0"),
     ]  # fmt: skip
-    assert [each.world["ELASTICJOB_REPLICA"] for each in before] == ["0", "0", "1", "1"]
-    assert sorted(each.replicas["place"] for each in before if each.replicas) == [0, 0, 1, 1]
+    assert [item.world["ELASTICJOB_REPLICA"] for item in before] == ["0", "0", "1", "1"]
+    assert sorted(item.replicas["place"] for item in before if item.replicas) == [0, 0, 1, 1]
 
     os.kill(before[3].pid, signal.SIGKILL)
     job.wait(1, "a", local_ranks=2)
     after = job.wait(2, "a", "b", local_ranks=2)
-    assert [each.pid for each in after[:2]] == [each.pid for each in before[:2]], "the other replica went on"
-    assert not {each.pid for each in after[2:]} & {each.pid for each in before[2:]}, "its own started again as a whole"
-    assert [each.world["ELASTICJOB_REPLICA"] for each in after] == ["0", "0", "1", "1"]
+    assert [item.pid for item in after[:2]] == [item.pid for item in before[:2]], "the other replica went on"
+    assert not {item.pid for item in after[2:]} & {item.pid for item in before[2:]}, "its own started again as a whole"
+    assert [item.world["ELASTICJOB_REPLICA"] for item in after] == ["0", "0", "1", "1"]
     job.finish()
     assert [agent.exit_code() for agent in job.agents] == [0, 0], job.logs
 
 
 def test_members_of_a_replica_are_put_together_anew_when_one_is_lost(job: ReplicaJob) -> None:
     agents = {name: job.start(name, "--replica-size=2", nnodes="2:4") for name in "abcd"}
-    before = {name: each.pid for name, each in zip("abcd", job.wait(2, *"abcd"), strict=True)}
+    before = {name: item.pid for name, item in zip("abcd", job.wait(2, *"abcd"), strict=True)}
     lost = "d" if job.replica("a").index == 0 else "b"  # not of the planner's replica
     (partner,) = set(job.replica(lost).members) - {lost}
     others = sorted({*"abcd"} - {lost, partner})
     agents[lost].process.kill()
-    assert [each.pid for each in job.wait(1, *others)] == [before[name] for name in others]
+    assert [item.pid for item in job.wait(1, *others)] == [before[name] for name in others]
 
     job.start("e", "--replica-size=2", nnodes="2:4")
     after = dict(zip((*others, partner, "e"), job.wait(2, *others, partner, "e"), strict=True))

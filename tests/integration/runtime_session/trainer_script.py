@@ -93,8 +93,8 @@ def main() -> None:
     history = trainer.state.log_history
     facts = {
         "committed": trainer.state.global_step,
-        "losses": [(each["step"], each["loss"], each["learning_rate"]) for each in history if "loss" in each],
-        "evaluations": [(each["step"], each["eval_loss"]) for each in history if "eval_loss" in each],
+        "losses": [(item["step"], item["loss"], item["learning_rate"]) for item in history if "loss" in item],
+        "evaluations": [(item["step"], item["eval_loss"]) for item in history if "eval_loss" in item],
         "epoch": trainer.state.epoch,
         "best": trainer.state.best_global_step,
         "epochs_ended": steps.epochs,

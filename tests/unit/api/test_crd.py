@@ -30,8 +30,8 @@ def fields(
     """Every field below `schema`: path, schema, whether it is required."""
     if path:
         yield path, schema, required
-    for name, each in schema.get("properties", {}).items():
-        yield from fields(each, f"{path}.{name}".lstrip("."), name in schema.get("required", []))
+    for name, item in schema.get("properties", {}).items():
+        yield from fields(item, f"{path}.{name}".lstrip("."), name in schema.get("required", []))
     for key in ("items", "additionalProperties"):
         if key in schema:
             yield from fields(schema[key], f"{path}[]")
@@ -95,7 +95,7 @@ def test_the_pod_template_keeps_unknown_fields() -> None:
 )
 def test_fields_of_the_template_used_by_the_operator_are_declared(path: str, names: list[str]) -> None:
     """Otherwise a rename among them would not show up as a change."""
-    schema = next(schema for each, schema, _ in own_fields() if each == f"{TEMPLATE}.{path}")
+    schema = next(schema for item, schema, _ in own_fields() if item == f"{TEMPLATE}.{path}")
     assert set(names) <= set(schema["properties"])
 
 

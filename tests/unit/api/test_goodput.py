@@ -188,7 +188,7 @@ any_sample = st.builds(sample, moments, st.integers(0, 200), st.sampled_from([No
 
 
 @given(
-    st.lists(any_change, max_size=8).map(lambda found: sorted(found, key=lambda each: each.time)),
+    st.lists(any_change, max_size=8).map(lambda found: sorted(found, key=lambda item: item.time)),
     st.lists(any_sample, max_size=12).map(sorted),
     st.none() | moments,
     st.none() | moments,

@@ -9,7 +9,7 @@ from elasticjob_api import ElasticJob, InvalidJobError
 from elasticjob_api.crd.definition import custom_resource_definition
 from elasticjob_api.refused import REFUSED, Refused
 
-PATHS = [each.path for each in REFUSED]
+PATHS = [item.path for item in REFUSED]
 EXAMPLES: dict[str, Any] = {"boolean": True, "string": "a.b/c", "object": {}, "integer": 2}
 
 

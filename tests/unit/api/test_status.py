@@ -98,9 +98,9 @@ def test_no_character_of_a_script_moves_the_cursor_of_a_reader(hidden: str) -> N
     shown = [failure.message, failure.worker, *progress.metrics, *progress.metrics.values()]
     running: dict[str, Any] = {"type": ConditionType.RUNNING, "status": True, "reason": Reason.TRAINING}
     (condition,) = set_condition((), **running, message=text, generation=1, now=NOON)
-    for each in (*shown, condition.message):
-        assert hidden[0] not in each
-        assert each.startswith("line\n\tloss \ufffd")
+    for item in (*shown, condition.message):
+        assert hidden[0] not in item
+        assert item.startswith("line\n\tloss \ufffd")
 
 
 def test_the_transition_time_changes_only_with_the_status() -> None:

@@ -43,8 +43,8 @@ NO_QUEUE = NotFoundError("There is no LocalQueue q in namespace ml.")
 
 def test_a_healthy_cluster_has_no_problems() -> None:
     found = findings(HEALTHY, NOW)
-    assert {each.result for each in found} == {Result.GOOD}
-    assert any("with 16 GPUs" in each.what for each in found)
+    assert {item.result for item in found} == {Result.GOOD}
+    assert any("with 16 GPUs" in item.what for item in found)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_a_healthy_cluster_has_no_problems() -> None:
 )
 def test_every_problem_is_found_with_its_remedy(change: dict[str, Any], result: Result, what: str, remedy: str) -> None:
     found = [finding for finding in findings(dataclasses.replace(HEALTHY, **change), NOW) if what in finding.what]
-    assert [each.result for each in found] == [result]
+    assert [item.result for item in found] == [result]
     assert remedy in found[0].remedy
 
 
 def test_job_whose_queue_is_gone_is_not_said_to_have_no_problems() -> None:
     found = findings(dataclasses.replace(HEALTHY, job=TRAINS, queue=NO_QUEUE), NOW)
-    assert not any("has no problems" in each.what for each in found)
+    assert not any("has no problems" in item.what for item in found)
 
 
 def test_all_rights_are_those_that_the_commands_use() -> None:
@@ -86,9 +86,9 @@ def test_all_rights_are_those_that_the_commands_use() -> None:
     asked = {(verb, resource) for verb, resource, _, _ in RIGHTS}
     assert {("get", "elasticjobs"), ("list", "elasticjobs"), ("list", "pods"), ("get", "pods/log")} <= asked
     for *_, what in RIGHTS:
-        rights = {each: each != what for *_, each in RIGHTS}
+        rights = {item: item != what for *_, item in RIGHTS}
         found = findings(dataclasses.replace(HEALTHY, rights=rights), NOW)
-        assert any(f"no right to {what}" in each.what for each in found)
+        assert any(f"no right to {what}" in item.what for item in found)
 
 
 def test_a_report_fits_the_terminal() -> None:

@@ -87,8 +87,8 @@ def test_a_rank_of_a_replica_is_in_the_worker_pod_that_has_it(
 ) -> None:
     workers = [*(worker(index) for index in range(4)), worker(3, age=1)]  # one that replaces worker pod 3
     found = choose_workers(job_state(IN_REPLICAS), workers, Selection(replica=replica, rank=rank))
-    assert [each.index for each in found] == indices
-    assert all(each is workers[-1] for each in found if each.index == 3)
+    assert [item.index for item in found] == indices
+    assert all(item is workers[-1] for item in found if item.index == 3)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_the_operator_has_the_labels_that_the_client_selects() -> None:
 
 
 def test_remedies_are_for_reasons_that_exist() -> None:
-    assert set(REMEDIES) <= {each.value for each in api.Reason}
+    assert set(REMEDIES) <= {item.value for item in api.Reason}
 
 
 def test_the_remedy_of_a_message_is_found() -> None:

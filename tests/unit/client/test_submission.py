@@ -82,7 +82,7 @@ def test_volumes_and_replicas_are_what_the_flags_say() -> None:
     workers = manifest_of(request)["spec"]["workers"]
     assert workers["replicaSize"] == 2
     pod = workers["template"]["spec"]
-    mounted = [(each["mountPath"], each.get("readOnly", False)) for each in pod["containers"][0]["volumeMounts"]]
+    mounted = [(mount["mountPath"], mount.get("readOnly", False)) for mount in pod["containers"][0]["volumeMounts"]]
     assert mounted == [("/data", True), ("/out", False), ("/host", True), ("/nfs", False), ("/dev/shm", False)]
     assert pod["volumes"][3]["nfs"] == {"server": "nas", "path": "/export"}
     assert pod["volumes"][4]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
@@ -140,7 +140,7 @@ def test_wrong_manifests_are_explained(text: str, words: str) -> None:
 def test_several_documents_and_lists_are_read() -> None:
     one = "{kind: ElasticJob, apiVersion: elasticjob.dev/v1alpha1, metadata: {name: %s}}"
     text = f"{one % 'a'}\n---\nkind: List\napiVersion: v1\nitems:\n- {one % 'b'}\n---\n"
-    assert [each["metadata"]["name"] for each in parse_manifests(text, "x")] == ["a", "b"]
+    assert [manifest["metadata"]["name"] for manifest in parse_manifests(text, "x")] == ["a", "b"]
 
 
 def test_the_options_show_in_the_signature() -> None:
@@ -160,7 +160,7 @@ def test_flags_change_the_manifest_that_they_are_given_with() -> None:
     options = JobOptions("", "", env={"LR": "0.1"}, gpus=8, workers="2:4", queue="team", suspend=True)
     (changed,) = with_flags([_manifest(replicas=1, maxReplicas=1)], options, resize=True)
     workers = changed["spec"]["workers"]
-    assert [workers[each] for each in ("replicas", "minReplicas", "maxReplicas")] == [4, 2, 4]
+    assert [workers[item] for item in ("replicas", "minReplicas", "maxReplicas")] == [4, 2, 4]
     proxy, trainer = workers["template"]["spec"]["containers"]
     assert proxy == {"name": "proxy"}
     assert trainer["env"] == [{"name": "A", "value": "b"}, {"name": "LR", "value": "0.1"}]
@@ -172,7 +172,7 @@ def test_flags_change_the_manifest_that_they_are_given_with() -> None:
 def test_a_manifest_keeps_its_size_unless_workers_says_another() -> None:
     elastic = _manifest(replicas=4, minReplicas=2, maxReplicas=8)
     (kept,) = with_flags([elastic], JobOptions("", "", gpus=1))
-    assert [kept["spec"]["workers"][each] for each in ("replicas", "minReplicas", "maxReplicas")] == [4, 2, 8]
+    assert [kept["spec"]["workers"][item] for item in ("replicas", "minReplicas", "maxReplicas")] == [4, 2, 8]
     (one,) = with_flags([elastic], JobOptions("", ""), resize=True)
     assert {name: one["spec"]["workers"].get(name) for name in ("replicas", "minReplicas")} == {
         "replicas": 1,
@@ -229,7 +229,7 @@ def complete() -> None:
     def count(left: int) -> int:
         return left and 1 + count(left - 1)
 
-    print([system.sep * each for each in range(count(Reader.half))], __name__)
+    print([system.sep * number for number in range(count(Reader.half))], __name__)
 
 
 def test_a_function_that_imports_what_it_uses_travels() -> None:
@@ -250,7 +250,7 @@ def test_functions_that_cannot_travel_are_rejected() -> None:
         print(input)
 
     def reader() -> None:
-        print([json.dumps(os.environ.get(each)) for each in "a"])
+        print([json.dumps(os.environ.get(item)) for item in "a"])
 
     def with_default(lr: float = RATE) -> None:
         print(lr)

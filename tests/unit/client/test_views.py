@@ -148,7 +148,7 @@ def test_job_in_a_queue_is_told_what_it_waits_for_and_not_to_resume(
 ) -> None:
     conditions = {"Queued": QUEUED["Queued"], "Suspended": QUEUED["Suspended"], **changed}
     found = obstacles(job(conditions=conditions), [], NOW)
-    assert [(each.what, each.serious) for each in found] == expected
+    assert [(item.what, item.serious) for item in found] == expected
 
 
 def test_page_of_a_job_in_a_queue_says_since_when_it_waits_and_how_many_worker_pods_it_asks_for() -> None:
@@ -335,7 +335,7 @@ def test_exit_codes_of_worker_pods_are_shown() -> None:
 
 
 def test_durations_are_short() -> None:
-    assert [duration(each) for each in (-5, 59, 119, 125, 36000)] == ["0s", "59s", "119s", "2m5s", "10h"]
+    assert [duration(item) for item in (-5, 59, 119, 125, 36000)] == ["0s", "59s", "119s", "2m5s", "10h"]
 
 
 def test_a_table_that_comes_page_by_page_keeps_its_columns() -> None:

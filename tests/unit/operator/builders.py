@@ -68,14 +68,14 @@ def make_status(
 ) -> Status:
     conditions = tuple(
         Condition(
-            type=each.value,
+            type=item.value,
             status=ConditionStatus.TRUE,
-            reason=reason or _USUAL.get(each, "Test"),
+            reason=reason or _USUAL.get(item, "Test"),
             message=message,
             observed_generation=1,
             last_transition_time=NOW,
         )
-        for each in true
+        for item in true
     )
     return Status(conditions=conditions, restarts=Restarts(total=restarts), last_failure=last_failure, **fields)
 

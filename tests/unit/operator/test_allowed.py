@@ -89,7 +89,7 @@ def test_a_job_with_a_forbidden_endpoint_is_rejected_and_nothing_is_created() ->
     job = make_job(spec={"rendezvous": {"type": "External", "endpoint": "169.254.169.254:80"}})
     decided = plan(job, JobState(nodes=None), SETTINGS, NOW)
     accepted, ready = (
-        decided.status.condition(each) for each in (ConditionType.ACCEPTED, ConditionType.RENDEZVOUS_READY)
+        decided.status.condition(item) for item in (ConditionType.ACCEPTED, ConditionType.RENDEZVOUS_READY)
     )
     assert accepted is not None
     assert ready is not None
@@ -102,7 +102,7 @@ def test_a_job_with_a_forbidden_endpoint_is_rejected_and_nothing_is_created() ->
     assert "169.254.169.254:80" in accepted.message
     assert decided.status.summary == "EndpointNotAllowed"
     assert decided.target is None
-    assert not [each for each in decided.actions if isinstance(each, CreatePod)]
+    assert not [action for action in decided.actions if isinstance(action, CreatePod)]
 
 
 def test_a_running_job_with_a_forbidden_endpoint_is_left_alone_and_not_watched() -> None:
@@ -110,7 +110,7 @@ def test_a_running_job_with_a_forbidden_endpoint_is_left_alone_and_not_watched()
     pods = tuple(make_pod(index, ready=True) for index in range(4))
     decided = plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW)
     assert decided.target is None
-    assert not [each for each in decided.actions if type(each).__name__.startswith("Delete")]
+    assert not [action for action in decided.actions if type(action).__name__.startswith("Delete")]
 
 
 @pytest.mark.parametrize("endpoint", ["", "default:2379", "digits-etcd.ml.svc:2379", "10.1.2.3:2379"])

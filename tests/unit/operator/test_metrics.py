@@ -74,7 +74,7 @@ def test_two_restarts_in_one_status_keep_their_causes() -> None:
     seen.see(job(Signal=1))
     seen.see(job(Signal=2, Hang=1))
     assert [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Hang")] == [
-        each + 1 for each in before
+        item + 1 for item in before
     ]
 
 

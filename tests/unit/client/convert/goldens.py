@@ -26,7 +26,7 @@ def expected(case: str) -> dict[Path, str]:
     """Path of each golden file -> what it must contain."""
     found = converted(case)
     return {
-        GOLDEN / case / "elasticjob.yaml": "---\n".join(dump(each.manifest) for each in found),
+        GOLDEN / case / "elasticjob.yaml": "---\n".join(dump(item.manifest) for item in found),
         GOLDEN / case / "report.txt": report.text(found),
     }
 

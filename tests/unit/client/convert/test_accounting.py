@@ -29,10 +29,10 @@ def inputs(case: str) -> Inputs:
 @cache
 def _read(case: str) -> Inputs:
     return [
-        each
+        item
         for path in sorted((GOLDEN / case).glob("*.yaml"))
         if path.name != "elasticjob.yaml"
-        for each in parse(path.read_text(), path.name)
+        for item in parse(path.read_text(), path.name)
     ]
 
 
@@ -49,7 +49,9 @@ def objects(value: Any, path: Path = ()) -> Iterator[Path]:
 
 def of_jobs(documents: Inputs) -> list[int]:
     """Indices of the documents that are converted, rather than kept."""
-    return [i for i, each in enumerate(documents) if each["kind"] not in ("ConfigMap", "HorizontalPodAutoscaler")]
+    return [
+        i for i, document in enumerate(documents) if document["kind"] not in ("ConfigMap", "HorizontalPodAutoscaler")
+    ]
 
 
 PLACES = [
@@ -61,16 +63,16 @@ def notes_on(converted: list[Converted], document: Document, path: Path) -> list
     """Those on the field or one of its parents."""
     return [
         note
-        for each in converted
-        for note in each.notes
-        if (note.document or each.source) == describe(document)
+        for item in converted
+        for note in item.notes
+        if (note.document or item.source) == describe(document)
         if path[: len(note.path)] == note.path
     ]
 
 
 def texts(converted: list[Converted]) -> set[str]:
     """All scalars of the output."""
-    return {str(leaf) for each in converted for _, leaf in leaves(each.manifest)}
+    return {str(leaf) for item in converted for _, leaf in leaves(item.manifest)}
 
 
 @settings(max_examples=200, deadline=None)
@@ -87,7 +89,7 @@ def test_an_unexpected_field_anywhere_is_kept_or_reported(place: tuple[str, int,
         notes = notes_on(converted, documents[index], leaf)
         assert notes, f"{leaf} is not in the report"
         if all(note.outcome is Outcome.CARRIED for note in notes):
-            kept = str(scalar) in texts(converted) or any(EXTRA in str(each.manifest) for each in converted)
+            kept = str(scalar) in texts(converted) or any(EXTRA in str(item.manifest) for item in converted)
             assert kept, f"{leaf} is not carried over"
 
 
@@ -125,9 +127,9 @@ def test_the_output_does_not_depend_on_the_order_of_fields(case: str) -> None:
         return [turned(item) for item in value] if isinstance(value, list) else value
 
     documents = inputs(case)
-    there = [each.manifest for each in convert_all(documents)]
+    there = [one.manifest for one in convert_all(documents)]
     assert documents == inputs(case), "the input is not changed"
-    assert [each.manifest for each in convert_all([turned(each) for each in inputs(case)])] == there
+    assert [one.manifest for one in convert_all([turned(one) for one in inputs(case)])] == there
 
 
 def every_path(value: Any, path: Path = ()) -> Iterator[Path]:

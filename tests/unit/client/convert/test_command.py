@@ -134,7 +134,9 @@ def test_flags_that_stay_are_flags_of_elasticrun() -> None:
 
 
 def test_switches_have_no_value_in_elasticrun_either() -> None:
-    actions = {name.lstrip("-").replace("-", "_"): each for name, each in build_parser()._option_string_actions.items()}
+    actions = {
+        name.lstrip("-").replace("-", "_"): action for name, action in build_parser()._option_string_actions.items()
+    }
     for flag in TORCHRUN:
         if flag.path in actions:
             assert (flag.path in SWITCHES) == (actions[flag.path].nargs == 0), flag.path

@@ -64,7 +64,7 @@ def test_an_input_that_cannot_be_converted_is_refused_in_a_sentence(documents: l
 
 
 def test_an_elasticjob_of_ours_stays_as_it_is_next_to_a_job_that_is_converted() -> None:
-    assert next(each.manifest for each in convert_all([OURS, pytorch_job()])) == OURS
+    assert next(item.manifest for item in convert_all([OURS, pytorch_job()])) == OURS
 
 
 def test_a_name_can_be_given() -> None:

@@ -30,7 +30,7 @@ def test_every_report_says_why(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_elasticrun_takes_the_words_that_follow_it(case: str) -> None:
-    for job in (each.manifest for each in converted(case) if each.manifest["kind"] == "ElasticJob"):
+    for job in (item.manifest for item in converted(case) if item.manifest["kind"] == "ElasticJob"):
         for container in job["spec"]["workers"]["template"]["spec"]["containers"]:
             words = [*container.get("command", []), *container.get("args", [])]
             if words[:1] == ["elasticrun"]:

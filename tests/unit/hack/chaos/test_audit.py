@@ -111,7 +111,7 @@ def test_an_older_group_that_commits_while_a_newer_one_trains_is_found_even_with
     older = dataclasses.replace(FIRST, saves=(saved(1, "a1", 3.9),), done=(Done(1, 3.8),))
     assert audit.EXTRA_COMMIT in kinds(older, newer)
     unfenced = audit.audit([older, newer], dataclasses.replace(LIMITS, fenced=False))
-    assert audit.EXTRA_COMMIT not in [each.kind for each in unfenced]
+    assert audit.EXTRA_COMMIT not in [item.kind for item in unfenced]
     (overlap,) = audit.overlaps([older, newer])
     assert (overlap.commits, overlap.split) == (1, 1)
 

@@ -32,9 +32,9 @@ def test_a_seed_always_draws_the_same_schedule_and_no_fault_overlaps_itself(seed
     schedule = draw(seed, 120, AT_RANDOM)
     assert schedule == draw(seed, 120, AT_RANDOM)
     assert schedule
-    assert [each.at for each in schedule] == sorted(each.at for each in schedule)
-    for index, each in enumerate(schedule):
-        assert all(later.at > each.at + each.lasts for later in schedule[index + 1 :] if later.fault == each.fault)
+    assert [item.at for item in schedule] == sorted(item.at for item in schedule)
+    for index, item in enumerate(schedule):
+        assert all(later.at > item.at + item.lasts for later in schedule[index + 1 :] if later.fault == item.fault)
 
 
 def test_a_storm_may_cost_at_most_the_restarts_of_its_faults() -> None:

@@ -22,7 +22,7 @@ class Read:
 
     def __init__(self, path: Path) -> None:
         with tarfile.open(path) as tar:
-            files = ((each.name, tar.extractfile(each)) for each in tar)
+            files = ((item.name, tar.extractfile(item)) for item in tar)
             self.files = {name: file.read() for name, file in files if file is not None}
 
     def blob(self, descriptor: dict[str, Any]) -> bytes:
@@ -36,7 +36,7 @@ class Read:
 
 @pytest.fixture
 def archives(tmp_path: Path) -> dict[str, Path]:
-    return {each: docker_archive(tmp_path / each, each.encode() * 99) for each in ("arm64", "amd64")}
+    return {item: docker_archive(tmp_path / item, item.encode() * 99) for item in ("arm64", "amd64")}
 
 
 def test_each_architecture_finds_its_own_files(archives: dict[str, Path], tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_the_runs_of_each_etcd_tier_are_counted_until_they_end() -> None:
         found = body(version)
         found["status"] = {
             "rendezvous": {"id": "u-1", "tier": tier},
-            "conditions": [{"type": each, "status": "True"} for each in conditions],
+            "conditions": [{"type": condition, "status": "True"} for condition in conditions],
         }
         jobs.put(found)
         return +jobs.runs_in_tiers

@@ -80,7 +80,7 @@ class Bench:
         stalls_at: datetime.datetime | None = None,
     ) -> None:
         """A reconciliation with that plan."""
-        events = tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in messages)
+        events = tuple(JobEvent(reason=Reason.TRAINING, message=message) for message in messages)
         self._decided = Plan(status=status, events=events, actions=actions, stalls_at=stalls_at)
         rounds = len(self.seen)
         self.queue.add(KEY)
@@ -246,7 +246,7 @@ async def test_an_action_and_its_result_are_one_write(bench: Bench) -> None:
     await bench.decide(ACCEPTED, "accepted")
     await until(lambda: bench.writes == [ACCEPTED])
     assert len(bench.seen) == 2, "by the next reconciliation"
-    await until(lambda: [each.split()[0] for each in bench.posted] == ["accepted", "Created"])
+    await until(lambda: [item.split()[0] for item in bench.posted] == ["accepted", "Created"])
 
 
 async def test_the_same_action_twice_is_two_events_without_a_write_in_between(bench: Bench) -> None:

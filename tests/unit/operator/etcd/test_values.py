@@ -212,5 +212,5 @@ def test_a_flood_of_failures_is_bounded() -> None:
             run.buffer(early, event)
     assert len(early) == 2 * MAX_VALUES
     most = MAX_VALUES * (MAX_LENGTH[FailureValue] + MAX_LENGTH[HangValue] + 2)
-    assert sum(len(each.value or "") for each in early.values()) <= most
+    assert sum(len(item.value or "") for item in early.values()) <= most
     assert run.view(Connectivity.REACHABLE).unreadable

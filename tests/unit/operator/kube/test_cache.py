@@ -12,7 +12,7 @@ JOB = ("ml", "digits")
 class Bench:
     def __init__(self) -> None:
         self.requeued: list[NamespacedName] = []
-        self.store: ObjectCache[str] = ObjectCache(lambda each: each["value"], _group, self.requeued.append)
+        self.store: ObjectCache[str] = ObjectCache(lambda item: item["value"], _group, self.requeued.append)
 
     def values(self, group: NamespacedName = JOB) -> list[str]:
         return sorted(self.store.of(group))
@@ -125,7 +125,7 @@ def test_by_name_is_an_immutable_snapshot_until_something_changes(bench: Bench) 
 
 
 def test_groups_are_found_by_index_value() -> None:
-    store: ObjectCache[str] = ObjectCache(lambda each: each["value"], _group, lambda _: None, index=lambda value: value)
+    store: ObjectCache[str] = ObjectCache(lambda item: item["value"], _group, lambda _: None, index=lambda value: value)
     store.put(pod("a", 1, "node-1"))
     store.put(pod("b", 2, "node-1"))
     store.put(pod("c", 3, "node-1", job="faces"))

@@ -49,7 +49,7 @@ async def test_an_object_of_a_deleted_job_is_known_to_the_next_plan() -> None:
     """Which names all of them."""
     result, known = await conflict({"elasticjob.dev/job-name": "digits"})
     assert not result.rejection
-    assert [each["metadata"]["name"] for each in known] == ["digits"]
+    assert [item["metadata"]["name"] for item in known] == ["digits"]
 
 
 async def conflict(labels: dict[str, str]) -> tuple[ApplyResult, list[Any]]:

@@ -16,12 +16,12 @@ def body(name: str, job: str, part: str, namespace: str = "ml") -> Json:
 
 def test_base_of_a_job_whose_name_a_surplus_of_another_one_could_have_is_known() -> None:
     found = ObjectCache(workload_of, job_of, lambda _: None)
-    for each in (
+    for item in (
         body("z", "z", "base"),
         body("z-surplus-1", "z", "surplus"),
         body("z-surplus-0", "z-surplus-0", "base"),
         body("z-surplus-2", "z-surplus-2", "base", namespace="other"),
     ):
-        found.put(each)
+        found.put(item)
     assert _taken(found, ("ml", "z")) == {"z-surplus-0", "z-surplus-1"}
     assert _taken(found, ("ml", "z-surplus-0")) == frozenset()

@@ -155,7 +155,7 @@ async def test_an_unreachable_server_is_tried_once() -> None:
     applied = await writer(server).apply(job(), [*creates(100), DeletePod(name="w-200", uid="q", reason="too many")])
     assert isinstance(applied.failure, ConnectionError)
     assert applied.rejection == ""
-    assert [type(each) for each in applied.done] == [DeletePod], "successful actions are reported anyway"
+    assert [type(item) for item in applied.done] == [DeletePod], "successful actions are reported anyway"
     assert server.count() == 1
 
 

@@ -31,7 +31,7 @@ def kinds(found: Plan) -> list[str]:
 
 def names(found: Plan, kind: type[Action]) -> list[str]:
     """Of the objects that actions of that kind are about."""
-    return [_name(each) for each in made(found, kind)]
+    return [_name(action) for action in made(found, kind)]
 
 
 def _name(action: Any) -> str:
@@ -43,7 +43,7 @@ def _name(action: Any) -> str:
 
 def made(found: Plan, *kinds: type[Any]) -> list[Any]:
     """The actions of those kinds."""
-    return [each for each in found.actions if isinstance(each, kinds)]
+    return [action for action in found.actions if isinstance(action, kinds)]
 
 
 def target_of(found: Plan) -> Target:
@@ -66,13 +66,13 @@ def said(found: Plan, type_: ConditionType) -> str:
 def environment(found: Plan) -> dict[str, str]:
     """Of the containers of the worker pods that are created."""
     (container,) = made(found, CreatePod)[0].body["spec"]["containers"]
-    return {each["name"]: each.get("value", "") for each in container["env"]}
+    return {variable["name"]: variable.get("value", "") for variable in container["env"]}
 
 
 def mounted(found: Plan) -> set[str]:
     """Secrets in the worker pods that are created."""
-    volumes = [volume for each in made(found, CreatePod) for volume in each.body["spec"].get("volumes") or []]
-    return {each["secret"]["secretName"] for each in volumes if "secret" in each}
+    volumes = [volume for action in made(found, CreatePod) for volume in action.body["spec"].get("volumes") or []]
+    return {item["secret"]["secretName"] for item in volumes if "secret" in item}
 
 
 def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
@@ -83,8 +83,8 @@ def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
 def owned(found: Plan) -> dict[tuple[Kind, str], OwnedObject]:
     """The objects of a plan, as if they had been created."""
     return {
-        (each.kind, each.body["metadata"]["name"]): owned_object(each.kind, each.body)
-        for each in made(found, CreateObject)
+        (action.kind, action.body["metadata"]["name"]): owned_object(action.kind, action.body)
+        for action in made(found, CreateObject)
     }
 
 

@@ -101,7 +101,7 @@ class SimulatedCluster:
         self.now += datetime.timedelta(microseconds=1)  # no two pods of an index have the same name
         found = self.decide()
         self.follow(found)
-        for action in sorted(found.actions, key=lambda each: not isinstance(each, CreatePod))[:survives]:
+        for action in sorted(found.actions, key=lambda item: not isinstance(item, CreatePod))[:survives]:
             self.apply(action)
         if survives >= len(found.actions):
             self.write(found.status)
@@ -207,7 +207,7 @@ class SimulatedCluster:
             )
 
     def write(self, status: Status) -> None:
-        old = {each.type: each for each in self.job.status.conditions}
+        old = {item.type: item for item in self.job.status.conditions}
         for condition in status.conditions:
             before = old.get(condition.type)
             if before is not None:

@@ -102,7 +102,7 @@ def test_workers_are_created_although_the_autoscaler_is_rejected() -> None:
     job = trained(replicas=2, spec={"scaling": {"metrics": METRICS}})
     found = ask(job, make_pod(0), rendezvous=make_view(plan=make_plan(size=2)), rejection=rejection)
     assert names(found, CreatePod) == ["digits-worker-1"]
-    assert [each.kind for each in made(found, CreateObject)] == [Kind.SERVICE]
+    assert [action.kind for action in made(found, CreateObject)] == [Kind.SERVICE]
     assert found.requeue_at == at(8)
 
 

@@ -77,7 +77,7 @@ def test_rejected_credentials_create_no_pods_and_warn_once(connectivity: Connect
     assert not made(found, CreatePod)
     assert condition(found, ConditionType.RENDEZVOUS_READY) == ("False", reason)
     assert found.status.summary == reason
-    (event,) = [each for each in found.events if each.reason == reason]
+    (event,) = [item for item in found.events if item.reason == reason]
     assert event.warning
     again = ask(make_job(spec=MINE, status=found.status), admission=ADMITTED, settings=SHARED, rendezvous=view)
     assert not again.events
@@ -101,6 +101,6 @@ def finished(view: RendezvousView) -> tuple[Action, ...]:
 
 def test_user_secret_and_keys_are_removed_when_the_run_is_over() -> None:
     actions = finished(PUBLISHED)
-    assert [type(each) for each in actions] == [DeleteCertificates, ClearRun]
-    assert [each.name for each in actions if isinstance(each, DeleteCertificates)] == [RUN_SECRET]
+    assert [type(action) for action in actions] == [DeleteCertificates, ClearRun]
+    assert [action.name for action in actions if isinstance(action, DeleteCertificates)] == [RUN_SECRET]
     assert not finished(make_view()), "nothing is left"

@@ -36,7 +36,7 @@ ENDPOINT = ",".join(f"https://{host}:2379" for host in HOSTS)
 
 
 def created(found: Plan) -> dict[tuple[Kind, str], Any]:
-    return {(each.kind, each.body["metadata"]["name"]): each.body for each in made(found, CreateObject)}
+    return {(action.kind, action.body["metadata"]["name"]): action.body for action in made(found, CreateObject)}
 
 
 def member(index: int, node: str = "", **state: Any) -> Pod:
@@ -103,8 +103,8 @@ def test_members_prefer_nodes_without_another_member() -> None:
     pod = created(found)[Kind.STATEFUL_SET, "digits-etcd"]["spec"]["template"]["spec"]
     avoided = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     weights = {
-        each["podAffinityTerm"]["labelSelector"]["matchLabels"]["elasticjob.dev/component"]: each["weight"]
-        for each in avoided
+        item["podAffinityTerm"]["labelSelector"]["matchLabels"]["elasticjob.dev/component"]: item["weight"]
+        for item in avoided
     }
     assert weights == {"etcd": 100, "worker": 50}
 
@@ -113,7 +113,7 @@ def test_nothing_is_patched_or_deleted_once_everything_is_there() -> None:
     job = make_job(spec=ETCD)
     first = ask(job, admission=ADMITTED, settings=OWN)
     again = ask(follow(job, first), admission=ADMITTED, settings=OWN, objects=owned(first))
-    assert not [each for each in again.actions if not isinstance(each, CreatePod)]
+    assert not [action for action in again.actions if not isinstance(action, CreatePod)]
 
 
 def test_another_default_size_in_a_new_release_leaves_existing_volumes_alone() -> None:
@@ -122,7 +122,7 @@ def test_another_default_size_in_a_new_release_leaves_existing_volumes_alone() -
     first = ask(job, admission=ADMITTED, settings=OWN)
     other = make_job(spec={"rendezvous": {"type": "Dedicated", "etcd": {"members": 3, "storage": {"size": "9Gi"}}}})
     again = ask(follow(other, first), admission=ADMITTED, settings=OWN, objects=owned(first))
-    assert not [each for each in again.actions if not isinstance(each, CreatePod)]
+    assert not [action for action in again.actions if not isinstance(action, CreatePod)]
 
 
 def test_a_finished_job_keeps_none_of_it() -> None:
@@ -130,7 +130,7 @@ def test_a_finished_job_keeps_none_of_it() -> None:
     objects = owned(ask(make_job(spec=ETCD), admission=ADMITTED, settings=OWN))
     status = make_status(ConditionType.SUCCEEDED, completion_time=NOW)
     found = ask(with_three(make_job(spec=ETCD, status=status)), objects=objects, settings=OWN)
-    deleted = {(each.kind, each.name) for each in made(found, DeleteObject)}
+    deleted = {(action.kind, action.name) for action in made(found, DeleteObject)}
     assert deleted == set(objects)
 
 
@@ -176,7 +176,7 @@ def test_a_member_is_replaced_only_once_it_has_certainly_stopped(
     found = ask(
         job, *pods, *etcd, nodes=nodes, heartbeats=heartbeats, settings=OWN, rendezvous=make_view(plan=make_plan())
     )
-    deleted = [(each.name, each.force) for each in made(found, DeletePod)]
+    deleted = [(action.name, action.force) for action in made(found, DeletePod)]
     assert deleted == [(name, True) for name in forced]
 
 

@@ -58,7 +58,7 @@ def test_pods_meet_in_the_tier_as_the_user_of_their_run_and_the_job_has_no_etcd_
     assert (user.user, user.credentials) == (f"elasticjob-{UID}-1", ("ej", "t0"))
     assert environment(found)["PET_RDZV_ENDPOINT"] == ENDPOINT
     assert mounted(found) == {user.body["metadata"]["name"]}
-    assert Kind.STATEFUL_SET not in {each.kind for each in made(found, CreateObject)}
+    assert Kind.STATEFUL_SET not in {action.kind for action in made(found, CreateObject)}
 
 
 def test_a_run_without_a_tier_creates_no_pods_warns_once_and_looks_again() -> None:
@@ -85,7 +85,7 @@ def test_training_goes_on_when_its_tier_is_removed_and_the_job_says_what_to_do()
     assert not made(found, CreatePod)
     assert condition(found, ConditionType.RUNNING) == ("True", "Training")
     assert condition(found, ConditionType.RENDEZVOUS_READY) == ("False", "EtcdTierRemoved")
-    (message,) = [each.message for each in found.status.conditions if each.reason == "EtcdTierRemoved"]
+    (message,) = [item.message for item in found.status.conditions if item.reason == "EtcdTierRemoved"]
     assert "Etcd tier t0 was removed" in message
     assert "elasticjob suspend digits -n ml" in message
     fewer = ask(job, *pods[:3], admission=ADMITTED, settings=gone, rendezvous=RendezvousView())

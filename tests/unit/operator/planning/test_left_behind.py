@@ -65,8 +65,8 @@ def test_one_message_has_one_command_for_all_of_them() -> None:
 
 
 def test_each_of_them_holds_the_job() -> None:
-    for each in NAMED:
-        assert not kinds(start(foreign=found(each))), each
+    for item in NAMED:
+        assert not kinds(start(foreign=found(item))), item
     assert not kinds(start(leftovers=(orphan(),)))
 
 

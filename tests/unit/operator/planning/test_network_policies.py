@@ -24,7 +24,7 @@ Objects = dict[tuple[Kind, str], OwnedObject]
 
 
 def created(found: Plan) -> set[str]:
-    return {f"{each.kind}/{each.body['metadata']['name']}" for each in made(found, CreateObject)}
+    return {f"{action.kind}/{action.body['metadata']['name']}" for action in made(found, CreateObject)}
 
 
 def all_objects(settings: Settings = ON) -> Objects:

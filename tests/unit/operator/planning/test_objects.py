@@ -95,7 +95,7 @@ def test_a_changed_object_is_restored_after_an_upgrade_except_its_template(
     there[(Kind.SERVICE, "digits-etcd")]["spec"]["selector"]["more"] = "x"
     real = building._flags
     monkeypatch.setattr(building, "_flags", lambda job, run, *, tls: [*real(job, run, tls=tls), "--log-level=debug"])
-    found = {(each.kind, each.name): each.patch for each in patches(there)}
+    found = {(patch.kind, patch.name): patch.patch for patch in patches(there)}
     assert found == {
         STATEFUL_SET: {"spec": {"replicas": 1}},
         (Kind.SERVICE, "digits-etcd"): {"spec": {"selector": {"more": None}}},

@@ -209,7 +209,7 @@ def test_quota_of_the_base_is_not_given_back_in_the_plan_that_deletes_the_etcd()
     known_keys = make_view(connectivity=Connectivity.REACHABLE)
     found = ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=objects, rendezvous=known_keys)
     assert (names(found, DeleteObject), names(found, PatchObject)) == ([known.name], [])
-    ending = {key: dataclasses.replace(each, terminating=True) for key, each in objects.items()}
+    ending = {key: dataclasses.replace(item, terminating=True) for key, item in objects.items()}
     assert names(ask(queued_job(), queue=evicted, admission=ACCEPTED, objects=ending), PatchObject) == [NAME]
 
 
@@ -280,8 +280,8 @@ def test_finished_job_tells_its_queue_and_the_condition_ends() -> None:
     job = queued_job().model_copy(update={"status": status})
     found = ask(job, queue=view(base(*ADMITTED)))
     (patch,) = [action.patch for action in made(found, PatchObject)]
-    ended = [each for each in patch["status"]["conditions"] if each["type"] == "Finished"]
-    assert [(each["status"], each["reason"]) for each in ended] == [("True", "Succeeded")]
+    ended = [condition for condition in patch["status"]["conditions"] if condition["type"] == "Finished"]
+    assert [(item["status"], item["reason"]) for item in ended] == [("True", "Succeeded")]
 
 
 def test_missing_priority_class_is_a_warning() -> None:

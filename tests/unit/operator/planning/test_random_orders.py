@@ -198,7 +198,7 @@ class Cluster(SimulatedCluster, RuleBasedStateMachine):
         ended = ",".join(
             type_
             for type_ in ("Succeeded", "Failed")
-            if any(each.type == type_ and each.status == "True" for each in self.job.status.conditions)
+            if any(condition.type == type_ and condition.status == "True" for condition in self.job.status.conditions)
         )
         assert ended in ("Succeeded", "Failed", "")
         assert not self.ended or ended == self.ended, f"{self.ended} became {ended or 'alive'}"

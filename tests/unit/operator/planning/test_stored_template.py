@@ -44,7 +44,7 @@ def look(job: ElasticJob, *found: Pod, run: int = 1) -> Plan:
 
 
 def labels(found: Plan) -> list[str]:
-    pods = [each.body for each in made(found, CreatePod)]
+    pods = [action.body for action in made(found, CreatePod)]
     return [pod["metadata"]["labels"]["elasticjob.dev/template-hash"] for pod in pods]
 
 

@@ -90,9 +90,9 @@ class TestSuspended:
     def test_a_resumed_job_starts_a_new_run_without_the_keys_of_the_last(self) -> None:
         found = ask(self.job(False, *self.at_rest), rendezvous=self.old)
         assert target_of(found).run_id == f"{UID}-2"
-        pods = [each.body for each in made(found, CreatePod)]
+        pods = [action.body for action in made(found, CreatePod)]
         assert len(pods) == 4
-        environment = {each["name"]: each.get("value") for each in pods[0]["spec"]["containers"][0]["env"]}
+        environment = {variable["name"]: variable.get("value") for variable in pods[0]["spec"]["containers"][0]["env"]}
         assert (environment["PET_RDZV_ID"], environment["ELASTICJOB_UID"]) == (f"{UID}-2", UID)
         assert (found.status.round, found.status.start_time, found.status.restarts.total) == (0, NOW, 2)
         assert condition(found, ConditionType.SUSPENDED) == ("False", "JobResumed")
@@ -190,7 +190,7 @@ class TestSuspended:
         assert names(first, DeletePod) == ["digits-worker-0"]
         assert names(ask(follow(self.job(), first), *pods), DeletePod) == ["digits-worker-0", "digits-worker-1"]
         resumed = follow(self.job(False), ask(follow(self.job(), first)))
-        assert [each.target and each.target.run_id for each in [ask(resumed)]] == [f"{UID}-3"]
+        assert [item.target and item.target.run_id for item in [ask(resumed)]] == [f"{UID}-3"]
 
     def test_a_job_that_succeeds_while_it_is_suspended_has_succeeded(self) -> None:
         found = ask(self.job(), make_pod(0), rendezvous=make_view(outcome=make_outcome()))

@@ -76,14 +76,16 @@ def test_an_etcd_that_someone_deleted_comes_back_with_its_certificates() -> None
     status = make_status(rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint="https://digits-etcd.ml.svc:2379"))
     found = ask(make_job(status=status), admission=ADMITTED, settings=PLAIN)
     (secret,) = made(found, CreateCertificates)
-    (etcd,) = [each for each in made(found, CreateObject) if each.kind is Kind.STATEFUL_SET]
+    (etcd,) = [action for action in made(found, CreateObject) if action.kind is Kind.STATEFUL_SET]
     assert secret.body["metadata"]["name"] == SECRET
     assert _secret_of(etcd.body) == SECRET
 
 
 def _secret_of(body: dict[str, Any]) -> str:
     volumes = body["spec"]["template"]["spec"]["volumes"]
-    return next((str(each["secret"]["secretName"]) for each in volumes if each["name"] == CERTIFICATES_VOLUME), "")
+    return next(
+        (str(volume["secret"]["secretName"]) for volume in volumes if volume["name"] == CERTIFICATES_VOLUME), ""
+    )
 
 
 def test_a_run_without_tls_stays_without_it_after_an_upgrade() -> None:
@@ -124,13 +126,13 @@ def test_certificates_are_deleted_with_the_etcd() -> None:
     )
     job = make_job(status=status.model_copy(update={"completion_time": NOW}))
     found = ask(job, settings=TLS, objects=an_etcd(SECRET))
-    assert [each.name for each in made(found, DeleteCertificates)] == [SECRET]
-    assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
+    assert [action.name for action in made(found, DeleteCertificates)] == [SECRET]
+    assert [action.name for action in made(found, DeleteObject)] == ["digits-etcd"]
     for other in ("another", "digits-etcd-ffffffff-1"):
         found = ask(job, settings=TLS, objects=an_etcd(other))
         assert not made(found, DeleteCertificates), "a user changed the StatefulSet"
-        assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
-    gone = {key: dataclasses.replace(each, terminating=True) for key, each in an_etcd(SECRET).items()}
+        assert [action.name for action in made(found, DeleteObject)] == ["digits-etcd"]
+    gone = {key: dataclasses.replace(item, terminating=True) for key, item in an_etcd(SECRET).items()}
     assert not kinds(ask(job, settings=TLS, objects=gone))
 
 
@@ -172,13 +174,13 @@ def test_a_deleted_secret_replaces_etcd_and_all_worker_pods_for_free(pods: tuple
     """Whichever pod cannot start without it. New certificates never meet a worker pod with the old ones."""
     found = training_without_secret(*pods)
     workers = [pod.name for pod in pods if pod.index >= 0]
-    assert [each.name for each in made(found, DeletePod)] == workers
-    assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
+    assert [action.name for action in made(found, DeletePod)] == workers
+    assert [action.name for action in made(found, DeleteObject)] == ["digits-etcd"]
     assert not made(found, CreateCertificates)
     assert not made(found, CreatePod)
     assert rendezvous_in(found).id == f"{UID}-2"
     assert found.status.restarts.total == 1
-    (event,) = [each for each in found.events if each.reason is Reason.CERTIFICATES_DELETED]
+    (event,) = [item for item in found.events if item.reason is Reason.CERTIFICATES_DELETED]
     assert event.warning
     assert f"Secret {SECRET} was deleted" in event.message
 
@@ -191,7 +193,7 @@ def test_no_second_worker_group_is_created_before_the_first_has_ended() -> None:
     (secret,) = made(found, CreateCertificates)
     assert secret.body["metadata"]["name"] == f"digits-etcd-{UID[:8]}-2"
     assert not made(found, CreatePod)
-    assert not [each for each in found.events if each.reason is Reason.CERTIFICATES_DELETED]
+    assert not [event for event in found.events if event.reason is Reason.CERTIFICATES_DELETED]
     after = training_without_secret(job=job, objects={}, rendezvous=make_view())
     assert mounted(after) == {f"digits-etcd-{UID[:8]}-2"}
 
@@ -201,7 +203,7 @@ def test_a_plan_that_is_repeated_starts_no_further_run() -> None:
     job = follow(trained(2), training_without_secret(*GROUP))
     again = training_without_secret(*GROUP, job=job)
     assert rendezvous_in(again).id == f"{UID}-2"
-    assert [each.name for each in made(again, DeleteObject)] == ["digits-etcd"]
+    assert [action.name for action in made(again, DeleteObject)] == ["digits-etcd"]
     assert not made(again, CreatePod)
 
 
@@ -223,14 +225,14 @@ def test_another_missing_secret_restarts_nothing(told: str, etcd: str) -> None:
 
 def test_an_etcd_without_worker_pods_gets_a_new_secret_of_the_same_name() -> None:
     found = training_without_secret(ETCD_POD, job=make_job())
-    assert [each.name for each in made(found, DeleteCertificates)] == [SECRET]
-    assert [each.name for each in made(found, DeleteObject)] == ["digits-etcd"]
+    assert [action.name for action in made(found, DeleteCertificates)] == [SECRET]
+    assert [action.name for action in made(found, DeleteObject)] == ["digits-etcd"]
     assert not made(found, CreatePod)
 
 
 def test_what_was_said_of_the_last_secret_does_not_condemn_the_next_one_of_that_name() -> None:
     """The pod of the etcd before is still listed."""
-    new = {key: dataclasses.replace(each, created_at=at(9.5)) for key, each in an_etcd(SECRET).items()}
+    new = {key: dataclasses.replace(item, created_at=at(9.5)) for key, item in an_etcd(SECRET).items()}
     found = training_without_secret(ETCD_POD, job=make_job(), objects=new)
     assert not made(found, DeleteCertificates)
     assert not made(found, DeleteObject)
@@ -240,7 +242,7 @@ def test_no_certificates_are_made_for_worker_pods_that_have_others() -> None:
     """Secret and StatefulSet were deleted together: whether the Secret exists is known once etcd's pod cannot start."""
     found = ask(trained(2, status=RUNNING), *GROUP, admission=ADMITTED, settings=TLS)
     assert not made(found, CreateCertificates)
-    (etcd,) = [each for each in made(found, CreateObject) if each.kind is Kind.STATEFUL_SET]
+    (etcd,) = [action for action in made(found, CreateObject) if action.kind is Kind.STATEFUL_SET]
     assert _secret_of(etcd.body) == SECRET
 
 

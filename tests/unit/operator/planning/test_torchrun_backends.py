@@ -31,14 +31,17 @@ class TestC10d:
         assert names(found, CreateObject) == ["digits"]
         assert found.target is None
         assert rendezvous_in(found).endpoint == "digits-worker-0.digits.ml.svc:29400"
-        pods = [each.body for each in made(found, CreatePod)]
+        pods = [action.body for action in made(found, CreatePod)]
         environments = [
-            {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in pods
+            {variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0]["env"]}
+            for pod in pods
         ]
-        assert [each["PET_RDZV_CONF"] for each in environments] == ["is_host=true", "is_host=false"]
-        assert {each["PET_RDZV_ENDPOINT"] for each in environments} == {"digits-worker-0.digits.ml.svc:29400"}
+        assert [environment["PET_RDZV_CONF"] for environment in environments] == ["is_host=true", "is_host=false"]
+        assert {environment["PET_RDZV_ENDPOINT"] for environment in environments} == {
+            "digits-worker-0.digits.ml.svc:29400"
+        }
         # Else torchrun restarts into the store of the round before, and hangs there after any lost pod.
-        assert {each["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] for each in environments} == {"1"}
+        assert {environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] for environment in environments} == {"1"}
         assert condition(found, ConditionType.RENDEZVOUS_READY) == ("False", "StoreStarting")
 
     def test_ready_pods_are_training(self) -> None:
@@ -77,9 +80,13 @@ class TestC10d:
         late = ask(follow(job, ended), make_pod(0, deletion_timestamp=30))
         assert not names(late, CreatePod)
         found = ask(follow(job, late))
-        pods = [each.body for each in made(found, CreatePod)]
+        pods = [action.body for action in made(found, CreatePod)]
         ids = [
-            next(each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PET_RDZV_ID")
+            next(
+                variable["value"]
+                for variable in pod["spec"]["containers"][0]["env"]
+                if variable["name"] == "PET_RDZV_ID"
+            )
             for pod in pods
         ]
         assert ids == [f"{UID}-1.2"] * 2
@@ -134,5 +141,5 @@ class TestC10d:
     def test_workers_of_etcd_v2_meet_in_a_store_of_their_round(self, backend: str, expected: str | None) -> None:
         """torch's default, the store of the round before, leaves them waiting there after a crash."""
         pod = worker_pod(make_job(spec={"rendezvous": {"backend": backend}}), index=0, run=1, endpoint="old:2379")
-        environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+        environment = {variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0]["env"]}
         assert environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == expected

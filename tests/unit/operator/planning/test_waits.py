@@ -627,7 +627,7 @@ def test_an_unready_member_without_a_pod_is_not_told(name: str) -> None:
 
 
 def asked(found: Plan) -> list[tuple[str, str]]:
-    return [(each.kind, each.name) for each in made(found, ReadEvents)]
+    return [(action.kind, action.name) for action in made(found, ReadEvents)]
 
 
 def test_events_are_read_where_only_they_have_the_cause() -> None:
@@ -646,7 +646,7 @@ def test_events_are_read_where_only_they_have_the_cause() -> None:
 @pytest.mark.parametrize(("seconds", "again"), [(3, False), (5, True)])
 def test_events_are_read_again_a_little_later(seconds: float, again: bool) -> None:
     known = says("StatefulSet", "digits-etcd", "FailedCreate: quota")["explanations"]
-    read = {key: dataclasses.replace(each, read_at=at(-seconds)) for key, each in known.items()}
+    read = {key: dataclasses.replace(item, read_at=at(-seconds)) for key, item in known.items()}
     found = own_etcd(explanations=read)
     assert bool(asked(found)) is again
     assert found.requeue_at is not None

@@ -32,7 +32,7 @@ def job(status: Status | None = None, **policy: Any) -> ElasticJob:
 
 def in_run(run: int, *moments: float) -> Status:
     """With rounds of the first run that began at these times."""
-    changes = [Change(time=at(each), type=ChangeType.ROUND.value, reason="Start", run=1) for each in moments]
+    changes = [Change(time=at(moment), type=ChangeType.ROUND.value, reason="Start", run=1) for moment in moments]
     history = StoredHistory(History(changes=tuple(changes)).to_api())
     return make_status(history=history, rendezvous=RendezvousStatus(id=f"{UID}-{run}"))
 

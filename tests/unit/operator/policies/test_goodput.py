@@ -48,11 +48,11 @@ def train() -> list[Line]:
     """Writes the log. Each round but the last, which continues in place, begins with the newest checkpoint."""
     lines: list[Line] = []
     step = 0
-    for number, each in enumerate(ROUNDS, 1):
-        if each.reason is not PlanReason.MEMBER_JOINED:
+    for number, item in enumerate(ROUNDS, 1):
+        if item.reason is not PlanReason.MEMBER_JOINED:
             step -= step % SAVE_EVERY
-        now = each.first_step
-        while now <= each.ends:
+        now = item.first_step
+        while now <= item.ends:
             step += 1
             lines.append((now, step, number))
             now += STEP
@@ -73,25 +73,25 @@ def parts_of(lines: list[Line]) -> dict[TimePart, float]:
 def observe(lines: list[Line]) -> History:
     """What the operator records of it."""
     status = make_status(ConditionType.ACCEPTED)
-    for number, each in enumerate(ROUNDS, 1):
+    for number, item in enumerate(ROUNDS, 1):
         of_round = [line for line in lines if line[2] == number]
         earlier = [line for line in lines if line[2] < number]
         plan = dataclasses.replace(
-            make_plan(number, reason=each.reason),
-            created_at=CREATED + each.agreed,
-            caused_at=0.0 if each.reason is PlanReason.START else CREATED + each.caused,
+            make_plan(number, reason=item.reason),
+            created_at=CREATED + item.agreed,
+            caused_at=0.0 if item.reason is PlanReason.START else CREATED + item.caused,
         )
-        if each.short_since is not None:
-            status = not_running(status, each.short_since)
-        status = record(status, make_view(plan=plan), each.agreed)
+        if item.short_since is not None:
+            status = not_running(status, item.short_since)
+        status = record(status, make_view(plan=plan), item.agreed)
         transition = TransitionValue(
             round=number,
-            seconds=each.first_step - each.caused,
-            phases={"plan": each.agreed - each.caused},
+            seconds=item.first_step - item.caused,
+            phases={"plan": item.agreed - item.caused},
             step=of_round[0][1],
             steps_lost=earlier[-1][1] - of_round[0][1] + 1 if earlier else None,
         )
-        reported_at = each.first_step
+        reported_at = item.first_step
         for now, step, _ in of_round:
             if now >= reported_at:
                 view = make_view(plan=plan, transition=transition, progress=progress(step, now, number))

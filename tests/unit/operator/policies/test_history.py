@@ -32,8 +32,8 @@ FAILURE = Failure(
 def status(*true: ConditionType, run: int = 1, false: tuple[ConditionType, ...] = (), **fields: Any) -> Status:
     made = make_status(*true, **fields)
     cleared = tuple(
-        Condition(type=each.value, status=ConditionStatus.FALSE, reason="JobResumed", last_transition_time=NOW)
-        for each in false
+        Condition(type=item.value, status=ConditionStatus.FALSE, reason="JobResumed", last_transition_time=NOW)
+        for item in false
     )
     known = {**made.to_api(), "rendezvous": {"id": f"{UID}-{run}"}}
     return Status.model_validate(known).model_copy(update={"conditions": (*made.conditions, *cleared)})

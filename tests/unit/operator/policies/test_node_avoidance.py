@@ -78,7 +78,7 @@ def test_nodes_that_fail_a_check_are_named_with_what_it_found() -> None:
     end = ended(79, message="the preflight checks of this machine fail: compute: 3 s, median of the others 0.9 s")
     pod = make_pod(0, PodPhase.FAILED, node="a", end=end)
     found = failing_nodes(make_job(), [with_status(pod, FAILED)], NODES, "", NOW)
-    assert [(each.name, each.check) for each in found] == [("a", "compute: 3 s, median of the others 0.9 s")]
+    assert [(item.name, item.check) for item in found] == [("a", "compute: 3 s, median of the others 0.9 s")]
     condition = suspected([known("b", 3, 0), *found])
     assert (condition.status, condition.reason) == (True, Reason.CHECK_FAILED)
     assert "a (compute: 3 s, median of the others 0.9 s)." in condition.message

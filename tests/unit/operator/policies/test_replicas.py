@@ -27,5 +27,5 @@ def value(index: int, world: int, members: str) -> ReplicaValue:
     },
 )
 def test_status_says_which_worker_pods_are_a_replica(told: list[Told], expected: dict[int, tuple[int, ...]]) -> None:
-    found = replica_workers(value(*each) for each in told)
-    assert {each.replica: each.workers for each in found} == expected
+    found = replica_workers(value(*item) for item in told)
+    assert {item.replica: item.workers for item in found} == expected

@@ -48,7 +48,7 @@ def test_restarts_are_counted_by_cause() -> None:
 def test_only_restarts_within_the_window_count(
     times: list[float], after: float, window: int, spent: bool, again: float
 ) -> None:
-    status = restarts(total=40, reported=0, times=tuple(at(each) for each in times))
+    status = restarts(total=40, reported=0, times=tuple(at(time) for time in times))
     job = make_job(spec={"failurePolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
     found = count_restarts(job, NOTHING, with_failures(failed_pod(0)), at(after))
     assert (found.restarts.window, found.spent, found.total) == (window, spent, 41)

@@ -131,7 +131,7 @@ def test_a_hang_that_agents_are_sure_of_is_named_at_once(hangs: tuple[HangValue,
 
 def test_the_next_step_ends_a_hang_of_a_script_that_reports_nothing() -> None:
     job = make_job(status=make_status(ConditionType.STALLED))
-    hung = [each.model_copy(update={"reason": Reason.HANG.value}) for each in job.status.conditions]
+    hung = [condition.model_copy(update={"reason": Reason.HANG.value}) for condition in job.status.conditions]
     job = job.model_copy(update={"status": job.status.model_copy(update={"conditions": tuple(hung)})})
     found = stalled(job, make_view(plan=make_plan(2)), None, PODS, running=True, now=NOW)
     assert found is not None

@@ -95,7 +95,7 @@ def made(
         "counts": {"workers": count},
         "pod_sets_json": to_bytes(pod_sets),
         "assignments": assignments,
-        "conditions": (*(condition(each) for each in true), *more),
+        "conditions": (*(condition(item) for item in true), *more),
         **fields,
     }
     return Workload(name=name, part=part, **known)
@@ -164,7 +164,7 @@ def written(found: Grant | tuple[Change, ...]) -> list[str]:
 
 def in_short(change: Change) -> str:
     if change.create is not None:
-        counts = "+".join(str(each["count"]) for each in change.create["spec"]["podSets"])
+        counts = "+".join(str(pod_set["count"]) for pod_set in change.create["spec"]["podSets"])
         return f"create {change.create['metadata']['name']} {counts}"
     assert change.workload is not None
     if change.delete:
@@ -178,10 +178,10 @@ def in_short(change: Change) -> str:
     if "status" not in change.patch:
         return f"patch {change.workload.name} {'+'.join(change.patch['spec'])}"
     assert change.of_status
-    before = {each["type"]: each for each in change.workload.conditions}
-    now = {each["type"]: each for each in change.patch["status"]["conditions"]}
+    before = {item["type"]: item for item in change.workload.conditions}
+    now = {condition["type"]: condition for condition in change.patch["status"]["conditions"]}
     assert before.keys() <= now.keys(), "a merge patch replaces the list"
-    changed = [f"{key}={each['status']}" for key, each in now.items() if before.get(key) != each]
+    changed = [f"{key}={item['status']}" for key, item in now.items() if before.get(key) != item]
     return f"status {change.workload.name} {' '.join(changed)}"
 
 
@@ -312,9 +312,9 @@ def test_resize_asks_for_more_or_gives_back_what_is_not_used_and_never_requeues_
     replicas: int, workloads: list[Workload], running: list[Pod], admitted: int, leaving: set[str], writes: list[str]
 ) -> None:
     found = allowed(*workloads, job=queued_job(replicas), pods=running)
-    shorter = [each.replace(f"{NAME}-surplus", "surplus") for each in written(found)]
+    shorter = [line.replace(f"{NAME}-surplus", "surplus") for line in written(found)]
     assert (found.held, found.replicas, shorter) == (False, admitted, writes)
-    assert {each.replace(f"{NAME}-", "") for each in found.leaving} == leaving
+    assert {item.replace(f"{NAME}-", "") for item in found.leaving} == leaving
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_base_has_the_value_of_its_priority_class_and_follows_the_label() -> Non
     assert (created["spec"]["priority"], created["spec"]["priorityClassRef"]["name"]) == (1000, "high")
     assert created["spec"]["queueName"] == "team"
     assert created["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == job.uid
-    assert [each["name"] for each in created["spec"]["podSets"]] == ["workers", "etcd"]
+    assert [pod_set["name"] for pod_set in created["spec"]["podSets"]] == ["workers", "etcd"]
     assert written(allowed(WAITS, job=job, priorities={"high": 1000})) == [f"patch {NAME} priorityClassRef+priority"]
 
 
@@ -680,7 +680,7 @@ def test_surplus_whose_worker_pods_never_get_ready_is_given_back(
     """With waitForPodsReady.blockAdmission, it would keep every other job waiting."""
     late = surplus(0, "QuotaReserved", more=(admitted_at(minutes),))
     found = allowed(READY, late, job=queued_job(3), pods=running)
-    shorter = [each.replace(f"{NAME}-surplus", "surplus") for each in written(found)]
+    shorter = [line.replace(f"{NAME}-surplus", "surplus") for line in written(found)]
     assert (found.held, found.queued.reason, shorter) == (False, reason, writes)
     assert found.leaving == ({FIRST} if leaving else set())
     if minutes == 9 and running == TWO:
@@ -808,8 +808,8 @@ def test_base_is_missing_from_the_moment_when_it_was_first_not_there() -> None:
     assert base_missing_since(job, none, None, NOW) == NOW
     assert base_missing_since(job, none, before, NOW) == before
     assert base_missing_since(job, QueueView(workloads=(MORE_WAITS,)), before, NOW) == before
-    for each, view in ((job, there), (job, away), (job, None), (suspended, none), (queued_job(queue=""), none)):
-        assert base_missing_since(each, view, before, NOW) is None
+    for item, view in ((job, there), (job, away), (job, None), (suspended, none), (queued_job(queue=""), none)):
+        assert base_missing_since(item, view, before, NOW) is None
 
 
 OWNERLESS: dict[str, Any] = {"owner_uid": "", "job_uid": UID}

@@ -39,7 +39,7 @@ def test_condition_keeps_its_time_unless_its_status_changes() -> None:
         for type_, status in (("QuotaReserved", "True"), ("PodsReady", "False"))
     )
     found = Workload(name="a", uid="u", owner_uid="o", version="1", generation=4, conditions=conditions)
-    written = {each["type"]: each for each in release(found, NOW)["status"]["conditions"]}
+    written = {condition["type"]: condition for condition in release(found, NOW)["status"]["conditions"]}
     assert written["PodsReady"]["lastTransitionTime"] == before
     assert written["QuotaReserved"]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
     assert written["QuotaReserved"]["observedGeneration"] == 4

@@ -53,7 +53,7 @@ def test_only_the_training_container_gets_the_runtime_read_only(way: InjectionWa
         {"name": "scratch", "mountPath": "/tmp"},
         {"name": "elasticjob-runtime", "mountPath": "/opt/elasticjob", "readOnly": True},
     ]
-    variables = {each["name"]: each.get("value") for each in container["env"]}
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert variables["PYTHONPATH"] == "/mine"
     assert variables["ELASTICJOB_RUNTIME"] == f"{IMAGE} ({way.value})"
     assert pod_of(

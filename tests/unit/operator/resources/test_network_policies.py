@@ -57,7 +57,7 @@ def policies(job: Any = JOB, metrics_from: Any = ()) -> list[dict[str, Any]]:
         worker_network_policy(job, metrics_port=METRICS, metrics_from=metrics_from),
         etcd_network_policy(job, operator=[IS_OPERATOR]),
     )
-    return [each for each in found if each is not None]
+    return [item for item in found if item is not None]
 
 
 @pytest.mark.parametrize("source", ENDPOINTS)
@@ -105,7 +105,7 @@ def test_worker_pods_on_the_host_network_reach_their_etcd() -> None:
     assert not may_connect(policies(job), ENDPOINTS["host"], etcd_of(job), 2380)
 
 
-@pytest.mark.parametrize("policy", policies(), ids=lambda each: str(each["metadata"]["name"]))
+@pytest.mark.parametrize("policy", policies(), ids=lambda item: str(item["metadata"]["name"]))
 def test_policies_are_owned_by_the_job_and_leave_egress_alone(policy: dict[str, Any]) -> None:
     assert policy["metadata"]["ownerReferences"][0]["uid"] == UID
     assert policy["spec"]["policyTypes"] == ["Ingress"]

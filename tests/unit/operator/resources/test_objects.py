@@ -133,9 +133,9 @@ def test_an_etcd_with_tls_asks_every_client_for_a_certificate() -> None:
 @pytest.mark.parametrize(("secret", "port"), [("", "client"), ("digits-etcd-1", "health")])
 def test_the_kubelet_asks_for_health_where_it_needs_no_certificate(secret: str, port: str) -> None:
     (found,) = etcd_stateful_set(make_job(), "x", secret=secret)["spec"]["template"]["spec"]["containers"]
-    probes = [found[each]["httpGet"] for each in ("readinessProbe", "livenessProbe")]
-    assert [(each["port"], each["scheme"]) for each in probes] == [(port, "HTTP")] * 2
-    assert port in {each["name"] for each in found["ports"]}
+    probes = [found[item]["httpGet"] for item in ("readinessProbe", "livenessProbe")]
+    assert [(probe["port"], probe["scheme"]) for probe in probes] == [(port, "HTTP")] * 2
+    assert port in {item["name"] for item in found["ports"]}
 
 
 @pytest.mark.parametrize("secret", ["", "digits-etcd-1"])

@@ -113,7 +113,7 @@ def test_a_field_that_shapes_pods_is_hashed_and_kept_by_the_crd(path: str) -> No
     assert hash_of(job) != hash_of(UNCHANGED)
     assert path in READ_ELSEWHERE or pod_of(job) != pod_of(UNCHANGED)
     schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    (rule,) = [each for each in schema["x-kubernetes-validations"] if each.get("fieldPath") == f".spec.{path}"]
+    (rule,) = [item for item in schema["x-kubernetes-validations"] if item.get("fieldPath") == f".spec.{path}"]
     assert "cannot be changed once the job has trained" in rule["message"]
 
 

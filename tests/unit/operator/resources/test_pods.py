@@ -30,7 +30,7 @@ def build(job: Any = None, index: int = 2, **workers: Any) -> dict[str, Any]:
 
 def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
     found = pod["spec"]["containers"][container].get("env", [])
-    return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in found}
+    return {item["name"]: item.get("value") or item["valueFrom"]["fieldRef"]["fieldPath"] for item in found}
 
 
 def test_the_environment_replaces_all_rendezvous_flags() -> None:
@@ -203,7 +203,7 @@ def test_avoiding_failing_nodes_is_added_to_the_users_own_preferences() -> None:
     assert affinity[REQUIRED] == own["nodeAffinity"][REQUIRED]
     (term,) = affinity[PREFERRED]
     fields = term["preference"]["matchFields"]
-    assert [(each["operator"], each["values"]) for each in fields] == [("NotIn", ["bad-1"]), ("NotIn", ["bad-2"])]
+    assert [(field["operator"], field["values"]) for field in fields] == [("NotIn", ["bad-1"]), ("NotIn", ["bad-2"])]
     assert pod["metadata"]["labels"]["elasticjob.dev/template-hash"] == hash_of(job), "it is the same template"
     assert PREFERRED not in own["nodeAffinity"], "the job is unchanged"
 
@@ -241,8 +241,10 @@ def test_settings_for_c10d_precede_those_of_the_user() -> None:
         {"name": "A", "value": "1"},
     ]
     names = [
-        each["name"]
-        for each in build(template=template, spec={"rendezvous": {"backend": "c10d"}})["spec"]["containers"][0]["env"]
+        variable["name"]
+        for variable in build(template=template, spec={"rendezvous": {"backend": "c10d"}})["spec"]["containers"][0][
+            "env"
+        ]
     ]
     assert names.count("PET_RDZV_CONF") == 1
     assert environment(build(template=template, spec={"rendezvous": {"backend": "c10d"}}))["PET_RDZV_CONF"] == (
@@ -264,10 +266,10 @@ def with_certificates(**job: Any) -> dict[str, Any]:
 
 def test_worker_pods_mount_the_certificates_of_their_etcd_but_not_its_own_key() -> None:
     pod = with_certificates(template=TWO, workers={"container": "trainer"})
-    (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "elasticjob-etcd-certificates"]
+    (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "elasticjob-etcd-certificates"]
     assert volume["secret"]["secretName"] == "digits-etcd-1"
     assert volume["secret"]["defaultMode"] == 0o444, "readable for whatever user the image has"
-    assert {each["key"] for each in volume["secret"]["items"]} == {"ca.crt", "worker.crt", "worker.key"}
+    assert {item["key"] for item in volume["secret"]["items"]} == {"ca.crt", "worker.crt", "worker.key"}
     logger, trainer = pod["spec"]["containers"]
     assert "volumeMounts" not in logger
     assert trainer["volumeMounts"] == [

@@ -82,8 +82,8 @@ def pair() -> Iterator[Callable[..., Pair]]:
         return pairs[-1]
 
     yield make
-    for each in pairs:
-        each.close()
+    for item in pairs:
+        item.close()
 
 
 def snapshot(step: int, payload: bytes, fence: Fence = Fence(1, 0, 1)) -> Buffer:  # noqa: B008 a constant
@@ -229,8 +229,8 @@ def test_copies_are_sent_at_the_given_rate() -> None:
         now += seconds
 
     with left, right:
-        for each in (left, right):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+        for item in (left, right):
+            item.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         size = 3 * copy_stream.PIECE
         theirs = MessageKey(b"key")
         for message in (b"{}", *[bytes(copy_stream.PIECE)] * 3):
@@ -291,7 +291,7 @@ def test_the_next_member_on_another_machine_gets_the_copies(
     neighbours: Sequence[tuple[int, str]], expected: list[str]
 ) -> None:
     found = receivers_of([neighbour(port, address) for port, address in neighbours], "10.0.0.1")
-    assert [each.address for each in found] == expected
+    assert [item.address for item in found] == expected
 
 
 def test_the_rate_is_a_setting(caplog: pytest.LogCaptureFixture) -> None:

@@ -138,7 +138,7 @@ def transfers(*names: str, most: int = 4, gone: str = "") -> dict[str, float | N
         published(store, gone, PreflightValue(endpoint="127.0.0.1 1 word"))
     checks = {name: NetworkCheck(store, KEYS, name, address="127.0.0.1", most=most) for name in names}
     with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
-        futures = {name: pool.submit(each.speed) for name, each in checks.items()}
+        futures = {name: pool.submit(item.speed) for name, item in checks.items()}
         return {name: future.result() for name, future in futures.items()}
 
 

@@ -31,7 +31,7 @@ SECOND = make_plan("abc", round_number=9, me="b", size=LARGE)
 
 def lost(*ago: float, **fields: Any) -> View:
     """Member c is lost; the last plans were made so many seconds ago."""
-    store = {"plans_at": tuple(NOW - each for each in ago), **fields.pop("store", {})}
+    store = {"plans_at": tuple(NOW - item for item in ago), **fields.pop("store", {})}
     return make_view(there="ab", plan=PLAN, probes=answers("b"), store=store, **fields)
 
 
@@ -46,7 +46,7 @@ CASES = {
     "too many: it waits for its turn": Case(lost(*last(AT_ONCE, ago=0.0)), f"wait {BETWEEN:g} s"),
     "its turn has come": Case(lost(*last(AT_ONCE, ago=BETWEEN + 1e-6)), PLANNED),
     "many, but not in a short time":
-        Case(lost(*(BETWEEN * (AT_ONCE - each) + 1e-6 for each in range(AT_ONCE))), PLANNED),
+        Case(lost(*(BETWEEN * (AT_ONCE - item) + 1e-6 for item in range(AT_ONCE))), PLANNED),
     "the first of them are about to count no more":
         Case(lost(BETWEEN * AT_ONCE - BETWEEN / 4, *last(AT_ONCE - 1, ago=0.0)), f"wait {BETWEEN / 4:g} s"),
     "the change was announced, and the workers have stopped":

@@ -51,7 +51,7 @@ JUDGED = {
 def test_a_member_is_suspect_by_its_checks_and_those_of_the_others(
     own: PreflightValue, others: list[PreflightValue], failed: dict[str, str], distrusted: dict[str, str]
 ) -> None:
-    reports = {"a": own, **{f"other-{index}": each for index, each in enumerate(others)}}
+    reports = {"a": own, **{f"other-{index}": other for index, other in enumerate(others)}}
     outcome = judge("a", reports)
     assert (outcome.failed, outcome.distrusted) == (failed, distrusted)
 

@@ -54,7 +54,7 @@ def named(*windows: Mapping[int, float]) -> list[list[int] | None]:
     """What each window changes."""
     watch = StragglerWatch(1.3)
     found = [watch.add(paces(own, window=number)) for number, own in enumerate(windows)]
-    return [None if each is None else [one.rank for one in each] for each in found]
+    return [None if item is None else [one.rank for one in item] for item in found]
 
 
 def test_a_rank_is_named_after_three_windows_in_a_row() -> None:
@@ -95,7 +95,7 @@ def test_equal_ranks_on_busy_machines_are_not_named() -> None:
         watch.add(paces({rank: 30 * chance.choice((1.5, 1, 1, 1, 1, 1, 1)) for rank in range(4)}, window=window))
         for window in range(1440)
     ]
-    names = [each for each in found if each]
+    names = [item for item in found if item]
     assert len(names) <= 16, "a slow window is no longer by chance if three are in a row: 4 * 1440 / 7 ** 3"
 
 

@@ -282,7 +282,7 @@ class Agent:
 
         asked_at = self.now
         known = {member.name: self._probe_one(member) for member in members}
-        silent = any(known[each.name] is None and not self.world.refuses_connections(self, each) for each in members)
+        silent = any(known[item.name] is None and not self.world.refuses_connections(self, item) for item in members)
         self.clock.later(timeout if silent else self.clock.latency(), ended)
 
     def _probe_one(self, member: Member) -> int | None:

@@ -258,7 +258,7 @@ class Invariants:
         """No group whose processes continue in place waits for a member that is not ready, if it can train without."""
         if not plan.value.in_place or not action.in_place:
             return
-        ready = [each for each in action.members if each.value.in_place >= plan.round or survives(plan, each)]
+        ready = [member for member in action.members if member.value.in_place >= plan.round or survives(plan, member)]
         enough = group_size(view.spec, len(whole_replicas(view, ready))) is not None
         require(
             len(ready) == len(action.members) or not enough, f"{agent} lets all wait for members that are not ready"
@@ -266,7 +266,7 @@ class Invariants:
 
     def _continues(self, agent: Agent, action: ProposePlan, plan: Plan) -> None:
         """A plan that follows one in place continues in place, if any worker process of it can."""
-        finished = any(each.value.state is MemberState.SUCCEEDED for each in action.members)
+        finished = any(item.value.state is MemberState.SUCCEEDED for item in action.members)
         if finished or action.in_place or not plan.value.in_place or not action.members[0].value.stores:
             return
         for member in action.members:

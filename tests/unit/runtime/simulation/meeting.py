@@ -67,8 +67,8 @@ class Meeting:
             self._look_again(process, 0)
             if len(self._process_states) == self.size:
                 waiting, self._waiting = self._waiting, []
-                for each in waiting:
-                    each.soon(lambda each=each: self._meet(each), self._random.uniform(0.0, 0.01))  # type: ignore[misc]
+                for other in waiting:
+                    other.soon(lambda other=other: self._meet(other), self._random.uniform(0.0, 0.01))  # type: ignore[misc]
 
     def _arrive_late(self, process: SessionProcess) -> None:
         if process.is_meeting(self):
@@ -114,16 +114,16 @@ class Meeting:
     def _connect(self) -> None:
         """All processes connect to each other, as soon as all can."""
         members = [self._forming[rank] for rank in range(self.size)]
-        if any(not each.is_meeting(self) for each in members):
+        if any(not member.is_meeting(self) for member in members):
             return  # the others give up in time, or have a newer plan too
         if self._stalled(members):
             self._clock.later(STALL, self._connect)
             return
         self.processes = members
         pause = self._random.uniform(0.004, 0.01)
-        for each in members:
-            each.links = self
-            each.soon(lambda each=each: each.formed(self), pause)  # type: ignore[misc]
+        for member in members:
+            member.links = self
+            member.soon(lambda member=member: member.formed(self), pause)  # type: ignore[misc]
         agreement = agree([self._process_states[rank][0] for rank in range(self.size)], "")
         sources = [self._process_states[rank][1] for rank in agreement.sources]
         state = sources[0] or State(0, None, self.plan.attempt)
@@ -136,15 +136,15 @@ class Meeting:
         if self._stalled(self.processes):
             self._clock.later(STALL, lambda: self._settle(state))
             return
-        if all(each.links is self for each in self.processes):
-            for each in self.processes:
-                each.soon(lambda each=each: each.settled(self, state))  # type: ignore[misc]
+        if all(process.links is self for process in self.processes):
+            for process in self.processes:
+                process.soon(lambda process=process: process.settled(self, state))  # type: ignore[misc]
 
     def _stalled(self, processes: list[SessionProcess]) -> bool:
         """Whether one of them is frozen, or two do not reach each other."""
-        if any(each.frozen and not each.dead for each in processes):
+        if any(process.frozen and not process.dead for process in processes):
             return True
-        agents = list({id(each.agent): each.agent for each in processes}.values())
+        agents = list({id(process.agent): process.agent for process in processes}.values())
         return any(
             not self._sessions.connected(one, other) for number, one in enumerate(agents) for other in agents[:number]
         )
@@ -187,9 +187,9 @@ class Meeting:
 
     def _reduced(self, part: list[SessionProcess], state: State) -> None:
         """The processes of a replica vote: all of them commit the step, or none does."""
-        if all(each.links is self and not each.dead for each in part):
-            for each in part:
-                each.reduced(self, state)
+        if all(process.links is self and not process.dead for process in part):
+            for process in part:
+                process.reduced(self, state)
 
     def lost(self, process: SessionProcess) -> None:
         """The process has closed its connections, or has ended."""
@@ -197,13 +197,13 @@ class Meeting:
             self._waiting.remove(process)
         if process.vanished:
             return  # with its machine: the connections stay open
-        for each in self.processes or list(self._forming.values()):
-            if each is process or not self._sessions.connected(each.agent, process.agent):
+        for other in self.processes or list(self._forming.values()):
+            if other is process or not self._sessions.connected(other.agent, process.agent):
                 continue
             if self.processes:
-                each.soon(lambda each=each: each.link_error(self))  # type: ignore[misc]
+                other.soon(lambda other=other: other.link_error(self))  # type: ignore[misc]
             elif self._random.random() < 0.5:
-                each.soon(lambda each=each: each.form_failed(self), 0.01)  # type: ignore[misc]
+                other.soon(lambda other=other: other.form_failed(self), 0.01)  # type: ignore[misc]
 
 
 class Start:
@@ -229,23 +229,23 @@ class Start:
         if self._broken:
             self._break(process)
         elif len(self._joined) == self.size and not self.plain:
-            for each in self._joined:
-                each.soon(each.say_hello, self._random.uniform(0.0, 0.3))
+            for other in self._joined:
+                other.soon(other.say_hello, self._random.uniform(0.0, 0.3))
         elif self.plain and self._world.finished:
             self.complete()
 
     def complete(self) -> None:
         if self.trains:
-            for each in self._joined:
-                each.soon(lambda each=each: each.end(0), self._random.uniform(0.0, 0.5))  # type: ignore[misc]
+            for other in self._joined:
+                other.soon(lambda other=other: other.end(0), self._random.uniform(0.0, 0.5))  # type: ignore[misc]
 
     def lost(self, process: SessionProcess) -> None:
         """Called once its processes need the group: until they have said hello, or throughout."""
         if not self._broken:
             self._broken = True
-            for each in self._joined:
-                if each is not process:
-                    self._break(each)
+            for other in self._joined:
+                if other is not process:
+                    self._break(other)
 
     def _break(self, process: SessionProcess) -> None:
         if not self._hangs:

@@ -35,7 +35,9 @@ class Sessions:
 
     def complete(self) -> None:
         """The training has done its last step. Replicas have a given one, because all processes of one decide alike."""
-        states = [each.state for agent in self._world.agents for each in agent.workers.processes if each.trains]
+        states = [
+            process.state for agent in self._world.agents for process in agent.workers.processes if process.trains
+        ]
         self._last = max([self._last, *(state.number + 2 for state in states if state is not None)])
         for start in self._starts.values():
             start.complete()
@@ -53,7 +55,7 @@ class Sessions:
         meeting = self._meetings.get(plan.attempt)
         if meeting is None or not meeting.trains or meeting.commits < STEPS * meeting.size:
             processes = [process for agent in self._world.agents if agent.live for process in agent.workers.processes]
-            return f"world {plan.round} takes no steps: {[(each, each.phase.name) for each in processes]}"
+            return f"world {plan.round} takes no steps: {[(item, item.phase.name) for item in processes]}"
         return "" if plan.in_place else f"plan {plan.round} is not marked as continuing in place"
 
     def start(self, plan: Plan, *, plain: bool) -> Start:

@@ -65,9 +65,9 @@ class History:
     def trains_in_replicas(self, parts: Sequence[Sequence[SessionProcess]]) -> None:
         """A step begins: `parts` are whole replicas, and no two have the same number."""
         for part in parts:
-            worlds = {(each.replica.index, each.replica.world) for each in part if each.replica is not None}
+            worlds = {(item.replica.index, item.replica.world) for item in part if item.replica is not None}
             require(len(worlds) == 1, f"{part} train as one replica, and are in {worlds}")
-            ranks = [(each.replica.ordinal, each.local_rank) for each in part if each.replica is not None]
+            ranks = [(item.replica.ordinal, item.local_rank) for item in part if item.replica is not None]
             require(ranks == sorted(set(ranks)) and len(ranks) == len(part), f"{part} have the ranks {ranks}")
         indexes = [part[0].replica.index for part in parts if part[0].replica is not None]
         require(len(set(indexes)) == len(parts), f"replicas {indexes} train together")

@@ -217,7 +217,7 @@ def test_what_an_island_trained_meanwhile_does_not_replace_what_the_others_did(s
     scenario.wait(8.5)
     others = [process.state for process in scenario.in_training if process.agent is not island and process.state]
     scenario.check(others, "the others do not train")
-    state = max(others, key=lambda each: each.number)
+    state = max(others, key=lambda other: other.number)
     scenario.wait(40.0)
     scenario.check(scenario.newest.extends(state), f"{state} of the others is lost: {scenario.newest}")
     scenario.check(len(scenario.in_training) == 3)

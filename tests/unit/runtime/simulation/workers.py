@@ -77,8 +77,8 @@ class Training:
         """All save once the last of them is asked."""
         self._asked.append(group)
         if len(self._asked) == self.size:
-            for each in self._asked:
-                each.save_soon()
+            for item in self._asked:
+                item.save_soon()
 
     def complete(self) -> None:
         if self.formed and not self.broken:

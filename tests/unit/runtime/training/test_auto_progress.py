@@ -123,7 +123,7 @@ def test_a_module_is_watched_without_being_imported(tmp_path: pathlib.Path, monk
     assert seen == []
     import imported_later  # type: ignore[import-not-found]
 
-    assert [each.value for each in seen] == [3, 3]
+    assert [item.value for item in seen] == [3, 3]
     assert sys.meta_path == before
     auto_progress.when_imported("imported_later", seen.append)
     assert seen == [imported_later] * 3

@@ -101,7 +101,7 @@ def test_a_session_hears_its_replicas_place_and_where_the_replicas_meet(group_ra
 def test_each_worker_process_has_a_number_that_no_other_one_of_its_agent_has(virtual: bool) -> None:
     base = {"CUDA_VISIBLE_DEVICES": "4,5"}
     found = [environment(base, local_rank=rank, virtual_local_rank=virtual) for rank in (0, 1)]
-    assert [each[Env.LOCAL_RANK] for each in found] == ["0", "1"]
+    assert [item[Env.LOCAL_RANK] for item in found] == ["0", "1"]
 
 
 def test_virtual_local_rank_with_too_few_gpus_is_an_error() -> None:

@@ -42,7 +42,7 @@ def test_a_checkpoint_on_one_machines_disk_serves_all_ranks(tmp_path: pathlib.Pa
 def test_an_older_checkpoint_on_the_own_disk_is_not_used(tmp_path: pathlib.Path) -> None:
     save_checkpoint(tmp_path / "disk-0", state(6))
     save_checkpoint(tmp_path / "disk-1", state(7))
-    assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [7, 7]
+    assert [item[0] for item in run(2, load, tmp_path, tmp_path)] == [7, 7]
 
 
 def test_a_checkpoint_that_a_person_has_chosen_on_one_machine_outranks_what_the_others_have(
@@ -53,9 +53,9 @@ def test_a_checkpoint_that_a_person_has_chosen_on_one_machine_outranks_what_the_
         save_checkpoint(tmp_path / "disk-0", state(step))
         save_checkpoint(tmp_path / "disk-1", state(step))
     assert main([str(tmp_path / "disk-0"), "--use", "step-000000000005.ckpt"]) == 0
-    assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [5, 5]
+    assert [item[0] for item in run(2, load, tmp_path, tmp_path)] == [5, 5]
     assert run(2, load_and_save_on_the_other, tmp_path, tmp_path, 6) == [None, None]
-    assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [6, 6]
+    assert [item[0] for item in run(2, load, tmp_path, tmp_path)] == [6, 6]
 
 
 def load_and_save_on_the_other(folder: pathlib.Path, step: int) -> None:
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_one_rank_cannot_read_is_taken_from_one_that_can(tmp_p
     (unreadable,) = (tmp_path / "disk-0").glob("*.ckpt")
     unreadable.unlink()
     unreadable.symlink_to("not-mounted")
-    assert [each[0] for each in run(2, load, tmp_path, tmp_path)] == [7, 7]
+    assert [item[0] for item in run(2, load, tmp_path, tmp_path)] == [7, 7]
     save_checkpoint(tmp_path / "disk-1", state(6))
     next((tmp_path / "disk-1").glob("*7.ckpt")).unlink()
     for kind, message in run(2, load, tmp_path, tmp_path):

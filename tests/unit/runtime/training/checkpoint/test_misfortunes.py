@@ -168,7 +168,7 @@ def test_a_group_that_saved_nothing_does_not_replace_what_an_earlier_one_has_in_
     memory = State(step=10, kind=Kind.MEMORY, job=writer.owner, fence=writer.fence, claim=1)
 
     def newest() -> State:
-        held = [Held(rank=0, state=each) for each in (memory, checkpoint.newest_state(tmp_path))]
+        held = [Held(rank=0, state=item) for item in (memory, checkpoint.newest_state(tmp_path))]
         return choose(held, writer.owner, shared=True).state
 
     act_as("1.0.2")
@@ -189,7 +189,7 @@ def test_a_checkpoint_counts_as_the_group_that_saved_it_whichever_claims_the_dir
         claims.claim_directory(tmp_path, claims.writer_of(os.environ))
         assert checkpoint.newest_state(tmp_path) == saved
     in_memory_of_another_rank = State(step=12, kind=Kind.MEMORY, job=saved.job, fence=Fence(1, 0, 2))
-    held = [Held(rank=rank, state=each) for rank, each in enumerate((saved, in_memory_of_another_rank))]
+    held = [Held(rank=rank, state=item) for rank, item in enumerate((saved, in_memory_of_another_rank))]
     assert choose(held, saved.job, shared=False).ranks == (1,)
 
 

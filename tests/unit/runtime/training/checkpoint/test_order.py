@@ -252,7 +252,7 @@ def test_nothing_is_chosen_if_shards_are_lost_and_there_is_no_storage() -> None:
 
 def test_a_shard_comes_from_where_it_was_made_if_possible() -> None:
     choice = choose([shard(0, 8, 1, copied=True), shard(0, 8, 0), shard(1, 8, 1)], "this", shared=True)
-    assert {number: each.rank for number, each in choice.sources.items()} == {0: 0, 1: 1}
+    assert {number: source.rank for number, source in choice.sources.items()} == {0: 0, 1: 1}
 
 
 def test_all_ranks_choose_the_same_in_whatever_order_they_see_it() -> None:
@@ -289,21 +289,21 @@ class History:
     def begin(self, job: str) -> None:
         """A new group loads the newest that any rank has; each compares what is on its own machine first."""
         self.rounds[job] += 1
-        best = [choose(each.held(job, rank), job, shared=True) for rank, each in enumerate(self.machines)]
-        choice = choose([Held(rank=rank, state=each.state) for rank, each in enumerate(best)], job, shared=False)
+        best = [choose(item.held(job, rank), job, shared=True) for rank, item in enumerate(self.machines)]
+        choice = choose([Held(rank=rank, state=item.state) for rank, item in enumerate(best)], job, shared=False)
         survives = [
-            self.made[rank, each.state]
+            self.made[rank, item.state]
             for rank, machine in enumerate(self.machines)
-            for each in machine.held(job, rank)
+            for item in machine.held(job, rank)
         ]
         if survives:
-            rank = next(each.rank for each in choice.held if each.state == choice.state)
+            rank = next(item.rank for item in choice.held if item.state == choice.state)
             assert self.made[rank, choice.state] >= max(survives), choice.why
         self.job, self.step = job, max(choice.state.step, 0)
         self.writer = Writer(owner=job, fence=Fence(1, 0, self.rounds[job]), choice=choice.state.choice)
         self.claims = [
             choose(
-                [each for each in machine.held(job, 0) if each.state.kind is Kind.STORAGE], job, shared=True
+                [item for item in machine.held(job, 0) if item.state.kind is Kind.STORAGE], job, shared=True
             ).state.claim
             for machine in self.machines
         ]

@@ -43,8 +43,8 @@ def process(agent: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     memories: list[AgentMemory] = []
 
     def start(round_number: int, *, run_id: str = "run", ends: bool = True) -> AgentMemory:
-        for each in memories if ends else ():
-            release(each)
+        for memory in memories if ends else ():
+            release(memory)
         enter_round(monkeypatch, round_number)
         links.append(AgentLink(agent))
         memories.append(AgentMemory(links[-1], Fence(1, 0, round_number), run_id))

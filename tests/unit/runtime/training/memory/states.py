@@ -29,8 +29,8 @@ def recovered(pair: Pair) -> Recovered | None:
     """As a later process finds it: with mappings of its own."""
     buffers = [Buffer(os.dup(fd)) for fd in pair.fds]
     found = [Recovered(buffer, header) for buffer in buffers if (header := buffer.header()) is not None]
-    intact = [each for each in found if each.is_intact()]
-    return max(intact, key=lambda each: each.header.age, default=None)
+    intact = [item for item in found if item.is_intact()]
+    return max(intact, key=lambda item: item.header.age, default=None)
 
 
 def loaded(pair: Pair) -> Any:

@@ -109,7 +109,7 @@ def test_a_damaged_snapshot_is_skipped_for_the_one_before(process: Start, caplog
     for step in (1, 2):
         first.keep("training", state(step), step)
     (pair,) = first._pairs.values()
-    buffer = max(pair.buffers, key=lambda each: found.step if (found := each.header()) else -1)
+    buffer = max(pair.buffers, key=lambda item: found.step if (found := item.header()) else -1)
     header = buffer.header()
     assert header is not None
     buffer.memory[header.layout.payload_offset + 100] ^= 1

@@ -89,4 +89,4 @@ def test_parts_do_not_overlap(payload_size: int, pieces: int) -> None:
 def test_purposes_differ_by_each_part() -> None:
     purposes = {snapshot_format.purpose(*parts) for parts in [("a", "bc"), ("ab", "c"), ("abc",), ("a", "b")]}
     assert len(purposes) == 4
-    assert {len(each) for each in purposes} == {16}
+    assert {len(purpose) for purpose in purposes} == {16}

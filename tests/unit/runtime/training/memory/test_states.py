@@ -145,7 +145,7 @@ def test_tensors_that_come_through_pinned_buffers_arrive_unchanged() -> None:
     payload, sums = torch.zeros(size, dtype=torch.uint8), torch.zeros(-(-size // PIECE), dtype=torch.int64)
     target = copying.Payload(payload, sums)
     buffers = [torch.empty(PIECE, dtype=torch.uint8) for _ in range(2)]
-    target._write_staged(windows(parts.slots, PIECE), [each.view(torch.uint8) for each in parts.tensors], buffers)
+    target._write_staged(windows(parts.slots, PIECE), [item.view(torch.uint8) for item in parts.tensors], buffers)
     assert target.is_intact()
     for tensor, place in zip(parts.tensors, parts.slots, strict=True):
         assert torch.equal(target.tensor(place), tensor)

@@ -84,7 +84,7 @@ def test_the_end_of_a_world_cuts_no_connection_that_another_thread_opened_meanwh
         monkeypatch.setattr(torch_private, "connect", connect_and_more)
         with ThreadPoolExecutor(2) as pool:
             made = form_two(pool, store)
-            groups = [each.result().group for each in made]
+            groups = [item.result().group for item in made]
         groups[1].forget()  # which is in this process, too
         groups[0].interrupt()
         eventually(groups[0].is_silent, what="gloo's connections have ended")
@@ -103,9 +103,9 @@ def test_a_group_whose_connections_cannot_all_be_ended_is_not_used(
     monkeypatch.setattr(os, "dup", no_descriptor)
     with ThreadPoolExecutor(2) as pool:
         made = form_two(pool, store)
-        for each in made:
+        for item in made:
             with pytest.raises(OSError, match="raise the limit, ulimit -n"):
-                each.result()
+                item.result()
     monkeypatch.undo()
     links = Links(socket_names())
     with pytest.raises(OSError, match="found 0 of the 3 connections of gloo"):
@@ -208,19 +208,19 @@ def costs_of_forming(size: int, monkeypatch: pytest.MonkeyPatch) -> list[Counted
     def form_as(rank: int) -> list[int]:
         state = dataclasses.replace(PROCESS_STATE, state=State(step=0 if rank == 1 else 1, kind=Kind.LIVE))
         formed = form(a_world(store, rank, size), state, Interruption(), NoGroup())  # type: ignore[arg-type]
-        return [each.state.step for each in formed.process_states]
+        return [item.state.step for item in formed.process_states]
 
     with ThreadPoolExecutor(size) as pool:
         assert all(steps == [1, 0, *[1] * (size - 2)] for steps in pool.map(form_as, range(size)))
-    return sorted(stores, key=lambda each: each.keys)
+    return sorted(stores, key=lambda item: item.keys)
 
 
 def test_forming_costs_a_rank_as_much_in_a_large_world_as_in_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Except rank 0, which reads once what each of them has written."""
     *small, _ = costs_of_forming(4, monkeypatch)
     *large, rank_0 = costs_of_forming(64, monkeypatch)
-    assert {each.keys for each in (*small, *large)} == {8}
-    assert max(each.bytes for each in large) <= max(each.bytes for each in small) + 8
+    assert {item.keys for item in (*small, *large)} == {8}
+    assert max(item.bytes for item in large) <= max(item.bytes for item in small) + 8
     assert rank_0.keys <= 4 * 64 + 8
 
 

@@ -28,7 +28,7 @@ class Pipeline:
         self.model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(2 if several else 1)))
         count = stages or len(self.model)
         self.stages = [
-            PipelineStage(each, number, count, torch.device("cpu")) for number, each in enumerate(self.model)
+            PipelineStage(item, number, count, torch.device("cpu")) for number, item in enumerate(self.model)
         ]
         self.schedule = schedule(self.stages if several else self.stages[0], n_microbatches=2, loss_fn=loss)
 
@@ -37,10 +37,14 @@ class Pipeline:
         inputs = torch.randn(samples, 3)
         self.model.zero_grad()
         self.schedule.step(inputs, target=inputs.flip(0), losses=[])
-        found = torch.cat([each.grad.flatten() for each in self.model.parameters() if each.grad is not None])
+        found = torch.cat(
+            [parameter.grad.flatten() for parameter in self.model.parameters() if parameter.grad is not None]
+        )
         self.model.zero_grad()
         loss(self.model(inputs), inputs.flip(0)).backward()
-        expected = torch.cat([each.grad.flatten() for each in self.model.parameters() if each.grad is not None])
+        expected = torch.cat(
+            [parameter.grad.flatten() for parameter in self.model.parameters() if parameter.grad is not None]
+        )
         torch.testing.assert_close(found, expected)
         return found
 

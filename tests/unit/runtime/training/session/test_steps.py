@@ -49,7 +49,7 @@ class Training:
         self.model = torch.nn.Linear(2, 1, bias=False)
         self.optimizers = [kind(self.model.parameters(), lr=0.1) for _ in range(optimizers)]  # type: ignore[call-arg]
         self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-        named: dict[str, Any] = {f"optimizer_{index}": each for index, each in enumerate(self.optimizers)}
+        named: dict[str, Any] = {f"optimizer_{index}": optimizer for index, optimizer in enumerate(self.optimizers)}
         self.parts = Parts({"model": self.model, "scaler": self.scaler, **named})
         self.engine = Aborted(waits)
         self.steps = Steps(self.parts, TrainingState(self.parts, snapshots=False), cast(Engine, self.engine))

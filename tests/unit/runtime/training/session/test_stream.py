@@ -150,9 +150,9 @@ def test_every_sample_is_committed_once_through_50_changes_of_size(seed: int, nu
         enter(processes, lambda: choose.random() < 0.02)
         for _ in range(choose.randint(1, 2)):
             found = batch(processes, cursor)
-            if any(isinstance(each, OverError) for each in found):
+            if any(isinstance(one, OverError) for one in found):
                 break
-            assert not any(isinstance(each, SessionError) for each in found), found
+            assert not any(isinstance(one, SessionError) for one in found), found
             shares = [share for _, share in found]
             assert len({share.next for share in shares}) == 1
             assert {share.batch for share in shares} == {sum(share.samples for share in shares)}
@@ -172,8 +172,8 @@ def test_every_sample_is_committed_once_through_50_changes_of_size(seed: int, nu
         end = next(number for number, (item, stream) in enumerate(rounds) if item == lengths[stream])
         expected = [(3, stream, item) for item, stream in rounds[: end // size * size if drop_last else end]]
     assert sorted(taken) == sorted(expected)
-    for each in processes:
-        each.feed.close()
+    for one in processes:
+        one.feed.close()
 
 
 def numbers(stream: int, _epoch: int) -> Iterator[int]:

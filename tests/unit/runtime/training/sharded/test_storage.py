@@ -192,8 +192,8 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: pathlib.Path, monkeypatc
         json.JSONDecoder().raw_decode(file.read_bytes().decode("utf-8", "replace"))[0]
         for file in (tmp_path / "c").glob("*.ckpt")
     ]
-    assert sorted(each["step"] for each in kept) == [3, 4, 5]
-    assert {shard.name for shard in shards(tmp_path / "c")} == {each["folder"] for each in kept}
+    assert sorted(item["step"] for item in kept) == [3, 4, 5]
+    assert {shard.name for shard in shards(tmp_path / "c")} == {item["folder"] for item in kept}
 
 
 def test_a_group_that_was_replaced_can_no_longer_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class Training:
         optimizer: Any = get_optimizer_state_dict(self.model, self.optimizer)["state"]
         state = {
             **{f"model.{name}": value for name, value in model.items()},
-            **{f"optimizer.{name}.{key}": value for name, each in optimizer.items() for key, value in each.items()},
+            **{f"optimizer.{name}.{key}": value for name, item in optimizer.items() for key, value in item.items()},
         }
         full = {key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in state.items()}
         return {**{key: value.tolist() for key, value in full.items()}, "scheduler": self.scheduler.state_dict()}
@@ -105,7 +105,7 @@ def _environment(agents: Sequence[tuple[str, int]], rank: int, round_number: int
         Env.ROUND: str(round_number),
         Env.FENCE: f"1.0.{round_number}",
         "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(sum(each == socket for each, _ in agents)),
+        "LOCAL_WORLD_SIZE": str(sum(item == socket for item, _ in agents)),
         "TORCHELASTIC_RUN_ID": "run",
     }
 

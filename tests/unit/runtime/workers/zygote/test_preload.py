@@ -70,7 +70,7 @@ def test_results_survive_a_round_trip_between_processes() -> None:
     "name", ["json.decoder", "__main__", "", ".", "a.", "a b", "../a", "a" * 300, "elasticjob_runtime.agent"]
 )
 def test_only_valid_names_of_modules_of_others_are_tried(name: str) -> None:
-    assert [each for each in ("pandas.core", name, "_x") if is_worth_trying(each)] == ["pandas.core", "_x"]
+    assert [item for item in ("pandas.core", name, "_x") if is_worth_trying(item)] == ["pandas.core", "_x"]
 
 
 @pytest.mark.parametrize(
