@@ -22,7 +22,6 @@ def run(example: str, workers: int, directory: Path, *arguments: str) -> str:
         env={**os.environ, "ELASTICJOB_CHECKPOINT_DIRECTORY": str(directory)},
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -62,7 +61,6 @@ def test_an_example_of_replicas_is_one_replica_under_torchrun(
         ],
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert "finished step=10 with 1 replicas" in done.stdout, done.stderr
@@ -79,7 +77,6 @@ def test_the_session_example_runs_without_an_agent(launcher: str, tmp_path: Path
         [sys.executable, *launcher.split(), *script, f"--checkpoint-dir={tmp_path}"],
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert f"finished step=10 with {2 if launcher else 1} workers" in done.stdout, done.stderr

@@ -57,7 +57,6 @@ def test_elasticrun_works_in_a_fresh_environment_without_an_index(dist: Path, tm
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
         env={"PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 0, done.stderr

@@ -47,7 +47,7 @@ class Agent:
         }  # fmt: skip
         code = textwrap.dedent(BEFORE) + textwrap.dedent(script)
         command = [sys.executable, "-c", code]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert result.returncode == 0, result.stderr
         return result
 

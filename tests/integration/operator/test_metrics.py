@@ -103,7 +103,7 @@ def test_the_charts_own_test_is_content_with_an_operator_and_with_nothing_else(o
 
     def run(port: int) -> subprocess.CompletedProcess[str]:
         quick = script.replace(service, "127.0.0.1").replace(":8080/", f":{port}/").replace("range(30)", "range(2)")
-        return subprocess.run([sys.executable, "-c", quick], capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run([sys.executable, "-c", quick], capture_output=True, text=True, check=False)
 
     assert run(operator.probe_port).returncode == 0
     operator.kill()

@@ -127,7 +127,6 @@ def test_a_missing_certificate_is_named(tmp_path: Path, control_plane: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert done.returncode == 1
     assert "ELASTICJOB_METRICS_CERTIFICATE: no certificate for /metrics" in done.stderr

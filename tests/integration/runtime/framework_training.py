@@ -54,7 +54,6 @@ def _train_undisturbed(python: Path, script: Path, folder: Path) -> None:
         [python, script, folder],
         env={**os.environ, **framework_environments.environment(SOURCE)},
         check=False,
-        timeout=200,
         capture_output=True,
         text=True,
     )

@@ -72,7 +72,6 @@ def run_plain(script: pathlib.Path, given: bytes, environment: Mapping[str, str]
         capture_output=True,
         env=dict(environment),
         check=False,
-        timeout=120,
     )
     return run.returncode, run.stdout, run.stderr
 

@@ -98,7 +98,6 @@ def test_lightning_continues_after_any_step_of_an_epoch(
         env={**os.environ, **framework_environments.environment(SOURCE), "TMPDIR": str(tmp_path)},
         cwd=tmp_path,
         check=False,
-        timeout=250,
         capture_output=True,
         text=True,
     )

@@ -33,7 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One process, plain python, without DDP."""
     output = tmp_path_factory.mktemp("undisturbed") / "plain"
     environment = {**os.environ, **LONG, "STEP_SECONDS": "0", "OUTPUT": str(output)}
-    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=environment, check=True, timeout=280)
+    subprocess.run([sys.executable, os.fspath(SCRIPT)], env=environment, check=True)
     return Run.read(output)
 
 

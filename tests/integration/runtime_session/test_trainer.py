@@ -79,7 +79,7 @@ def test_trainer_continues_from_its_checkpoint_if_processes_must_restart(
 def _language(folder: pathlib.Path, name: str, *launcher: str, **settings: str) -> dict[str, Any]:
     environment = {**os.environ, **hugging_face.environment({"OUTPUT": str(folder / name), **settings})}
     command = [str(hugging_face.python()), *launcher, str(SCRIPT.with_name("language_script.py"))]
-    subprocess.run(command, env=environment, check=True, timeout=300)
+    subprocess.run(command, env=environment, check=True)
     found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return found
 
