@@ -7,6 +7,7 @@ scale thousands of jobs that exist before the operator: its start and its memory
       a storm of one tenant's failures while another tenant scales
 progress
       jobs that train and report their progress
+queued jobs in a queue of stock Kueue, and batch Jobs in the same queue (root: on the test cluster)
 fleet jobs that start, train, lose nodes and their operator, at several sizes
 plans the CPU of single plans of one job of thousands of worker pods; nothing else runs
 
@@ -25,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.operator import fleet, plans, progress, scale, scenarios
+from benchmarks.operator import fleet, plans, progress, queued, scale, scenarios
 from benchmarks.operator.fake_cluster import Client, FakeCluster
 from benchmarks.operator.process import Operator
 
@@ -50,6 +51,7 @@ SIZES = {
     "own": [1000],
     "scale": [5000],
     "progress": [500],
+    "queued": [200],
     "fleet": [40, 80],
     "plans": [5000],
 }
@@ -114,6 +116,8 @@ async def _run(scenario: str, folder: Path, size: int, arguments: argparse.Names
             return await progress.run(folder, endpoint(0), size, arguments.idle_seconds)
     if scenario == "plans":
         return plans.run(size)
+    if scenario == "queued":
+        return await queued.run(folder, size, 3)
     own = size if scenario == "own" else 1
     with (
         FakeCluster(folder) as cluster,
