@@ -6,7 +6,7 @@ import pytest
 from elasticjob.decisions.commands import addressed
 from elasticjob.decisions.flag_values import job_name
 from elasticjob.decisions.stacks import command_in
-from elasticjob.decisions.waiting import WaitTarget, target_of
+from elasticjob.decisions.waiting import Target, target_of
 from elasticjob.errors import UsageError
 
 
@@ -44,14 +44,14 @@ def test_what_cannot_be_the_name_of_a_job_is_asked_of_no_server(given: str) -> N
 @pytest.mark.parametrize(
     ("given", "target"),
     [
-        ("Succeeded", WaitTarget.SUCCEEDED),
-        ("condition=Running", WaitTarget.RUNNING),
-        ("condition=failed=true", WaitTarget.FAILED),
-        ("delete", WaitTarget.DELETED),
-        ("deleted", WaitTarget.DELETED),
+        ("Succeeded", Target.SUCCEEDED),
+        ("condition=Running", Target.RUNNING),
+        ("condition=failed=true", Target.FAILED),
+        ("delete", Target.DELETED),
+        ("deleted", Target.DELETED),
     ],
 )
-def test_states_are_named_as_kubectl_names_them(given: str, target: WaitTarget) -> None:
+def test_states_are_named_as_kubectl_names_them(given: str, target: Target) -> None:
     assert target_of(given) is target
     with pytest.raises(UsageError):
         target_of("condition=Great")

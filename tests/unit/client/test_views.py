@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from elasticjob.decisions.log_lines import Line
 from elasticjob.decisions.obstacles import obstacles
-from elasticjob.decisions.waiting import WaitOutcome, WaitTarget, said_of_resume, wait_result, waits_for
+from elasticjob.decisions.waiting import Target, WaitOutcome, said_of_resume, wait_result, waits_for
 from elasticjob.state import (
     Change,
     Condition,
@@ -289,19 +289,19 @@ def test_names_are_escaped_in_notebooks() -> None:
 @pytest.mark.parametrize(
     ("state", "target", "outcome"),
     [
-        (None, WaitTarget.SUCCEEDED, WaitOutcome.DELETED),
-        (None, WaitTarget.DELETED, WaitOutcome.REACHED),
-        (RUNNING, WaitTarget.RUNNING, WaitOutcome.REACHED),
-        (RUNNING, WaitTarget.STARTED, WaitOutcome.REACHED),
-        (RUNNING, WaitTarget.SUCCEEDED, WaitOutcome.WAITING),
-        (job(conditions={"Succeeded": ("True", "", "")}), WaitTarget.FINISHED, WaitOutcome.REACHED),
-        (job(conditions={"Succeeded": ("True", "", "")}), WaitTarget.RUNNING, WaitOutcome.FINISHED),
-        (job(conditions={"Failed": ("True", "", "")}), WaitTarget.SUCCEEDED, WaitOutcome.FAILED),
-        (job(conditions={"Failed": ("True", "", "")}), WaitTarget.FAILED, WaitOutcome.REACHED),
+        (None, Target.SUCCEEDED, WaitOutcome.DELETED),
+        (None, Target.DELETED, WaitOutcome.REACHED),
+        (RUNNING, Target.RUNNING, WaitOutcome.REACHED),
+        (RUNNING, Target.STARTED, WaitOutcome.REACHED),
+        (RUNNING, Target.SUCCEEDED, WaitOutcome.WAITING),
+        (job(conditions={"Succeeded": ("True", "", "")}), Target.FINISHED, WaitOutcome.REACHED),
+        (job(conditions={"Succeeded": ("True", "", "")}), Target.RUNNING, WaitOutcome.FINISHED),
+        (job(conditions={"Failed": ("True", "", "")}), Target.SUCCEEDED, WaitOutcome.FAILED),
+        (job(conditions={"Failed": ("True", "", "")}), Target.FAILED, WaitOutcome.REACHED),
     ],
 )
 def test_waiting_ends_when_the_state_is_reached_or_out_of_reach(
-    state: JobState | None, target: WaitTarget, outcome: WaitOutcome
+    state: JobState | None, target: Target, outcome: WaitOutcome
 ) -> None:
     assert wait_result(state, target).outcome is outcome
 

@@ -10,7 +10,7 @@ import typer
 
 from elasticjob.cli.options import JobName, JobNames, Timeout, connect, given, namespace
 from elasticjob.decisions.flag_values import seconds
-from elasticjob.decisions.waiting import WaitTarget, target_of
+from elasticjob.decisions.waiting import Target, target_of
 from elasticjob.errors import ElasticJobError, Exit, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def suspend(
     client.suspend(name)
     if wait:
         with progress(f"Suspending {name}") as report:
-            client.wait(name, WaitTarget.SUSPENDED, timeout=_limit(timeout), on_wait=report)
+            client.wait(name, Target.SUSPENDED, timeout=_limit(timeout), on_wait=report)
     say(f"{name} {'is' if wait else 'is being'} suspended. Resume it: elasticjob resume {name}")
 
 
@@ -110,9 +110,9 @@ def wait(
     until: Annotated[
         str,
         typer.Option(
-            "--for", help=f"{', '.join(WaitTarget)}, or condition=TYPE, or delete.", metavar="STATE", show_default=True
+            "--for", help=f"{', '.join(Target)}, or condition=TYPE, or delete.", metavar="STATE", show_default=True
         ),
-    ] = WaitTarget.SUCCEEDED.value,
+    ] = Target.SUCCEEDED.value,
     timeout: Timeout = None,
 ) -> None:
     """Wait until a job has succeeded, or is in another state."""
@@ -122,7 +122,7 @@ def wait(
     client = connect()
     with progress(f"Waiting for {name}") as report:
         job = client.wait(name, target, timeout=_limit(timeout), on_wait=report)
-    say(f"{name} is {target}." if target is not WaitTarget.FINISHED else f"{name} has {job.summary.lower()}.")
+    say(f"{name} is {target}." if target is not Target.FINISHED else f"{name} has {job.summary.lower()}.")
 
 
 def _wait_until_running(
@@ -130,7 +130,7 @@ def _wait_until_running(
 ) -> None:
     """Or until it has succeeded, which a short job may have by now."""
     try:
-        client.wait(name, WaitTarget.RUNNING, timeout=limit, on_wait=report)
+        client.wait(name, Target.RUNNING, timeout=limit, on_wait=report)
     except ElasticJobError as error:
         if error.code is not Exit.ERROR or not client.get(name).state.is_true("Succeeded"):
             raise

@@ -333,7 +333,7 @@ def _attend(client: ElasticJobClient, job: Job, *, follow: bool, limit: float | 
     from elasticjob.cli.logs import print_logs
     from elasticjob.cli.output import note, progress
     from elasticjob.decisions.log_selection import Selection
-    from elasticjob.decisions.waiting import WaitTarget
+    from elasticjob.decisions.waiting import Target
     from elasticjob.errors import JobDeletedError, NotFoundError
 
     end = None if limit is None else time.monotonic() + limit
@@ -344,7 +344,7 @@ def _attend(client: ElasticJobClient, job: Job, *, follow: bool, limit: float | 
     try:
         if follow:
             with progress(f"Starting {job.name}") as report:
-                job.wait(WaitTarget.STARTED, timeout=left(), on_wait=report)
+                job.wait(Target.STARTED, timeout=left(), on_wait=report)
             if not job.is_finished:
                 note(f"{job.name} is training; Ctrl-C stops the log, not the job.")
             print_logs(client, [job.name], Selection(), follow=True, namespace=job.namespace, timeout=left())

@@ -10,7 +10,7 @@ from elasticjob.errors import UsageError
 from elasticjob.state import JobState
 
 
-class WaitTarget(str, enum.Enum):
+class Target(str, enum.Enum):
     """States that a command can wait for."""
 
     STARTED = "Started"
@@ -28,24 +28,24 @@ class WaitTarget(str, enum.Enum):
     def as_verb(self) -> str:
         """What a job does that reaches it.
 
-        >>> WaitTarget.SUCCEEDED.as_verb, WaitTarget.SUSPENDED.as_verb
+        >>> Target.SUCCEEDED.as_verb, Target.SUSPENDED.as_verb
         ('succeed', 'be suspended')
         """
         verbs = {"Started": "start", "Running": "run", "Finished": "finish", "Succeeded": "succeed", "Failed": "fail"}
         return verbs.get(self.value, f"be {self.value.lower()}")
 
 
-def target_of(text: str) -> WaitTarget:
+def target_of(text: str) -> Target:
     """A state, or what kubectl calls it: condition=Running, delete. Raises UsageError.
 
     >>> target_of("condition=running")
-    <WaitTarget.RUNNING: 'Running'>
+    <Target.RUNNING: 'Running'>
     """
     name = text.lower().removeprefix("condition=").removesuffix("=true")
-    for target in WaitTarget:
-        if name == target.value.lower() or (name == "delete" and target is WaitTarget.DELETED):
+    for target in Target:
+        if name == target.value.lower() or (name == "delete" and target is Target.DELETED):
             return target
-    raise UsageError(f"--for {text}: write one of {', '.join(WaitTarget)}, or condition=TYPE.")
+    raise UsageError(f"--for {text}: write one of {', '.join(Target)}, or condition=TYPE.")
 
 
 class WaitOutcome(enum.Enum):
@@ -65,11 +65,11 @@ class WaitResult:
     """One line for the person who waits."""
 
 
-def wait_result(job: JobState | None, target: WaitTarget) -> WaitResult:
+def wait_result(job: JobState | None, target: Target) -> WaitResult:
     """`job`: None if it is gone."""
     if job is None:
-        return WaitResult(WaitOutcome.REACHED if target is WaitTarget.DELETED else WaitOutcome.DELETED)
-    if target is WaitTarget.DELETED:
+        return WaitResult(WaitOutcome.REACHED if target is Target.DELETED else WaitOutcome.DELETED)
+    if target is Target.DELETED:
         return WaitResult(WaitOutcome.WAITING, f"{job.existing} worker pods are left")
     if _reached(job, target):
         return WaitResult(WaitOutcome.REACHED)
@@ -80,10 +80,10 @@ def wait_result(job: JobState | None, target: WaitTarget) -> WaitResult:
     return WaitResult(WaitOutcome.WAITING, waits_for(job))
 
 
-def _reached(job: JobState, target: WaitTarget) -> bool:
-    if target is WaitTarget.FINISHED:
+def _reached(job: JobState, target: Target) -> bool:
+    if target is Target.FINISHED:
         return job.is_finished
-    if target is WaitTarget.STARTED:
+    if target is Target.STARTED:
         return job.round > 0 or job.ready > 0 or job.is_finished
     return job.is_true(target.value)
 

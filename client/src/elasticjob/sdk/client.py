@@ -15,7 +15,7 @@ from elasticjob.decisions.flag_values import seconds
 from elasticjob.decisions.job_request import JobOptions, manifest_of, options_of, shows_options
 from elasticjob.decisions.log_selection import Selection
 from elasticjob.decisions.scaling import check_scale, check_suspend
-from elasticjob.decisions.waiting import WaitTarget
+from elasticjob.decisions.waiting import Target
 from elasticjob.errors import (
     AlreadyExistsError,
     ElasticJobError,
@@ -208,7 +208,7 @@ class ElasticJobClient:
     def wait(
         self,
         name: str,
-        until: WaitTarget | str = WaitTarget.SUCCEEDED,
+        until: Target | str = Target.SUCCEEDED,
         *,
         timeout: float | None = None,
         on_wait: Callable[[str], None] | None = None,
@@ -224,7 +224,7 @@ class ElasticJobClient:
         report = on_wait or FewLines(lambda text: print(f"{name}: {text}", file=sys.stderr))  # noqa: T201 progress
         with self._found(JobWatch, name, namespace) as watch:
             watch.follow_progress()
-            wait_for(watch, WaitTarget(until), timeout=timeout, on_wait=report)
+            wait_for(watch, Target(until), timeout=timeout, on_wait=report)
             found = watch.body() or watch.first
             return Job(self, found, watch.newest(found))
 
@@ -321,7 +321,7 @@ class ElasticJobClient:
         try:
             with JobWatch(self.cluster, name, namespace) as watch:
                 if watch.uid == uid:
-                    wait_for(watch, WaitTarget.DELETED, timeout=timeout, on_wait=on_wait)
+                    wait_for(watch, Target.DELETED, timeout=timeout, on_wait=on_wait)
         except NotFoundError:
             return
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticjob.decisions.waiting import WaitTarget
+from elasticjob.decisions.waiting import Target
 from elasticjob.state import EventState, JobState, WorkerState, job_state
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Job:
 
     def wait(
         self,
-        until: WaitTarget | str = WaitTarget.SUCCEEDED,
+        until: Target | str = Target.SUCCEEDED,
         *,
         timeout: float | None = None,
         on_wait: Callable[[str], None] | None = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob.cluster.objects import Cluster
 from elasticjob.cluster.watching import Watched
-from elasticjob.decisions.waiting import WaitOutcome, WaitTarget, wait_result, why_failed, worth_a_line
+from elasticjob.decisions.waiting import Target, WaitOutcome, wait_result, why_failed, worth_a_line
 from elasticjob.errors import (
     ElasticJobError,
     JobDeletedError,
@@ -113,7 +113,7 @@ class JobWatch:
     def pods(self) -> list[Json]:
         """Its worker pods; those of a later job of the same name are left out."""
         found = self._pods.objects() if self._pods else []
-        return [state for state in found if self._is_ours(state)]
+        return [manifest for manifest in found if self._is_ours(manifest)]
 
     def snapshot(self) -> Snapshot:
         """Raises the error that makes watching impossible."""
@@ -191,7 +191,7 @@ class FewLines:
 
 def wait_for(
     watch: JobWatch,
-    target: WaitTarget,
+    target: Target,
     *,
     timeout: float | None = None,
     on_wait: Callable[[str], None] | None = None,
@@ -222,7 +222,7 @@ def wait_for(
         watch.wait_for_change(min(1.0 if on_wait else LONGEST_PAUSE, left if left is not None else LONGEST_PAUSE))
 
 
-def _raise_if_over(outcome: WaitOutcome, last: JobState | None, target: WaitTarget) -> None:
+def _raise_if_over(outcome: WaitOutcome, last: JobState | None, target: Target) -> None:
     name = last.name if last else "the job"
     if outcome is WaitOutcome.DELETED:
         raise JobDeletedError(f"{name} was deleted while it was waited for.")

@@ -66,7 +66,7 @@ def claim_of(pod: Pod, answers: Answers) -> str:
         return ""
     if not blocked.reason:  # the scheduler says nothing while a volume is made for the node that it has chosen
         known = {claim: answers.get((CLAIM, claim)) for claim in blocked.claims}
-        return next((node for node, said in known.items() if said and said.message and said.at >= pod.created_at), "")
+        return next((claim for claim, said in known.items() if said and said.message and said.at >= pod.created_at), "")
     if blocked.reason not in OF_SCHEDULER or not _OF_CLAIM.search(blocked.message):
         return ""
     quoted = _QUOTED_CLAIM.search(blocked.message)

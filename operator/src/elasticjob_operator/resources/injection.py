@@ -69,7 +69,7 @@ def check_injectable(job: ElasticJob) -> None:
             "the runtime itself"
         )
     named = [*(spec.get("volumes") or []), *(spec.get("initContainers") or []), *spec["containers"]]
-    if any(volume.get("name") == names.RUNTIME_VOLUME for volume in named):
+    if any(item.get("name") == names.RUNTIME_VOLUME for item in named):
         raise InvalidTemplateError(
             f"a volume or container has the name {names.RUNTIME_VOLUME!r}, which is reserved for ElasticJob: rename it"
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import NO_REPLICA, PEER_LOST, MemberState, PlanReason, ReplicaValue, SpecValue
-from elasticjob_runtime.membership.actions import AssignReplicas
+from elasticjob_runtime.membership.actions import AssignReplicas, ProposePlan
 from elasticjob_runtime.membership.decide import decide
 from elasticjob_runtime.membership.ranks import by_location
 from elasticjob_runtime.membership.replicas import assign_replicas, whole_replicas
@@ -282,6 +282,13 @@ def test_only_members_whose_orders_agree_are_whole() -> None:
     known = {**orders("ab"), "b": orders("ab", world=2)["b"], **orders("cd", first=1)}
     seen = view("abcd", known)
     assert [member.name for member in whole_replicas(seen, list(seen.store.members.values()))] == ["c", "d"]
+
+
+def test_a_plan_says_by_which_replicas_it_was_decided() -> None:
+    known = orders("ab", "cd", "ef")
+    action = decide(view("abcdef", known), NOW)
+    assert isinstance(action, ProposePlan)
+    assert action.replicas == known
 
 
 def test_without_replicas_nothing_is_assigned() -> None:

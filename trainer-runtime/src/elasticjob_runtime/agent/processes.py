@@ -127,9 +127,12 @@ class Processes:
 
     def start(self, plan: Plan, now: float, *, alone: bool = False) -> None:
         self._enter(plan)
+        if self._launcher.stores is not None and plan.replica is not None:
+            self._launcher.stores.enter_replica(plan.replica.master_port if plan.replica.ordinal == 0 else 0)
         self.group.start(plan, now, alone=alone)
 
     def move(self, plan: Plan, step_grace: float, now: float) -> None:
+        """The processes of a replica stay in its world, whose store stays with them."""
         self._enter(plan)
         self.group.move(plan, step_grace, now)
 
@@ -144,8 +147,6 @@ class Processes:
         stores = self._launcher.stores
         if stores is not None:
             stores.enter(plan.round, leads=plan.value.leader == self._config.member.settings.me)
-            if plan.replica is not None:
-                stores.enter_replica(plan.replica.master_port if plan.replica.ordinal == 0 else 0)
 
     def expect_to_join(self, plan: Plan) -> None:
         """A new plan has come. Without a rank in it, prepares what comes next: stores for later rounds and, if no

@@ -32,8 +32,8 @@ def leave_world(view: View, now: float) -> Action | None:
         return None  # all members leave
     until = since + (LEAVE_GRACE if _another_stays(view, plan) else longest_leave(view))
     if now >= until:
-        return _look_again(view) if now < since + longest_leave(view) else None
-    if end := _take_over(view, now) or _propose_end(view, plan):
+        return _look_again(view, since) if now < since + longest_leave(view) else None
+    if end := _take_over(view, since, now) or _propose_end(view, plan):
         return end
     return Wait(until=until, reason="leaving: waiting for a plan without this member")
 
@@ -75,21 +75,22 @@ def _another_stays(view: View, plan: Plan) -> bool:
     return False
 
 
-def _look_again(view: View) -> Subscribe | None:
+def _look_again(view: View, since: float) -> Subscribe | None:
     """Of a follower that relies on another member, before its workers stop without saving. On a slow network the watch
     may not have shown yet that the other one leaves, too. Of two members that announce and then read, one sees the
     other leave."""
     if view.store.role is Role.PLANNER:
         return None
-    return Subscribe(role=Role.PLANNER, predecessor="", reason="leaving: looking whether another member stays")
+    until = since + longest_leave(view)
+    return Subscribe(role=Role.PLANNER, until=until, reason="leaving: looking whether another member stays")
 
 
-def _take_over(view: View, now: float) -> Subscribe | None:
+def _take_over(view: View, since: float, now: float) -> Subscribe | None:
     """A member whose predecessors leave, too, must see whether all members do."""
     role, predecessor, reason = wanted_role(view, now)
     if role is not Role.PLANNER or view.store.role is Role.PLANNER:
         return None
-    return Subscribe(role=role, predecessor=predecessor, reason=reason)
+    return Subscribe(role=role, predecessor=predecessor, until=since + longest_leave(view), reason=reason)
 
 
 def stop_leaving(view: View, now: float) -> StopWorkers:

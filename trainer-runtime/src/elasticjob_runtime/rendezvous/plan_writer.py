@@ -1,8 +1,9 @@
 """Writes plans (the ranks in batches, then the head in one compare-and-swap) and the outcome.
 
-Every batch is guarded by the registrations and replicas that it names and by the previous plan, so a plan never names a
-dead registration or a part of a replica, and two planners never both succeed. A planner that dies between a batch and
-the head leaves ranks that no head refers to.
+Every batch is guarded by the registrations and replicas that it names and by the previous plan, so no rank is given to
+a dead registration or to a replica that is no more, and two planners never both succeed. What ends after its batch and
+before the head, in a plan of several batches, is left to the next plan. A planner that dies between a batch and the
+head leaves ranks that no head refers to.
 """
 
 from __future__ import annotations

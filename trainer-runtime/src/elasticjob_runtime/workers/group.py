@@ -157,7 +157,8 @@ class WorkerGroup:
         """Continues under `plan`: sends it to the workers that can continue and do not know it, and starts those that
         are missing. step_grace: s that a step may take to end before it is interrupted."""
         self._failures.begin_round(plan.round)
-        for local_rank in sorted(self._state.finished) if plan.replica is None else ():
+        in_replica = self.view.plan is not None and self.view.plan.replica is not None
+        for local_rank in sorted(self._state.finished) if not in_replica else ():
             logger.warning(
                 "worker process %d of this agent ended with code 0 while others were training; starting it again. Let "
                 "all ranks decide alike when to stop: see session.values",

@@ -458,7 +458,7 @@ class GroupState:
 
     def _save_on_request(self, local_ranks: Collection[int], handling: Collection[int]) -> frozenset[int]:
         return frozenset(
-            rank for rank in local_ranks if self.processes[rank].rank in self.on_request and rank not in handling
+            local for local in local_ranks if self.processes[local].rank in self.on_request and local not in handling
         )
 
     def _has_saved(self, local_ranks: Collection[int]) -> Step:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.memory import AgentMemory, agent_memory, agent_memory_of_this_process, limits
 from elasticjob_runtime.training.memory.agent_memory import LARGE, MOST_PURPOSES
+from elasticjob_runtime.training.session import snapshots
 
 from hack.support import eventually
 from tests.unit.runtime.training.memory.conftest import enter_round
@@ -236,3 +240,22 @@ def test_no_memory_is_got_in_advance_for_states_that_cannot_be_kept(
     first.prepare("large", lambda: large)
     eventually(lambda: first.prepare("large", lambda: large), what="it gave up")
     assert first.keep("large", large, 1) is None
+
+
+def test_a_longer_interval_is_logged_at_the_step_that_brings_it(
+    process: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a snapshot costs is known once a step has passed: the next snapshot may be hundreds of steps away."""
+    memory, now = process(1), itertools.count(1.0, 0.01)
+    monkeypatch.setattr(snapshots, "agent_memory_of_this_process", lambda: memory)
+    monkeypatch.setattr(snapshots, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(memory, "keep", lambda *_: 0.1)
+    caplog.set_level(logging.INFO, "elasticjob_runtime.training")
+    taken = snapshots.Snapshots("layout")
+    lines = []
+    for step in (1, 2, 3):
+        eventually(lambda: memory.prepare("session layout", lambda: state(1)))
+        taken.committed(step, lambda: state(1))
+        lines.append([record.getMessage() for record in caplog.records])
+    line = "a snapshot in memory takes 0.100 s: one in 2048 steps"
+    assert lines == [[], [line], [line]]

@@ -29,6 +29,30 @@ for case in json.loads(sys.argv[1]):
 """
 
 
+AGAIN = """
+import os, torch.distributed as dist
+from elasticjob_runtime.workers.zygote import patches
+
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+os.environ.update(
+    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), RANK="0", WORLD_SIZE="1", TORCHELASTIC_USE_AGENT_STORE="True"
+)
+patches.isolate_process_groups(os.environ)
+for prefix in ("", "group_1/", "group_2/"):
+    dist.init_process_group("gloo")
+    dist.distributed_c10d._get_default_store().set("here", "")
+    print([each for each in ("", "group_1/", "group_2/") if store.check([f"{each}default_pg/0//here"])].index(prefix))
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_each_further_group_has_its_prefix_in_the_store_of_the_agent() -> None:
+    """The prefix is a wire format: agents of two versions may be in one job."""
+    run = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["0", "1", "2"]
+
+
 @pytest.mark.torch
 def test_the_end_of_a_group_does_not_wait_for_its_threads_with_a_torch_that_could_hang_in_it() -> None:
     """Only those of the last group stay, and none if rank 0 hosts the store: the next one needs its port."""

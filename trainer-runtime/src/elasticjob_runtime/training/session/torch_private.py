@@ -310,7 +310,7 @@ def schedule_classes(module: Any) -> list[Any]:
     found = [
         attribute for attribute in vars(module).values() if isinstance(attribute, type) and issubclass(attribute, base)
     ]
-    return [optimizer for optimizer in found if "step" in vars(optimizer)]
+    return [schedule for schedule in found if "step" in vars(schedule)]
 
 
 def stages_of(schedule: Any) -> list[Any]:

@@ -46,7 +46,7 @@ class Aside:
 
     def __init__(self, parts: Parts, *, only_small: bool = False, optimizers: bool = False) -> None:
         """only_small: settings of optimizers, and torch's schedulers. optimizers: also their parameters and states."""
-        self._kept = [_KeptOptimizer(kept) for kept in parts.optimizers if optimizers]
+        self._kept = [_KeptOptimizer(one) for one in parts.optimizers if optimizers]
         optimized = (
             [] if only_small else [id(parameter) for one in parts.optimizers for parameter in parameters_of(one)]
         )

@@ -80,7 +80,7 @@ def isolate_process_groups(environment: Mapping[str, str]) -> None:
         hosted_by_agent = str(port) == environment["MASTER_PORT"]
         if not groups or not hosted_by_agent:
             return store
-        return distributed.__dict__["PrefixStore"](f"process_group{groups}", store)
+        return distributed.__dict__["PrefixStore"](f"group_{groups}", store)
 
     @functools.wraps(function)
     def init_process_group(*given: Any, **named: Any) -> Any:
