@@ -68,8 +68,5 @@ def test_a_member_with_a_slow_network_does_not_join(job: Job, slow_link: OwnNetw
         assert suspect.exit_code() == ExitCode.SUSPECT, job.logs
         why = suspect.termination_file.read_text()
         assert re.fullmatch(r".*: network: [\d.]+ MB/s, median of the others [\d.]+ MB/s", why), why
-        job.wait_for_training(3)
-        job.finish()
-        assert [agent.exit_code() for agent in job.agents] == [0, 0, 0, ExitCode.SUSPECT], job.logs
     finally:
         proxy.close()

@@ -8,7 +8,8 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from elasticjob_runtime.contract import Straggler, StragglersValue
+from elasticjob_runtime.contract import PaceValue, Straggler, StragglersValue
+from elasticjob_runtime.membership.stragglers import THROTTLED
 
 from hack.support import eventually
 from tests.integration.runtime.agents import Job
@@ -77,9 +78,10 @@ def test_a_slow_rank_is_named(job: Job, mode: str) -> None:
     assert all("median of the others" in straggler.text for straggler in (first, second))
 
 
-def test_a_member_that_reaches_its_cpu_limit_is_named_with_the_limit(job: Job) -> None:
+def test_a_member_knows_that_it_reaches_its_cpu_limit(job: Job) -> None:
+    """Also on a busy machine, where the others are no faster."""
     set_slow(job, -1, "loader")
-    with cpu_limit(0.3) as group:
+    with cpu_limit(0.1) as group:
         train(job, "DDP")
         pid_of = {rank: job.directory / f"pid-{rank}" for rank in range(2)}
         eventually(lambda: all(file.exists() for file in pid_of.values()), 120.0, what="training begins")
@@ -88,6 +90,9 @@ def test_a_member_that_reaches_its_cpu_limit_is_named_with_the_limit(job: Job) -
         slow = next(agent for agent in job.agents if agent.name != plan.leader)
         for pid in (str(slow.pid), pid_of[1].read_text()):
             (group / "cgroup.procs").write_text(pid)
-        straggler = named(job, 1)
-        assert straggler.member == slow.name
-        assert straggler.signs == ["its CPU limit slows it down"], straggler.text
+
+        def is_throttled() -> bool:
+            kv = job.client.get(job.keys.pace(slow.name))
+            return kv is not None and PaceValue.from_json(kv.value).throttled >= THROTTLED
+
+        eventually(is_throttled, 120.0, what=lambda: f"{slow.name} is throttled; logs:\n{job.logs}")
