@@ -38,10 +38,11 @@ os.environ.update(
     MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), RANK="0", WORLD_SIZE="1", TORCHELASTIC_USE_AGENT_STORE="True"
 )
 patches.isolate_process_groups(os.environ)
-for prefix in ("", "group_1/", "group_2/"):
+prefixes = ("", "group_1/", "group_2/")
+for prefix in prefixes:
     dist.init_process_group("gloo")
     dist.distributed_c10d._get_default_store().set("here", "")
-    print([each for each in ("", "group_1/", "group_2/") if store.check([f"{each}default_pg/0//here"])].index(prefix))
+    print([known for known in prefixes if store.check([f"{known}default_pg/0//here"])].index(prefix))
     dist.destroy_process_group()
 """
 

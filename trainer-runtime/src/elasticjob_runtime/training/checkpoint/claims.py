@@ -82,7 +82,7 @@ class Claim:
     """Previous owners, which may not claim the directory again."""
     kept: tuple[str, ...] | None = ()
     """Names of the checkpoints that counted when this claim began; None: unknown, all count."""
-    savers: tuple[tuple[int, Writer], ...] = ()
+    writers: tuple[tuple[int, Writer], ...] = ()
     """Earlier claims under which these were saved, as (number, who)."""
     follows: tuple[int, ...] = ()
     """Numbers of claims that this one does not fence: a person made it, and what their groups still save counts."""
@@ -160,7 +160,7 @@ def saver_of(listing: Listing, found: Found) -> Writer:
     return dict(_writers(listing.claim)).get(found.number, ANONYMOUS)
 
 
-def savers(listing: Listing) -> tuple[tuple[int, Writer], ...]:
+def writers(listing: Listing) -> tuple[tuple[int, Writer], ...]:
     """For the next claim."""
     counting = {found.number for found in valid(listing)} | {listing.claim.number, *listing.claim.follows}
     return tuple((number, writer) for number, writer in _writers(listing.claim) if number in counting)
@@ -173,7 +173,7 @@ def newest_choice(listing: Listing) -> int:
 
 def _writers(claim: Claim) -> tuple[tuple[int, Writer], ...]:
     """Who has saved under which number, as far as it is known."""
-    return (*claim.savers, (claim.number, claim.writer))
+    return (*claim.writers, (claim.number, claim.writer))
 
 
 def is_current(claim: Claim, writer: Writer) -> bool:
@@ -238,7 +238,7 @@ def next_claim(listing: Listing, writer: Writer) -> Claim:
         writer=writer,
         earlier=tuple(dict.fromkeys(earlier))[-_REMEMBERED:],
         kept=tuple(one.name for one in valid(listing)),
-        savers=savers(listing),
+        writers=writers(listing),
     )
 
 
@@ -260,8 +260,8 @@ def _encode(claim: Claim) -> bytes:
         "kept": claim.kept,
         "choice": claim.writer.choice,
         "chosen": claim.writer.chosen,
-        "savers": [
-            [number, writer.owner, str(writer.fence), writer.choice, writer.chosen] for number, writer in claim.savers
+        "writers": [
+            [number, writer.owner, str(writer.fence), writer.choice, writer.chosen] for number, writer in claim.writers
         ],
         "follows": claim.follows,
         "claimed_at": claim.claimed_at,
@@ -292,7 +292,7 @@ def _decode(number: int, document: dict[str, Any]) -> Claim:
         writer=_writer(document["owner"], document["fence"], document.get("choice", 0), document.get("chosen", "")),
         earlier=tuple(document["earlier"]),
         kept=tuple(document["kept"]),
-        savers=tuple((int(number), _writer(*writer)) for number, *writer in document["savers"]),
+        writers=tuple((int(number), _writer(*writer)) for number, *writer in document["writers"]),
         follows=tuple(int(number) for number in document.get("follows", ())),
         claimed_at=float(document["claimed_at"]),
     )
