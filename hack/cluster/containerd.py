@@ -11,6 +11,7 @@ from .output import ClusterError, run
 from .processes import wait_for
 from .programs import program
 
+NAME = "containerd"
 SOCKET = "run/containerd/containerd.sock"
 BLOBS = Path("io.containerd.content.v1.content/blobs/sha256")
 
@@ -96,12 +97,23 @@ class Containerd:
 
 
 def wait_for_containerd(group: str, log: Path, folder: Path, root: Path) -> Containerd:
-    """Waits until the containerd in this cgroup answers."""
+    """Waits until the containerd in this cgroup answers. Other processes there see its socket too, but may end at any
+    time."""
 
     def answering() -> Containerd | None:
-        candidates = (Containerd(process, folder, root) for process in sorted(cgroups.processes(group)))
+        candidates = (
+            Containerd(process, folder, root) for process in cgroups.processes(group) if _name(process) == NAME
+        )
         return next((candidate for candidate in candidates if candidate.answers()), None)
 
-    found = wait_for(answering, lambda: bool(cgroups.processes(group)), "containerd", log)
+    found = wait_for(answering, lambda: bool(cgroups.processes(group)), NAME, log)
     assert found is not None
     return found
+
+
+def _name(process: int) -> str:
+    """Of the program that it runs, at most 15 characters. Empty: it has ended."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""
