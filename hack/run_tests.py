@@ -16,6 +16,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hack import images
+from hack.cluster.programs import programs_built
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -60,13 +63,17 @@ STAGES = (
 )
 
 
-DISK = 10 * 2**30
-"""Bytes that the tests take at most in the folder for temporary files, with room to spare: an etcd whose disk is full
-ends with a Go panic, which says nothing of the disk."""
+GIB = 2**30
+DISK, PROGRAMS, IMAGES = 4 * GIB, 10 * GIB, 8 * GIB
+"""Bytes that the tests take at most, in the folder for temporary files and for images that changed; and what programs
+and images take that are not in the cache yet. An etcd whose disk is full ends with a Go panic, which says nothing of
+the disk."""
 
 
 def main() -> int:
-    if refused := too_little_disk(tempfile.gettempdir(), shutil.disk_usage(tempfile.gettempdir()).free):
+    folder = tempfile.gettempdir()
+    needed = DISK + (0 if programs_built() else PROGRAMS) + (0 if any(images.FOLDER.glob("*/trainer.tar")) else IMAGES)
+    if refused := too_little_disk(folder, shutil.disk_usage(folder).free, needed):
         print(refused)
         return 1
     if subprocess.run([sys.executable, "-m", "hack.cluster", "build"], cwd=ROOT, check=False).returncode:
@@ -81,12 +88,12 @@ def main() -> int:
     return 1 if any(result.failed for result in results) else 0
 
 
-def too_little_disk(folder: str, free: int) -> str:
-    """Why the tests cannot run with `free` bytes in `folder`, or nothing."""
-    if free >= DISK:
-        return ""
+def too_little_disk(folder: str, free: int, needed: int) -> str | None:
+    """Why the tests, which need so many bytes, cannot run with `free` bytes in `folder`."""
+    if free >= needed:
+        return None
     return (
-        f"{folder} has {free / 2**30:.1f} GiB free, the tests need {DISK // 2**30} GiB: "
+        f"{folder} has {free / GIB:.1f} GiB free, the tests need {needed // GIB} GiB: "
         "free some, or set TMPDIR to a folder on a larger disk"
     )
 

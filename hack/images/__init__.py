@@ -79,7 +79,7 @@ def build(names: Sequence[str] = NAMES, steps: Steps | None = None) -> dict[str,
         )
         for name, archive in archives.items():
             archive.touch()
-            _remove_older(name, keep=3)
+            _remove_older(name, keep=2)
         if missing:
             chosen.tidy()
     return archives
