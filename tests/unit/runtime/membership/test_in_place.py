@@ -170,6 +170,9 @@ RESTART = make_plan("abc", agent_store=True, round_number=3, me="c", ranks=None)
 WITHOUT = make_plan(
     "ab", agent_store=True, in_place=True, round_number=3, me="c", ranks=None, reason=PlanReason.MEMBER_LEFT
 )
+WITHOUT_TWO = make_plan(
+    "a", agent_store=True, in_place=True, round_number=3, me="c", ranks=None, reason=PlanReason.MEMBER_LEFT
+)
 
 
 def member(plan: Any = AS_C, *, mine: Any = ABLE, predecessor_leaves: bool = False, **fields: Any) -> Any:
@@ -243,6 +246,9 @@ MEMBER = {
             stores=True, workers=able(PLAN, rejected_at=NOW - 0.5)),
     "no cause shows: request another plan":
         Case(member(workers=able(AS_C, rejected_at=NOW - 1)), "publish ready of round 3"),
+    "it leaves, and one other member remains: its workers leave at the end of their step, too":
+        Case(member(WITHOUT_TWO, **LEAVES), "move to plan 3, 0.5 s"),
+    "and are waited for, too": Case(member(WITHOUT_TWO, workers=able(WITHOUT_TWO), **LEAVES), "wait 0.8 s"),
     "it leaves: its workers take part until a plan without it": Case(member(**LEAVES), "wait 0.8 s"),
     "then they leave at the end of their step": Case(member(WITHOUT, **LEAVES), "move to plan 3, 0.5 s"),
     "and are waited for": Case(member(WITHOUT, workers=able(WITHOUT), **LEAVES), "wait 0.8 s"),

@@ -45,8 +45,9 @@ def longest_leave(view: View) -> float:
 
 
 def _is_in_world_of_others(view: View) -> bool:
+    """Also if only one other member remains in a plan without this one."""
     plan, workers = view.store.plan, view.workers
-    in_place = plan is not None and plan.value.in_place and plan.value.size > 1
+    in_place = plan is not None and plan.value.in_place and (plan.rank is None or plan.value.size > 1)
     return in_place and workers.in_place and workers.state is WorkersState.RUNNING
 
 
