@@ -15,7 +15,7 @@ import datetime
 import enum
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,6 +24,8 @@ from elasticjob_api.history import HANG, Change, ChangeType, History, Sample, Se
 SLOW, LONG_SECONDS = 0.1, 30.0
 """Between two samples, steps came more rarely than this share of their usual rate, and that took so much longer, s: it
 is an evaluation, a save, or a hang that ended by itself, and no training."""
+CURVE_POINTS = 200
+"""Of the share over time, about."""
 
 Moment = datetime.datetime
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
@@ -104,18 +106,28 @@ def goodput(
 
 
 def goodput_series(history: History, until: Moment | None = None) -> Series:
-    """The productive share since the first change over time: a point where each stretch ends. Empty if no step
-    is known."""
-    series: Series = []
-    active = productive = 0.0
+    """The productive share since the first change over time, to be drawn as a line: the share changes within each
+    stretch, too. Empty if no step is known."""
     found = spans(history, until=until)
+    if _sum(found).low is None:
+        return []
+    series: Series = [(found[0].begin, float(found[0].part is TimePart.PRODUCTIVE))]
+    active = productive = 0.0
+    for piece in _pieces(found):
+        active += piece.seconds if piece.part is not TimePart.SUSPENDED else 0.0
+        productive += piece.seconds if piece.part is TimePart.PRODUCTIVE else 0.0
+        series.append((piece.end, productive / active if active else 0.0))
+    return series
+
+
+def _pieces(found: Sequence[Span]) -> Iterator[Span]:
+    """The same spans, the long ones in several."""
+    whole = found[-1].end - found[0].begin
     for span in found:
-        if span.part is TimePart.SUSPENDED:
-            continue
-        active += span.seconds
-        productive += span.seconds if span.part is TimePart.PRODUCTIVE else 0.0
-        series.append((span.end, productive / active))
-    return series if _sum(found).low is not None else []
+        length = span.end - span.begin
+        count = math.ceil(CURVE_POINTS * (length / whole))
+        ends = [span.begin + length * (index / count) for index in range(count + 1)]
+        yield from (Span(begin, end, span.part) for begin, end in itertools.pairwise(ends))
 
 
 def spans(

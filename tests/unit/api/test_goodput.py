@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elasticjob_api.goodput import TimePart, goodput, goodput_series, spans
-from elasticjob_api.history import Change, ChangeType, History, Phases, Sample
+from elasticjob_api.history import Change, ChangeType, History, Phases, Sample, Series
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -165,10 +165,28 @@ def test_the_share_is_as_exact_as_what_is_known() -> None:
     assert goodput(History()).wall == 0
 
 
-def test_the_share_over_time_ends_with_the_share() -> None:
-    history = History(changes=(START,), samples=tuple(TO_STEP_80))
-    assert goodput_series(history, at(100)) == [*((at(10), 0.0), (at(14), 0.0)), (at(54), 40 / 48), (at(100), 40 / 94)]
+@pytest.mark.parametrize(
+    ("seconds", "share"), [(6, 0), (10, 0), (14, 0), (18, 4 / 12), (34, 20 / 28), (54, 40 / 48), (100, 40 / 94)]
+)
+def test_the_share_over_time_is_that_of_each_moment(seconds: float, share: float) -> None:
+    series = goodput_series(History(changes=(START,), samples=tuple(TO_STEP_80)), at(100))
+    assert share_at(series, at(seconds)) == pytest.approx(share, abs=0.01)
+
+
+def test_the_share_over_time_stays_while_the_job_is_suspended() -> None:
+    changes = (START, change(56, "Suspended", "Suspended"))
+    series = goodput_series(History(changes=changes, samples=tuple(TO_STEP_80)), at(100))
+    assert {round(share, 9) for time, share in series if time >= at(56)} == {40 / 50}
+
+
+def test_without_a_known_step_there_is_no_share_over_time() -> None:
     assert goodput_series(History(changes=(change(0),)), at(100)) == []
+
+
+def share_at(series: Series, time: datetime.datetime) -> float:
+    """Of the line through the points."""
+    before, after = next(pair for pair in itertools.pairwise(series) if pair[0][0] <= time <= pair[1][0])
+    return before[1] + (after[1] - before[1]) * ((time - before[0]) / (after[0] - before[0]))
 
 
 moments = st.floats(0, 1000).map(lambda seconds: round(seconds, 1))

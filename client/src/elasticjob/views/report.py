@@ -46,7 +46,7 @@ def panels(job: JobState, history: History, now: datetime.datetime) -> list[Pane
     return [
         Panel("Worker processes that train", _until(world_sizes(history), end), BLUE, steps=True),
         Panel("Steps per second", step_rates(history), GREEN),
-        Panel("Goodput: % of the time that trained new steps", shares, ORANGE, steps=True, most=100, unit=" %"),
+        Panel("Goodput: % of the time that trained new steps", shares, ORANGE, most=100, unit=" %"),
     ]
 
 
