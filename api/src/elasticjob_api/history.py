@@ -236,14 +236,23 @@ def world_sizes(history: History) -> Series:
 
 
 def step_rates(history: History) -> Series:
-    """Steps per second since the sample before, interruptions and repeated steps included."""
+    """Steps per second, as steps: each value is the mean until the next time, with interruptions and repeated steps. 0
+    from a suspension until training goes on."""
     samples = history.progress
-    series: Series = []
+    rates: dict[datetime.datetime, float] = {}
     for before, after in itertools.pairwise(samples):
         seconds = (after.time - before.time).total_seconds()
         if seconds > 0:
-            series.append((after.time, max(0, after.step - before.step) / seconds))
-    return series
+            pauses = _suspensions(history, before.time, after.time)
+            if pauses:  # the rest may be shorter than the second to which times of samples are exact
+                seconds = max(1.0, seconds - sum((end - begin).total_seconds() for begin, end in pauses))
+            rates[before.time] = rate = max(0, after.step - before.step) / seconds
+            for begin, end in pauses:
+                rates[begin] = 0.0
+                if end < after.time:
+                    rates[end] = rate
+    series = sorted(rates.items())
+    return [*series, (samples[-1].time, series[-1][1])] if series else []
 
 
 def repeated(history: History) -> tuple[int, bool]:
@@ -280,6 +289,22 @@ def _idle(history: History) -> set[int]:
             end = later.caused_at if later else samples[-1].time if samples else change.time
             if not any(change.time <= sample.time <= end for sample in samples):
                 found.add(index)
+    return found
+
+
+def _suspensions(
+    history: History, since: datetime.datetime, until: datetime.datetime
+) -> list[tuple[datetime.datetime, datetime.datetime]]:
+    """Each from when no pod was left until training went on, as far as it is in that time."""
+    found = []
+    suspended = None
+    for change in history.changes:
+        if change.type == ChangeType.SUSPENDED:
+            suspended = suspended or change.time
+        elif change.type == ChangeType.ROUND and suspended is not None:
+            begin, end = max(since, suspended), min(until, change.resumed_at)
+            found += [(begin, end)] if begin < end else []
+            suspended = None
     return found
 
 

@@ -27,7 +27,22 @@ def test_the_world_size_is_zero_from_the_cause_of_a_change_until_training_goes_o
 
 
 def test_step_rates_count_interruptions_and_repeated_steps() -> None:
-    assert step_rates(HISTORY) == [(at(90), 2.0), (at(110), 0.0), (at(200), 2.0)]
+    assert step_rates(HISTORY) == [(at(10), 2.0), (at(90), 0.0), (at(110), 2.0), (at(200), 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("resumed", "expected"),
+    [
+        pytest.param(130, [(10, 2.0), (90, 2.0), (98, 0.0), (130, 2.0), (140, 2.0)], id="between two samples"),
+        pytest.param(140, [(10, 2.0), (90, 4.5), (98, 0.0), (140, 0.0)], id="until a sample"),
+        pytest.param(None, [(10, 2.0), (90, 0.72), (140, 0.72)], id="that it has ended, only the sample says"),
+    ],
+)
+def test_no_steps_are_taken_while_a_job_is_suspended(resumed: int | None, expected: list[tuple[int, float]]) -> None:
+    suspended = (change(0, world_size=4), change(98, "Suspended", "Suspended"), change(110, "Suspended", "Queued"))
+    rounds = [change(resumed - 6, world_size=4, form_seconds=2.0, resume_seconds=8.0)] if resumed else []
+    history = History(changes=(*suspended, *rounds), samples=(sample(10, 20), sample(90, 180), sample(140, 216)))
+    assert step_rates(history) == [(at(time), rate) for time, rate in expected]
 
 
 LOOP = History(

@@ -45,7 +45,7 @@ def panels(job: JobState, history: History, now: datetime.datetime) -> list[Pane
     shares = [(time, 100 * value) for time, value in goodput_series(history, end)]
     return [
         Panel("Worker processes that train", _until(world_sizes(history), end), BLUE, steps=True),
-        Panel("Steps per second", step_rates(history), GREEN),
+        Panel("Steps per second", step_rates(history), GREEN, steps=True),
         Panel("Goodput: % of the time that trained new steps", shares, ORANGE, most=100, unit=" %"),
     ]
 
