@@ -113,6 +113,7 @@ class Pod:
     scheduled_at: datetime.datetime | None = None
     deletion_timestamp: datetime.datetime | None = None
     """metadata.deletionTimestamp: when its grace period ends. None: not deleted."""
+    deletion_grace_seconds: int = 0
     reason: str = ""
     """status.reason: Evicted, NodeLost, OutOfcpu ..."""
     message: str = ""
@@ -128,6 +129,12 @@ class Pod:
     @property
     def terminating(self) -> bool:
         return self.deletion_timestamp is not None
+
+    @property
+    def deletion_requested_at(self) -> datetime.datetime | None:
+        """None: not deleted."""
+        grace = datetime.timedelta(seconds=self.deletion_grace_seconds)
+        return self.deletion_timestamp - grace if self.deletion_timestamp is not None else None
 
     @property
     def ended(self) -> bool:

@@ -73,6 +73,7 @@ def pod_of(body: Json) -> Pod:
         created_at=_time(metadata["creationTimestamp"]),
         scheduled_at=_scheduled_at(conditions),
         deletion_timestamp=_time_at(metadata, "deletionTimestamp"),
+        deletion_grace_seconds=metadata.get("deletionGracePeriodSeconds") or 0,
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         end=_end_of((_training_status(spec, status).get("state") or {}).get("terminated")),

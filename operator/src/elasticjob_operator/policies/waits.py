@@ -151,7 +151,7 @@ def of_name(job: ElasticJob, pod: Pod) -> Wait:
         name=pod.name,
         holder=pod.place,
         detail=f"an earlier ElasticJob of this name was {state}",
-        since=pod.deletion_timestamp or pod.created_at,
+        since=pod.deletion_requested_at or pod.created_at,
         remedy=remedy,
     )
 
@@ -164,7 +164,7 @@ def of_stale(job: ElasticJob, pod: Pod) -> Wait:
         name=pod.name,
         holder=pod.place,
         detail="it is of an earlier run or attempt of the job, and has not ended",
-        since=pod.deletion_timestamp or pod.created_at,
+        since=pod.deletion_requested_at or pod.created_at,
         remedy=ending(job, pod),
     )
 

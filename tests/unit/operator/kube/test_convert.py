@@ -196,6 +196,13 @@ def test_deletion_and_disruption() -> None:
     assert pod.disruption.reason == "PreemptionByScheduler"
 
 
+def test_a_deletion_was_requested_its_grace_period_before_its_timestamp() -> None:
+    deleted = pod_of(body(deletionTimestamp="2026-01-01T12:00:30Z", deletionGracePeriodSeconds=30))
+    assert deleted.deletion_requested_at == at(0)
+    assert pod_of(body(deletionTimestamp="2026-01-01T12:00:30Z")).deletion_requested_at == at(30)
+    assert pod_of(body()).deletion_requested_at is None
+
+
 def node_body(status: str, since: str = "2026-01-01T00:00:07Z", taint: str = "") -> Json:
     condition = {"type": "Ready", "status": status, "lastTransitionTime": since}
     metadata = {"name": "n", "creationTimestamp": "2026-01-01T00:00:00Z"}

@@ -226,6 +226,11 @@ WAITS: dict[str, Told] = {
         "Pod digits-worker-2 on node n9 … of an earlier run … Since 2026-01-01T11:51:40Z … --force --grace-period=0",
         starting(make_pod(2, run=0, node="n9", deletion_timestamp=-500)),
     ),
+    "... within its grace period": Told(
+        Reason.WAITING_FOR_WORKERS,
+        "Pod digits-worker-2 … of an earlier run … Since 2026-01-01T11:59:50Z … --force --grace-period=0",
+        starting(dataclasses.replace(make_pod(2, run=0, deletion_timestamp=20), deletion_grace_seconds=30)),
+    ),
     "... because its node is silent": Told(
         Reason.NODE_SILENT,
         "Node n1 is unreachable … Since 2026-01-01T11:58:30Z … kubectl taint node n1",
@@ -355,6 +360,18 @@ WAITS: dict[str, Told] = {
         Reason.NAME_IN_USE,
         "Pod digits-etcd-0 on node n9 … earlier ElasticJob … Since 2026-01-01T11:51:40Z … delete that node",
         own_etcd(leftovers=(dataclasses.replace(etcd_pod(node="n9"), deletion_timestamp=at(-500), job_uid="old"),)),
+        READY,
+    ),
+    "... and has been deleted only now": Told(
+        Reason.NAME_IN_USE,
+        "Pod digits-etcd-0 on node n9 … earlier ElasticJob … Since 2026-01-01T11:59:50Z … delete that node",
+        own_etcd(
+            leftovers=(
+                dataclasses.replace(
+                    etcd_pod(node="n9"), deletion_timestamp=at(20), deletion_grace_seconds=30, job_uid="old"
+                ),
+            )
+        ),
         READY,
     ),
     "the etcd of a predecessor was orphaned": Told(
