@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import pytest
 from elasticjob.state import JobState
 from elasticjob.views.page import page
 from elasticjob.views.report import summary
-from elasticjob.views.svg import MOST_TICKS, NARROW, drawing, ticks
+from elasticjob.views.svg import LEFT, MOST_TICKS, NARROW, RIGHT, WIDTH, drawing, image, ticks
 from elasticjob_api import Change, History
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
@@ -58,6 +59,18 @@ def test_a_report_says_what_is_unknown(history: History, repeated: str, goodput:
 def test_an_empty_figure_says_why() -> None:
     assert drawing(JOB, SILENT, NOW, NARROW).count("the script does not report its steps") == 2
     assert "does not report" not in drawing(JOB, KNOWN, NOW, NARROW)
+
+
+def test_the_head_of_an_image_is_not_cut() -> None:
+    suspended = change(100, "Suspended", type="Suspended"), change(140, "JobResumed", type="Resumed")
+    history = KNOWN.model_copy(update={"changes": (*KNOWN.changes, *suspended, *CRASHES[2:])})
+    now = NOW + datetime.timedelta(seconds=400)
+    text = image(JOB, history, now).replace("\N{NO-BREAK SPACE}", " ")
+    head = re.findall(rf"<text x='{LEFT}' y='(\d+)'[^>]*>([^<]*)</text>", text.partition("Worker processes")[0])[1:]
+    assert ", ".join(line.rstrip(",") for _, line in head) == ", ".join(map(" ".join, summary(JOB, history, now)))
+    assert len(head) == 2
+    assert all(6.5 * len(line) < WIDTH - LEFT - RIGHT for _, line in head), "as wide as DejaVu Sans"
+    assert int(head[1][0]) - int(head[0][0]) > 12
 
 
 def test_a_page_has_figures_for_narrow_screens() -> None:

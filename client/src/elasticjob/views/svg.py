@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,7 +19,10 @@ from elasticjob.views.words import duration, number
 
 WIDTH, NARROW, LEFT, RIGHT = 1000, 420, 60, 20
 """`NARROW`: for a phone."""
-HEAD, TOP, HEIGHT, GAP = 45, 25, 170, 50
+TOP, HEIGHT, GAP = 25, 170, 50
+HEAD, LINE, WIDEST, NO_BREAK = 42, 16, 7, "\N{NO-BREAK SPACE}"
+"""Of the facts above the panels: where their first line is, their distance, and what a character takes in the widest of
+`FONTS`, on average."""
 FONTS = "system-ui,Arial,Helvetica,Roboto,Noto Sans,DejaVu Sans,Liberation Sans,sans-serif"
 """By name too: what draws the PNG (views/png.py) takes no other font than Arial for sans-serif, which most machines
 with Linux lack."""
@@ -49,21 +53,31 @@ class Scale:
 
 def image(job: JobState, history: History, now: datetime.datetime) -> str:
     """The same panels as on the page, with a head."""
-    facts = ", ".join(f"{name} {value}" for name, value in summary(job, history, now))
+    facts = ", ".join(f"{name} {value}".replace(" ", NO_BREAK) for name, value in summary(job, history, now))
+    lines = textwrap.wrap(facts, (WIDTH - LEFT - RIGHT) // WIDEST)
     title = f"{escape(job.namespace)}/{escape(job.name)}: {escape(job.summary)}"
     head = [
         f"<title>{title}</title><rect width='100%' height='100%' fill='white'/>",
         f"<text x='{LEFT}' y='24' font-family='{FONTS}' font-size='18' fill='#1f2328'>{title}</text>",
-        f"<text x='{LEFT}' y='42' {_TEXT}>{escape(facts)}</text>",
     ]
-    return drawing(job, history, now, WIDTH, head)
+    head += [
+        f"<text x='{LEFT}' y='{HEAD + LINE * row}' {_TEXT}>{escape(line)}</text>" for row, line in enumerate(lines)
+    ]
+    return drawing(job, history, now, WIDTH, head, HEAD + LINE * len(lines))
 
 
-def drawing(job: JobState, history: History, now: datetime.datetime, width: int, head: Sequence[str] = ()) -> str:
+def drawing(
+    job: JobState,
+    history: History,
+    now: datetime.datetime,
+    width: int,
+    head: Sequence[str] = (),
+    height_of_head: int = 0,
+) -> str:
     """Worker processes, step rate and goodput over time, with a dot for each change."""
     drawn = panels(job, history, now)
     times = [time for panel in drawn for time, _ in panel.series] or [now]
-    top = TOP + (HEAD if head else 0)
+    top = TOP + height_of_head
     height = top + len(drawn) * (HEIGHT + GAP)
     lines = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}'>",
