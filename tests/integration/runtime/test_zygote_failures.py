@@ -30,9 +30,36 @@ def test_a_hanging_zygote_never_blocks_the_agent(harness: Harness, monkeypatch: 
     assert launcher.deadline is not None
     pid = harness.run_until(lambda: results)[0]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    os.kill(zygote, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["the first", "a successor"])
+def test_a_stopped_zygote_is_killed_and_replaced(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, learned: bool
+) -> None:
+    """As soon as a start has waited for it."""
+    launcher = harness.ready_launcher(preload=["auto"] if learned else [])
+    harness.worker()
+    if learned:
+        harness.wait_until_learned()
+    harness.wait_until_preforked()
+    current = launcher._zygotes.current
+    assert current is not None
+    assert (current.child_pid == 0) is learned
+    first_host = launcher.stores.pid
+    os.kill(first_host, signal.SIGKILL)
+    os.waitpid(first_host, 0)
+    harness.run_until(lambda: launcher.stores.listening and launcher.stores.pid != first_host)
+    host = launcher.stores.pid
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 0.5)
+    os.killpg(current.pid, signal.SIGSTOP)
+    assert harness.worker()["forked"], "one was preforked"
+    assert not harness.worker()["forked"]
+    assert "killing the zygote" in caplog.text
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 60.0)
+    harness.run_until(lambda: launcher._zygotes.current is not current, what="another zygote is ready")
     assert harness.worker()["forked"]
+    assert launcher.stores.listening
+    assert launcher.stores.pid == host, "the store host outlives the zygote that forked it"
 
 
 def test_a_cancelled_start_starts_nothing(harness: Harness) -> None:

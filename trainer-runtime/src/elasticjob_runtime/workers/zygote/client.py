@@ -84,6 +84,8 @@ class Zygote:
         self._callbacks = callbacks
         self._requested: list[Callable[[socket.socket], None]] = []
         """What to do with the forks that were requested, in that order."""
+        self.owes_since: float | None = None
+        """Monotonic time since which a fork is requested and none came; None: it owes none."""
         self.pid = process.pid if process is not None else 0
         """0: not known yet."""
         self.pool = PreforkedPool(
@@ -148,6 +150,11 @@ class Zygote:
         self.pool.close()
         self._kill()
 
+    def end(self) -> None:
+        """Kills it, even if it is stopped. Its end is noticed like any other."""
+        self.owes_since = None
+        self._end_process()
+
     def _kill(self) -> None:
         self.ready = self.pool.enabled = False
         if self._connection.fileno() >= 0:
@@ -171,8 +178,9 @@ class Zygote:
         try:
             ipc.send(self._connection, {"kind": kind, **more})
             self._requested.append(on_forked)
+            self.owes_since = self.owes_since or self._event_loop.now()
         except TimeoutError:
-            self._end_process()  # whose end is read
+            self.end()
         except OSError as error:
             logger.debug("zygote: %s", error)
 
@@ -193,6 +201,7 @@ class Zygote:
 
     def _forked(self, kind: str, fds: Sequence[int]) -> None:
         on_forked = self._requested.pop(0)
+        self.owes_since = self._event_loop.now() if self._requested else None
         if fds:
             on_forked(socket.socket(fileno=fds[0]))
             return

@@ -39,7 +39,8 @@ PRELOAD = (
 """What nearly every training script imports."""
 
 FORK_TIMEOUT = 3.0
-"""s that a start waits for a fork, which takes milliseconds. A spawned worker takes seconds."""
+"""s that a start waits for a fork, which takes milliseconds. A spawned worker takes seconds. A zygote that takes longer
+to fork is stuck, perhaps stopped: all its imports were done before it was ready, or are done in the fork."""
 
 IMPORTING_FORK_TIMEOUT = 60.0
 """s that a start waits for a fork that is importing what the script imports too: spawning would take longer."""
@@ -116,7 +117,7 @@ class ZygoteLauncher:
         """Monotonic time of the next `tick` that has something to do."""
         warm = self._warm_until if self._warm_until not in (0.0, float("inf")) else None
         spawns = (request.spawn_at for request in self._requests)
-        times = (self._zygotes.learning_due, warm, self._prefork_at, *spawns)
+        times = (self._zygotes.learning_due, warm, self._prefork_at, self._stuck_at, *spawns)
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -165,6 +166,7 @@ class ZygoteLauncher:
         self._check_ready()
 
     def tick(self, now: float) -> None:
+        self._end_stuck(now)
         for request in [request for request in self._requests if now >= request.spawn_at]:
             logger.info("no forked process within %g s, spawning a worker", self._timeout(request.spec))
             self._spawn(request)
@@ -181,6 +183,20 @@ class ZygoteLauncher:
     def _prefork(self) -> None:
         self._prefork_at = None
         self._zygotes.prefork(self._zygotes.current)
+
+    @property
+    def _stuck_at(self) -> float | None:
+        """Monotonic time at which a start no longer waits for a zygote that forks nothing."""
+        zygote = self._zygotes.current
+        if not self._requests or zygote is None or not zygote.ready or zygote.owes_since is None:
+            return None
+        return zygote.owes_since + FORK_TIMEOUT
+
+    def _end_stuck(self, now: float) -> None:
+        stuck_at, zygote = self._stuck_at, self._zygotes.current
+        if zygote is not None and stuck_at is not None and now >= stuck_at:
+            logger.warning("killing the zygote: a worker waits, and it has forked nothing for %g s", FORK_TIMEOUT)
+            zygote.end()
 
     def _timeout(self, spec: WorkerSpec) -> float:
         is_importing = any(pending.per_rank_imports for pending in self._zygotes.pending_for(spec))

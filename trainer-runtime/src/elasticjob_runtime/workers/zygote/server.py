@@ -39,6 +39,8 @@ def main() -> None:
     # the user's value.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     failed, module, problem = preload(sys.argv[3:])
+    if not problem:
+        prepare_to_fork()
     message = {
         "ready": not problem,
         "failed": failed,
@@ -49,7 +51,6 @@ def main() -> None:
     ipc.send(connection, message)
     if problem:
         os._exit(0)  # without waiting for threads that an import started
-    prepare_to_fork()
     serve(connection, agent)
 
 
@@ -147,10 +148,10 @@ def become_successor(ours: socket.socket, message: dict[str, Any], agent: int) -
     try:
         ipc.send(ours, {"pid": os.getpid()})
         trial_imports.import_in_forks(message["names"], results, lambda: become_child_of(agent))
+        prepare_to_fork()
         ipc.send(ours, {"ready": True, "results": results.to_message(), "seconds": time.monotonic() - started})
     except OSError:
         os._exit(0)
-    prepare_to_fork()
     serve(ours, agent)
     os._exit(0)
 
@@ -161,6 +162,7 @@ def host_stores(ours: socket.socket, _message: dict[str, Any], _agent: int) -> N
     used."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
+    os.setsid()  # a successor is killed by its process group
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     descriptors.raise_limit()  # each worker of the group has a connection to the store
     libuv = True
