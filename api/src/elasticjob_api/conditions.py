@@ -161,6 +161,7 @@ class Reason(enum.StrEnum):
     FINISHED_EARLY = "FinishedEarly"
     COMPLETE = "Complete"
     NOT_TRAINING = "NotTraining"
+    """Also of Restarting, in a run that has not trained yet."""
     RESIZING = "Resizing"
 
     # StragglersFound

@@ -264,7 +264,7 @@ def _set_size(conditions: _Conditions, assessment: Assessment, training: Trainin
         view,
         ready=ready,
         leaving=[pod for pod in assessment.leaving if not pod.ended],
-        trained=job.status.round > 0 or training.is_running,
+        trained=job.status.round > 0 or training.is_running or conditions.has(ConditionType.RESIZING),
         missing=training.missing,
     )
     if new is None:

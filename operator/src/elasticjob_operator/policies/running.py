@@ -197,8 +197,9 @@ def _restarting(
 ) -> ConditionUpdate | None:
     """For a job that does not train now."""
     before = job.status.condition(ConditionType.RESTARTING)
-    if job.status.round == 0:
-        return None
+    if job.status.round == 0:  # what a resumed job has says why it stopped
+        ended = before is not None and not job.status.is_true(ConditionType.RESTARTING)
+        return update(False, Reason.NOT_TRAINING) if ended else None
     gone = _failed_or_lost(job, workers, budget)
     if _group_failed(view, job.status.round) and (gone is None or gone.reason is not Reason.WORKER_FAILED):
         # The agents count the restart in their next plan.

@@ -8,7 +8,7 @@ from typing import Any
 from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.planning import CreatePod, DeleteObject, DeletePod
 from elasticjob_operator.resources.pods import hash_of
-from elasticjob_operator.state import Admission, Connectivity
+from elasticjob_operator.state import Admission, Connectivity, Rejection
 
 from tests.unit.operator.builders import (
     NOW,
@@ -122,6 +122,18 @@ class TestSuspended:
         done = dataclasses.replace(self.old, outcome=make_outcome())
         found = ask(job, *saving, rendezvous=done)
         assert condition(found, ConditionType.SUCCEEDED)[0] == "True"
+
+    def test_no_condition_of_a_resumed_job_says_that_it_is_suspended(self) -> None:
+        of_running = (ConditionType.RUNNING, ConditionType.STALLED, ConditionType.RESTARTING, ConditionType.RESIZING)
+        resting = follow(self.job(), ask(self.job(True, ConditionType.ACCEPTED, *of_running, ConditionType.DEGRADED)))
+        assert sum(each.reason == "Suspended" for each in resting.status.conditions) == 6
+        job = self.job(False).model_copy(update={"status": resting.status})
+        rejected = Rejection(kinds=frozenset({"Service"}), message="it exists", since=NOW, retry_at=at(9))
+        for found in (ask(job), ask(job, rejection=rejected)):
+            assert [each.type for each in found.status.conditions if each.reason == "Suspended"] == []
+            assert condition(found, ConditionType.RESIZING) == ("False", "Resized")
+            assert condition(found, ConditionType.RESTARTING) == ("False", "NotTraining")
+            assert condition(found, ConditionType.DEGRADED) == ("False", "NotTraining")
 
     def test_a_resumed_job_keeps_its_new_run(self) -> None:
         job = self.job(False, *self.at_rest)
