@@ -90,6 +90,8 @@ class RoundProgress:
         self.step = report.step if self.step is None else max(self.step, report.step)
         if report.phase == "step":
             self._steps.add(report.step, now)
+        elif report.rank == 0 and self._last is not None:  # the last one is followed by no step
+            self._news = self._last = dataclasses.replace(self._last, last_checkpoint_step=report.step)
 
     def set_progress(self, progress: ProgressValue, round_number: int) -> None:
         """Rank 0 has reported `progress`."""
