@@ -84,6 +84,7 @@ def test_a_job_fails_as_on_a_cluster(local: Callable[..., Result]) -> None:
     assert result.code == Exit.JOB_FAILED
     assert result.out.count("| rank 0 of 1 None") == 1
     assert "RuntimeError: no data" in result.err
+    assert "operator" not in result.err, "there is none"
     assert local("wait", "bert").code == Exit.JOB_FAILED
 
 
@@ -93,7 +94,10 @@ def test_a_job_that_runs_is_deleted(local: Callable[..., Result]) -> None:
     assert local("wait", "bert", "--for", "Running").code == Exit.OK
     assert local("wait", "bert", "--timeout", "0s").code == Exit.TIMEOUT
     eventually(lambda: "rank 0" in local("logs", "bert").out)
-    assert local("scale", "bert", "1").code == Exit.ERROR
+    for workers in ("1", "2", "0"):  # within the limits of its size, or not
+        result = local("scale", "bert", workers)
+        assert result.code == Exit.ERROR
+        assert result.err.startswith("Error: A job on this machine cannot be scaled.")
     assert "A job on this machine cannot be suspended or resumed." in local("suspend", "bert").err
     assert "There is no cluster to look at" in local("doctor").out
     assert "bert" in local("list", "-l", "team!=nlp").out

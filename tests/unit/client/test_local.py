@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob.cluster.local import not_here
+from elasticjob.cluster.local import finish, not_here
 from elasticjob.errors import UsageError
+from elasticjob.state import job_state
 
 
 def job_with(container: dict[str, Any], pod: dict[str, Any], lifecycle: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -35,3 +36,10 @@ def test_what_a_job_lacks_on_this_machine_is_named(
 def test_a_suspended_job_is_refused_on_this_machine() -> None:
     with pytest.raises(UsageError, match="cannot be suspended"):
         not_here(job_with({}, {}, {}, suspend=True))
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_job_that_has_finished_trains_with_no_processes(code: int) -> None:
+    job = {"metadata": {"name": "bert"}, "status": {"round": 1, "worldSize": 2}}
+    finish(job, code, "")
+    assert job_state(job).world_size == 0

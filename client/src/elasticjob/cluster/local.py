@@ -107,6 +107,9 @@ class LocalApi:
                 raise api_error(409, {"reason": "AlreadyExists"}, "", NAMESPACE, self.target.server)
             if lacks:
                 self._warn(f"On this machine, the job runs without {', '.join(lacks)}.")
+            job["status"] = {}  # not what a manifest may have
+            condition(job, "Accepted", "Accepted", "The job runs on this machine.")
+            condition(job, "Running", "Starting", "The worker processes are starting.", true=False)
             _start(folder, job, lock)
         return job
 
@@ -222,7 +225,7 @@ def _delete(folder: Path) -> None:
 def _pods(job: Json) -> list[Json]:
     """Its one worker pod."""
     state, metadata = job_state(job), job["metadata"]
-    if not state.is_seen:
+    if state.started is None and not state.is_finished:
         return []
     labels = {LABEL_JOB: state.name, LABEL_COMPONENT: COMPONENT_WORKER, LABEL_INDEX: "0"}
     own = {"name": f"{state.name}-worker-0", "namespace": NAMESPACE, "uid": f"{state.uid}-0", "labels": labels}
@@ -291,7 +294,7 @@ def condition(job: Json, type_: str, reason: str, message: str, *, true: bool = 
 def finish(job: Json, code: int, message: str) -> None:
     """`code`: of elasticrun. `message`: why it failed."""
     condition(job, "Running", "Finished", "The job has finished.", true=False)
-    job["status"] |= {"completionTime": timestamp(), "readyReplicas": 0, "replicas": 0}
+    job["status"] |= {"completionTime": timestamp(), "readyReplicas": 0, "replicas": 0, "worldSize": 0}
     if code == 0:
         condition(job, "Succeeded", "WorkersSucceeded", "All worker processes have succeeded.")
         return

@@ -61,7 +61,6 @@ def run(folder: Path, job: Json) -> None:
         start_new_session=True,
     ) as process:
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # as a kubelet that deletes the pod
-        condition(job, "Accepted", "Accepted", "The job runs on this machine.")
         condition(job, "Running", "Training", "Round 1: the worker processes are training.")
         sizes = {"workers": "1/1", "replicas": 1, "readyReplicas": 1, "desiredReplicas": 1}
         job["status"] |= {**sizes, "round": 1, "worldSize": processes, "startTime": timestamp()}
