@@ -49,9 +49,10 @@ def spawn(spec: WorkerSpec, on_started: OnStarted) -> None:
 
 def _with_hooks(spec: WorkerSpec) -> Mapping[str, str]:
     """The worker's environment, with the folder of exec_hooks/sitecustomize.py first on its PYTHONPATH if its steps are
-    to be counted. That module removes it again."""
+    to be counted, or an agent hosts its store, for which torch is changed. That module removes it again."""
     environment = spec.environment
-    if not os.path.exists(auto_progress.page_file(str(spec.error_file))):
+    counted = os.path.exists(auto_progress.page_file(str(spec.error_file)))
+    if not counted and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return environment
     before = environment.get("PYTHONPATH")
     return {**environment, "PYTHONPATH": f"{HOOKS}{os.pathsep}{before}" if before else HOOKS}

@@ -1,7 +1,7 @@
 """Runs in every executed Python worker, before its script: the agent puts this folder first on its PYTHONPATH.
 
 Forked workers do the same in workers/zygote/hooks.py. Without `site` (`python -S`) or the environment (`-E`, `-I`),
-this does not run, and the agent sees no steps of the script.
+this does not run: the agent sees no steps of the script, and torch is unchanged.
 
 It leaves nothing behind that the script could see: PYTHONPATH is as the user set it, and the user's own sitecustomize,
 which this one hides, runs next. Programs of any Python 3 may start here, so nothing new is used.
@@ -41,7 +41,18 @@ def _install_hooks() -> None:
     auto_progress, flight_recorder = _module("auto_progress"), _module("flight_recorder")
     atexit.register(flight_recorder.save_at_exit, error_file, os.getpid())
     auto_progress.count_steps(error_file, functools.partial(flight_recorder.serve, error_file))
+    _change_torch(auto_progress, dict(os.environ))
     auto_progress.write_stacks_on_signal(error_file)
+
+
+def _change_torch(auto_progress: Any, environment: "dict[str, str]") -> None:
+    patches = _module("patches", "workers", "zygote")
+
+    def change(_distributed: Any) -> None:
+        with contextlib.suppress(Exception):  # the script must be able to import any torch
+            patches.apply_to_torch(environment)
+
+    auto_progress.when_imported("torch.distributed", change)
 
 
 def _count_steps_under_torchrun(folder: str) -> None:
@@ -52,8 +63,9 @@ def _count_steps_under_torchrun(folder: str) -> None:
     auto_progress.count_steps(error_file)
 
 
-def _module(name: str) -> Any:
-    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "training", f"{name}.py")
+def _module(name: str, *folders: str) -> Any:
+    root = os.path.dirname(os.path.dirname(_HERE))
+    path = os.path.join(root, *(folders or ("training",)), f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"_elasticjob_{name}", path)
     assert spec is not None and spec.loader is not None  # noqa: PT018 a file that is there
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,8 @@
-"""Changes to library functions in a forked worker, each for a problem that an unchanged script would otherwise have."""
+"""Changes to library functions in a worker, each for a problem that an unchanged script would otherwise have.
+
+Standard library only, and nothing else of this package: workers that were executed load this file by its path
+(workers/exec_hooks/sitecustomize.py).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import util
 from typing import Any
 
 _RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
@@ -14,9 +17,15 @@ _C10D = ".distributed.distributed_c10d"
 
 
 def apply(environment: Mapping[str, str]) -> None:
-    """Call this in the worker before the script runs. `environment`: the worker's."""
-    disable_libuv(environment)
+    """Call this in a forked worker before the script runs. `environment`: the worker's."""
     detach_resource_tracker()
+    apply_to_torch(environment)
+
+
+def apply_to_torch(environment: Mapping[str, str]) -> None:
+    """Call this in every worker, forked or spawned, when `torch.distributed` is imported: forked ranks and spawned ones
+    may be in one group."""
+    disable_libuv(environment)
     isolate_process_groups(environment)
     keep_group_threads(environment)
 
@@ -37,6 +46,8 @@ def detach_resource_tracker() -> None:
     forkserver method once all their users have ended. SIGKILL to the worker's process group would kill it too, so it
     gets its own session. It ends by itself: it reads a pipe that closes with the last process of the worker.
     """
+    from multiprocessing import util  # not in a worker that was executed: its script may not use it
+
     spawn = util.spawnv_passfds
 
     def spawnv_passfds(path: bytes, args: Sequence[str], passfds: Sequence[int]) -> int:
