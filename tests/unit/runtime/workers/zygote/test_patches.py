@@ -47,7 +47,9 @@ patches.isolate_process_groups(os.environ)
 prefixes = ("", "group_1/", "group_2/")
 for prefix in prefixes:
     dist.init_process_group("gloo")
-    dist.distributed_c10d._get_default_store().set("here", "")
+    used = dist.distributed_c10d._get_default_store()
+    used.set("here", "")
+    used.get("here")  # the server has it
     print([known for known in prefixes if store.check([f"{known}default_pg/0//here"])].index(prefix))
     dist.destroy_process_group()
 """
