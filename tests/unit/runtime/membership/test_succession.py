@@ -73,8 +73,11 @@ RESTORE = {
     "the store is empty again: the leader restores the plan": case("restore plan 1", there="a", workers=runs(PLAN)),
     "the store is empty again: the others wait for the leader":
         case("wait 4 s", me="b", there=members("b", b={"seen_at": NOW - 1}), workers=runs(AS_B)),
-    "the store is empty again, and the leader is gone: the next member plans":
-        case("plan 2: b c, Start, 0 restarts", me="b", there="bc", workers=runs(AS_B)),
+    "the store is empty again, and the leader is gone: the next member restores the plan":
+        case("restore plan 1", me="b", there="bc", workers=runs(AS_B)),
+    "that member has no rank in it: it plans":
+        case("plan 2: b c, Start, 0 restarts", me="b", there="bc",
+            workers=runs(dataclasses.replace(AS_B, rank=None))),
     "a leader of an earlier round restores nothing":
         case("wait 5 s", there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), last_round=2),
 }  # fmt: skip

@@ -6,8 +6,24 @@ import dataclasses
 
 import pytest
 from elasticjob_runtime.contract import HangValue, MemberState, ProgressValue, SpecValue, SuspicionValue
-from elasticjob_runtime.etcd.interface import Denied, Full, LeaseLost, StoreError, Unavailable, WatchFailure
-from elasticjob_runtime.membership.actions import PublishFailure, PublishState, PublishSuspicion, Register, Subscribe
+from elasticjob_runtime.etcd.interface import (
+    Delete,
+    Denied,
+    Full,
+    KeyRange,
+    LeaseLost,
+    StoreError,
+    Unavailable,
+    WatchFailure,
+)
+from elasticjob_runtime.membership.actions import (
+    PublishFailure,
+    PublishState,
+    PublishSuspicion,
+    Register,
+    RestorePlan,
+    Subscribe,
+)
 from elasticjob_runtime.membership.view import Role
 from elasticjob_runtime.rendezvous.core import CATCH_UP, HANG_RETRY
 
@@ -70,6 +86,27 @@ def test_the_ranks_of_a_plan_are_read_again_after_a_failure(store: FlakyStore, j
     assert plan is not None
     assert plan.rank is not None
     assert plan.rank.group_rank == 0
+
+
+def test_what_the_store_lost_comes_back_as_it_was_last(store: FlakyStore, joined: CoreDriver) -> None:
+    """The mark of a plan, which it got after its workers had started, and this member's rank, which only it knows."""
+    put_plan(store)
+    joined.run_until(lambda: joined.view.plan is not None)
+    started = joined.view.plan
+    assert started is not None
+    store.put(KEYS.plan, dataclasses.replace(started.value, in_place=True).to_json())
+    joined.run_until(lambda: joined.view.plan is not None and joined.view.plan.value.in_place)
+    store.txn(
+        [], [Delete(KeyRange.prefix(KEYS.ranks)), Delete(KeyRange(KEYS.plan)), Delete(KeyRange(KEYS.member("a")))]
+    )
+    joined.run_until(lambda: joined.view.plan is None)
+    assert joined.run(Register(round=1, plan=started, reason="r")) is None
+    assert store.get(KEYS.rank(started.value.attempt, "a")) is not None
+    assert joined.run(RestorePlan(plan=started, reason="r")) is None
+    restored = joined.view.plan
+    assert restored is not None
+    assert restored.value.in_place
+    assert restored.rank == started.rank
 
 
 def test_every_action_completes_whatever_the_store_does(store: FlakyStore, core: CoreDriver) -> None:

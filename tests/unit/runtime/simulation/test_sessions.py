@@ -77,6 +77,20 @@ def test_the_others_continue_when_a_member_is_lost_or_leaves(seed: int, kind: Ki
     scenario.continues(survivors, state, 2)
 
 
+@pytest.mark.parametrize("kind", [Kind.CRASH_AGENT, Kind.LEAVE])
+def test_the_others_continue_when_a_member_and_all_that_etcd_stored_are_lost(seed: int, kind: Kind) -> None:
+    """As when the node with both is drained or lost."""
+    outage = 1.0 + seed % 13
+    scenario = SessionScenario(seed=seed, operator=True)
+    gone = scenario.trainers[seed % 3]
+    survivors = scenario.processes(*(agent for agent in scenario.trainers if agent is not gone))
+    state = min((process.state for process in survivors if process.state), key=lambda one: one.number)
+    scenario.happens(Kind.STORE_EMPTIED, seconds=outage)
+    scenario.happens(kind, gone)
+    scenario.wait(outage + 20.0)
+    scenario.continues(survivors, state, 2)
+
+
 @pytest.mark.parametrize("apart", [0.0, 0.3, 0.9, 1.1, 2.5], ids="{} s apart".format)
 @pytest.mark.parametrize(
     ("least", "slow"), [(1, 0.0), (3, 0.0), (3, 5.0)], ids=["some may go", "none may go", "a slow network"]

@@ -47,6 +47,8 @@ class Register(Action):
     stores: bool = False
     replica: ReplicaValue | None = None
     """That of worker processes that run; None: none run."""
+    plan: Plan | None = None
+    """That worker processes run: etcd may have lost this member's rank in it, too. None: none run."""
     world_over: int = 0
     """The last world of a replica that has ended here; 0: none."""
 

@@ -150,6 +150,7 @@ def _register(view: View, _now: float) -> Action | None:
     return Register(
         state=state, round=round_number, stores=view.stores, reason=reason,
         replica=plan.replica if alive and plan is not None else None, world_over=0 if alive else world_here(view),
+        plan=plan if alive else None,
     )  # fmt: skip
 
 
@@ -294,6 +295,10 @@ def _restore_plan(view: View, now: float) -> Action | None:
     until = me.seen_at + view.settings.reregister_grace
     if now < until:
         return Wait(until=until, reason=f"etcd lost plan {plan.round}: waiting for {plan.value.leader} to restore it")
+    if view.store.role is Role.PLANNER and plan.rank is not None:
+        return RestorePlan(
+            plan=plan, reason=f"etcd lost plan {plan.round}, and {plan.value.leader} is gone: writing it again"
+        )
     return None
 
 

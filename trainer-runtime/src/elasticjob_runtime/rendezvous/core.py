@@ -265,7 +265,9 @@ class RendezvousCore:
                 return keys.outcome, self._plans.publish_outcome(action)
             case RestorePlan():
                 assert action.plan.rank is not None
-                return keys.plan, self._plans.restore(action.plan.value, self._me, action.plan.rank)
+                return keys.plan, self._plans.restore(
+                    self._subscription.as_last_read(action.plan.value), self._me, action.plan.rank
+                )
             case ProposeStop() | ProposePlan() | AssignReplicas() | AmendPlan():
                 return self._propose(action)
 

@@ -44,6 +44,11 @@ class RankReader:
         if len(ranks) == plan.size and everybody:
             self._plans.remember(plan.attempt, ranks)
 
+    def as_last_read(self, plan: PlanValue) -> PlanValue:
+        """The plan that workers were started for may have been marked since then."""
+        last = self._read[0]
+        return last if last is not None and last.attempt == plan.attempt else plan
+
     def _carried_over(self, plan: PlanValue, incarnation: str) -> Mapping[str, RankValue] | None:
         mine, before = self.known.get(self._me), self._read[0]
         if before is None or plan.follows != before.attempt or mine is None or mine.incarnation != incarnation:

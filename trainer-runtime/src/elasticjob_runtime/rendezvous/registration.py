@@ -83,6 +83,8 @@ class Registration:
         self._count = 0
         self._created = 0
         """The create revision of the key that this member has registered."""
+        self._rank: Put | None = None
+        """This member's rank in the plan that its worker processes run."""
         self._secret: SecretValue | None = None
         """Of the last registration; kept for a store that loses its data."""
         self.complete = False
@@ -107,6 +109,10 @@ class Registration:
         member = self._changed(action.state, action.round, action.stores)
         world_over = max(member.world_over, action.world_over)
         self.member = dataclasses.replace(member, replica=action.replica, world_over=world_over)
+        plan = action.plan
+        self._rank = None
+        if plan is not None and plan.rank is not None:
+            self._rank = Put(self._keys.rank(plan.value.attempt, self._me), plan.rank.to_json())
         joined = self._join(self._lease.id)
         self.complete = any(kv.key == self._key for kv in joined.kvs)
         self._created = joined.revision
@@ -139,6 +145,8 @@ class Registration:
             Put(keys.last_joined, LastJoinedValue(member=self._me, value=value).to_json()),
         ]
         new = self._secret or SecretValue(secret=secrets.token_hex(SECRET_BYTES))
+        if self._rank is not None:
+            writes.append(self._rank)
         if first:
             writes.append(Put(keys.secret, new.to_json()))
         reads = [last_joined, known, Get(KeyRange(keys.imports)), secret]

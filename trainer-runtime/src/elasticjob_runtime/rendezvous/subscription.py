@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import Keys, MemberValue
+from elasticjob_runtime.contract import Keys, MemberValue, PlanValue
 from elasticjob_runtime.etcd.interface import (
     Get,
     KeyRange,
@@ -80,6 +80,10 @@ class Subscription:
     @property
     def is_watching(self) -> bool:
         return self._watch is not None
+
+    def as_last_read(self, plan: PlanValue) -> PlanValue:
+        """Also if the store has lost it since."""
+        return self._ranks.as_last_read(plan)
 
     def mark_stale(self) -> None:
         self._stale = True
