@@ -38,7 +38,7 @@ def _lost_or_left(view: View, plan: Plan) -> Cause | None:
         elif member.value.state is MemberState.LEAVING or name in view.spec.draining:
             left.append(name)
     if unknown := plan.value.size - len(ranks_of(plan)):
-        lost.append(f"{unknown} members whose ranks etcd lost")
+        lost.append("1 member whose rank etcd lost" if unknown == 1 else f"{unknown} members whose ranks etcd lost")
     if lost:
         return PlanReason.MEMBER_LOST, f"lost {join_names(lost)}"
     return (PlanReason.MEMBER_LEFT, f"{join_names(left)} left") if left else None
