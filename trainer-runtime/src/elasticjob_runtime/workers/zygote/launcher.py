@@ -39,8 +39,12 @@ PRELOAD = (
 """What nearly every training script imports."""
 
 FORK_TIMEOUT = 3.0
-"""s that a start waits for a fork, which takes milliseconds. A spawned worker takes seconds. A zygote that takes longer
-to fork is stuck, perhaps stopped: all its imports were done before it was ready, or are done in the fork."""
+"""s that a start waits for a fork, which takes milliseconds. A spawned worker takes seconds. A stopped zygote that
+takes longer is killed."""
+
+STUCK_TIMEOUT = 30.0
+"""s after which any zygote is: all its imports were done before it was ready, or are done in the fork. Shorter: a
+machine that swaps loses zygotes, of which only a few are replaced."""
 
 IMPORTING_FORK_TIMEOUT = 60.0
 """s that a start waits for a fork that is importing what the script imports too: spawning would take longer."""
@@ -190,12 +194,14 @@ class ZygoteLauncher:
         zygote = self._zygotes.current
         if not self._requests or zygote is None or not zygote.ready or zygote.owes_since is None:
             return None
-        return zygote.owes_since + FORK_TIMEOUT
+        return zygote.owes_since + (FORK_TIMEOUT if linux.stop_signal(zygote.pid) else STUCK_TIMEOUT)
 
     def _end_stuck(self, now: float) -> None:
         stuck_at, zygote = self._stuck_at, self._zygotes.current
         if zygote is not None and stuck_at is not None and now >= stuck_at:
-            logger.warning("killing the zygote: a worker waits, and it has forked nothing for %g s", FORK_TIMEOUT)
+            assert zygote.owes_since is not None
+            seconds = now - zygote.owes_since
+            logger.warning("killing the zygote: a worker waits, and it has forked nothing for %.0f s", seconds)
             zygote.end()
 
     def _timeout(self, spec: WorkerSpec) -> float:
