@@ -54,7 +54,7 @@ class Scale:
 def image(job: JobState, history: History, now: datetime.datetime) -> str:
     """The same panels as on the page, with a head."""
     facts = ", ".join(f"{name} {value}".replace(" ", NO_BREAK) for name, value in summary(job, history, now))
-    lines = textwrap.wrap(facts, (WIDTH - LEFT - RIGHT) // WIDEST)
+    lines = textwrap.wrap(facts, (WIDTH - LEFT - RIGHT) // WIDEST, break_on_hyphens=False)
     title = f"{escape(job.namespace)}/{escape(job.name)}: {escape(job.summary)}"
     head = [
         f"<title>{title}</title><rect width='100%' height='100%' fill='white'/>",

@@ -48,12 +48,12 @@ FIRST_PLAN = {
         case("probe b", there="ab", probes=answers(silent="b", ago=2.0)),
     "a member did not respond just now, and too few are left: wait":
         case("wait 0.6 s", there="ab", probes=answers(silent="b", ago=0.4)),
-    "the store is empty again: the leader may restore the plan":
-        case("wait 4 s", there=members("abc", c={"round": 4, "seen_at": NOW - 1})),
-    "the store is empty again: the wait starts with the first member that knew the plan":
-        case("wait 2 s", there=members("abc", b={"round": 4, "seen_at": NOW - 3}, c={"round": 4, "seen_at": NOW - 1})),
-    "the store is empty again, and this member knew a plan: wait for the leader":
-        case("wait 4 s", there=members("abc", a={"seen_at": NOW - 1}), last_round=4),
+    "the store is empty again: another member may restore the plan":
+        case("wait 5 s", there=members("abc", c={"round": 4, "seen_at": NOW - 1})),
+    "the store is empty again: the wait starts with the last member that knew the plan":
+        case("wait 5 s", there=members("abc", b={"round": 4, "seen_at": NOW - 3}, c={"round": 4, "seen_at": NOW - 1})),
+    "the store is empty again, and this member knew a plan: wait for those who run it":
+        case("wait 5 s", there=members("abc", a={"seen_at": NOW - 1}), last_round=4),
     "the store is empty again, and the plan is not restored: rounds continue":
         case("plan 5: a b c, Start, 0 restarts", there=members("abc", c={"round": 4})),
     "the store is empty again: the restart count is kept":

@@ -78,8 +78,11 @@ RESTORE = {
     "that member has no rank in it: it plans":
         case("plan 2: b c, Start, 0 restarts", me="b", there="bc",
             workers=runs(dataclasses.replace(AS_B, rank=None))),
+    "another member has followed a later plan: it restores nothing":
+        case("wait 1 s", me="b", there=members("bc", b={"seen_at": NOW - 5}, c={"round": 2, "seen_at": NOW - 5}),
+            workers=runs(AS_B)),
     "a leader of an earlier round restores nothing":
-        case("wait 5 s", there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), last_round=2),
+        case("wait 6 s", there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), last_round=2),
 }  # fmt: skip
 
 

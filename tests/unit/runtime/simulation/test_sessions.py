@@ -77,18 +77,40 @@ def test_the_others_continue_when_a_member_is_lost_or_leaves(seed: int, kind: Ki
     scenario.continues(survivors, state, 2)
 
 
+@pytest.mark.parametrize(
+    ("agents", "joins"), [(3, False), (4, False), (3, True)], ids=["", "a spare is there", "a member joins"]
+)
 @pytest.mark.parametrize("kind", [Kind.CRASH_AGENT, Kind.LEAVE])
-def test_the_others_continue_when_a_member_and_all_that_etcd_stored_are_lost(seed: int, kind: Kind) -> None:
+def test_the_others_continue_when_a_member_and_all_that_etcd_stored_are_lost(
+    seed: int, kind: Kind, agents: int, joins: bool
+) -> None:
     """As when the node with both is drained or lost."""
     outage = 1.0 + seed % 13
-    scenario = SessionScenario(seed=seed, operator=True)
+    scenario = SessionScenario(agents=agents, most=3, seed=seed, operator=True)
     gone = scenario.trainers[seed % 3]
     survivors = scenario.processes(*(agent for agent in scenario.trainers if agent is not gone))
     state = min((process.state for process in survivors if process.state), key=lambda one: one.number)
     scenario.happens(Kind.STORE_EMPTIED, seconds=outage)
     scenario.happens(kind, gone)
-    scenario.wait(outage + 20.0)
-    scenario.continues(survivors, state, 2)
+    if joins:
+        scenario.happens(Kind.JOIN)
+    scenario.wait(outage + 40.0)
+    scenario.continues(survivors, state, agents - 1 + joins)
+
+
+@pytest.mark.parametrize("replica_size", [0, 2])
+def test_training_goes_on_when_worker_processes_fail_while_etcd_and_its_data_are_lost(
+    seed: int, replica_size: int
+) -> None:
+    """With the leader: some members do not know the others' ranks, and yet all must agree on who plans."""
+    outage = 1.0 + seed % 13
+    scenario = SessionScenario(agents=6, most=6, least=2, seed=seed, operator=True, replica_size=replica_size)
+    members = scenario.trainers
+    scenario.happens(Kind.STORE_EMPTIED, seconds=outage)
+    scenario.happens(Kind.CRASH_WORKER, members[1], arg=0)
+    scenario.happens(Kind.CRASH_AGENT if seed % 2 else Kind.LEAVE, members[0])
+    scenario.wait(outage + 60.0)
+    scenario.check(len(scenario.in_training) >= 4, f"{scenario.in_training} train")
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.3, 0.9, 1.1, 2.5], ids="{} s apart".format)

@@ -48,7 +48,7 @@ class Register(Action):
     replica: ReplicaValue | None = None
     """That of worker processes that run; None: none run."""
     plan: Plan | None = None
-    """That worker processes run: etcd may have lost this member's rank in it, too. None: none run."""
+    """That the last worker processes were started for: etcd may have lost this member's rank in it, too."""
     world_over: int = 0
     """The last world of a replica that has ended here; 0: none."""
 

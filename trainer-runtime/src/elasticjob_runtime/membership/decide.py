@@ -50,7 +50,7 @@ from elasticjob_runtime.membership.joining import (
 from elasticjob_runtime.membership.leaving import leave_world, longest_leave, stop_leaving
 from elasticjob_runtime.membership.plan_rate import limit_rate
 from elasticjob_runtime.membership.planned_changes import has_saved, is_planned, prepare_change
-from elasticjob_runtime.membership.planner import next_plan
+from elasticjob_runtime.membership.planner import can_restore, next_plan
 from elasticjob_runtime.membership.replicas import (
     can_start,
     cut_due,
@@ -150,7 +150,7 @@ def _register(view: View, _now: float) -> Action | None:
     return Register(
         state=state, round=round_number, stores=view.stores, reason=reason,
         replica=plan.replica if alive and plan is not None else None, world_over=0 if alive else world_here(view),
-        plan=plan if alive else None,
+        plan=plan,
     )  # fmt: skip
 
 
@@ -295,7 +295,7 @@ def _restore_plan(view: View, now: float) -> Action | None:
     until = me.seen_at + view.settings.reregister_grace
     if now < until:
         return Wait(until=until, reason=f"etcd lost plan {plan.round}: waiting for {plan.value.leader} to restore it")
-    if view.store.role is Role.PLANNER and plan.rank is not None:
+    if view.store.role is Role.PLANNER and can_restore(view):
         return RestorePlan(
             plan=plan, reason=f"etcd lost plan {plan.round}, and {plan.value.leader} is gone: writing it again"
         )

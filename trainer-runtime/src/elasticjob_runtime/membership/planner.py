@@ -57,6 +57,11 @@ STORE_SECONDS = 30.0
 """How long replicas wait, before the first plan, for an agent that hosts a store. Longer: a job that cannot train ends
 later. Shorter: one ends whose only store host was lost and is being started again."""
 
+RESTORE_SECONDS = 1.0
+"""How long a planner that cannot restore the plan that etcd has lost leaves it to the others, after these have given
+the plan's leader time to do so. Longer: a group that cannot continue starts again later. Shorter: on a slow network,
+processes restart that could have continued."""
+
 
 def next_plan(view: View, now: float) -> Action | None:
     """What the planner does; None: nothing is due."""
@@ -157,12 +162,24 @@ def _await_restore(view: View, now: float) -> Action | None:
     if not informed:
         return None
     until = min(member.seen_at for member in informed) + view.settings.reregister_grace
+    if not can_restore(view):
+        until = max(member.seen_at for member in informed) + view.settings.reregister_grace + RESTORE_SECONDS
     if now >= until:
         return None
     return Wait(
         until=until,
         reason=f"etcd lost the plan that {join_names([member.name for member in informed])} ran: it may be restored",
     )
+
+
+def can_restore(view: View) -> bool:
+    """Whether the plan that etcd has lost is that of this member's worker processes: it has a rank in it, and no other
+    member has followed a later one."""
+    plan = view.workers.plan
+    if plan is None or plan.rank is None:
+        return False
+    rounds = [member.value.round for member in view.store.members.values()]
+    return plan.round >= max([view.peer_round, view.store.last_round, *rounds])
 
 
 def _not_registered_again(view: View, plan: Plan, now: float) -> list[str]:

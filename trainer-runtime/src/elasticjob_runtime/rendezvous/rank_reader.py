@@ -25,22 +25,26 @@ class RankReader:
         """The plan that `known` was read for, and its revision. A store that was restored may have another plan at the
         same revision; two plans never have the same `created_at`."""
         self._everybody = False
+        self._lost = False
+        """The store has lost the plan. One that is restored may lack ranks, and all members must see the same ones:
+        they tell who plans."""
         self.known: Mapping[str, RankValue] = {}
 
     def load(self, cache: StoreCache, incarnation: str, *, everybody: bool) -> None:
         """Updates `known` to the plan in the cache. Raises StoreError."""
         plan = cache.plan
         if plan is None:
+            self._lost = self._read[0] is not None
             return
         wanted = (plan, cache.plan_revision)
         if self._read == wanted and (self._everybody or not everybody):
             return
-        ranks = self._plans.known(plan.attempt)
+        ranks = None if self._lost else self._plans.known(plan.attempt)
         if ranks is None and not everybody:
             ranks = self._carried_over(plan, incarnation)
         if ranks is None:
             ranks = self._fetch(plan, cache, everybody=everybody)
-        self._read, self._everybody, self.known = wanted, everybody, ranks
+        self._read, self._everybody, self.known, self._lost = wanted, everybody, ranks, False
         if len(ranks) == plan.size and everybody:
             self._plans.remember(plan.attempt, ranks)
 

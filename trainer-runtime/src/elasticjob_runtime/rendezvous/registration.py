@@ -84,7 +84,7 @@ class Registration:
         self._created = 0
         """The create revision of the key that this member has registered."""
         self._rank: Put | None = None
-        """This member's rank in the plan that its worker processes run."""
+        """This member's rank in the plan of its last worker processes."""
         self._secret: SecretValue | None = None
         """Of the last registration; kept for a store that loses its data."""
         self.complete = False
