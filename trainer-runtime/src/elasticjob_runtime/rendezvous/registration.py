@@ -83,8 +83,6 @@ class Registration:
         self._count = 0
         self._created = 0
         """The create revision of the key that this member has registered."""
-        self._rank: Put | None = None
-        """This member's rank in the plan of its last worker processes."""
         self._secret: SecretValue | None = None
         """Of the last registration; kept for a store that loses its data."""
         self.complete = False
@@ -110,10 +108,10 @@ class Registration:
         world_over = max(member.world_over, action.world_over)
         self.member = dataclasses.replace(member, replica=action.replica, world_over=world_over)
         plan = action.plan
-        self._rank = None
+        rank: list[Operation] = []
         if plan is not None and plan.rank is not None:
-            self._rank = Put(self._keys.rank(plan.value.attempt, self._me), plan.rank.to_json())
-        joined = self._join(self._lease.id)
+            rank = [Put(self._keys.rank(plan.value.attempt, self._me), plan.rank.to_json())]
+        joined = self._join(self._lease.id, rank)
         self.complete = any(kv.key == self._key for kv in joined.kvs)
         self._created = joined.revision
         if not self.complete:
@@ -121,17 +119,18 @@ class Registration:
             self._lease = None
         return joined
 
-    def _join(self, lease: int) -> JoinResult:
-        """One call if the run has a secret and no other agent has this name."""
+    def _join(self, lease: int, rank: Sequence[Operation]) -> JoinResult:
+        """One call if the run has a secret and no other agent has this name. `rank`: writes this member's rank in the
+        plan of its last worker processes."""
         first = False
         for _ in range(_ATTEMPTS):
-            joined = self._try_to_join(lease, first)
+            joined = self._try_to_join(lease, rank, first)
             if isinstance(joined, JoinResult):
                 return joined
             first = joined
         raise Unavailable(f"another agent registered as {self._me} at the same moment")
 
-    def _try_to_join(self, lease: int, first: bool) -> JoinResult | bool:
+    def _try_to_join(self, lease: int, rank: Sequence[Operation], first: bool) -> JoinResult | bool:
         """`first`: writes the run's secret, because no member has registered yet, or the store has lost its data.
         Returns whether to do so in another attempt if the store was not as assumed. If an earlier registration's key
         still existed, it has been deleted."""
@@ -143,10 +142,9 @@ class Registration:
         writes: list[Operation] = [
             Put(self._key, value, lease),
             Put(keys.last_joined, LastJoinedValue(member=self._me, value=value).to_json()),
+            *rank,
         ]
         new = self._secret or SecretValue(secret=secrets.token_hex(SECRET_BYTES))
-        if self._rank is not None:
-            writes.append(self._rank)
         if first:
             writes.append(Put(keys.secret, new.to_json()))
         reads = [last_joined, known, Get(KeyRange(keys.imports)), secret]
