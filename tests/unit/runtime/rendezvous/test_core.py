@@ -109,6 +109,25 @@ def test_what_the_store_lost_comes_back_as_it_was_last(store: FlakyStore, joined
     assert restored.rank == started.rank
 
 
+def test_a_planner_knows_of_a_restored_plan_what_the_others_know(store: FlakyStore) -> None:
+    """It knew more ranks. With these, two members could each wait for the other to plan."""
+    core = CoreDriver(store)
+    core.join(Role.PLANNER)
+    put_plan(store)
+    core.run_until(lambda: core.view.plan is not None)
+    plan = core.view.plan
+    assert plan is not None
+    assert plan.ranks is not None
+    assert set(plan.ranks) == {"a", "b"}
+    store.txn([], [Delete(KeyRange.prefix(KEYS.ranks)), Delete(KeyRange(KEYS.plan))])
+    core.run_until(lambda: core.view.plan is None)
+    store.put(KEYS.rank(plan.value.attempt, "a"), plan.ranks["a"].to_json())
+    store.put(KEYS.plan, plan.value.to_json())
+    core.run_until(lambda: core.view.plan is not None)
+    assert core.view.plan is not None
+    assert set(core.view.plan.ranks or ()) == {"a"}
+
+
 def test_every_action_completes_whatever_the_store_does(store: FlakyStore, core: CoreDriver) -> None:
     for action in (Register(reason="r"), Subscribe(role=Role.PLANNER, reason="r")):
         store.errors = [Unavailable("down")]
