@@ -126,11 +126,11 @@ class TestSuspended:
     def test_no_condition_of_a_resumed_job_says_that_it_is_suspended(self) -> None:
         of_running = (ConditionType.RUNNING, ConditionType.STALLED, ConditionType.RESTARTING, ConditionType.RESIZING)
         resting = follow(self.job(), ask(self.job(True, ConditionType.ACCEPTED, *of_running, ConditionType.DEGRADED)))
-        assert sum(each.reason == "Suspended" for each in resting.status.conditions) == 6
+        assert sum(condition.reason == "Suspended" for condition in resting.status.conditions) == 6
         job = self.job(False).model_copy(update={"status": resting.status})
         rejected = Rejection(kinds=frozenset({"Service"}), message="it exists", since=NOW, retry_at=at(9))
         for found in (ask(job), ask(job, rejection=rejected)):
-            assert [each.type for each in found.status.conditions if each.reason == "Suspended"] == []
+            assert [condition.type for condition in found.status.conditions if condition.reason == "Suspended"] == []
             assert condition(found, ConditionType.RESIZING) == ("False", "Resized")
             assert condition(found, ConditionType.RESTARTING) == ("False", "NotTraining")
             assert condition(found, ConditionType.DEGRADED) == ("False", "NotTraining")
